@@ -11,17 +11,19 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import gzip
+import hashlib
 import json
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from provisioner import fleet, ssh, stored
+from provisioner import fleet, process, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import IDENTITY, ClusterPaths, data, private_dir, write_whole
@@ -44,14 +46,20 @@ REPORTS = ("runs/*/report.json", "runs/*/report.xml", "runs/*/report.html")
 """The last run's report, in its three forms."""
 LIMIT = 64 << 20
 """Bytes of all shared files; ten thousand nodes have some 30 MiB with their report."""
+OPTIONAL = (("measures.jsonl",), REPORTS)
+"""Files that are left out, in this order, where all would be larger than LIMIT: they decide nothing. What is missing of
+them in the store stays in the run directory."""
 LOCK = "cluster.lock"
 """The lock beside cluster.yaml: written where there is none; where there is one, that is the user's."""
 FLEET = "fleet.json.gz"
 FORMAT = 1
 _PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A folder or file that is shared: no .., nothing that a file system could not have."""
-MINE = "shared.json"
-"""File in the run directory: the tag that FLEET had when this machine last read or wrote it."""
+RECORD = "shared.json"
+"""File in the run directory: the tag that FLEET had when this machine last read or wrote it, and the digests of what it
+sent since without an answer."""
+UNANSWERED = 20
+"""How many such digests are kept."""
 
 
 class SharedFiles:
@@ -61,24 +69,33 @@ class SharedFiles:
         self._paths, self._spec, self.remote = paths, spec, remote
         self.findings: tuple[Finding, ...] = ()
         """What was found when the place was last prepared."""
+        self._lease: Lease | None = None
+        """Of the run that holds the cluster by `held`."""
+        self._events = Events()
+        self._omitted: set[str] = set()
+        """Files of which that run's events say that they are left out."""
 
     def pull(self) -> None:
-        """Make the shared files here what they are there. Raises ProviderError where that can't be known."""
+        """Make the local files equal to the shared ones. Raises ProviderError where the store does not answer."""
         known = self._known()
-        found = self.remote.read(FLEET, known)
-        if found is None:
-            if known is not None:  # it was there: somebody has removed the cluster
-                for name in self._here():
+        blob = self.remote.read(FLEET, known)
+        if blob is None:
+            if known is not None:  # somebody removed the cluster
+                for name in self._local():
                     (self._paths.root / name).unlink()
                 shutil.rmtree(self._paths.root / "sites", ignore_errors=True)
-                (self._paths.root / MINE).unlink()
+                (self._paths.root / RECORD).unlink()
             return
-        if found.tag == known:
+        if blob.tag == known:
             return
-        files = _unpacked(found.content, self.remote.where)
+        if _digest(blob.content) in self._sent():  # the answer to a push was lost: the local files are as new or newer
+            self._remember(blob.tag)
+            return
+        files = _unpacked(blob.content, self.remote.where)
         private_dir(self._paths.root)
-        for name in set(self._here()) - set(files):
-            (self._paths.root / name).unlink()
+        for name in set(self._local()) - set(files):
+            if not _is_optional(name):
+                (self._paths.root / name).unlink()
         for name, text in files.items():
             if name == LOCK:
                 if not self._paths.user_lock.exists():
@@ -93,33 +110,79 @@ class SharedFiles:
         carried = Providers(self._spec, self._paths).proxies(nodes)
         users = {node.name: node.user or self._spec.user(node.site) for node in nodes}
         ssh.save(self._paths, nodes, ssh.load_pins(self._paths), users, carried)
-        self._remember(found.tag)
+        self._remember(blob.tag)
 
     def push(self) -> None:
-        """Make the shared files there what they are here. Raises Conflict where somebody else wrote since `pull`."""
-        files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._here()}
+        """Make the shared files equal to the local ones. Raises Conflict where somebody else wrote since `pull`,
+        GpuprovError before anything is written where they are larger than LIMIT, and LockedError where the lease of
+        this run is lost."""
+        if self._lease is not None:
+            self._lease.refuse_lost()
+        files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}
         if self._paths.user_lock.exists():
             files[LOCK] = self._paths.user_lock.read_text(encoding="utf-8")
-        document = json.dumps({"format": FORMAT, "files": files}, sort_keys=True)
-        self._remember(self.remote.write(FLEET, gzip.compress(document.encode(), mtime=0), self._known()))
+        content, known, sent = self._packed(files), self._known(), self._sent()
+        self._remember(known, [*sent, _digest(content)])
+        try:
+            tag = self.remote.write(FLEET, content, known)
+        except Conflict:
+            tag = self._write_over_own(content, sent)
+        self._remember(tag)
+
+    def _write_over_own(self, content: bytes, sent: Sequence[str]) -> str:
+        """The tag of FLEET after a Conflict whose cause is a write of this directory: of this very content (the client
+        repeated it), or of what it sent before, whose answer was lost. Raises Conflict for a write of somebody else."""
+        blob = self.remote.read(FLEET)
+        if blob is not None and blob.content == content:
+            return blob.tag
+        if blob is not None and _digest(blob.content) in sent:
+            return self.remote.write(FLEET, content, blob.tag)
+        raise Conflict(f"{self.remote.where}/{FLEET}")
+
+    def _packed(self, files: Mapping[str, str]) -> bytes:
+        """FLEET with these files, less those of OPTIONAL for which there is no room. Raises GpuprovError."""
+        kept = dict(files)
+        for patterns in ((), *OPTIONAL):
+            kept = {name: text for name, text in kept.items() if not is_shared(name, patterns)}
+            document = json.dumps({"format": FORMAT, "files": kept}, sort_keys=True).encode()
+            if len(document) <= LIMIT:
+                self._report_omitted(set(files) - set(kept))
+                return gzip.compress(document, mtime=0)
+        largest = max(kept, key=lambda name: len(kept[name]))
+        raise GpuprovError(
+            f"the cluster's shared files are larger than {LIMIT >> 20} MiB; the largest is {largest} with "
+            f"{len(kept[largest]) >> 20} MiB",
+            where=str(self._paths.root),
+            hint="split the fleet into several clusters",
+        )
+
+    def _report_omitted(self, names: set[str]) -> None:
+        if names - self._omitted:
+            listing = ", ".join(sorted(names - self._omitted))
+            message = f"{listing}: not shared, because all shared files are larger than {LIMIT >> 20} MiB"
+            self._events("run", "warning", message)
+            self._omitted |= names
 
     def clear(self) -> list[str]:
         """See lease.clear."""
         return clear(self.remote, self._paths.root, (HOLDER, FLEET))
 
     def remove(self) -> None:
-        """Take everything of the cluster away but the holder; Terraform's states go with it, and nothing is in them."""
+        """Remove everything of the cluster but the holder; Terraform's states go with it, and they are empty. Raises
+        LockedError where the lease of this run is lost."""
+        if self._lease is not None:
+            self._lease.refuse_lost()
         for name in self.remote.names():
             if name != HOLDER:
                 self.remote.remove(name)
 
-    def _here(self) -> list[str]:
-        """The shared files that are here, by their names in the run directory."""
+    def _local(self) -> list[str]:
+        """The names of the shared files in the run directory."""
         root = self._paths.root
-        found = {path.relative_to(root).as_posix() for pattern in SHARED for path in root.glob(pattern)}
+        names = {path.relative_to(root).as_posix() for pattern in SHARED for path in root.glob(pattern)}
         last = self._last_report()
-        found |= {path.relative_to(root).as_posix() for path in last.parent.glob("report.*")} if last else set()
-        return sorted(name for name in found if is_shared(name))
+        names |= {path.relative_to(root).as_posix() for path in last.parent.glob("report.*")} if last else set()
+        return sorted(name for name in names if is_shared(name))
 
     def _last_report(self) -> Path | None:
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
@@ -129,38 +192,68 @@ class SharedFiles:
         return None
 
     def _known(self) -> str | None:
-        try:
-            found = stored.load(self._paths.root / MINE)
-            return str(found["tag"]) if found["where"] == self.remote.where else None
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
+        """The tag of FLEET that the local files come from."""
+        tag = self._record().get("tag")
+        return tag if isinstance(tag, str) else None
 
-    def _remember(self, tag: str) -> None:
-        content = {"where": self.remote.where, "tag": tag}
-        write_whole(private_dir(self._paths.root) / MINE, json.dumps(content) + "\n")
+    def _sent(self) -> list[str]:
+        """The digests of what this directory sent without an answer."""
+        sent = self._record().get("sent")
+        return [str(digest) for digest in sent] if isinstance(sent, list) else []
+
+    def _record(self) -> dict[str, Any]:
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            record = stored.load(self._paths.root / RECORD)
+            if record["where"] == self.remote.where:
+                return dict(record)
+        return {}
+
+    def _remember(self, tag: str | None, sent: Sequence[str] = ()) -> None:
+        content = {"where": self.remote.where, "tag": tag, "sent": list(sent)[-UNANSWERED:]}
+        write_whole(private_dir(self._paths.root) / RECORD, json.dumps(content) + "\n")
 
     @contextlib.contextmanager
     def held(self, command: str, events: Events, *, make: bool = True) -> Iterator[None]:
-        """Be the one who is at work: what is shared is read when the block begins and written when it ends, whatever
-        happens in it. Where the place is still to be made and is not (`make`), nobody else can be at work, and nothing
-        is shared. Raises LockedError naming the holder."""
+        """Hold the cluster: the shared files are read when the block begins and written when it ends, whatever it
+        raises. Where the place of the state is not made yet (`make`), nobody else can hold it, and nothing is shared.
+
+        Raises LockedError naming the holder. A run that loses its lease stops: its Terraform and Ansible end, nothing
+        of it is shared, and it ends with a LockedError, unless the block raises something else.
+        """
         self.findings = tuple(self.remote.prepare(make=make))
         if not self.remote.there:
             self.pull()
             yield
             return
-        with Lease(self.remote, self._paths.root, command, events) as lease:
-            self.pull()
-            try:
-                yield
-            finally:
-                if lease.lost:
-                    raise LockedError(
-                        f"another run took the lease of {self.remote.where} during this run",
-                        hint="what this run did is in Terraform's state; run it again when no other run is active",
-                    )
-                if self._paths.root.exists() and self._here():
-                    self.share()
+        lease = Lease(self.remote, self._paths.root, command, events, process.stop_followed)
+        try:
+            with lease:
+                self.pull()
+                self._lease, self._events, self._omitted = lease, events, set()
+                try:
+                    yield
+                except BaseException:
+                    self._share_after_failure()
+                    raise
+                self._share_results()
+        finally:
+            self._lease = None
+            if lease.error is not None:
+                process.allow_followed(lease.error)
+
+    def _share_results(self) -> None:
+        assert self._lease is not None
+        self._lease.refuse_lost()
+        if self._paths.root.exists() and self._local():
+            self.share()
+
+    def _share_after_failure(self) -> None:
+        """Share the results of a run that failed; its own error is what a person has to see."""
+        try:
+            self._share_results()
+        except (GpuprovError, OSError) as error:
+            if self._lease is None or error is not self._lease.error:  # the lease reports its loss itself
+                self._events("run", "warning", f"the results of this run are not shared: {error}")
 
     def share(self) -> None:
         """As `push`. Raises LockedError where somebody else wrote since."""
@@ -242,6 +335,14 @@ def _refuse_damage(name: str, text: str, where: str) -> None:
         except ValueError as error:
             hint = "check who wrote it; the bucket's versions have the previous one"
             raise GpuprovError(f"is damaged: {error}", where=where, hint=hint) from None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _is_optional(name: str) -> bool:
+    return any(is_shared(name, patterns) for patterns in OPTIONAL)
 
 
 def is_report(name: object) -> bool:

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import subprocess
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -199,12 +199,14 @@ def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
 ) -> None:
     monkeypatch.setattr("provisioner.state.lease.BEAT_S", 0.02)
     cluster = operators.open("ann")
+    warned = threading.Event()
+    cluster.events.subscribe(lambda event: warned.set() if event.kind == "warning" else None)
     bucket = remote(cluster.spec)
     with pytest.raises(LockedError, match="took the lease"), cluster.exclusively("up"):
         make(cluster)
         bucket.remove(HOLDER)
         bucket.write(HOLDER, b'{"somebody": "else"}', None)
-        time.sleep(0.3)
+        assert warned.wait(60)
     assert objects()[HOLDER].value == b'{"somebody": "else"}'
     assert FLEET not in objects()
 
