@@ -23,8 +23,8 @@ MAY_FINISH = "GPUPROV_MAY_FINISH"
 ENDED = "ended"
 """What a run says on the keeper's standard input before it ends by itself, a line of its own."""
 SOCKETS = "sockets "
-"""What it says before: where the sockets of its shared connections lie. ssh writes their names over the environment of
-the processes that hold them open, and there it is not found."""
+"""What it says before: the folder of its own shared connections' sockets. ssh writes their names over the environment
+of the processes that hold them open, so that these are not found by it. No other run uses the folder."""
 NAMED = re.compile(r"[0-9a-f]{32}")
 """A run's name. It is read from a file, and directories are removed by it."""
 FINISH_S = 60.0
@@ -86,6 +86,16 @@ def close_shared(folder: str) -> None:
                 os.close(handle)
 
 
+def remove_shared(folder: str) -> None:
+    """As `close_shared`, and remove the folder with what is in it; a folder inside it stays."""
+    close_shared(folder)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                os.unlink(f"{folder}/{name}")  # noqa: PTH108
+        os.rmdir(folder)  # noqa: PTH106
+
+
 def _members(run: str) -> dict[int, tuple[int, float]]:
     """pid → its session and the seconds that this may take to finish, of every living process of a run."""
     found = {}
@@ -126,17 +136,18 @@ def _kill(pid: int, run: str) -> None:
 
 
 def main() -> None:
-    """Wait until the run is gone; where it did not say that it ends, end what it has left."""
+    """Wait until the run is gone, and end its shared connections; where it did not say that it ends, end all that is
+    left of it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     said = sys.stdin.read().splitlines()
+    folders = {line.removeprefix(SOCKETS) for line in said if line.startswith(SOCKETS)}
     if ENDED not in said:
-        folders = {line.removeprefix(SOCKETS) for line in said if line.startswith(SOCKETS)}
         for folder in folders:
             close_shared(folder)
         end(sys.argv[1])
-        for folder in folders:  # one that has just become such a process
-            close_shared(folder)
+    for folder in folders:  # with a process that has just become such a connection
+        remove_shared(folder)
 
 
 if __name__ == "__main__":

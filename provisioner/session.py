@@ -297,8 +297,9 @@ def _end_dead(holder: Path, paths: ClusterPaths) -> None:
     """End what is left of the run that was killed while it held the lock: its keeper was killed with it, or waits for
     Terraform."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        keeper.end(str(stored.load(holder)["run"]))
-        ssh.abandon(paths)
+        run = str(stored.load(holder)["run"])
+        keeper.end(run)
+        ssh.abandon(paths, run)
 
 
 def _described(holder: Path) -> str:

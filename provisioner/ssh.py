@@ -6,6 +6,9 @@ id, so that neither a reused address nor a replaced machine is taken for the old
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +16,9 @@ import re
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -41,8 +46,11 @@ CONNECT_TIMEOUT_S = 10
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 ADDRESS = re.compile(r"[0-9A-Za-z.:-]+")
 KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+( [^\n]*)?")
-SOCKET_PATH_MAX = 107 - 17 - len("/") - 40
-"""sun_path holds 107 bytes and a NUL (unix(7)); while it makes a socket ssh adds 17, and %C is 40 hex digits."""
+RUN_NAME = re.compile(r"[0-9a-f]{8}")
+"""A run's folder among the sockets: the first digits of its name (keeper.NAME), or the process's id."""
+SOCKET_PATH_MAX = 107 - 17 - len("/") - 40 - len("/") - 8
+"""Bytes of `control_dir`: sun_path holds 107 bytes and a NUL (unix(7)); while it makes a socket ssh adds 17, %C is 40
+hex digits, and a run's folder 8."""
 
 
 def jump(host: str, address: str, to_port: int = 22) -> str:
@@ -200,14 +208,122 @@ def _quoted(path: Path, last: str = "") -> str:
 
 
 def control_dir(paths: ClusterPaths) -> Path:
-    """Where the shared connections' sockets of this user lie: a short path, because a socket's path is limited. ssh's
-    configuration names it for every user ("%i" is the uid): with and without sudo one does not meet the other's."""
+    """Where this user's sockets of shared connections lie: a short path, because a socket's path is limited. Those of
+    gpuprov's runs are in a folder of each run (`run_config`). ssh's configuration names it for every user ("%i" is the
+    uid), and for people who call ssh with it: with and without sudo one does not meet the other's."""
     token = hashlib.sha256(str(paths.root).encode()).hexdigest()[:8]
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - a private folder in it
         folder = Path(base or "/nowhere") / f"gpuprov-{os.getuid()}-{token}"
         if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder):
             return folder
     raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
+
+
+@dataclass(frozen=True, slots=True)
+class _RunConfig:
+    """The configuration of this run, as a copy of the run directory's when that had this time, inode and size."""
+
+    file: Path
+    source: tuple[int, int, int]
+
+
+_run_guard = threading.Lock()
+_run_configs: dict[Path, _RunConfig] = {}
+"""By run directory."""
+_run_folders: dict[Path, int] = {}
+"""Folders of this run's sockets, each with the descriptor whose lock says that the run lives."""
+
+
+def run_config(paths: ClusterPaths) -> Path:
+    """ssh's configuration for gpuprov's own processes: that of the run directory, but the connections are shared within
+    this run alone. A run that is killed ends its connections, and another one's sessions may not go with them. The
+    file lies beside the sockets and is removed with them when the run ends. Where nothing is configured yet it is the
+    missing file of the run directory, which ssh refuses."""
+    source = paths.ssh / "config"
+    try:
+        stat_result = source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return source
+    stamp = stat_result.st_mtime_ns, stat_result.st_ino, stat_result.st_size
+    with _run_guard:
+        known = _run_configs.get(paths.root)
+        if known is None or known.source != stamp or not known.file.exists():
+            folder = _claim_run_folder(_base(paths))
+            control_path = _quoted(folder, "/%C")
+            text = source.read_text(encoding="utf-8")
+            write_whole(folder / "config", CONTROL_PATH.sub(lambda _: f"  ControlPath {control_path}", text))
+            known = _run_configs[paths.root] = _RunConfig(folder / "config", stamp)
+    return known.file
+
+
+def _base(paths: ClusterPaths) -> Path:
+    """Where this user's sockets lie: as configured, else `control_dir`."""
+    folder = _sockets(paths, os.getuid())
+    usable = folder is not None and len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder)
+    return folder if folder is not None and usable else control_dir(paths)
+
+
+def _run_name() -> str:
+    name = os.environ.get(keeper.NAME, "")
+    return name[:8] if keeper.NAMED.fullmatch(name) else f"{os.getpid():08x}"
+
+
+def _claim_run_folder(base: Path) -> Path:
+    """Make this run's folder and lock it; folders of runs that died with their keepers are removed. A process of a
+    living run uses the folder that this run has locked."""
+    folder = base / _run_name()
+    if folder in _run_folders and folder.is_dir():
+        return folder
+    for other in _folders_of_runs(base):
+        if other != folder:
+            _remove_dead(other, os.getuid())
+    while True:
+        made = False
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            made = True
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:  # another run has just taken it for a dead one's
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if made else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(handle)
+            return folder
+        if folder.is_dir() and folder.stat().st_ino == os.fstat(handle).st_ino:
+            _run_folders[folder] = handle
+            if not process.shares(folder):
+                atexit.register(keeper.remove_shared, str(folder))
+            return folder
+        os.close(handle)
+
+
+def _folders_of_runs(base: Path) -> list[Path]:
+    return [path for path in base.iterdir() if RUN_NAME.fullmatch(path.name) and path.is_dir()]
+
+
+def _remove_dead(folder: Path, uid: int) -> bool:
+    """Remove the folder of this user's run that is dead, and end its connections; whether it was dead."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # its keeper has just removed it
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_sockets(folder, uid)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _remove_sockets(folder: Path, uid: int) -> None:
+    """As keeper.remove_shared, but with sudo no link of another user is followed."""
+    keeper.close_shared(str(folder))
+    with contextlib.suppress(OSError):  # its keeper does the same
+        ownership.remove_flat(folder, uid)
 
 
 def plain_way(paths: ClusterPaths) -> Path:
@@ -229,10 +345,7 @@ def _made_mine(folder: Path) -> bool:
         found = folder.lstat()
     except OSError:
         return False
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    if mine:
-        process.shares(folder)
-    return mine
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _for_all_users(folder: Path) -> str:
@@ -322,37 +435,68 @@ def local(paths: ClusterPaths) -> frozenset[str]:
         return frozenset()
 
 
+OWN_CONNECTION = "ControlPath=none"
+"""An option of ssh: a connection that is not shared, and does not end with this run."""
+
+
 def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
     """The command that reaches a node, ssh but for this very machine; append one command string to run it there.
     `options`: of ssh."""
     if node in local(paths):
         return ["/bin/sh", "-c", LOCAL_SHELL, "gpuprov"]
-    return ["ssh", "-F", str(paths.ssh / "config"), *options, node]
+    config = paths.ssh / "config" if OWN_CONNECTION in options else run_config(paths)
+    return ["ssh", "-F", str(config), *options, node]
 
 
-def disconnect(paths: ClusterPaths, names: Sequence[str], *options: str) -> None:
-    """End the shared connections to these nodes; nothing happens where there is none."""
-    config = paths.ssh / "config"
+def disconnect(paths: ClusterPaths, names: Sequence[str]) -> None:
+    """End the connections to these nodes that this run shares, and those of people who call ssh with the run
+    directory's configuration; nothing happens where there is none."""
+    run = _run_configs.get(paths.root)
+    folder = _sockets(paths, os.getuid())
+    if run is not None:
+        _disconnect(run.file, run.file.parent, names)
+    if folder is not None:
+        _disconnect(paths.ssh / "config", folder, names)
+
+
+def _disconnect(config: Path, folder: Path, names: Sequence[str], *options: str) -> None:
+    if not folder.is_dir() or not any(stat.S_ISSOCK(entry.lstat().st_mode) for entry in folder.iterdir()):
+        return
     for name in names:
-        if config.exists():
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its process hangs: the connection is of no use either
             command = ["ssh", "-F", str(config), *options, "-O", "exit", name]
             subprocess.run(command, capture_output=True, timeout=15, check=False)
 
 
-def abandon(paths: ClusterPaths) -> None:
-    """End the processes that hold this user's shared connections open, whatever they are at."""
-    folder = _sockets(paths, os.getuid())
-    if folder is not None:
-        keeper.close_shared(str(folder))
+def abandon(paths: ClusterPaths, run: str) -> None:
+    """End the connections that a dead run shared, and remove their folder. `run`: its name, as keeper.end takes it."""
+    if keeper.NAMED.fullmatch(run):
+        with contextlib.suppress(GpuprovError):  # no folder for sockets: there are none
+            _remove_sockets(_base(paths) / run[:8], os.getuid())
 
 
 def close(paths: ClusterPaths, nodes: Sequence[Host]) -> None:
-    """End all shared connections, this user's and those of whoever called sudo, and remove their sockets."""
-    whose = ownership.person()
-    for uid in {os.getuid(), whose.uid if whose else os.getuid()}:
+    """End all shared connections, this user's and those of whoever called sudo, and remove their sockets. Those of
+    another run that is alive stay."""
+    person = ownership.person()
+    for uid in {os.getuid(), person.uid if person else os.getuid()}:
         folder = _sockets(paths, uid)
         if folder is None or not folder.is_dir() or folder.is_symlink():
             continue
-        if any(folder.iterdir()):
-            disconnect(paths, [node.name for node in nodes], "-S", str(folder).replace("%", "%%") + "/%C")
-        ownership.remove_flat(folder, uid)
+        _disconnect(
+            paths.ssh / "config", folder, [node.name for node in nodes], "-S", str(folder).replace("%", "%%") + "/%C"
+        )
+        with _run_guard:
+            alive = [run for run in _folders_of_runs(folder) if not (_close_own(run) or _remove_dead(run, uid))]
+        if not alive:
+            ownership.remove_flat(folder, uid)
+
+
+def _close_own(folder: Path) -> bool:
+    """Remove a folder of this run's sockets, and end its connections; whether it was this run's."""
+    handle = _run_folders.pop(folder, None)
+    if handle is None:
+        return False
+    _remove_sockets(folder, os.getuid())
+    os.close(handle)
+    return True

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import stat
 import subprocess
+import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from provisioner import host_keys, ssh
+from provisioner import host_keys, keeper, ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir
 from tests.support.logins import UBUNTU
+from tests.unit.test_process import alive, members, until
 
 PINS: ssh.Pins = {
     "train-0": ("i-0", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFirst"),
@@ -177,8 +183,24 @@ def test_a_long_runtime_directory_is_left_alone(
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(runtime_dir))
     found = ssh.control_dir(paths)
     assert found.parent == runtime_dir
-    assert len(str(found / ("0" * 40))) + 17 <= 107
     assert list(long.iterdir()) == []
+
+
+def test_the_longest_folder_has_room_for_a_socket_of_a_run(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sun_path holds 107 bytes; while it makes a socket ssh adds 17, a point and 16 letters."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        name = f"/gpuprov-{os.getuid()}-01234567"
+        base = Path(short) / ("x" * (ssh.SOCKET_PATH_MAX - len(short) - 1 - len(name)))
+        base.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
+        ssh.save(paths, NODES, PINS, UBUNTU)
+        control_path = as_ssh_reads_it(paths, "train-0")["controlpath"]
+        assert control_path.startswith(f"{base}/gpuprov-")
+        assert len(control_path) + 17 == 107
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(control_path + "." + "x" * 16)
 
 
 def test_a_socket_folder_that_others_can_enter_is_not_used(
@@ -271,3 +293,164 @@ def test_a_jump_host_is_reached_as_the_callers_own_ssh_does(paths: ClusterPaths)
     }
     assert told["train-0"] == {"user": "azureuser"}
     assert told["train-1"] == {"user": "ubuntu", "proxycommand": command}
+
+
+RUN = """
+import subprocess, sys
+from pathlib import Path
+from provisioner import process, ssh
+from provisioner.paths import ClusterPaths
+process.keep()
+paths = ClusterPaths(Path(sys.argv[1]), "test", sandbox=True)
+argv = [*ssh.argv(paths, "train-0")[:-1], "-G", "train-0"]
+lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+control_path = next(line.split(" ", 1)[1] for line in lines if line.startswith("controlpath "))
+title = f"ssh: {control_path} [mux]"
+options = {"executable": "/usr/bin/sleep", "env": {}, "start_new_session": True, "stdout": subprocess.DEVNULL}
+print(subprocess.Popen([title, "120"], **options).pid, process.keep(), control_path, flush=True)
+sys.stdin.read()
+"""
+"""A command with a shared connection: a process with the title that ssh gives to one, at the path that ssh says."""
+
+
+@dataclass
+class Run:
+    command: subprocess.Popen[str]
+    connection: int
+    name: str
+    folder: Path
+
+    def kill(self, *, keeper_too: bool = False) -> None:
+        if keeper_too:
+            for pid in members(Path(self.name)):
+                os.kill(pid, signal.SIGKILL)
+        self.command.kill()
+        self.command.communicate()
+
+    def end(self) -> None:
+        self.command.communicate(timeout=60)
+        assert self.command.returncode == 0
+
+    @property
+    def connected(self) -> bool:
+        return alive(self.connection) and self.folder.is_dir()
+
+
+@pytest.fixture
+def begin(paths: ClusterPaths) -> Iterator[Callable[[], Run]]:
+    """Begins a command on the cluster; what is left of them ends with the test."""
+    ssh.ensure_key(paths, None)
+    ssh.save(paths, NODES, PINS, UBUNTU)
+    runs = list[Run]()
+
+    def begun() -> Run:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        command = subprocess.Popen([sys.executable, "-c", RUN, str(paths.spec)], **pipes)  # type: ignore[call-overload]
+        connection, name, control_path = command.stdout.readline().split()
+        runs.append(Run(command, int(connection), name, Path(control_path).parent))
+        return runs[-1]
+
+    yield begun
+    for run in runs:
+        run.command.kill()
+        run.command.communicate()
+        assert until(lambda run=run: not run.connected)  # type: ignore[misc]
+
+
+def test_a_killed_run_ends_its_own_connections_and_no_others(begin: Callable[[], Run]) -> None:
+    """SIGKILL of `gpuprov exec` beside a `verify`: the nodes that this proves would count as not answering."""
+    first, second = begin(), begin()
+    assert first.folder != second.folder and first.folder.parent == second.folder.parent
+    first.kill()
+    assert until(lambda: not alive(first.connection) and not first.folder.exists())
+    assert until(lambda: members(Path(first.name)) == [])  # its keeper has ended: nothing more will come
+    assert second.connected
+    second.end()
+    assert until(lambda: not alive(second.connection) and not second.folder.exists())
+
+
+def test_what_a_run_left_that_died_with_its_keeper_is_ended_by_the_next_one(begin: Callable[[], Run]) -> None:
+    dead, living = begin(), begin()
+    dead.kill(keeper_too=True)
+    assert dead.connected
+    following = begin()
+    assert not dead.folder.exists()
+    assert until(lambda: not alive(dead.connection))
+    assert living.connected and following.connected
+
+
+def test_the_connections_of_the_dead_holder_are_ended_and_no_others(
+    begin: Callable[[], Run], paths: ClusterPaths
+) -> None:
+    dead, living = begin(), begin()
+    dead.kill(keeper_too=True)
+    ssh.abandon(paths, dead.name)
+    assert not dead.folder.exists()
+    assert until(lambda: not alive(dead.connection))
+    assert living.connected
+    for name in ("", "None", "../x", "/"):
+        ssh.abandon(paths, name)
+    assert living.connected
+
+
+def test_closing_leaves_the_connections_of_a_living_run(begin: Callable[[], Run], paths: ClusterPaths) -> None:
+    own, living = ssh.run_config(paths).parent, begin()
+    ssh.close(paths, NODES)
+    assert not own.exists() and living.connected
+    living.end()
+    assert until(lambda: not living.folder.exists())
+    ssh.close(paths, NODES)
+    assert not living.folder.parent.exists()
+
+
+def test_a_connection_of_ones_own_has_nothing_to_do_with_the_run(paths: ClusterPaths) -> None:
+    """`gpuprov ssh` becomes ssh: a login outlives the command, and its files."""
+    ssh.save(paths, NODES, PINS, UBUNTU)
+    argv = ssh.argv(paths, "train-0", "-o", ssh.OWN_CONNECTION)
+    assert argv == ["ssh", "-F", str(paths.ssh / "config"), "-o", "ControlPath=none", "train-0"]
+    assert not ssh._folders_of_runs(ssh.control_dir(paths))
+
+
+def test_the_configuration_of_a_run_follows_that_of_the_run_directory(paths: ClusterPaths) -> None:
+    assert ssh.run_config(paths) == paths.ssh / "config"  # none yet: ssh refuses a missing file
+    ssh.save(paths, NODES, PINS, UBUNTU)
+    assert as_ssh_reads_it(paths, "train-0")["hostname"] == "203.0.113.0"
+    ssh.save(paths, [replace(NODES[0], address="203.0.113.77")], PINS, UBUNTU)
+    assert as_ssh_reads_it(paths, "train-0")["hostname"] == "203.0.113.77"
+    texts = [file.read_text().splitlines() for file in (paths.ssh / "config", ssh.run_config(paths))]
+    assert [a.split()[0] for a, b in zip(*texts, strict=True) if a != b] == ["ControlPath"]
+    assert stat.S_IMODE(ssh.run_config(paths).stat().st_mode) == 0o600
+
+
+def test_a_process_of_a_run_shares_its_connections(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible's worker and the processes that judge have the run's name in their environment."""
+    ssh.save(paths, NODES, PINS, UBUNTU)
+    monkeypatch.setenv(keeper.NAME, "c" * 32)
+    file = ssh.run_config(paths)
+    code = "import sys; from pathlib import Path\n"
+    code += "from provisioner import ssh; from provisioner.paths import ClusterPaths\n"
+    code += "print(ssh.run_config(ClusterPaths(Path(sys.argv[1]), 'test', sandbox=True)))"
+    argv = [sys.executable, "-c", code, str(paths.spec)]
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert output == f"{file}\n"
+    assert file.exists(), "the process that ended was not the run"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs root")
+def test_with_sudo_the_connections_are_those_of_root(begin: Callable[[], Run], paths: ClusterPaths) -> None:
+    """A person's run and one with sudo: each has a folder of its own user."""
+    own = ssh.control_dir(paths)
+    assert ssh._sockets(paths, 1000) == own.parent / own.name.replace("gpuprov-0-", "gpuprov-1000-")
+    person = ssh._sockets(paths, 1000)
+    assert person is not None
+    (person / "0123abcd").mkdir(parents=True, mode=0o700)
+    for folder in (person, person / "0123abcd"):
+        os.chown(folder, 1000, 1000)
+    (person / "0123abcd" / "config").touch()
+    living = begin()
+    assert (person / "0123abcd").exists(), "a run removes what is left of its own user"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUDO_UID", "1000")
+        patch.setenv("SUDO_GID", "1000")
+        ssh.close(paths, NODES)
+    assert not person.exists() and living.connected
