@@ -88,31 +88,37 @@ def from_outputs(
 ) -> list[Node]:
     """The nodes of one site, but those that it does without. Raises ProviderError where the module gave other nodes
     than were planned."""
-    planned = {name: group for name, group in plan.nodes() if group.site == site and name not in without}
-    if set(outputs) != set(planned):
-        missing, extra = sorted(set(planned) - set(outputs)), sorted(set(outputs) - set(planned))
+    planned = {name for name, group in plan.nodes() if group.site == site and name not in without}
+    if set(outputs) != planned:
+        missing, extra = sorted(planned - set(outputs)), sorted(set(outputs) - planned)
         raise ProviderError(
             f"Terraform's output does not match the plan: missing {', '.join(missing) or 'none'}, "
             f"unknown {', '.join(extra) or 'none'}",
             where=f"site {site}",
             hint="run `gpuprov up` again; if it stays, the workspace's module and state disagree",
         )
+    return from_rows(site, outputs)
+
+
+def from_rows(site: str, rows: Mapping[str, Mapping[str, Any]]) -> list[Node]:
+    """The nodes of rows as the module's output `nodes` has them, by name. Raises ProviderError for a row that is no
+    node."""
     try:
         return [
             _shaped(
                 Node(
                     name=name,
-                    group=out["group"],
+                    group=row["group"],
                     site=site,
-                    machine=out["machine"],
-                    id=out["id"],
-                    zone=out.get("zone") or "",
-                    address=out.get("public_ip") or out["private_ip"],
-                    private_address=out["private_ip"],
-                    mounts=Mount.read(out.get("mounts") or ()),
+                    machine=row["machine"],
+                    id=row["id"],
+                    zone=row.get("zone") or "",
+                    address=row.get("public_ip") or row["private_ip"],
+                    private_address=row["private_ip"],
+                    mounts=Mount.read(row.get("mounts") or ()),
                 )
             )
-            for name, out in sorted(outputs.items())
+            for name, row in sorted(rows.items())
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProviderError(

@@ -107,6 +107,10 @@ def naming(path: Path | str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+SANDBOX_SUFFIX = ".sandbox"
+"""Of the run directory of a rehearsal. A dot can't be in a cluster's name, so it meets no other cluster's."""
+HOLDER = "holder.json"
+"""File in a run directory: the run that holds its lock."""
 STATE, STATE_BACKUP, ERRORED = "terraform.tfstate", "terraform.tfstate.backup", "errored.tfstate"
 """Terraform's files in a site's workspace: the state where it is local, the one before its last change, and what could
 not be saved ("Failed to persist state to backend")."""
@@ -123,7 +127,7 @@ class ClusterPaths:
 
     @property
     def root(self) -> Path:
-        return self.spec.absolute().parent / RUNS / (f"{self.name}.sandbox" if self.sandbox else self.name)
+        return self.spec.absolute().parent / RUNS / (f"{self.name}{SANDBOX_SUFFIX}" if self.sandbox else self.name)
 
     @property
     def lock_file(self) -> Path:
@@ -190,4 +194,5 @@ class ClusterPaths:
 
     def untouched(self) -> bool:
         """Whether nothing is there but what a look has left: Terraform's providers."""
-        return not self.exists() or ({path.name for path in self.root.iterdir()} <= {"sites"} and not self.made())
+        remains = {"sites", self.run_lock.name, HOLDER}  # the last two of a `down` that was killed at its very end
+        return not self.exists() or ({path.name for path in self.root.iterdir()} <= remains and not self.made())

@@ -8,9 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One preflight finding. `blocks`: nothing may be spent while it stands."""
+    """One preflight finding. `blocks`: nothing may be spent while it stands. `account`: the number of the account that
+    answers, where the finding is about that."""
 
     status: Literal["ok", "warning", "blocks", "unknown"]
     subject: str
     message: str
     action: str = ""
+    account: str = ""

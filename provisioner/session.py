@@ -23,7 +23,17 @@ from filelock import FileLock, Timeout
 from provisioner import fleet, keeper, ownership, spec, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
-from provisioner.paths import IDENTITY, IGNORE, ClusterPaths, private_dir, remove_tree, write_whole
+from provisioner.paths import (
+    HOLDER,
+    IDENTITY,
+    IGNORE,
+    RUNS,
+    SANDBOX_SUFFIX,
+    ClusterPaths,
+    private_dir,
+    remove_tree,
+    write_whole,
+)
 from provisioner.providers.cluster import Providers
 from provisioner.providers.state import Remote
 from provisioner.stack import lockfile
@@ -159,7 +169,7 @@ class Cluster:
         untouched = self.paths.untouched()
         ownership.make_file(private_dir(self.paths.root) / self.paths.run_lock.name)
         lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
-        holder = self.paths.root / "holder.json"
+        holder = self.paths.root / HOLDER
         try:
             lock.acquire()
         except Timeout:
@@ -246,6 +256,8 @@ def open_cluster(
             )
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
+    if not paths.made():
+        _refuse_renamed(paths)
     ownership.refuse_foreign(paths.root)
     cluster = Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
     providers = cluster.providers
@@ -255,6 +267,23 @@ def open_cluster(
     ownership.watch(paths.root)
     ssh.mend(paths)
     return cluster
+
+
+def _refuse_renamed(paths: ClusterPaths) -> None:
+    """Raise GpuprovError where machines were created from the same file under another name: no command would name
+    them, and `up` would create a second fleet."""
+    for root in sorted((paths.spec.absolute().parent / RUNS).glob("*")):
+        name = root.name.removesuffix(SANDBOX_SUFFIX)
+        other = ClusterPaths(paths.spec, name, sandbox=root.name != name)
+        if name == paths.name or other.sandbox != paths.sandbox or not other.made():
+            continue
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if stored.load(other.intent)["file"] == paths.spec.name:
+                raise GpuprovError(
+                    f"`name` is {paths.name} now, and machines were created from this file as cluster {name}",
+                    where=str(paths.spec),
+                    hint=f"put `name: {name}` back; a second fleet needs a file of its own",
+                )
 
 
 def _remove(path: Path) -> None:

@@ -284,8 +284,11 @@ def upgrade(
     screen = display(quiet=json_)
 
     def confirm(moving: dict[str, list[str]], size: int, first: list[str]) -> bool:
-        kinds = Counter(", ".join(changed) for changed in moving.values())
-        what = "; ".join(f"{counted(count, 'node')}: {changed}" for changed, count in kinds.items())
+        kinds = Counter(", ".join(changed) for changed in moving.values() if changed)
+        parts = [f"{counted(count, 'node')}: {changed}" for changed, count in kinds.items()]
+        if unfinished := [name for name, changed in moving.items() if not changed]:
+            parts.append(f"back to its own lock: {_some(unfinished)}")
+        what = "; ".join(parts)
         order = f"first {_some(first) or 'nodes in progress'}, then {size} at once"
         question = f"Upgrade {cluster.label}{f', {what}' if what else ''} ({order})?"
         return confirmed(question, yes=yes, where=str(file), declined="no node was moved", screen=screen)

@@ -25,15 +25,20 @@ class Diff:
     unwanted: tuple[str, ...]
 
 
+def desired(cluster: Cluster) -> dict[str, str]:
+    """Node → group of all that cluster.yaml names, but those that the last `up` was allowed to do without."""
+    used = sorted({cluster.spec.site_of(name) for name in cluster.spec.groups})
+    spared = {name for site in used for name in capacity.without(cluster.paths.site(site))}
+    return {name: group for name, group in cluster.spec.node_groups().items() if name not in spared}
+
+
 def compare(cluster: Cluster) -> Diff:
     """Compare the file with what the last run made. Nobody is asked."""
     nodes = {node.name: node for node in cluster.nodes()}
     groups = cluster.spec.node_groups()
-    used = sorted({cluster.spec.site_of(name) for name in cluster.spec.groups})
-    spared = {name for site in used for name in capacity.without(cluster.paths.site(site))}
     return Diff(
         tuple(node for name, node in nodes.items() if name in groups),
-        {name: group for name, group in groups.items() if name not in nodes and name not in spared},
+        {name: group for name, group in desired(cluster).items() if name not in nodes},
         tuple(name for name in nodes if name not in groups),
     )
 

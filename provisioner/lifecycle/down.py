@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from provisioner import catalog, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.lifecycle import machines
+from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.sites import refuse_recipe, together
 from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.plan import Plan, build_plan
@@ -97,6 +98,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             raise ProviderError(
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
+        quarantine.forget(cluster)
         ssh.close(cluster.paths, cluster.nodes())
         rest = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         made = removal.removed - len(removal.stays)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioner import fleet, node_state, ssh
+from provisioner import fleet, node_state, ssh, stored
 from provisioner.cost import money
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
@@ -19,18 +19,17 @@ from provisioner.lifecycle.sites import each
 from provisioner.machines import existing
 from provisioner.machines.base import Machines, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
-from provisioner.machines.hosts import MARK, HostMachines
+from provisioner.machines.hosts import HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.paths import private_dir, write_whole
+from provisioner.paths import ERRORED, STATE, private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Provider
+from provisioner.providers.cluster import MARK
 from provisioner.session import Cluster
 from provisioner.text import counted, printable
 from provisioner.workspace.binary import Binary
 
-MADE = "terraform.tfstate"
-"""File in a site's folder: Terraform has made machines."""
 INCOMPLETE = "incomplete"
 """Stage of a machine that an apply which failed has made."""
 
@@ -46,23 +45,60 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
         )
 
 
-def of_site(
-    cluster: Cluster, site: str, binary: Binary, run_dir: Path | None = None, *, made_by: Provider | None = None
-) -> Machines:
-    """The machines of one site; their provider is written down first, because `down` goes by it. `made_by`: who made
-    the machines of a site, as Providers.made has it; also of one that cluster.yaml does not name any more."""
-    provider = made_by
-    if provider is None:
-        private_dir(cluster.paths.site(site))
-        cluster.providers.record(site)
-        provider = cluster.providers.at(site)
+def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:
+    """Raise ProviderError where a site's machines may exist and are not where cluster.yaml, or the account that is
+    signed in, says now: they would run on, and nobody would look for them there. Without `home` the account alone is
+    compared: what is recorded decides where `down` looks."""
+    moved = {key: values for key, values in cluster.providers.moved(site).items() if home or key == "account"}
+    if not moved or not _may_have_machines(cluster, site):
+        return
+    before = ", ".join(f"{key} {former}" for key, (former, _) in moved.items())
+    after = ", ".join(f"{key} {present}" for key, (_, present) in moved.items())
+    hint = f"sign in to account {moved['account'][0]}, and run the same command again" if "account" in moved else ""
+    key, (former, _) = next(iter(moved.items()))
+    raise ProviderError(
+        f"its machines are in {before}; {'the credentials are of' if hint else 'cluster.yaml says'} {after}",
+        where=f"site {site}",
+        hint=hint or f"put `{key}: {former}` back and run `gpuprov down` first, or add a site of another name",
+    )
+
+
+def _may_have_machines(cluster: Cluster, site: str) -> bool:
+    """Whether machines of a site were made, or may have been; a state that cannot be read counts."""
     folder = cluster.paths.site(site)
-    if (folder / (MADE if provider.hosts is not None else MARK)).exists():
+    if any(node.site == site for node in cluster.nodes()) or (folder / MARK).exists() or (folder / ERRORED).exists():
+        return True
+    if cluster.remote is not None:
+        with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+            return site in stored.load(cluster.paths.intent)["sites"]
+        return False
+    try:
+        return bool(stored.load(folder / STATE)["resources"])
+    except FileNotFoundError:
+        return False
+    except (ValueError, LookupError, TypeError):
+        return True
+
+
+def of_site(
+    cluster: Cluster, site: str, binary: Binary, run_dir: Path | None = None, *, made_by: Provider | None = None,
+    record: bool = True,
+) -> Machines:  # fmt: skip
+    """The machines of one site; with `record` their provider and place are written down first, because `down` goes by
+    it. `made_by`: who made the machines of a site, as Providers.made has it; also of one that cluster.yaml does not
+    name any more. Raises ProviderError where the machines are elsewhere than cluster.yaml says."""
+    refuse_moved(cluster, site, home=made_by is None)
+    provider, folder = made_by or cluster.providers.at(site), cluster.paths.site(site)
+    if (folder / (STATE if provider.hosts is not None else MARK)).exists():
         raise ProviderError(
-            "its machines were had in another way (sites.*.method) than cluster.yaml says now",
+            "its machines were created with another `method` than cluster.yaml says now",
             where=f"site {site}",
             hint="put the former method back and run `gpuprov down`, or give the machines a site of another name",
         )
+    if made_by is None:
+        private_dir(cluster.paths.site(site))
+        if record:
+            cluster.providers.record(site)
     if provider.hosts is not None:
         there = [node for node in cluster.nodes() if node.site == site]
         managed = provider.management
@@ -79,9 +115,12 @@ def of_site(
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
     root = Root(key=lambda: _key(cluster), identity=lambda: _identity(cluster), backend=backend)
-    known = [node.name for node in settled(cluster) if node.site == site]
+    recorded = {node.name for node in cluster.nodes() if node.site == site}
+    incomplete = recorded - {node.name for node in settled(cluster)}
     log = run_dir / f"terraform-{site}.log" if run_dir else None
-    return TerraformMachines(provider, root, binary, cluster.events, known=known, log=log)
+    return TerraformMachines(
+        provider, root, binary, cluster.events, known=recorded - incomplete, incomplete=incomplete, log=log
+    )
 
 
 def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
@@ -121,6 +160,7 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
     plan = plan.at([site for site in plan.sites() if cluster.paths.site(site).exists()])
     intent = {
         "cluster": cluster.spec.name,
+        "file": cluster.file.name,
         "sandbox": cluster.sandbox,
         "sites": plan.sites(),
         "nodes": {name: {"site": group.site, "machine": group.machine.name} for name, group in plan.nodes()},
@@ -222,6 +262,21 @@ def _with(error: GpuprovError, told: str) -> GpuprovError:
     return found
 
 
+def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned]], plan: Plan) -> None:
+    """Take machines into nodes.json that Terraform's state has and it lacks: a file that was removed, or a run that was
+    killed. Terraform is asked for them only where its plan shows that there are some."""
+    recorded = {node.name for node in cluster.nodes()}
+    for machines, changes in prepared:
+        actions = {one.node: one.what for one in changes.actions if one.node and not one.attached}
+        desired = {name for name, group in plan.nodes() if group.site == machines.site}
+        desired -= set(capacity.without(cluster.paths.site(machines.site)))
+        existing = {name for name in {*desired, *actions} if actions.get(name) != "create"}
+        if existing - recorded:
+            missing = [node for node in machines.standing() if node.name not in recorded]
+            fleet.save(cluster.paths, [*cluster.nodes(), *missing])
+            running_cost.seen(cluster, cluster.nodes())
+
+
 def settled(cluster: Cluster) -> list[fleet.Node]:
     """The machines of the last run, but those that an apply which failed has left: their group may yet move to another
     zone."""
@@ -239,7 +294,7 @@ def _record_incomplete(
     mine = plan.at([site.site for site in sites])
     for site in sites:
         try:
-            nodes += site.standing(plan)
+            nodes += site.standing()
         except (GpuprovError, OSError, ValueError, LookupError) as error:
             unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
             nodes += [node for node in before.values() if node.site == site.site]

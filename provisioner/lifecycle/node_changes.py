@@ -33,17 +33,21 @@ class NodeChanges:
 
 
 def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) -> NodeChanges:
-    """What these sites' changes mean for `nodes`, all that are known."""
+    """What these sites' changes mean for `nodes`, all that are recorded. A machine that Terraform's state has is named
+    also where nobody has recorded it."""
     sites = list(planned)
-    wanted = [name for name, _ in plan.nodes()]
-    known = [node.name for node in nodes if node.site in {one.site for one in sites}]
+    desired = [name for name, _ in plan.nodes()]
+    recorded = [node.name for node in nodes if node.site in {one.site for one in sites}]
     actions = [action for one in sites for action in one.actions if action.node]
-    anew = {a.node for a in actions if a.what in ("create", "replace") and not a.attached}
+    new = {a.node for a in actions if a.what == "create" and not a.attached}
+    replaced = {a.node for a in actions if a.what == "replace" and not a.attached}
     touched = {a.node for a in actions}
+    deleted = [a.node for a in actions if a.what == "delete" and not a.attached]
+    recreate = replaced | new & {*recorded}
     return NodeChanges(
-        create=tuple(name for name in wanted if name not in known),
-        recreate=tuple(name for name in wanted if name in known and name in anew),
-        change=tuple(name for name in wanted if name in known and name in touched - anew),
-        remove=tuple(name for name in known if name not in wanted),
+        create=tuple(name for name in desired if name not in recorded and name not in replaced),
+        recreate=tuple(name for name in desired if name in recreate),
+        change=tuple(name for name in desired if name in recorded and name in touched - recreate),
+        remove=tuple(dict.fromkeys(name for name in (*recorded, *deleted) if name not in desired)),
         total=sum(one.total for one in sites),
     )

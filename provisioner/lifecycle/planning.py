@@ -36,9 +36,11 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     with cluster.exclusively("plan", make=False) as run_dir:
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
-        wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock)).at(sites)
+        whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+        machines.refuse_abandoned(cluster, whole)
+        wanted = whole.at(sites)
         findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]
-        mine = {site: machines.of_site(cluster, site, binary, run_dir) for site in wanted.sites()}
+        mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
         prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
         if failed:
             raise together(failed)

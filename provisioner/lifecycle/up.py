@@ -18,6 +18,7 @@ from provisioner.lifecycle.node_changes import NodeChanges, node_changes
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.sites import Remaining, chosen, each, refuse_recipe, refuse_unready
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.machines.base import Machines, Planned
 from provisioner.plan import Plan, build_plan
 from provisioner.release import Ledger, Release, changes, identity, same
 from provisioner.session import Cluster
@@ -109,7 +110,10 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             remaining.leave(preflight.blocked(preflight.probe(cluster, remaining.plan, events)), "preflight")
         with run.stage("terraform"):
             block_ends.note(cluster, remaining.plan)
-            mine = {site: machines.of_site(cluster, site, binary, run_dir) for site in remaining.plan.sites()}
+            mine, moved = each(
+                remaining.plan.sites(), lambda site: machines.of_site(cluster, site, binary, run_dir)
+            )  # fmt: skip
+            remaining.leave(moved, "terraform")
             machines.write_intent(cluster, whole)
             machines.ask_again(cluster, remaining.plan)
             planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
@@ -118,24 +122,15 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             run.resources = intended.total
         if run.resources and not confirm(remaining.plan, intended):
             return run
+        prepared = [(mine[site], one) for site, one in planned.items()]
+        machines.record_standing(cluster, prepared, remaining.plan)
         _drain(cluster, intended)
         with run.stage("terraform"):
-            plan, before = remaining.plan, {node.id for node in machines.settled(cluster)}
-            earlier = {node.name for node in cluster.nodes()}
-            if run.resources:
-                new = [name for name, _ in plan.nodes() if name not in earlier]
-                node_state.note_stage(cluster.paths, "making", new)
-            prepared = [(mine[site], one) for site, one in planned.items()]
-            nodes, unmade, run.partly = machines.make(cluster, plan, prepared, events, run_dir)
-            remaining.leave(unmade, "terraform")
-            missing = {name for name, _ in remaining.plan.nodes()} - {node.name for node in nodes}
-            node_state.note_absent(cluster.paths, missing, earlier)
-            node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])
+            nodes, fresh = _make(cluster, run, remaining, prepared, intended)
         with run.stage("configure"):
             Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_journal.assign(cluster, nodes, lock)
             _leave_waiting(cluster, run, nodes, releases, lock)
-            fresh = {node.name for node in nodes if node.id not in before}
             brought = configure(cluster, run, nodes, releases, new=fresh)
             remaining.leave(failed_roles(run, nodes, brought), "configure")
             nodes = [node for node in nodes if node.site not in remaining.failed]
@@ -147,18 +142,38 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
 
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
-    GpuprovError where one can't be: then none is removed."""
-    if not intended.ends:
-        return
-    ledger, held = Ledger(cluster.paths), quarantine.held(cluster)
-    nodes = [cluster.node(name) for name in intended.ends if name not in held]
+    GpuprovError where one can't be: then none is removed. They stay in quarantine until a machine of their name was
+    proven, whichever that is."""
+    ledger = Ledger(cluster.paths)
+    drained = {name for name, entry in quarantine.held(cluster).items() if entry.drained}
+    ending = [node for node in cluster.nodes() if node.name in intended.ends and node.name not in drained]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")
-    reasons |= dict.fromkeys(intended.recreate, "its machine is made anew by gpuprov up")
-    proven = [node for node in nodes if ledger.of(node) is not None]
-    if bad := hooks.call(cluster, "drain", proven, "up", reasons):
+    reasons |= dict.fromkeys(intended.recreate, "its machine is recreated by gpuprov up")
+    proven = [node for node in ending if ledger.of(node) is not None]
+    if bad := quarantine.hold(cluster, proven, reasons, "up"):
+        others = " ".join(node.name for node in proven if node.name not in bad)
+        back = f"; `gpuprov release {cluster.file} {others}` puts the others back into service" if others else ""
         by_hand = f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`"
-        hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}"
+        hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}{back}"
         raise hooks.refusal(bad, hint)
+
+
+def _make(
+    cluster: Cluster, run: Run, remaining: Remaining, prepared: Sequence[tuple[Machines, Planned]],
+    intended: NodeChanges,
+) -> tuple[list[Node], set[str]]:  # fmt: skip
+    """Apply what was planned: the nodes that are reachable, and the names of those whose machine is new. A machine that
+    was proven is none of them, whatever else is known of it."""
+    before, earlier = {node.id for node in machines.settled(cluster)}, {node.name for node in cluster.nodes()}
+    if run.resources:  # what was noted of a former machine of the name is not true of the new one
+        node_state.note_stage(cluster.paths, "making", [*intended.create, *intended.recreate])
+    nodes, failed, run.partly = machines.make(cluster, remaining.plan, prepared, cluster.events, run.run_dir)
+    remaining.leave(failed, "terraform")
+    missing = {name for name, _ in remaining.plan.nodes()} - {node.name for node in nodes}
+    node_state.note_absent(cluster.paths, missing, earlier)
+    node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])
+    ledger = Ledger(cluster.paths)
+    return nodes, {node.name for node in nodes if node.id not in before and ledger.of(node) is None}
 
 
 @contextlib.contextmanager

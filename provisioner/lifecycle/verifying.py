@@ -86,7 +86,9 @@ def settle(
         verdict.saved = baselines.save(cluster, verdict.report, nodes, level)
     if quarantining:
         verdict.report = quarantine.after_verdict(cluster, verdict.report, nodes, level, holding=holding)
-    node_state.note_verdicts(cluster.paths, verdict.report)
+    present, judged = ({node.name: node.id for node in rows} for rows in (cluster.nodes(), nodes))
+    same = [row for row in verdict.report.nodes if judged.get(row.name) == present.get(row.name)]
+    node_state.note_verdicts(cluster.paths, replace(verdict.report, nodes=tuple(same)))
 
 
 def verify_fleet(
@@ -172,15 +174,16 @@ def verify_configured(
 
     verdict = Verdict(prove(cluster, brought.subjects, nodes, workdir=run_dir))
     _prove_again(cluster, verdict, brought, nodes, run_dir)
+    healthy, ledger = {node.name for node in verdict.report.nodes if node.ok}, Ledger(cluster.paths)
+    # Before any node is put into service: what is in service and not recorded would be loaded by the next run.
+    _record(ledger, [node for node in nodes if node.name in healthy and brought.clean(node.name)], releases)
     settle(cluster, verdict, nodes, cluster.spec.verify.level)
     verdict.previous = node_state.load(cluster.paths).get("report")
-    verdict.page = reports.write(verdict.report, run_dir, title=cluster.spec.name, previous=verdict.previous)
-    if not partly:
-        node_state.note_report(cluster.paths, verdict.page)
+    with keeping(verdict.unsaved):
+        verdict.page = reports.write(verdict.report, run_dir, title=cluster.spec.name, previous=verdict.previous)
+        if not partly:
+            node_state.note_report(cluster.paths, verdict.page)
     verdict.healthy = verdict.report.enough("100%" if partly else cluster.spec.verify.min_healthy)
-    healthy, ledger = {node.name for node in verdict.report.nodes if node.ok}, Ledger(cluster.paths)
-    proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
-    _record(ledger, proven, releases)
     ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))
     return verdict
 

@@ -26,13 +26,15 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One site, ready to be applied. `add`, `change`, `destroy`: numbers of things, `actions` one by one."""
+    """One site, ready to be applied. `add`, `change`, `destroy`: numbers of things, `actions` one by one. `outputs`:
+    what is recorded of its machines (addresses) differs from what they are, and an apply records it."""
 
     site: str
     add: int = 0
     change: int = 0
     destroy: int = 0
     actions: tuple[Action, ...] = ()
+    outputs: bool = False
 
     @property
     def total(self) -> int:
@@ -86,8 +88,9 @@ class Machines(Protocol):
         """Do what was planned; give the site's nodes. `always`: also where there is nothing to do, because the last
         apply may have been killed. Raises PartlyMadeError where some of the machines came to be."""
 
-    def standing(self, plan: Plan) -> list[Node]:
-        """The site's nodes that stand by what is recorded, also after an apply that failed; asks the state alone."""
+    def standing(self) -> list[Node]:
+        """Every machine of the site that is recorded, whether cluster.yaml wants it or not, also after an apply that
+        failed; asks the state alone."""
 
     def destroy(self, plan: Plan | None = None) -> int:
         """Remove every machine and what was made for them; gives how many things were removed. `plan`: where the

@@ -15,10 +15,9 @@ from provisioner.machines.existing import Way
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers.base import Hosts
+from provisioner.providers.cluster import MARK
 from provisioner.providers.hosts import Host
 
-MARK = "hosts"
-"""File in the site's folder: its machines existed before. Another way to have them would forget these."""
 LEFT = "left"
 """File in the site's folder: hosts on which a `down` has undone everything."""
 
@@ -67,9 +66,8 @@ class HostMachines:
                 self._events("down", "warning", f"left with gpuprov's changes: {error.message}", node=name)
         return list(nodes.values())
 
-    def standing(self, plan: Plan) -> list[Node]:
-        wanted = dict(plan.nodes())
-        return [node for node in self._known if node.name in wanted]
+    def standing(self) -> list[Node]:
+        return list(self._known)
 
     def destroy(self, plan: Plan | None = None) -> int:  # noqa: ARG002
         left = self._left()

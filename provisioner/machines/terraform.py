@@ -38,17 +38,19 @@ class Root:
 
 
 class TerraformMachines:
-    """See machines/base.py for the contract. `known`: names of the site's nodes that the last run made."""
+    """See machines/base.py for the contract. `known`: names of the site's nodes that the last run recorded;
+    `incomplete`: names of nodes whose machines a failed apply has left: their group may still move to another zone."""
 
     def __init__(
         self, provider: Provider, root: Root, binary: Binary, events: Events, *, known: Collection[str] = (),
-        log: Path | None = None,
+        incomplete: Collection[str] = (), log: Path | None = None,
     ) -> None:  # fmt: skip
         assert provider.module is not None
         self.site = provider.place.site
         self.stays: dict[str, list[str]] = {}
         self._provider, self._module, self._root, self._events = provider, provider.module, root, events
-        self._known, self._folder = frozenset(known), provider.place.workspace
+        self._known, self._incomplete = frozenset(known), frozenset(incomplete)
+        self._folder = provider.place.workspace
         self._workspace = Workspace(
             self._folder, binary, events, log=log, environment=provider.module.environment
         )  # fmt: skip
@@ -74,23 +76,24 @@ class TerraformMachines:
         return self._planned(plan, changes)
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
-        if planned.total or always:
+        if planned.total or planned.outputs or always:
             self._apply(plan)
         outputs = outputs_to_nodes(self._workspace.outputs())
         return fleet.from_outputs(plan, self.site, outputs, capacity.without(self._folder))
 
-    def standing(self, plan: Plan) -> list[Node]:
-        there, wanted = self._workspace.resources(), [name for name, group in plan.nodes() if group.site == self.site]
-        made = {name: there[address] for name in wanted if (address := self._module.address(name)) in there}
-        tainted = {str(one.attributes.get("id")) for one in made.values() if one.tainted}
-        stand = {machine.id for machine in self._module.standing()} if tainted else set()  # the provider knows better
-        shown = {
-            name: self._module.described(one.attributes)
-            for name, one in made.items()
-            if not one.tainted or str(one.attributes.get("id")) in stand
+    def standing(self) -> list[Node]:
+        resources = self._workspace.resources()
+        machines = {name: row for address, row in resources.items() if (name := self._module.node_at(address))}
+        tainted = {str(row.attributes.get("id")) for row in machines.values() if row.tainted}
+        running = {machine.id for machine in self._module.standing()} if tainted else set()  # the provider knows better
+        rows = {
+            name: self._module.described(row.attributes)
+            for name, row in machines.items()
+            if not row.tainted or str(row.attributes.get("id")) in running
         }
-        found = {name: out for name, out in shown.items() if out and out.get("id") and out.get("private_ip")}
-        return fleet.from_outputs(plan, self.site, found, [name for name in wanted if name not in found])
+        return fleet.from_rows(
+            self.site, {name: row for name, row in rows.items() if row and row.get("id") and row.get("private_ip")}
+        )
 
     def destroy(self, plan: Plan | None = None) -> int:
         if damage := self._workspace.damage():
@@ -131,14 +134,17 @@ class TerraformMachines:
         self._workspace.plan(replace=list(replace))
 
     def _planned(self, plan: Plan, changes: Changes) -> Planned:
-        nodes = {name for name, group in plan.nodes() if group.site == self.site} | self._known
-        known = {self._module.address(name): (name, False) for name in nodes}
-        known |= {address: (name, True) for name in nodes for address in self._module.attached(name)}
+        machines = {name for address, _ in changes.actions if (name := self._module.node_at(address))}
+        nodes = {name for name, group in plan.nodes() if group.site == self.site} | self._known | machines
+        attached = {address: name for name in nodes for address in self._module.attached(name)}
         actions = tuple(
-            Action(what, address, *known.get(address, ("", False)), shared=address in self._module.shared)
+            Action(
+                what, address, self._module.node_at(address) or attached.get(address, ""),
+                attached=address in attached, shared=address in self._module.shared,
+            )
             for address, what in changes.actions
-        )
-        return Planned(self.site, changes.add, changes.change, changes.destroy, actions)
+        )  # fmt: skip
+        return Planned(self.site, changes.add, changes.change, changes.destroy, actions, outputs=changes.outputs)
 
     def _adopt(self, plan: Plan, *, repair: bool) -> None:
         """Write machines into Terraform's state that a run which died had made and could not write there. Raises
@@ -183,20 +189,20 @@ class TerraformMachines:
     def _apply(self, plan: Plan) -> None:
         """Apply; where machines can't be had, ask in the ways that the provider still knows. A group is had whole or
         not at all: what was made of it meanwhile moves along, and goes where nothing is left to ask."""
-        there = {self._module.address(name) for name in self._known}
+        before = set(self._workspace.resources()) - {self._module.address(name) for name in self._incomplete}
         while True:
             try:
                 self._workspace.apply()
             except ProviderError as error:
-                self._shop(plan, there, error)
+                self._shop(plan, before, error)
             else:
                 capacity.settle(self._folder)
                 return
 
-    def _shop(self, plan: Plan, there: Collection[str], error: ProviderError) -> None:
+    def _shop(self, plan: Plan, before: Collection[str], error: ProviderError) -> None:
         """Plan to ask for what was short in another way, or once more. Raises ProviderError with all that was said
-        where another way would not help, and where everything was tried. `there`: addresses of machines that stood
-        before."""
+        where another way would not help, and where everything was tried. `before`: addresses of resources that
+        Terraform's state had before this run, which stay as they are."""
         knows = self._provider.capacity
         errors = self._errors(plan, error)
         other = capacity.instead(knows, plan, self._folder, errors) if knows else None
@@ -216,7 +222,7 @@ class TerraformMachines:
             self._again(plan)
             return
         names = [name for group in other.short for name in plan.group(group).node_names()]
-        made = {self._module.address(name) for name in names} & set(state) - set(there)
+        made = {self._module.address(name) for name in names} & set(state) - set(before)
         if other.then == "nothing":
             if made:
                 message = f"removing {len(made)} machines of groups that are not complete"

@@ -87,6 +87,12 @@ class Module(ABC):
     def address(self, node: str) -> str:
         """The Terraform address of a node's machine. Its `id` is the node's, and replacing it alone makes a new one."""
 
+    def node_at(self, address: str) -> str:
+        """The node whose machine has that Terraform address; empty for every other resource. Machines are instances of
+        a `for_each` over the nodes' names (docs/extending/provider.md)."""
+        name = address.rpartition('["')[2].removesuffix('"]')
+        return name if self.address(name) == address else ""
+
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         """The Terraform providers that the root module names, by their local name."""
         return {}

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from provisioner import ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, write_whole
+from provisioner.paths import ERRORED, STATE, ClusterPaths, write_whole
 from provisioner.providers.base import SANDBOX, Place, Provider, named
 from provisioner.providers.hosts import LOCAL
 from provisioner.spec.models import ClusterSpec
@@ -20,6 +20,10 @@ MADE_BY = "provider"
 """File in a workspace: the name of the provider that made it."""
 SETTINGS = "site.json"
 """File in a workspace: the site's block of cluster.yaml, for a site that is not there any more."""
+MARK = "hosts"
+"""File in a workspace: its machines existed before. Another way to have them would forget these."""
+ACCOUNT = "account"
+"""File in a workspace: the number of the cloud's account in which its machines are."""
 
 
 class Providers:
@@ -39,19 +43,62 @@ class Providers:
         return self._known[site]
 
     def record(self, site: str) -> None:
-        """Write down who makes a site's machines, before any is made: `down` goes by it."""
-        workspace = self._paths.site(site)
+        """Write down who makes a site's machines and where, before any is made: `down` goes by it. To be called when
+        `moved` has nothing to say."""
+        workspace, account = self._paths.site(site), self._account(site)
         write_whole(workspace / MADE_BY, self.at(site).name + "\n")
         write_whole(workspace / SETTINGS, self._spec.sites[site].model_dump_json() + "\n")
+        if account:
+            write_whole(workspace / ACCOUNT, account + "\n")
+
+    def moved(self, site: str) -> dict[str, tuple[str, str]]:
+        """What says where a site's machines are, and is not what it was when they were recorded: key of cluster.yaml,
+        or "account" → (recorded, present). What nobody recorded, or can tell now, is not compared."""
+        desired = self._spec.sites.get(site)
+        if self._paths.sandbox or not (self._paths.site(site) / MADE_BY).exists():
+            return {}
+        former = self._recorded(site)
+        changed: dict[str, tuple[str, str]] = {}
+        if former is not None and desired is not None:
+            before, after = former.home(), desired.home()
+            keys = dict.fromkeys([*before, *after]) if before["provider"] == after["provider"] else ("provider",)
+            changed = {
+                key: (before.get(key, ""), after.get(key, "")) for key in keys if before.get(key) != after.get(key)
+            }
+        accounts = self.recorded_account(site), "" if changed else self._account(site)
+        return changed | ({"account": accounts} if all(accounts) and accounts[0] != accounts[1] else {})
+
+    def recorded_account(self, site: str) -> str:
+        """The account in which a site's machines are; empty where it was never told."""
+        try:
+            return (self._paths.site(site) / ACCOUNT).read_text(encoding="utf-8", errors="replace").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
+    def _account(self, site: str) -> str:
+        """The account that answers at a site now; empty where nobody can tell, or in a rehearsal."""
+        provider = self.made_at(site) if (self._paths.site(site) / MADE_BY).exists() else self.at(site)
+        finding = None if provider.simulated else provider.account()
+        return finding.account if finding is not None else ""
+
+    def _recorded(self, site: str) -> Site | None:
+        try:
+            return SITE.validate_json((self._paths.site(site) / SETTINGS).read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
 
     def made(self) -> dict[str, Provider]:
-        """Site → provider of every workspace that is there, also of sites that cluster.yaml no longer names. Raises
-        GpuprovError for a workspace whose provider is not known: its machines would be forgotten."""
+        """Site → provider of every workspace in which machines were made, or about to be, also of sites that
+        cluster.yaml no longer names: what a plan alone has left is none. Raises GpuprovError for a workspace whose
+        provider is not known: its machines would be forgotten."""
         folder = self._paths.root / "sites"
-        there = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-        return {site: self._made(site) for site in there}
+        workspaces = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        traces = (MADE_BY, STATE, ERRORED, MARK)
+        made = [path.name for path in workspaces if any((path / trace).exists() for trace in traces)]
+        return {site: self.made_at(site) for site in made}
 
-    def _made(self, site: str) -> Provider:
+    def made_at(self, site: str) -> Provider:
+        """The provider of a workspace, where its machines were recorded to be, whatever cluster.yaml says now."""
         workspace, now = self._paths.site(site), self._spec.sites.get(site)
         try:
             name = (workspace / MADE_BY).read_text(encoding="utf-8").strip()
@@ -59,7 +106,8 @@ class Providers:
             name = SANDBOX if self._paths.sandbox else now.provider if now else ""
         if self._paths.sandbox:
             return self.at(site) if now else named(SANDBOX, self._place(site, Site(provider=name)))
-        if now is not None and now.provider == name:
+        former = self._recorded(site)
+        if now is not None and now.provider == name and (former is None or former.home() == now.home()):
             return self.at(site)
         return named(name, self._place(site, self._settings(site)))
 

@@ -42,7 +42,8 @@ def signed_in(ask: Callable[[], Mapping[str, Any]], account: str, credentials: C
         caller = ask()
     except Trouble as trouble:
         return credentials(trouble)
-    return Finding("ok", "credentials", f"{caller.get('Arn')}, account {caller.get(account)}")
+    number = str(caller.get(account) or "")
+    return Finding("ok", "credentials", f"{caller.get('Arn')}, account {number}", account=number)
 
 
 @contextmanager

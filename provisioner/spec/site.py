@@ -64,6 +64,10 @@ class Site(Model):
     shares: ClassVar[bool] = False
     """Whether its nodes can share file systems at all."""
 
+    def home(self) -> dict[str, str]:
+        """Where its machines are, by the keys of cluster.yaml that say so. Machines do not move when one is edited."""
+        return {"provider": self.provider}
+
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
         """What every node of the site mounts over the network."""
         return ()
@@ -131,3 +135,6 @@ class CloudSite(Site):
         description="Tags for everything that is made at the site, besides gpuprov's own",
         examples=[{"cost-center": "ml", "owner": "platform"}],
     )
+
+    def home(self) -> dict[str, str]:
+        return {**super().home(), "region": self.region}

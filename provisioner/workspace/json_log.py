@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provisioner.errors import Diagnostic, GpuprovError, LockedError, ProviderError
@@ -23,12 +23,13 @@ IDLE = ("noop", "read")
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What a plan or an apply adds, changes and destroys: numbers of resources. `actions` of a plan: each resource's
-    address with what is to be done to it (create, update, replace, delete)."""
+    address with what is to be done to it (create, update, replace, delete); `outputs`: whether an output changes."""
 
     add: int = 0
     change: int = 0
     destroy: int = 0
     actions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    outputs: bool = field(default=False, compare=False)
 
     @property
     def total(self) -> int:
@@ -46,6 +47,8 @@ class JsonLog:
     errors: list[Diagnostic] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)
     """Lines that are no JSON."""
+    outputs: bool = False
+    """Whether a planned output differs from the state's."""
 
     def read(self, line: str) -> None:
         """Take a line."""
@@ -60,8 +63,13 @@ class JsonLog:
         if kind == "change_summary":
             counts = record.get("changes", {})
             self.changes = Changes(
-                counts.get("add", 0), counts.get("change", 0), counts.get("remove", 0), tuple(self.planned)
-            )
+                counts.get("add", 0), counts.get("change", 0), counts.get("remove", 0), tuple(self.planned),
+                outputs=self.outputs,
+            )  # fmt: skip
+        elif kind == "outputs":  # of a plan they have an action, of an apply a value
+            rows = record.get("outputs", {}).values()
+            self.outputs = any(row.get("action", "noop") not in IDLE for row in rows)
+            self.changes = replace(self.changes, outputs=self.outputs)
         elif kind == "planned_change":
             change = record.get("change", {})
             if change.get("action") not in IDLE:

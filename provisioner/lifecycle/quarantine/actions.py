@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -84,15 +84,27 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
     return [node.name for node in nodes if node not in known], bad
 
 
-def hold(cluster: Cluster, nodes: Sequence[Node], reason: str) -> dict[str, str]:
-    """Drain nodes that are to be replaced; the caller holds the cluster's lock. Those that nobody had in quarantine are
-    in ours until the new machine is proven. Gives node → why it could not be drained."""
+def hold(cluster: Cluster, nodes: Sequence[Node], reasons: Mapping[str, str], action: hooks.Action) -> dict[str, str]:
+    """Drain nodes whose machines end; the caller holds the cluster's lock. Those that nobody had in quarantine are in
+    ours until a machine of their name is proven. `reasons`: by node. Gives node → why it could not be drained."""
+    if not nodes:
+        return {}
     book, level = quarantine_book.load(cluster.paths), cluster.spec.verify.level
     for node in nodes:
         if not book.holds(node):
-            book.entries[node.name] = Entry(node.id, OURS, reason, quarantine_book.now(), level=level)
+            book.entries[node.name] = Entry(node.id, OURS, reasons[node.name], quarantine_book.now(), level=level)
     book.save(cluster.paths)
-    return _drain(cluster, book, nodes, "replace")
+    return _drain(cluster, book, nodes, action)
+
+
+def forget(cluster: Cluster) -> None:
+    """Have the scheduler forget that nodes are drained whose machines are removed for good: a later machine of the same
+    name would stay out of service, and nothing would know why. What the resume command says against it is a warning."""
+    book = quarantine_book.load(cluster.paths)
+    nodes = [node for node in cluster.nodes() if node.name in book.entries]
+    reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
+    for name, message in hooks.call(cluster, "resume", nodes, "release", reasons).items():
+        cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)
 
 
 def person() -> str:
@@ -126,8 +138,10 @@ def _act(cluster: Cluster, decision: Decision) -> None:
     if decision.nothing:
         return
     book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
-    # the names of machines that are no longer there are nobody's
-    book.entries = {name: entry for name, entry in book.entries.items() if name in machines} | dict(decision.hold)
+    if cluster.spec.hooks.drain is None:  # else the scheduler may have a name drained that has no machine now
+        names = {*machines, *cluster.spec.node_groups()}
+        book.entries = {name: entry for name, entry in book.entries.items() if name in names}
+    book.entries |= decision.hold
     book.save(cluster.paths)
     for name, entry in decision.hold.items():
         cluster.events("quarantine", "warning", f"in quarantine: {entry.reason}", node=name)

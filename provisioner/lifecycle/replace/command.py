@@ -7,7 +7,7 @@ command goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             lock = locking.current(cluster, events)
             upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
             plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+            machines.refuse_abandoned(cluster, plan)
         with run.stage("preflight"):
             if blocked := preflight.blocked(preflight.look(cluster, plan, events)):
                 raise together(blocked)
@@ -79,14 +80,11 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             node_state.note_stage(cluster.paths, "making", [node.name for node in old])
             work.apply(prepared)
             run.resources += changes
-            new = [cluster.node(name) for name in names]
-            for node in new:
-                if node.id == journal.nodes[node.name].id:
-                    raise ProviderError("Terraform created no new machine", where=node.name, hint="run it again")
+            new = _new_machines(cluster, names, journal)
             journal.set(cluster.paths, new, "proving")
             silent = machines.contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir)
             if silent:
-                raise next(iter(silent.values()))
+                raise _unreachable(cluster, silent)
             node_state.note_stage(cluster.paths, "made", names)
         with run.stage("configure"):
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
@@ -139,9 +137,31 @@ def _drain(cluster: Cluster, journal: Journal, nodes: list[Node]) -> None:
     if not nodes:
         return
     journal.set(cluster.paths, nodes, "draining")
-    if bad := quarantine.hold(cluster, nodes, "to be replaced"):
+    reasons = {node.name: "to be replaced" for node in nodes}
+    if bad := quarantine.hold(cluster, nodes, reasons, "replace"):
         hint = "nothing was replaced; run it again, or put the nodes back with `gpuprov release`"
         raise hooks.refusal(bad, hint)
+
+
+def _new_machines(cluster: Cluster, names: Collection[str], journal: Journal) -> list[Node]:
+    """The machines that these nodes have now. Raises ProviderError where one has none, or the old one."""
+    new = [node for node in cluster.nodes() if node.name in names]
+    if missing := sorted({*names} - {node.name for node in new}):
+        raise ProviderError(
+            "the old machine is gone, and no new one could be had (capacity.min allows that)",
+            where=", ".join(missing), hint=f"`gpuprov up {cluster.file}` asks for it again",
+        )  # fmt: skip
+    for node in new:
+        if node.id == journal.nodes[node.name].id:
+            raise ProviderError("Terraform created no new machine", where=node.name, hint="run it again")
+    return new
+
+
+def _unreachable(cluster: Cluster, silent: Mapping[str, ProviderError]) -> ProviderError:
+    """The error of new machines that answer no ssh, with the way to yet another one."""
+    name, error = next(iter(silent.items()))
+    another = f"`gpuprov quarantine {cluster.file} {name} --reason TEXT`, then `gpuprov replace {cluster.file} {name}`"
+    return ProviderError(error.message, where=error.where, hint=f"{error.hint}; for yet another machine {another}")
 
 
 class _Machines:

@@ -38,7 +38,20 @@ class NodeActions:
         return self._known[release]
 
     def drain(self, nodes: Sequence[str]) -> dict[str, str]:
-        return self._hook("drain", nodes)
+        """A node whose drain command failed may be drained all the same: it is put back at once. Where that fails, too,
+        it is in quarantine, and the next verdict tries again."""
+        failed = self._hook("drain", nodes)
+        held = self.quarantined()
+        kept = self._hook("resume", [name for name in failed if name not in held])
+        if kept:
+            book, level = quarantine_book.load(self.cluster.paths), self.cluster.spec.verify.level
+            for name, message in kept.items():
+                reason = f"{failed[name]}; {message}"
+                book.entries[name] = quarantine_book.Entry(
+                    self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=level
+                )
+            book.save(self.cluster.paths)
+        return failed
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         """Puts them back, but for those that a person keeps in quarantine; ours were proven a moment ago."""

@@ -13,7 +13,7 @@ from provisioner import catalog
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import locking, machines
+from provisioner.lifecycle import diff, locking, machines
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
@@ -68,8 +68,9 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     """Move the fleet, or go on where a call before this one was stopped. Raises GpuprovError for what can't be begun:
     no fleet, other machines wanted than there are, a release that was rolled back here."""
     nodes, began = cluster.nodes(), time.monotonic()
-    wanted = set(cluster.spec.node_groups())
-    if not nodes or {node.name for node in nodes} != wanted:
+    if nodes:
+        upgrade_journal.refuse_resized(cluster, cluster.spec.sites)
+    if not nodes or {node.name for node in nodes} != set(diff.desired(cluster)):
         raise GpuprovError(
             "the machines are not those of cluster.yaml" if nodes else "there is no fleet yet",
             where=str(cluster.file),
@@ -81,6 +82,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             upgrade_journal.load(cluster.paths),
             Ledger(cluster.paths),
         )
+        journal.forget(nodes)
         done = Upgrade(run_dir, journal)
         target = ledger.keep(lock)
         _choose(cluster, journal, lock, target, nodes, options)
@@ -212,6 +214,8 @@ def _choose(
     size = batch_size(cluster.spec.upgrade.batch if options.batch is None else options.batch, len(runs))
     if runs:
         order.begin(journal, target, runs, first=_first(cluster, nodes, runs, options), batch=size)
+    else:  # the release that it was on the way to was taken back, and no node had left its own
+        journal.phase = "done"
 
 
 def batch_size(batch: int | str, nodes: int) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from provisioner import stored
 from provisioner.errors import GpuprovError
+from provisioner.lifecycle import diff
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.release import Ledger, assigned_releases, identity, release_of
 from provisioner.text import few
@@ -67,6 +68,11 @@ class Journal:
         """Releases that must stay to be had."""
         return {release for release in (self.to, *(p.source for p in self.nodes.values())) if release}
 
+    def forget(self, nodes: Collection[Node]) -> None:
+        """Leave nodes out that have no machine any more."""
+        names = {node.name for node in nodes}
+        self.nodes = {name: place for name, place in self.nodes.items() if name in names}
+
     def save(self, paths: ClusterPaths) -> None:
         write_whole(paths.root / "upgrade.json", json.dumps(asdict(self), indent=1) + "\n")
 
@@ -115,8 +121,8 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     journal, spec = load(cluster.paths), cluster.spec
     if not journal.busy:
         return
-    wanted = {name for name, group in spec.node_groups().items() if spec.site_of(group) in sites}
-    other = wanted ^ {node.name for node in cluster.nodes() if node.site in sites}
+    desired = {name for name, group in diff.desired(cluster).items() if spec.site_of(group) in sites}
+    other = desired ^ {node.name for node in cluster.nodes() if node.site in sites}
     if other:
         again = f"`gpuprov upgrade {cluster.file}` brings it to its end; then make the change"
         raise _in_progress(cluster, journal, f"take the change of {few(sorted(other), 5, ',')} back, and {again}")

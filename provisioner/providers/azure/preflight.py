@@ -83,7 +83,7 @@ def _who(subscription: Subscription) -> Finding:
     if state not in ("Enabled", "Warned", "PastDue"):
         hint = "look for mail from Azure, or at its bills; https://aka.ms/subscriptionstates"
         return Finding("blocks", "credentials", f"{said} is {state}: nothing can be made in it", hint)
-    return Finding("ok", "credentials", said)
+    return Finding("ok", "credentials", said, account=subscription.id)
 
 
 def _signed_in(subscription: Subscription) -> str:

@@ -135,6 +135,9 @@ class AzureSite(CloudSite):
     )
     storage: AzureStorage = Field(default=AzureStorage(), description="File systems that all nodes of the site share")
 
+    def home(self) -> dict[str, str]:
+        return {**super().home(), "subscription": self.subscription or ""}
+
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
         files = self.storage.files
         return (SharedFileSystem(files.path, key=("storage", "files"), title="files"),) if files else ()

@@ -228,6 +228,10 @@ class BareMetalSite(Site):
         examples=[40000],
     )
 
+    def home(self) -> dict[str, str]:
+        """Machines of MAAS are created and released; all others exist, however they are reached."""
+        return {**super().home(), "method": "maas" if self.method == "maas" else "hosts"}
+
     def located(self, folder: Path) -> Self:
         found: dict[str, object] = {}
         for key in ("inventory", "host_keys"):

@@ -36,6 +36,7 @@ class Terraform:
     path: Path
     fails: list[str]
     state: set[str]
+    before: set[str]
     done: list[str] = field(default_factory=list)
 
     def apply(self) -> Changes:
@@ -59,7 +60,8 @@ class Terraform:
         raise ProviderError("")  # no machine is made here
 
     def resources(self) -> dict[str, Resource]:
-        return {one.removesuffix(" tainted"): Resource({}, one.endswith(" tainted")) for one in sorted(self.state)}
+        rows = self.state if self.done else self.before
+        return {one.removesuffix(" tainted"): Resource({}, one.endswith(" tainted")) for one in sorted(rows)}
 
     def destroy(self, *, only: Collection[str] = ()) -> Changes:
         self.done.append(f"destroy {' '.join(only)}")
@@ -122,6 +124,7 @@ def applied(
     *fails: str,
     state: Collection[str] = (),
     there: Collection[str] = (),
+    incomplete: Collection[str] = (),
     least: int | None = None,
 ) -> Any:
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))
@@ -130,9 +133,9 @@ def applied(
     plan = replace(plan, groups=(replace(group, spec=group.spec.model_copy(update={"capacity": capacity})),))
     place = Place("vision", "here", plan.spec.sites["here"], tmp_path)
     root = Root(key=str, identity=str)
-    known = [address.removeprefix("node.") for address in there]
-    machines = TerraformMachines(Shop(place, ways + 1), root, Binary(("false",), ""), Events(), known=known)
-    terraform = Terraform(tmp_path, list(fails), set(state))
+    names = [address.removeprefix("node.") for address in incomplete]
+    machines = TerraformMachines(Shop(place, ways + 1), root, Binary(("false",), ""), Events(), incomplete=names)
+    terraform = Terraform(tmp_path, list(fails), set(state), {*there, *incomplete})
     machines._workspace = terraform  # type: ignore[assignment]
     machines._render = lambda _: None  # type: ignore[method-assign]
     try:
@@ -165,6 +168,19 @@ def test_when_nothing_is_left_to_ask_half_a_group_goes_and_nothing_else(tmp_path
     for zone in ("zone-0", "zone-1"):
         assert f"train, on-demand in {zone}: SHORTAGE (shortage): shortage of on-demand in {zone}" in found.error
     assert "capacity.fallback" in found.error and "mend shortage" in found.error
+
+
+def test_what_terraform_had_before_stays_whatever_nodes_json_says(tmp_path: Path) -> None:
+    """nodes.json was removed: the machines are no less proven for that."""
+    state = ("node.train-0", "node.train-1", "vpc")
+    found = applied(tmp_path, 1, "shortage", "shortage", state=state, there=("node.train-0", "node.train-1"))
+    assert found.done == ["apply", "plan", "apply"]
+
+
+def test_what_a_failed_apply_has_left_moves_along(tmp_path: Path) -> None:
+    state = ("node.train-0", "node.train-1", "vpc")
+    found = applied(tmp_path, 1, "shortage", state=state, there=("node.train-0",), incomplete=("node.train-1",))
+    assert found.done == ["apply", "plan node.train-1", "apply"]
 
 
 def test_nothing_was_made_so_nothing_is_removed(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_machines_are_not_forgotten_when_the_method_changes(tmp_path: Path, file
     folder = cluster.paths.site("rack")
     folder.mkdir(parents=True)
     (folder / file).write_text("{}")
-    with pytest.raises(ProviderError, match="had in another way"):
+    with pytest.raises(ProviderError, match="with another `method`"):
         machines.of_site(cluster, "rack", Binary((), "none"))
     (folder / file).unlink()
     assert machines.of_site(cluster, "rack", Binary((), "none")).site == "rack"

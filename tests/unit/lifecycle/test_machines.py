@@ -10,7 +10,7 @@ from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.machines.base import PartlyMadeError, Planned
-from provisioner.paths import private_dir
+from provisioner.paths import STATE, private_dir
 from provisioner.providers.cluster import MADE_BY, SETTINGS
 from provisioner.session import Cluster, open_cluster
 from tests.support import plans
@@ -34,16 +34,20 @@ def cluster(folder: Path, *, sandbox: bool, sites: dict[str, str | None]) -> Clu
 
 
 def test_every_workspace_of_a_rehearsal_is_the_sandboxs(tmp_path: Path) -> None:
-    found = cluster(tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None}).providers.made()
-    assert {site: provider.name for site, provider in found.items()} == dict.fromkeys(
+    made = cluster(tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None, "planned": None})
+    (made.paths.site("old") / STATE).write_text("{}")
+    providers = made.providers.made()
+    assert {site: provider.name for site, provider in providers.items()} == dict.fromkeys(
         ("gone", "here", "old"), "sandbox"
-    )
+    )  # `plan` leaves a workspace, too, and no machine
 
 
 def test_a_real_workspace_without_a_provider_is_not_passed_over(tmp_path: Path) -> None:
     """Passed over, its state would be removed with the run directory, and its machines would run on."""
+    made = cluster(tmp_path, sandbox=False, sites={"gone": None})
+    (made.paths.site("gone") / STATE).write_text("{}")
     with pytest.raises(GpuprovError, match="cannot determine the provider") as caught:
-        cluster(tmp_path, sandbox=False, sites={"gone": None}).providers.made()
+        made.providers.made()
     assert "put site gone back" in caught.value.hint
 
 

@@ -447,7 +447,18 @@ def test_a_machine_that_was_replaced_meanwhile_was_not_judged(cluster: Cluster) 
     assert (hooked(cluster), quarantine.held(cluster), said.breaker) == ([], {}, None)
 
 
-def test_names_that_no_node_has_any_more_are_forgotten(cluster: Cluster) -> None:
+def test_a_name_without_a_machine_stays_as_long_as_a_scheduler_may_have_it_drained(cluster: Cluster) -> None:
+    """A later machine of that name would be out of service, and nothing would know why."""
+    Book({"old-0": entry("old-0")}).save(cluster.paths)
+    after(cluster, *lost("train-1"))
+    assert set(quarantine_book.load(cluster.paths).entries) == {"train-1", "old-0"}
+
+
+def test_a_name_without_a_machine_is_forgotten_where_nothing_is_drained(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(FILE[: FILE.index("hooks:")])
+    cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(cluster.paths.root)
+    fleet.save(cluster.paths, machines(4))
     Book({"old-0": entry("old-0")}).save(cluster.paths)
     after(cluster, *lost("train-1"))
     assert set(quarantine_book.load(cluster.paths).entries) == {"train-1"}

@@ -73,6 +73,7 @@ class World:
     """So many machines can be had, and then the apply fails."""
     driver: str = ""
     count: int = 0
+    groups: dict[str, str] = field(default_factory=dict)
     looks: list[tuple[str, bool]] = field(default_factory=list)
     """Whom the probe asked, and whether for all that verify judges."""
 
@@ -105,6 +106,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             return Planned(self.site, add=len(missing), destroy=len(self.gone(plan)))
 
         def apply(self, plan: Plan, _: Planned) -> list[Node]:
+            made.groups |= {name: group.name for name, group in plan.nodes()}
             for name in self.gone(plan):
                 del made.machines[name]
             for name, group in plan.nodes():
@@ -117,14 +119,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
                     made.machines[name] = f"i-{made.count}"
             if made.killed:
                 raise KeyboardInterrupt
-            return self.standing(plan)
+            return self.standing()
 
-        def standing(self, plan: Plan) -> list[Node]:
-            groups = {name: group.name for name, group in plan.nodes() if group.site == self.site}
+        def standing(self) -> list[Node]:
             return [
-                Node(name, groups[name], self.site, "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
+                Node(name, made.groups[name], self.site, "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
                 for name, id in made.machines.items()
-                if name in groups
+                if name in made.groups and self.cluster.spec.site_of(made.groups[name]) == self.site
             ]
 
     def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
