@@ -151,7 +151,7 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
         "ANSIBLE_ROLES_PATH": str(root / "roles"),
         "ANSIBLE_LIBRARY": str(root / "plugins" / "modules"),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_SSH_ARGS": f"-F {shlex.quote(str(way / 'ssh' / 'config'))}",
+        "ANSIBLE_SSH_ARGS": f"-F {shlex.quote(str(ssh.run_config(cluster)))}",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_SSH_RETRIES": "2",
         "ANSIBLE_TIMEOUT": "30",

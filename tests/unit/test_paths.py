@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.events import Events, jsonl_writer
+from provisioner.events import Event, jsonl_writer
 from provisioner.paths import private_dir, remove_tree, write_whole
 
 
@@ -50,9 +50,9 @@ def test_init_on_a_full_disk_leaves_nothing_and_can_be_repeated(
 
 def test_events_that_can_not_be_written_name_their_file() -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as stream:
-        events = Events(jsonl_writer(stream))
+        write = jsonl_writer(stream)
         with pytest.raises(OSError, match="No space left") as caught:
-            events("run", "started", "begins")
+            write(Event("run", "started", "begins"))
         assert caught.value.filename == "/dev/full"
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or closing it fails again
 
