@@ -22,7 +22,7 @@ from provisioner.providers.cloud_errors import CloudError, hints, told
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
-from provisioner.workspace.terraform import Workspace
+from provisioner.workspace.terraform import Resource, Workspace
 
 RESTORE = "restore terraform.tfstate from your own backup"
 
@@ -169,9 +169,12 @@ class TerraformMachines:
                 hint="the state is lost, or the run that made them was killed before it was written: restore it, or "
                 "remove them with `gpuprov down` and run `gpuprov up` again",
             )
-        known = set(self._workspace.addresses())
+        known, running = self._workspace.resources(), {machine.id for machine in standing}
         for machine in strays:
             address = self._module.address(machine.node)
+            if address in known and known[address].attributes.get("id") not in running and repair:
+                self._workspace.forget(address)  # its machine is gone, and its place is this one's
+                del known[address]
             if address in known or machine.node not in dict(plan.nodes()):
                 raise ProviderError(
                     f"{machine.id} is tagged as {machine.node}, and Terraform's state or cluster.yaml says otherwise",
@@ -181,7 +184,7 @@ class TerraformMachines:
             if repair:
                 message = f"{machine.id} was made by a run that died: taken in as {machine.node}"
                 self._workspace.adopt(address, machine.id)
-                known.add(address)
+                known[address] = Resource({"id": machine.id}, tainted=False)
             else:
                 message = f"{machine.id} was made by a run that died: `gpuprov up` takes it in as {machine.node}"
             self._events("terraform", "warning", message, node=machine.node)
@@ -208,6 +211,7 @@ class TerraformMachines:
         other = capacity.instead(knows, plan, self._folder, errors) if knows else None
         if other is None:
             raise self._explained(plan, error)
+        self._adopt(plan, repair=True)  # a machine whose answer was lost would be made, and paid, once more
         if other.then == "again":
             self._events("terraform", "warning", other.message)
             if not self._provider.simulated:

@@ -235,6 +235,10 @@ class Workspace:
         """Write a resource that stands into the state, as if it had been made by it. Raises ProviderError."""
         self._run("import", address, number, input=False, no_color=IsFlagged, lock_timeout=LOCK_TIMEOUT)
 
+    def forget(self, address: str) -> None:
+        """Take a resource that is gone out of the state. Raises ProviderError."""
+        self._ask("state", "rm", f"-lock-timeout={LOCK_TIMEOUT}", address)
+
     def damage(self, *, repair: bool = True) -> str | None:
         """What is wrong with a local state, or None. A run that was killed while it wrote can leave half a file;
         the copy that Terraform made before is then put back, where `repair` allows it."""
