@@ -87,13 +87,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
         target = ledger.keep(lock)
         _choose(cluster, journal, lock, target, nodes, options)
         if journal.busy:
-            moving = {
-                node.name: changes(
-                    ledger.lock(journal.nodes[node.name].source).groups[node.group], lock.groups[node.group]
-                )
-                for node in nodes
-                if node.name in journal.nodes and journal.phase == "moving"
-            }
+            moving = _moving(journal, ledger, nodes)
             first = journal.at("waiting")[: _canaries(cluster, options)]
             if not confirm(moving, journal.batch, first):
                 done.declined = True
@@ -216,6 +210,22 @@ def _choose(
         order.begin(journal, target, runs, first=_first(cluster, nodes, runs, options), batch=size)
     else:  # the release that it was on the way to was taken back, and no node had left its own
         journal.phase = "done"
+
+
+def _moving(journal: Journal, ledger: Ledger, nodes: Sequence[Node]) -> dict[str, list[str]]:
+    """Node → what the upgrade, or the way back from it, changes on it."""
+    back = journal.phase == "rolling-back"
+    away = journal.at("moved") if journal.rollback_all or not back else []
+    stay = {*journal.at("rolled-back", "left", "back"), *([] if back else away)}
+    if back and not journal.rollback_all:
+        stay |= {*journal.at("moved", "waiting")}
+    moving = {}
+    for node in nodes:
+        if node.name in journal.nodes and node.name not in stay:
+            locks = [ledger.lock(release) for release in (journal.nodes[node.name].source, journal.to)]
+            old, new = (one.groups[node.group] for one in (reversed(locks) if back else locks))
+            moving[node.name] = changes(old, new)
+    return moving
 
 
 def batch_size(batch: int | str, nodes: int) -> int:
