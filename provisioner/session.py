@@ -116,16 +116,23 @@ class Cluster:
     @cached_property
     def identity(self) -> str:
         """What tells this cluster from every other one of its name, in tags: 12 hex digits, made once and kept."""
-        file = self.paths.root / "id"
-        with contextlib.suppress(FileNotFoundError):
-            kept = file.read_text(encoding="utf-8", errors="replace")
-            if not IDENTITY.fullmatch(kept):
-                hint = "restore it from a backup: it is in the tags of the machines that were created here"
-                raise GpuprovError(f"{kept[:40]!r} is not a cluster id", where=str(file), hint=hint)
-            return kept.strip()
+        if kept := self.recorded_identity():
+            return kept
         made = secrets.token_hex(6)
         write_whole(private_dir(self.paths.root) / "id", made + "\n")
         return made
+
+    def recorded_identity(self) -> str:
+        """`identity` where it was made; else an empty string."""
+        file = self.paths.root / "id"
+        try:
+            kept = file.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        if not IDENTITY.fullmatch(kept):
+            hint = "restore it from a backup: it is in the tags of the machines that were created here"
+            raise GpuprovError(f"{kept[:40]!r} is not a cluster id", where=str(file), hint=hint)
+        return kept.strip()
 
     @property
     def remote(self) -> Remote | None:
@@ -138,15 +145,15 @@ class Cluster:
             self.sharing.share()
 
     @contextlib.contextmanager
-    def exclusively(self, command: str, *, make: bool = True) -> Iterator[Path]:
+    def exclusively(self, command: str, *, look: bool = False) -> Iterator[Path]:
         """Be the only one at work on the cluster, on this machine and on all others, with a fresh run directory whose
-        events.jsonl has everything that happens. `make`: the place of a shared state, where there is none yet. Raises
-        LockedError naming the holder."""
+        events.jsonl has everything that happens. `look`: for a command that changes nothing; no place is made for a
+        shared state, and nothing is written there. Raises LockedError naming the holder."""
         with self.alone_here(command) as run_dir:
             if self.sharing is None:
                 yield run_dir
             else:
-                with self.sharing.held(command, self.events, make=make):
+                with self.sharing.held(command, self.events, look=look):
                     yield run_dir
 
     @contextlib.contextmanager

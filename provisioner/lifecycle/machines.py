@@ -33,6 +33,9 @@ from provisioner.workspace.binary import Binary
 INCOMPLETE = "incomplete"
 """Stage of a machine that an apply which failed has made."""
 
+NO_IDENTITY = "0" * 12
+"""In the tags of a plan that is made before the cluster has an identity; nothing is made with it."""
+
 
 def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
     """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses: they would run on."""
@@ -114,7 +117,8 @@ def of_site(
         return HostMachines(site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events)
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
-    root = Root(key=lambda: _key(cluster), identity=lambda: _identity(cluster), backend=backend)
+    identity = (lambda: _identity(cluster)) if record else (lambda: cluster.recorded_identity() or NO_IDENTITY)
+    root = Root(key=lambda: _key(cluster), identity=identity, backend=backend)
     recorded = {node.name for node in cluster.nodes() if node.site == site}
     incomplete = recorded - {node.name for node in settled(cluster)}
     log = run_dir / f"terraform-{site}.log" if run_dir else None
@@ -157,6 +161,7 @@ def ask_again(cluster: Cluster, plan: Plan) -> None:
 
 def write_intent(cluster: Cluster, plan: Plan) -> None:
     """Say what is about to be made, and what was made before, so that whatever happens `down` knows where to look."""
+    _identity(cluster)  # shared with the intent: another operator goes on with machines that are tagged with it
     plan = plan.at([site for site in plan.sites() if cluster.paths.site(site).exists()])
     intent = {
         "cluster": cluster.spec.name,
