@@ -38,7 +38,7 @@ from provisioner.state.lease import HOLDER, Lease, clear
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
     "upgrade.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json", "sites/*/provider",
-    "sites/*/site.json", "sites/*/capacity.json", "sites/*/bmc.json", "sites/*/netboot.json",
+    "sites/*/site.json", "sites/*/account", "sites/*/capacity.json", "sites/*/bmc.json", "sites/*/netboot.json",
     "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
@@ -55,6 +55,8 @@ FLEET = "fleet.json.gz"
 FORMAT = 1
 _PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A folder or file that is shared: no .., nothing that a file system could not have."""
+_ACCOUNT = re.compile(r"[A-Za-z0-9-]{1,64}\n")
+"""The number of a cloud account or subscription."""
 RECORD = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it, and the digests of what it
 sent since without an answer."""
@@ -334,6 +336,8 @@ def _refuse_damage(
     """Raise GpuprovError for a file that can't be what its name says."""
     if name == "id" and not IDENTITY.fullmatch(text):
         raise GpuprovError(f"{text[:40]!r} is no cluster's identity", where=where, hint="check who wrote it")
+    if name.endswith("/account") and not _ACCOUNT.fullmatch(text):
+        raise GpuprovError(f"{text[:40]!r} is no cloud account", where=where, hint="check who wrote it")
     if name == LOCK or name.startswith("locks/"):
         lockfile.parse(text, where)
     elif name.endswith(".json") or name == "inventory.yml":

@@ -31,8 +31,8 @@ class ClusterFile:
     shared: bool = False
 
     @classmethod
-    def of(cls, *, shared: bool = False, sites: int = 1) -> ClusterFile:
-        made = cls(shared=shared)
+    def of(cls, *, shared: bool = False, sites: int = 1, hooks: bool = True) -> ClusterFile:
+        made = cls(shared=shared, hooks=hooks)
         for number, name in enumerate(("east", "west")[:sites]):
             made.sites[name] = {"provider": "aws", "region": REGIONS["aws"][number], "zones": 2}
         made.groups["train"] = {"site": "east", "count": 2, "min": None}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.simulation.cloud import Machine
-from tests.simulation.simulation import Simulation
+from tests.simulation.simulation import Simulation, drawing
 
 Pick = Callable[[int], int]
 Event = Callable[[Simulation, Pick], None]
@@ -19,6 +19,14 @@ HOUR_S = 3600.0
 def event(call: Event) -> Event:
     EVENTS[call.__name__] = call
     return call
+
+
+def happen(history: Simulation, name: str, picks: Sequence[int]) -> None:
+    """One of EVENTS."""
+    steps = len(history.world.script)
+    EVENTS[name](history, drawing(picks))
+    if len(history.world.script) > steps:
+        history.world.steps.append({"event": name, "picks": list(picks)})
 
 
 def _machine(history: Simulation, pick: Pick) -> Machine | None:
@@ -74,8 +82,9 @@ def zones_sell_again(history: Simulation, pick: Pick) -> None:
 
 @event
 def other_account(history: Simulation, pick: Pick) -> None:
+    """Of a cluster with one site: of several, each would have to be signed in to in turn."""
     account = ("111111111111", "222222222222")[pick(2)]
-    if account != history.world.account:
+    if len(history.file.sites) == 1 and account != history.world.account:
         history.happens(f"AWS_PROFILE is of account {account}", lambda: setattr(history.world, "account", account))
 
 

@@ -75,9 +75,7 @@ class Lifecycle(RuleBasedStateMachine):
         began=st.booleans(),
     )  # fmt: skip
     def begin(self, *, sites: int, shared: bool, hooks: bool, began: bool) -> None:
-        self.history = self.histories(self.folder, sites=sites, shared=shared, operators=2 if shared else 1)
-        if not hooks:
-            self.history.edit("no hooks", lambda file: setattr(file, "hooks", False))
+        self.history = self.histories(self.folder, sites=sites, shared=shared, hooks=hooks)
         if began:
             self._run(Typed(("up",)))
 
@@ -108,8 +106,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(name=st.sampled_from(sorted(EDITS)), picks=st.lists(number, min_size=2, max_size=2))
     def edit(self, name: str, picks: list[int]) -> None:
         assert self.history is not None
-        drawn = iter(picks)
-        self.history.edit_by(name, lambda count: next(drawn, 0) % count)
+        self.history.edit_by(name, picks)
 
     @rule()
     def put_back(self) -> None:
@@ -119,8 +116,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(name=st.sampled_from(sorted(damage.EVENTS)), picks=st.lists(number, min_size=2, max_size=2))
     def event(self, name: str, picks: list[int]) -> None:
         assert self.history is not None
-        drawn = iter(picks)
-        damage.EVENTS[name](self.history, lambda count: next(drawn, 0) % count)
+        damage.happen(self.history, name, picks)
 
     def teardown(self) -> None:
         history = self.history
@@ -141,9 +137,8 @@ class Lifecycle(RuleBasedStateMachine):
 
     def _run(self, *typed: Typed, picks: list[int] | None = None) -> None:
         assert self.history is not None
-        drawn = iter(picks or ())
         try:
-            self.history.run(*typed, pick=lambda count: next(drawn, 0) % count)
+            self.history.run(*typed, picks=picks or ())
         except BaseException:
             self.broken = True
             raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,13 +36,17 @@ class Killed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Strikes the first effect it applies to from number `at` on."""
+    """Strikes the first effect it applies to from number `at` on; with `name` ("cloud create train-0") the `at`-th one
+    of that name."""
 
     at: int
     kind: str
+    name: str = ""
 
-    def strikes(self, number: int, effect: str) -> bool:
-        return number >= self.at and (self.kind in ANYWHERE or effect in APPLIES[self.kind])
+    def strikes(self, process: Process, effect: str, name: str) -> bool:
+        if self.name:
+            return self.name == name and process.named[name] == self.at
+        return process.effects >= self.at and (self.kind in ANYWHERE or effect in APPLIES[self.kind])
 
 
 @dataclass
@@ -63,7 +68,11 @@ class Process:
     output: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
-    """The faults that did strike, and where."""
+    """The faults that did strike, and where, in words."""
+    met: list[Fault] = field(default_factory=list)
+    """The same, by name."""
+    named: Counter[str] = field(default_factory=Counter)
+    """Name of an effect → how often it had it."""
     condemned: set[str] = field(default_factory=set)
     """Ids of machines that its verdicts found bad."""
     connections: set[Path] = field(default_factory=set)
@@ -167,7 +176,8 @@ class Processes:
         self.beat(process)
         self.switch()
         process.effects += 1
-        fault = next((one for one in process.faults if one.strikes(process.effects, kind)), None)
+        process.named[f"{kind} {name}"] += 1
+        fault = next((one for one in process.faults if one.strikes(process, kind, f"{kind} {name}")), None)
         if fault is None and process.full and kind == "write":
             raise OSError(errno.ENOSPC, "No space left on device")
         if fault is None or process.stopping:
@@ -177,6 +187,7 @@ class Processes:
             return action()
         process.faults.remove(fault)
         process.struck.append(f"{fault.kind} at {kind} {name}")
+        process.met.append(Fault(process.named[f"{kind} {name}"], fault.kind, f"{kind} {name}"))
         if fault.kind in ("full", "stays full"):
             process.full = fault.kind == "stays full"
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -38,8 +38,21 @@ class BrokenInvariant(AssertionError):
             f"proven with {', '.join(sorted(one.proven)) or '-'}"
             for one in world.cloud.machines.values()
         ]
-        text = [*world.script, "", "machines:", *machines, "", *dict.fromkeys(broken)]
-        super().__init__("\n".join(text))
+        text = [*world.script, "", "machines:", *machines, "", "to be kept in tests/simulation/corpus/:"]
+        text += [f"- {json.dumps(step)}" for step in world.steps]
+        super().__init__("\n".join([*text, "", *dict.fromkeys(broken)]))
+
+
+def drawing(picks: Sequence[int]) -> Callable[[int], int]:
+    """Gives numbers below a count, one after the other; the first ones when they are used up."""
+    drawn = iter(picks)
+    return lambda count: next(drawn, 0) % count
+
+
+def _kept(typed: Typed, process: Process) -> dict[str, Any]:
+    """A command as the corpus has it: the faults that struck, by what they struck."""
+    faults = [f"{fault.kind} at {fault.at} {fault.name}" for fault in process.met]
+    return {"words": " ".join(typed.words), "operator": typed.operator, "faults": faults}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +71,12 @@ class Simulation:
     root: Path
     sites: int = 1
     shared: bool = False
-    operators: int = 1
+    hooks: bool = True
     world: World = field(init=False)
     file: ClusterFile = field(init=False)
     former: list[ClusterFile] = field(default_factory=list)
+    versions: list[ClusterFile] = field(default_factory=list)
+    """All that it ever said, oldest first."""
     steps: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     """Kind → how many struck."""
@@ -74,13 +89,15 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.world = World(self.root)
+        self.operators = 2 if self.shared else 1
+        self.world.steps.append({"start": {"sites": self.sites, "shared": self.shared, "hooks": self.hooks}})
         self.world.folders = [self.root / f"operator-{number}" for number in range(self.operators)]
         for folder in self.world.folders:
             folder.mkdir()
         self.key = self.root / "key"
         self.key.write_text("simulated")
         self.key.with_name("key.pub").write_text("ssh-ed25519 AAAA simulated")
-        self.file = ClusterFile.of(shared=self.shared, sites=self.sites)
+        self.file = ClusterFile.of(shared=self.shared, sites=self.sites, hooks=self.hooks)
         self.write()
 
     # what people do
@@ -96,6 +113,7 @@ class Simulation:
         if self.file == before:
             return
         self.former.append(before)
+        self.versions.append(before)
         self.write()
         self._say(f"# {sentence}")
 
@@ -104,17 +122,21 @@ class Simulation:
         self.removed.add(file.name)
         self.happens(f"{file.name} is removed", file.unlink)
 
-    def edit_by(self, name: str, pick: Callable[[int], int]) -> None:
+    def edit_by(self, name: str, picks: Sequence[int]) -> None:
         """One of EDITS."""
         edited = self.file.copy()
-        sentence = EDITS[name](edited, pick)
+        sentence = EDITS[name](edited, drawing(picks))
+        if edited != self.file:
+            self.world.steps.append({"edit": name, "picks": list(picks)})
         self.edit(sentence, lambda file: vars(file).update(vars(edited)))
 
     def put_back(self) -> bool:
         """cluster.yaml as it was before the last edit; whether there was one."""
         if not self.former:
             return False
+        self.versions.append(self.file)
         self.file = self.former.pop()
+        self.world.steps.append({"edit": "put_back"})
         self.write()
         self._say("# cluster.yaml is put back as it was before")
         return True
@@ -124,18 +146,21 @@ class Simulation:
         change()
         self._say(f"# {sentence}")
 
-    def run(self, *typed: Typed, pick: Callable[[int], int] = lambda _: 0) -> list[Process]:
-        """Commands, side by side where there are several; then everything is looked at."""
+    def run(self, *typed: Typed, picks: Sequence[int] = ()) -> list[Process]:
+        """Commands, side by side where there are several; then everything is looked at. `picks` say who goes on."""
         started = []
         before = self.snapshot()
         for one in typed:
             folder = self.world.folders[one.operator]
             process = Process(" ".join(one.words), folder, list(one.faults), self.world.account)
             started.append((process, partial(commands.call, one.words, folder, process)))
-        self.world.processes.pick = pick
+        self.world.processes.pick = drawing(picks)
         with installed(self.world):
             self.world.processes.run(started)
         done = [process for process, _ in started]
+        self.world.steps.append({"run": [_kept(one, process) for one, process in zip(typed, done, strict=True)]})
+        if picks and len(done) > 1:
+            self.world.steps[-1]["picks"] = list(picks)
         for process, one in zip(done, typed, strict=True):
             beside = " &" if len(done) > 1 and process is not done[-1] else ""
             where = f"{self.world.folders[one.operator].name}$ " if self.operators > 1 else "$ "
@@ -243,8 +268,9 @@ class Simulation:
         """Whether `up` and `down` look where it is, and know it for theirs."""
         for run in self.run_directories():
             settings = self._load(run / "sites" / machine.site / "site.json")
-            if run.name == machine.cluster and settings and settings.get("region") == machine.region:
-                return (run / "id").read_text(encoding="utf-8").strip() == machine.identity
+            at_home = run.name == machine.cluster and settings and settings.get("region") == machine.region
+            if at_home and (run / "id").read_text(encoding="utf-8").strip() == machine.identity:
+                return True
         return self.shared and f"{machine.cluster}/fleet.json.gz" in self.world.bucket.blobs
 
     def _unlisted(self) -> Iterator[str]:
@@ -324,7 +350,7 @@ class Simulation:
 
     def _site_back(self, site: str) -> None:
         """A site and its groups as they were when cluster.yaml last had them."""
-        before = next(file for file in reversed(self.former) if any(g["site"] == site for g in file.groups.values()))
+        before = next(file for file in reversed(self.versions) if any(g["site"] == site for g in file.groups.values()))
 
         def restore(file: ClusterFile) -> None:
             file.sites[site] = dict(before.sites[site])
@@ -344,7 +370,7 @@ class Simulation:
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
             self._set(setting[1], setting[2], re.search(r"site ([\w-]+):", text))
             return words
-        if abandoned := re.search(r"no group is at ([\w-]+)", text):
+        if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
             self._site_back(abandoned[1])
             return words
         if re.search(r"\b(put|take) .*\bback\b", text) and self.put_back():

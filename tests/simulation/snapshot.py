@@ -24,9 +24,11 @@ NOTES = ("state.json", "id", "intent.json")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`parts`: what can change, by name."""
+    """`parts`: what can change, by name. `unsent`: what operators' own disks have of the shared files, by the same
+    names: a run that was killed could not share it, and the next command does."""
 
     parts: dict[str, Any]
+    unsent: dict[str, set[str]]
 
     @classmethod
     def of(cls, world: World, runs: Sequence[Path], *, shared: bool, removed: Collection[str]) -> Snapshot:
@@ -44,7 +46,13 @@ class Snapshot:
         for run in () if shared else runs:
             for pattern in (*PROMISES, *NOTES):
                 parts |= {str(file): file.read_text(errors="replace") for file in sorted(run.glob(pattern))}
-        return cls({name: value for name, value in parts.items() if name.rpartition(" ")[2] not in removed})
+        unsent: dict[str, set[str]] = {}
+        for run in runs if shared else ():
+            for pattern in (*PROMISES, *NOTES):
+                for file in run.glob(pattern):
+                    name = f"{run.name}/fleet.json.gz: {file.relative_to(run)}"
+                    unsent.setdefault(name, set()).add(file.read_text(errors="replace"))
+        return cls({name: value for name, value in parts.items() if name.rpartition(" ")[2] not in removed}, unsent)
 
     def changes(self, other: Snapshot, *, notes: bool) -> list[str]:
         """Names of what differs. `notes`: the files of NOTES too."""

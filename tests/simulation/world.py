@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from provisioner.errors import ProviderError
 from provisioner.providers.state import Blob, Conflict
@@ -112,6 +113,9 @@ class World:
     clock: float = 0.0
     violations: list[str] = field(default_factory=list)
     script: list[str] = field(default_factory=list)
+    """What happened, for people."""
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """What happened, to be done again (replay.py)."""
     folders: list[Path] = field(default_factory=list)
     bucket: Bucket = field(init=False)
     account: str = ACCOUNT
