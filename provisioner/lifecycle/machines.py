@@ -38,7 +38,8 @@ NO_IDENTITY = "0" * 12
 
 
 def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
-    """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses: they would run on."""
+    """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses, or that it wants at
+    another site: they would run on."""
     abandoned = sorted(set(cluster.providers.made()) - set(plan.sites()))
     if abandoned:
         raise GpuprovError(
@@ -46,6 +47,15 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
             where=str(cluster.file),
             hint="put the site and its groups back, or remove the whole cluster with `gpuprov down`",
         )
+    groups = dict(plan.nodes())
+    for node in cluster.nodes():
+        group = groups.get(node.name)
+        if group is not None and group.site != node.site:
+            raise GpuprovError(
+                f"group {group.name} is at site {group.site}, and {node.name} exists at site {node.site}",
+                where=str(cluster.file),
+                hint=f"put `site: {node.site}` back, or give the group at {group.site} another name",
+            )
 
 
 def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:

@@ -202,6 +202,8 @@ class Simulation:
         for process in done:
             if process.command == "up" and process.code == 0 and len(done) == 1:
                 broken += self._after_up()
+            if process.command in ("up", "down") and process.code == 0 and len(done) == 1:
+                broken += self._forgotten(process)
             if (
                 process.applied
                 and process.code not in (-9, 130)
@@ -250,6 +252,8 @@ class Simulation:
             elif stages.get(node["name"], {}).get("ok") is True and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is noted as healthy and was never proven"
             entry = applied.get(node["name"])
+            if stages.get(node["name"], {}).get("ok") is True and (entry is None or entry["id"] != node["id"]):
+                yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
             if machine and entry and entry["id"] == machine.id and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is in the ledger and was never proven"
         own = [one for one in self.run_directories() if one.name == run.name]  # of all operators
@@ -285,6 +289,13 @@ class Simulation:
                     machine = self.world.cloud.machines[attributes["id"]]
                     if address != NETWORK and not tainted and machine.running and machine.id not in known:
                         yield f"{machine.id} ({machine.node}) is in Terraform's state, and neither `status` nor the cost has it"
+
+    def _forgotten(self, process: Process) -> Iterator[str]:
+        """Machines that this folder's file has made under another name, or that `down` has left."""
+        made = {run.name for run in self.run_directories() if process.folder in run.parents}
+        for machine in self.world.cloud.running():
+            if machine.cluster in made and (process.command == "down" or machine.cluster != self.file.name):
+                yield f"`{process.command}` ended well, and {machine.id} ({machine.node} of {machine.cluster}) runs"
 
     def _after_up(self) -> Iterator[str]:
         for name in self.file.nodes:
@@ -341,9 +352,11 @@ class Simulation:
         raise BrokenInvariant(self.world, complaint)
 
     def _set(self, key: str, value: str, site: re.Match[str] | None) -> None:
-        """A key of cluster.yaml as an error says it was."""
+        """A key of cluster.yaml as an error says it was. `site`: the site that it names, or the group."""
         if key == "name":
             self.edit(f"name: {value}", lambda file: setattr(file, "name", value))
+        elif key == "site" and site is not None:
+            self.edit(f"groups.{site[2]}.site: {value}", lambda file: file.groups[site[2]].update(site=value))
         elif site is not None:
             first = {"region": REGIONS[value][0]} if key == "provider" else {}
             self.edit(f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first}))
@@ -368,7 +381,7 @@ class Simulation:
     def _named_in(self, text: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """The command that an error names; cluster.yaml is put back where it says so."""
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
-            self._set(setting[1], setting[2], re.search(r"site ([\w-]+):", text))
+            self._set(setting[1], setting[2], re.search(r"(?:site ([\w-]+):|group ([\w-]+) is at)", text))
             return words
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
             self._site_back(abandoned[1])

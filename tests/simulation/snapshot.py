@@ -56,10 +56,11 @@ class Snapshot:
 
     def changes(self, other: Snapshot, *, notes: bool) -> list[str]:
         """Names of what differs. `notes`: the files of NOTES too."""
-        differing = {
-            name for name in self.parts.keys() | other.parts.keys() if self.parts.get(name) != other.parts.get(name)
-        }
-        return sorted(name for name in differing if notes or not name.endswith(NOTES))
+        differing = [
+            name for name in sorted(self.parts.keys() | other.parts.keys())
+            if self.parts.get(name) != other.parts.get(name) and other.parts.get(name) not in self.unsent.get(name, ())
+        ]  # fmt: skip
+        return [name for name in differing if notes or not name.endswith(NOTES)]
 
     def digest(self) -> str:
         """The same for worlds that differ in nothing that matters."""
