@@ -399,6 +399,7 @@ class Seams:
                 assert machine is not None
                 if machine.in_use and drivers[node.name] != machine.installed:
                     self._moved(node, machine)
+                    self.world.changing(machine)
                 machine.installed = drivers[node.name]
 
             try:

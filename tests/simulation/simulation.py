@@ -103,6 +103,7 @@ class Simulation:
     # what people do
 
     def write(self) -> None:
+        self.world.hooks = self.file.hooks
         for folder in self.world.folders:
             self.file.write(folder, self.key)
 

@@ -111,6 +111,8 @@ class World:
     cloud: Cloud = field(default_factory=Cloud)
     drained: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0
+    hooks: bool = True
+    """Whether cluster.yaml has hooks now."""
     violations: list[str] = field(default_factory=list)
     script: list[str] = field(default_factory=list)
     """What happened, for people."""
@@ -155,8 +157,20 @@ class World:
 
     def removing(self, machine: Machine) -> None:
         """A machine is about to be removed."""
+        command = self.process.command.partition(" ")[0]
+        if machine.in_use and command not in ("down", "gc"):
+            self._refuse_in_service(machine, "destroyed")
         if machine.kind == "machine" and machine.in_use and not self.named(machine.node, self.process):
             self.broken(f"{machine.id} ({machine.node}), which was proven, is destroyed and no question named it")
+
+    def changing(self, machine: Machine) -> None:
+        """A machine that was proven is about to get another driver."""
+        if self.process.command.startswith("upgrade"):
+            self._refuse_in_service(machine, "changed")
+
+    def _refuse_in_service(self, machine: Machine, change: str) -> None:
+        if self.hooks and self.drained.get(machine.node) != machine.id:
+            self.broken(f"{machine.id} ({machine.node}), which was proven, is {change} and was not drained before")
 
     def hook(self, step: str, node: str, machine: str) -> None:
         """A hook has worked on a node."""
