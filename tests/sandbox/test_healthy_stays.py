@@ -215,6 +215,22 @@ def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: Rehearsa
     assert not is_quarantined(fleet)
 
 
+@pytest.mark.slow
+def test_a_node_whose_machine_could_not_be_removed_is_put_back_with_the_count(fleet: Rehearsal) -> None:
+    resize(fleet, 1)
+    before = container_ids(fleet)
+    with irremovable(before["train-1"]):
+        assert fleet.run("up", fleet.file, "--sandbox", "--yes").status == 3
+    assert hook_calls(fleet) == ["drain up train-1"]
+    assert is_quarantined(fleet)
+    resize(fleet, 2)
+    done = fleet.up()
+    assert done.status == 0, (done.stderr, wrongs(done))
+    assert hook_calls(fleet) == ["resume release train-1"]
+    assert container_ids(fleet) == before
+    assert not is_quarantined(fleet)
+
+
 def test_a_machine_that_could_not_be_removed_is_named_until_it_is(fleet: Rehearsal) -> None:
     resize(fleet, 1)
     before = container_ids(fleet)
