@@ -261,10 +261,10 @@ def open_cluster(
                 where=str(path),
                 hint="pass --sandbox or --no-sandbox",
             )
-        sandbox = rehearsal
-    paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
+    paths = ClusterPaths(path, loaded.name, sandbox=rehearsal if sandbox is None else sandbox)
     if not paths.made():
-        _refuse_renamed(paths)
+        _refuse_renamed(paths, sandbox)
+    sandbox = paths.sandbox
     ownership.refuse_foreign(paths.root)
     cluster = Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
     providers = cluster.providers
@@ -276,20 +276,22 @@ def open_cluster(
     return cluster
 
 
-def _refuse_renamed(paths: ClusterPaths) -> None:
+def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
     """Raise GpuprovError where machines were created from the same file under another name: no command would name
-    them, and `up` would create a second fleet."""
+    them, and `up` would create a second fleet. `sandbox` None: whether by a rehearsal or not."""
     for root in sorted((paths.spec.absolute().parent / RUNS).glob("*")):
         name = root.name.removesuffix(SANDBOX_SUFFIX)
         other = ClusterPaths(paths.spec, name, sandbox=root.name != name)
-        if name == paths.name or other.sandbox != paths.sandbox or not other.made():
+        if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             if stored.load(other.intent)["file"] == paths.spec.name:
+                kind = "rehearsal" if other.sandbox else "cluster"
+                way = ", or pass --no-sandbox" if other.sandbox and sandbox is None else ""
                 raise GpuprovError(
-                    f"`name` is {paths.name} now, and machines were created from this file as cluster {name}",
+                    f"`name` is {paths.name} now, and machines were created from this file as {kind} {name}",
                     where=str(paths.spec),
-                    hint=f"put `name: {name}` back; a second fleet needs a file of its own",
+                    hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
                 )
 
 

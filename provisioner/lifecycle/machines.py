@@ -286,8 +286,8 @@ def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned
         desired = {name for name, group in plan.nodes() if group.site == machines.site}
         desired -= set(capacity.without(cluster.paths.site(machines.site)))
         existing = {name for name in {*desired, *actions} if actions.get(name) != "create"}
-        if existing - recorded:
-            missing = [node for node in machines.standing() if node.name not in recorded]
+        missing = [node for node in machines.standing() if node.name not in recorded] if existing - recorded else []
+        if missing:
             fleet.save(cluster.paths, [*cluster.nodes(), *missing])
             running_cost.seen(cluster, cluster.nodes())
 

@@ -118,12 +118,12 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             machines.ask_again(cluster, remaining.plan)
             planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
             remaining.leave(failed, "terraform")
+            prepared = [(mine[site], one) for site, one in planned.items()]
+            machines.record_standing(cluster, prepared, remaining.plan)
             intended = node_changes(cluster.nodes(), remaining.plan, planned.values())
             run.resources = intended.total
         if run.resources and not confirm(remaining.plan, intended):
             return run
-        prepared = [(mine[site], one) for site, one in planned.items()]
-        machines.record_standing(cluster, prepared, remaining.plan)
         _drain(cluster, intended)
         with run.stage("terraform"):
             nodes, fresh = _make(cluster, run, remaining, prepared, intended)
@@ -142,19 +142,19 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
 
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
-    GpuprovError where one can't be: then none is removed. They stay in quarantine until a machine of their name was
-    proven, whichever that is."""
-    ledger = Ledger(cluster.paths)
-    drained = {name for name, entry in quarantine.held(cluster).items() if entry.drained}
+    GpuprovError where one can't be: then none is removed, and all that were in service are put back. Those that end
+    stay in quarantine until a machine of their name was proven, whichever that is."""
+    ledger, held = Ledger(cluster.paths), quarantine.held(cluster)
+    drained = {name for name, entry in held.items() if entry.drained}
     ending = [node for node in cluster.nodes() if node.name in intended.ends and node.name not in drained]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")
     reasons |= dict.fromkeys(intended.recreate, "its machine is recreated by gpuprov up")
     proven = [node for node in ending if ledger.of(node) is not None]
     if bad := quarantine.hold(cluster, proven, reasons, "up"):
-        others = " ".join(node.name for node in proven if node.name not in bad)
-        back = f"; `gpuprov release {cluster.file} {others}` puts the others back into service" if others else ""
+        # One whose drain command failed may be drained all the same.
+        quarantine.put_back(cluster, [node for node in proven if node.name not in held], "up")
         by_hand = f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`"
-        hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}{back}"
+        hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}"
         raise hooks.refusal(bad, hint)
 
 

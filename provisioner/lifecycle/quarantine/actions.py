@@ -103,6 +103,12 @@ def hold(cluster: Cluster, nodes: Sequence[Node], reasons: Mapping[str, str], ac
     return _drain(cluster, book, nodes, action)
 
 
+def put_back(cluster: Cluster, nodes: Sequence[Node], action: hooks.Action) -> None:
+    """Put nodes that `hold` took back into service; the caller holds the cluster's lock. One that it does not work for
+    stays in quarantine, and the next healthy verdict tries again."""
+    resume(cluster, quarantine_book.load(cluster.paths), nodes, action)
+
+
 def forget(cluster: Cluster) -> None:
     """Have the scheduler forget that nodes are drained whose machines are removed for good: a later machine of the same
     name would stay out of service, and nothing would know why. So it does of nodes whose machines `up` has removed
