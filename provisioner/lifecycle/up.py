@@ -137,6 +137,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
+        if not run.failed and set(sites) == set(whole.sites()):  # else machines of other sites may not be recorded
+            Ledger(cluster.paths).prune(cluster.nodes(), upgrade_journal.needs(cluster))
         return run
 
 

@@ -1,4 +1,4 @@
-"""What happens to the world between commands: machines, zones, files, clocks; each is drawn by numbers below a count."""
+"""What happens to the world between commands: machines, zones, files, clocks. Each is drawn by numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One history: commands, edits, faults and what happens to the world, with the invariants looked at after every step."""
+"""One history: commands, edits, faults and events, with the invariants looked at after every step."""
 
 from __future__ import annotations
 
@@ -205,6 +205,8 @@ class Simulation:
                 broken += self._after_up()
             if process.command in ("up", "down") and process.code == 0 and len(done) == 1:
                 broken += self._forgotten(process)
+            if process.command == "up" and len(done) == 1 and process.code not in (-9, 130):
+                broken += self._unrecorded(process.folder)
             if (
                 process.applied
                 and process.code not in (-9, 130)
@@ -253,8 +255,6 @@ class Simulation:
             elif stages.get(node["name"], {}).get("ok") is True and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is noted as healthy and was never proven"
             entry = applied.get(node["name"])
-            if stages.get(node["name"], {}).get("ok") is True and (entry is None or entry["id"] != node["id"]):
-                yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
             if machine and entry and entry["id"] == machine.id and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is in the ledger and was never proven"
         own = [one for one in self.run_directories() if one.name == run.name]  # of all operators
@@ -289,7 +289,17 @@ class Simulation:
                 for address, (attributes, tainted) in self._state(run, site).resources.items():
                     machine = self.world.cloud.machines[attributes["id"]]
                     if address != NETWORK and not tainted and machine.running and machine.id not in known:
-                        yield f"{machine.id} ({machine.node}) is in Terraform's state, and neither `status` nor the cost has it"
+                        yield f"{machine.id} ({machine.node}) is in Terraform's state and in no nodes.json"
+
+    def _unrecorded(self, folder: Path) -> Iterator[str]:
+        """Nodes that the last command put into service, and did not record as proven: the next one loads them again."""
+        run = folder / ".gpuprov" / self.file.name
+        stages = (self._load(run / "state.json") or {}).get("nodes", {})
+        applied = self._rows(run / "applied.json")
+        for node in self._load(run / "nodes.json") or ():
+            proven = applied.get(node["name"], {}).get("id") == node["id"]
+            if stages.get(node["name"], {}).get("ok") is True and not proven:
+                yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
 
     def _forgotten(self, process: Process) -> Iterator[str]:
         """Machines that this folder's file has made under another name, or that `down` has left."""
