@@ -302,9 +302,10 @@ class Simulation:
                 yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
 
     def _forgotten(self, process: Process) -> Iterator[str]:
-        """Machines that this folder's file has made under another name, or that `down` has left."""
+        """Machines that this folder's file has made under another name, or that `down` has left. Of a shared state
+        nobody can tell whether a cluster of another name is another one."""
         made = {run.name for run in self.run_directories() if process.folder in run.parents}
-        for machine in self.world.cloud.running():
+        for machine in () if self.shared else self.world.cloud.running():
             if machine.cluster in made and (process.command == "down" or machine.cluster != self.file.name):
                 yield f"`{process.command}` ended well, and {machine.id} ({machine.node} of {machine.cluster}) runs"
 
