@@ -120,6 +120,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             remaining.leave(failed, "terraform")
             prepared = [(mine[site], one) for site, one in planned.items()]
             machines.record_standing(cluster, prepared, remaining.plan)
+            upgrade_journal.refuse_resized(cluster, sites)
             intended = node_changes(cluster.nodes(), remaining.plan, planned.values())
             run.resources = intended.total
         if run.resources and not confirm(remaining.plan, intended):

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from provisioner.lifecycle.upgrade.journal import AT_REST
 from tests.simulation import commands
 from tests.simulation.cloud import Machine
 from tests.simulation.cluster_file import REGIONS, ClusterFile
@@ -22,8 +23,6 @@ from tests.simulation.snapshot import Snapshot
 from tests.simulation.terraform_program import NETWORK, State
 from tests.simulation.world import ACCOUNT, World
 
-AT_REST = ("waiting", "moved", "rolled-back", "left")
-"""Steps of an upgrade at which a node is in service (lifecycle/upgrade/journal.py)."""
 MOST_TRIES = 12
 """Commands that a person types until a fleet is well again."""
 
@@ -195,6 +194,8 @@ class Simulation:
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
         for run in self.run_directories():
             broken += self._files(run)
+            for row in self._rows(run / "applied.json").values():
+                self.world.cloud.machines[row["id"]].in_use = True
         broken += [
             f"{one.id} ({one.node}) runs in {one.region} of account {one.account}, and no command names it"
             for one in self.world.cloud.running()

@@ -112,9 +112,12 @@ def put_back(cluster: Cluster, nodes: Sequence[Node], action: hooks.Action) -> N
 def forget(cluster: Cluster) -> None:
     """Have the scheduler forget that nodes are drained whose machines are removed for good: a later machine of the same
     name would stay out of service, and nothing would know why. So it does of nodes whose machines `up` has removed
-    before. What the resume command says against it is a warning."""
+    before, and of those that an upgrade has left out of service. What the resume command says against it is a warning.
+    """
     book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
+    out = [machines[name] for name in upgrade_journal.load(cluster.paths).out_of_service() if name in machines]
     nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.entries.items()]
+    nodes += [node for node in out if node.name not in book.entries]
     reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
     for name, message in hooks.call(cluster, "resume", nodes, "release", reasons).items():
         cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)
