@@ -1,0 +1,225 @@
+"""`up` after something went wrong: whom it has drained, what stands, what is recorded."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import fleet, node_state
+from provisioner.errors import Exit, GpuprovError, ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import diff, down, hooks, machines, verifying
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.machines.base import Action, Planned
+from provisioner.plan import Plan
+from provisioner.release import identity, release_of
+from provisioner.session import Cluster, open_cluster
+from provisioner.verify import report as reports
+from tests.unit.lifecycle import test_up
+from tests.unit.lifecycle.test_up import FILE, NAMES, World, applied, run_up, stages
+
+world = test_up.world
+HOOKS = "hooks: {drain: 'true', resume: 'true'}\n"
+
+
+@pytest.fixture
+def hooked(monkeypatch: pytest.MonkeyPatch) -> Hooked:
+    made = Hooked()
+    monkeypatch.setattr(hooks, "call", made.call)
+    return made
+
+
+class Hooked:
+    """Hooks that were called, and the nodes that they fail on."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.fails: set[str] = set()
+
+    def call(self, _: Cluster, step: str, nodes: Sequence[Node], *__: Any) -> dict[str, str]:
+        self.calls += [f"{step} {node.name}" for node in nodes]
+        return {node.name: "a job runs" for node in nodes if node.name in self.fails}
+
+
+def sized(folder: Path, count: int, more: str = HOOKS) -> Cluster:
+    (folder / "cluster.yaml").write_text(FILE.replace("count: 2", f"count: {count}") + more)
+    return open_cluster(folder / "cluster.yaml", sandbox=True)
+
+
+def recreate(monkeypatch: pytest.MonkeyPatch, world: World, name: str) -> None:
+    """Terraform makes the machine of this node anew."""
+    original: Any = machines.of_site
+
+    class Recreating(original):  # type: ignore[misc]
+        def plan(self, plan: Plan) -> Planned:
+            return Planned(self.site, add=1, destroy=1, actions=(Action("replace", f"machine of {name}", name),))
+
+        def apply(self, plan: Plan, planned: Planned) -> list[Node]:
+            del world.machines[name]
+            return list(super().apply(plan, planned))
+
+    monkeypatch.setattr(machines, "of_site", Recreating)
+
+
+def test_a_node_that_was_drained_to_be_recreated_is_put_back_when_its_new_machine_is_proven(
+    tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sized(tmp_path, 2)
+    run_up(made)
+    recreate(monkeypatch, world, "train-1")
+    assert run_up(made).exit == Exit.OK
+    assert [node.id for node in made.nodes()] == ["i-1", "i-3"]
+    assert hooked.calls == ["drain train-1", "resume train-1"]
+    assert quarantine.held(made) == {}
+
+
+def test_a_node_whose_new_machine_is_bad_stays_drained_and_in_quarantine(
+    tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sized(tmp_path, 2)
+    run_up(made)
+    recreate(monkeypatch, world, "train-1")
+    world.bad = {"train-1"}
+    assert run_up(made).exit == Exit.CHECK_FAILED
+    assert "resume train-1" not in hooked.calls
+    assert "train-1" in quarantine.held(made)
+
+
+def test_where_one_cannot_be_drained_the_others_can_be_released(tmp_path: Path, world: World, hooked: Hooked) -> None:
+    """None of them is removed, and none is out of service without an entry that says so."""
+    run_up(sized(tmp_path, 3))
+    hooked.fails = {"train-2"}
+    with pytest.raises(GpuprovError, match="train-2: a job runs") as caught:
+        run_up(sized(tmp_path, 1))
+    assert "no machine was removed" in caught.value.hint
+    assert f"`gpuprov release {tmp_path / 'cluster.yaml'} train-1`" in caught.value.hint
+    made = sized(tmp_path, 3)
+    assert {name: entry.drained for name, entry in quarantine.held(made).items()} == {"train-1": True, "train-2": False}
+    hooked.fails = set()
+    assert run_up(made).exit == Exit.OK  # the count was put back, and a verdict looked at them
+    assert hooked.calls == ["drain train-1", "drain train-2", "resume train-1", "resume train-2"]
+    assert quarantine.held(made) == {}
+
+
+class Throttled:
+    """Makes every apply fail before anything is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        original: Any = machines.of_site
+
+        class Site(original):  # type: ignore[misc]
+            def apply(self, *_: Any) -> list[Node]:
+                raise ProviderError("terraform apply failed: throttled", where="site here")
+
+        monkeypatch.setattr(machines, "of_site", Site)
+
+
+def test_a_machine_that_a_failed_run_did_not_remove_is_still_known(
+    tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs on and costs: status, its price, the question of `down` and the next `up` name it."""
+    run_up(sized(tmp_path, 2))
+    made = sized(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        Throttled(patch)
+        with pytest.raises(ProviderError, match="2 machines of the cluster stand now"):
+            run_up(made)
+    assert [node.name for node in made.nodes()] == NAMES
+    assert down.made(made) == NAMES
+    assert diff.compare(made).unwanted == ("train-1",)
+    again = sized(tmp_path, 2)
+    world.configured.clear()
+    assert run_up(again).exit == Exit.OK
+    assert world.configured == [], "it is proven, and no role runs on it for a new one"
+
+
+def test_machines_are_known_again_after_nodes_json_was_removed(tmp_path: Path, world: World) -> None:
+    """As the hint of a damaged nodes.json says: Terraform's state has them."""
+    made = sized(tmp_path, 2, "")
+    run_up(made)
+    made.paths.nodes.write_text("[{")
+    with pytest.raises(GpuprovError, match="is damaged") as caught:
+        made.nodes()
+    assert "remove it and run `gpuprov up`" in caught.value.hint
+    made.paths.nodes.unlink()
+    larger = sized(tmp_path, 3, "")
+    world.sold_out, world.configured = 2, []
+    with pytest.raises(ProviderError, match="2 machines of the cluster stand now"):
+        run_up(larger)
+    assert [(node.name, node.id) for node in larger.nodes()] == [("train-0", "i-1"), ("train-1", "i-2")]
+    assert [node.name for node in machines.settled(larger)] == NAMES, "neither is one that the failed run has made"
+    assert applied(larger) == dict.fromkeys(NAMES, identity(world.lock))
+
+
+def test_a_machine_that_left_the_file_while_nodes_json_was_away_is_named_and_drained(
+    tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_up(sized(tmp_path, 2))
+    made = sized(tmp_path, 1)
+    made.paths.nodes.unlink()
+    original: Any = machines.of_site
+
+    class Removing(original):  # type: ignore[misc]
+        def plan(self, _: Plan) -> Planned:
+            return Planned(self.site, destroy=1, actions=(Action("delete", "machine of train-1", "train-1"),))
+
+    monkeypatch.setattr(machines, "of_site", Removing)
+    assert run_up(made).exit == Exit.OK
+    assert hooked.calls == ["drain train-1"]
+
+
+def test_a_node_that_was_proven_is_recorded_before_it_is_put_into_service(
+    tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next run would load it, or boot it again, beside the jobs that it has by then."""
+    made = sized(tmp_path, 2)
+
+    def full(*_: Any, **__: Any) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", "report.html")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reports, "write", full)
+        run = run_up(made)
+    assert (run.healthy, run.page) == (True, None)
+    assert applied(made) == dict.fromkeys(NAMES, identity(world.lock))
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verifying, "settle", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_up(sized(tmp_path, 3))
+    assert applied(sized(tmp_path, 3)) == dict.fromkeys([*NAMES, "train-2"], identity(world.lock))
+
+
+def test_a_verdict_is_noted_for_the_machine_that_was_judged_and_for_no_other_of_its_name(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While `verify` looks, `replace` makes train-1 anew and is killed before it proves it."""
+    made = sized(tmp_path, 2, "quarantine: {automatic: false}\n")
+    run_up(made)
+    prove = verifying.prove
+
+    def slow(cluster: Cluster, *rest: Any, **how: Any) -> Any:
+        report = prove(cluster, *rest, **how)
+        first, second = made.nodes()
+        new = Node("train-1", second.group, second.site, second.machine, "i-99", "", "203.0.113.9", "10.0.0.9")
+        fleet.save(made.paths, [first, new])
+        node_state.note_stage(made.paths, "made", ["train-1"])
+        return report
+
+    def subjects(cluster: Cluster, nodes: Sequence[Node]) -> Sequence[Any]:
+        releases: Mapping[str, Any] = {node.name: release_of(made.spec, world.lock) for node in nodes}
+        return list(subjects_of(cluster, nodes, releases))
+
+    monkeypatch.setattr(verifying, "prove", slow)
+    monkeypatch.setattr(verifying, "subjects_of", subjects)
+    verifying.verify_fleet(made, diff.compare(made))
+    assert stages(made) == {"train-0": ("verified", True), "train-1": ("made", None)}
+    assert applied(made)["train-1"] is None
