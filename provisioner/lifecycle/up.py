@@ -198,12 +198,13 @@ def _leave_waiting(
 
 def waiting(nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock) -> dict[str, list[str]]:
     """Node → what the wanted lock would change on it, for those that are held to another one."""
-    found = {}
-    for node in nodes:
-        mine = releases[node.name].stack(node.group)
-        if node.group in lock.groups and not same(releases[node.name].lock, lock, node.group):
-            found[node.name] = changes(mine, lock.groups[node.group])
-    return found
+    kinds = {(releases[node.name].id, node.group): releases[node.name] for node in nodes if node.group in lock.groups}
+    differing = {
+        (id, group): changes(release.stack(group), lock.groups[group])
+        for (id, group), release in kinds.items()
+        if not same(release.lock, lock, group)
+    }
+    return {node.name: differing[kind] for node in nodes if (kind := (releases[node.name].id, node.group)) in differing}
 
 
 def configure(
