@@ -54,12 +54,14 @@ def configure(
     def plain(path: Path) -> str:
         return str(way / path.relative_to(cluster.root)) if path.is_relative_to(cluster.root) else str(path)
 
+    limit = folder / "limit"  # a list of thousands of names is longer than one argument may be
+    paths.write_whole(limit, "".join(f"{node.name}\n" for node in nodes))
     request = {
         "private_data_dir": plain(folder),
         "project_dir": str(paths.data("ansible") / "playbooks"),
         "playbook": "site.yml",
         "inventory": plain(inventory),
-        "limit": ",".join(node.name for node in nodes),
+        "limit": f"@{plain(limit)}",
         "forks": min(FORKS, len(nodes)),
         "envvars": environment(cluster),
         "extravars": extra_variables(),
