@@ -28,6 +28,7 @@ from provisioner.lifecycle.image import commands, disk, failure, nightly, pipeli
 from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.page import html
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
+from provisioner.paths import remove_tree
 from provisioner.providers.images import Image
 from provisioner.session import open_cluster
 from provisioner.stack import request, solve
@@ -292,6 +293,27 @@ def test_a_build_that_was_published_stays_whatever_changes_next(
     promoted = {"candidate": first, "stable": first} if step == "folder" else {}
     assert book.channels() == {"nightly": newest, **promoted}
     assert not (opened(tmp_path, RECIPE).folder / first).exists()
+
+
+def test_a_build_that_was_published_is_not_made_again_from_what_is_left_of_its_folder(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while the folder was removed: nothing of the build can be written anew, and its images stay."""
+
+    def killed(folder: Path) -> None:
+        remove_tree(folder / "proofs")
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "remove_tree", killed)
+        with pytest.raises(Killed):
+            commands.build(opened(tmp_path, RECIPE), BINARY)
+    book = opened(tmp_path, RECIPE).book
+    (first,) = book.builds()
+    manifest = (book.build(first) / "manifest.json").read_text()
+    assert commands.build(opened(tmp_path, RECIPE), BINARY).build == first
+    assert (book.build(first) / "manifest.json").read_text() == manifest
+    assert len(world.images) == 1
 
 
 def test_a_published_build_that_left_channel_nightly_does_not_come_back_to_it(
