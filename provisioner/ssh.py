@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -43,6 +44,10 @@ Pins = dict[str, tuple[str, str]]
 
 CONTROL_PATH = re.compile(r'^  ControlPath "(.*)/%C"$', re.M)
 CONNECT_TIMEOUT_S = 10
+EXIT_TIMEOUT_S = 15
+"""Seconds in which the process of a shared connection has to answer that it ends."""
+PARALLEL_EXITS = 16
+"""Connections that are ended at once: thousands may hang."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 ADDRESS = re.compile(r"[0-9A-Za-z.:-]+")
 KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+( [^\n]*)?")
@@ -462,10 +467,14 @@ def disconnect(paths: ClusterPaths, names: Sequence[str]) -> None:
 def _disconnect(config: Path, folder: Path, names: Sequence[str], *options: str) -> None:
     if not folder.is_dir() or not any(stat.S_ISSOCK(entry.lstat().st_mode) for entry in folder.iterdir()):
         return
-    for name in names:
+
+    def disconnect_one(name: str) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):  # its process hangs: the connection is of no use either
             command = ["ssh", "-F", str(config), *options, "-O", "exit", name]
-            subprocess.run(command, capture_output=True, timeout=15, check=False)
+            subprocess.run(command, capture_output=True, timeout=EXIT_TIMEOUT_S, check=False)
+
+    with ThreadPoolExecutor(max_workers=PARALLEL_EXITS) as pool:
+        list(pool.map(disconnect_one, names))
 
 
 def abandon(paths: ClusterPaths, run: str) -> None:
