@@ -24,6 +24,9 @@ from provisioner.process import AGAIN, follow
 from provisioner.verify import archive
 
 FORKS = 32
+KEPT_EVENTS = 200
+"""Nodes of a run whose artifacts have a file for every task on each of them, some 150 files a node; of a larger run
+they have the failures, and Ansible's output."""
 OTHER: dict[Half, str] = {"install": "configure", "configure": "install"}
 """Half of the roles → the tag of the other one."""
 STOP_GRACE_S = 20.0
@@ -63,6 +66,7 @@ def configure(
         "inventory": plain(inventory),
         "limit": f"@{plain(limit)}",
         "forks": min(FORKS, len(nodes)),
+        "keep_events": len(nodes) <= KEPT_EVENTS,
         "envvars": environment(cluster),
         "extravars": extra_variables(),
         **({"tags": ",".join(sorted(run.roles))} if run.roles else {}),

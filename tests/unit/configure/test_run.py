@@ -84,6 +84,7 @@ def test_ten_thousand_nodes_fit_into_the_arguments_of_ansible(tmp_path: Path, mo
     nodes = [Node(name, "training", "here", "p4d.24xlarge", name, "", "203.0.113.7", "10.0.0.7") for name in names]
     run.configure(worker.paths, nodes, worker.paths.inventory, worker.run_dir, Events())
     assert worker.limit() == names
+    assert not worker.request["keep_events"], "a file for each of them would be a million"
     assert max(len(str(value)) for value in worker.request.values()) < 4 << 10
 
 
@@ -100,6 +101,7 @@ def test_ansible_shares_the_connections_of_its_run(worker: Worker) -> None:
 def test_only_the_roles_that_are_asked_for_run(worker: Worker) -> None:
     worker.run("driver", "base")
     assert worker.request["tags"] == "base,driver"
+    assert worker.request["keep_events"]
 
 
 @pytest.mark.parametrize("kind", ["failed", "unreachable"])
