@@ -216,6 +216,13 @@ def created(cluster: Cluster) -> None:
     machines.write_intent(cluster, build_plan(cluster.spec, lock, catalog.load()))
 
 
+def test_machines_are_removed_though_the_file_is_gone(cluster: Cluster, world: World) -> None:
+    created(cluster)
+    cluster.file.unlink()
+    take_down(open_to_remove(cluster.file))
+    assert not cluster.paths.root.exists()
+
+
 def test_a_file_that_is_valid_is_what_counts(cluster: Cluster) -> None:
     created(cluster)
     cluster.paths.used_spec.write_text(FILE.replace("us-east-1", "eu-west-1"))
