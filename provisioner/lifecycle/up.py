@@ -118,12 +118,12 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             machines.ask_again(cluster, remaining.plan)
             planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
             remaining.leave(failed, "terraform")
+            prepared = [(mine[site], one) for site, one in planned.items()]
+            machines.record_standing(cluster, prepared, remaining.plan)
             intended = node_changes(cluster.nodes(), remaining.plan, planned.values())
             run.resources = intended.total
         if run.resources and not confirm(remaining.plan, intended):
             return run
-        prepared = [(mine[site], one) for site, one in planned.items()]
-        machines.record_standing(cluster, prepared, remaining.plan)
         _drain(cluster, intended)
         with run.stage("terraform"):
             nodes, fresh = _make(cluster, run, remaining, prepared, intended)

@@ -13,8 +13,10 @@ from provisioner import fleet, node_state
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import diff, down, hooks, machines, verifying
+from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.up import up
 from provisioner.machines.base import Action, Planned
 from provisioner.plan import Plan
 from provisioner.release import identity, release_of
@@ -147,7 +149,15 @@ def test_machines_are_known_again_after_nodes_json_was_removed(tmp_path: Path, w
         made.nodes()
     assert "remove it and run `gpuprov up`" in caught.value.hint
     made.paths.nodes.unlink()
-    larger = sized(tmp_path, 3, "")
+    larger, asked = sized(tmp_path, 3, ""), list[NodeChanges]()
+
+    def decline(_: Plan, changes: NodeChanges) -> bool:
+        asked.append(changes)
+        return False
+
+    up(larger, None, confirm=decline)  # type: ignore[arg-type]
+    assert [changes.create for changes in asked] == [("train-2",)], "nobody is asked whether the others are created"
+    assert {stage for stage, _ in stages(larger).values()} == {"verified"}
     world.sold_out, world.configured = 2, []
     with pytest.raises(ProviderError, match="2 machines of the cluster stand now"):
         run_up(larger)
