@@ -272,8 +272,8 @@ def _used_specs(file: Path) -> list[ClusterPaths]:
     """Run directories beside a file that have a copy of it from when machines were made."""
     folders = sorted((file.absolute().parent / RUNS).glob("*"))
     names = [(root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)) for root in folders]
-    found = [ClusterPaths(file, name, sandbox=sandbox) for name, sandbox in names]
-    return [paths for paths in found if paths.used_spec.is_file() and _made_from(paths) == file.name]
+    clusters = [ClusterPaths(file, name, sandbox=sandbox) for name, sandbox in names]
+    return [paths for paths in clusters if paths.used_spec.is_file() and _made_from(paths) == file.name]
 
 
 def _made_from(paths: ClusterPaths) -> str:

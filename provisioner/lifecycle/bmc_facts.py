@@ -176,7 +176,7 @@ def _new_events(cluster: Cluster, looked: Mapping[str, Looked]) -> dict[str, lis
         entries = {f"{e.time} {e.message}"[:200]: e for log in one.logs for e in log.entries}
         new[host] = [entry for key, entry in entries.items() if key not in before.get(host, set())]
         after[host] = set(entries)
-    content = json.dumps({host: sorted(one) for host, one in sorted(after.items())})
+    content = json.dumps({host: sorted(entries) for host, entries in sorted(after.items())})
     write_whole(cluster.paths.root / LOOKED, content + "\n")
     return new
 

@@ -1,8 +1,8 @@
 """What a fleet of this size needs of this computer and of gpuprov's own files, compared with what there is before any
 machine is made: a limit that is met later is met when machines are paid.
 
-LIMITS has a row for each of them; docs/cluster-yaml.md has them for people. What grows with the fleet and has no row has
-no limit: Ansible and the probe get node names by file and by standard input, hooks run in turns.
+LIMITS has a row for each of them; docs/cluster-yaml.md has them for people. What grows with the fleet and has no row
+has no limit: Ansible and the probe get node names by file and by standard input, hooks run in turns.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class Limit:
 def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
     """What of this computer, or of a file, a fleet of this size would run into. Nothing is made or asked."""
     fleet = Fleet(cluster, plan)
-    found = [finding for limit in LIMITS if (finding := limit.finding(fleet)) is not None]
+    result = [finding for limit in LIMITS if (finding := limit.finding(fleet)) is not None]
     try:
         ssh.refuse_no_control_dir(cluster.paths)
     except GpuprovError as error:
-        found.append(Finding("blocks", "ssh", error.message, error.hint))
-    return found
+        result.append(Finding("blocks", "ssh", error.message, error.hint))
+    return result
 
 
 def _count(number: int) -> str:
@@ -131,13 +131,13 @@ def _run_files(fleet: Fleet) -> int:
 
 
 def _free_bytes(fleet: Fleet) -> int:
-    found = os.statvfs(fleet.folder)
-    return (found.f_bavail if os.geteuid() else found.f_bfree) * found.f_frsize
+    space = os.statvfs(fleet.folder)
+    return (space.f_bavail if os.geteuid() else space.f_bfree) * space.f_frsize
 
 
 def _free_files(fleet: Fleet) -> int | None:
-    found = os.statvfs(fleet.folder)
-    return found.f_favail if found.f_files else None  # some file systems make inodes as they are needed
+    space = os.statvfs(fleet.folder)
+    return space.f_favail if space.f_files else None  # some file systems make inodes as they are needed
 
 
 def _argument_bytes(fleet: Fleet) -> int:

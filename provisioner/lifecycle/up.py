@@ -118,7 +118,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             machines.ask_again(cluster, remaining.plan)
             planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
             remaining.leave(failed, "terraform")
-            prepared = [(mine[site], one) for site, one in planned.items()]
+            prepared = [(mine[site], changes) for site, changes in planned.items()]
             machines.record_standing(cluster, prepared, remaining.plan)
             intended = node_changes(cluster.nodes(), remaining.plan, planned.values())
             run.resources = intended.total

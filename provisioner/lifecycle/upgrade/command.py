@@ -224,7 +224,7 @@ def _moving(journal: Journal, ledger: Ledger, nodes: Sequence[Node]) -> dict[str
     @cache
     def changed(source: str, group: str) -> list[str]:
         locks = [ledger.lock(release) for release in (source, journal.to)]
-        old, new = (one.groups[group] for one in (reversed(locks) if back else locks))
+        old, new = (lock.groups[group] for lock in (reversed(locks) if back else locks))
         return changes(old, new)
 
     return {

@@ -80,13 +80,15 @@ def _release_unanswered(region: Region, subject: str, token: str) -> list[Findin
     except Trouble:
         rows = []
     if rows:
-        return [one for row in rows for one in _release(region, subject, str(row["CapacityReservationId"]))]
+        return [finding for row in rows for finding in _release(region, subject, str(row["CapacityReservationId"]))]
     minutes = int(ENDS.total_seconds() / 60)
-    said = f"EC2 may have reserved them without answering; a reservation costs and ends by itself in {minutes} minutes"
+    message = (
+        f"EC2 may have reserved them without answering; a reservation costs and ends by itself in {minutes} minutes"
+    )
     command = (
         f"`aws ec2 describe-capacity-reservations --region {region.name} --filters Name=tag:{REQUEST},Values={token}`"
     )
-    return [Finding("warning", subject, said, f"look with {command} and cancel what it lists")]
+    return [Finding("warning", subject, message, f"look with {command} and cancel what it lists")]
 
 
 def _release(region: Region, subject: str, number: str) -> list[Finding]:

@@ -337,13 +337,13 @@ def test_a_published_build_that_left_channel_nightly_does_not_come_back_to_it(
 @pytest.mark.parametrize("where", ["builds", "work"])
 def test_the_newest_build_has_the_greatest_id_after_a_clock_that_was_ahead(tmp_path: Path, where: str) -> None:
     """`prune`, "unchanged" and the page go by it."""
-    there = opened(tmp_path, RECIPE)
-    folder = there.book.build("21060207-062815") if where == "builds" else there.folder / "21060207-062815"
+    image = opened(tmp_path, RECIPE)
+    folder = image.book.build("21060207-062815") if where == "builds" else image.folder / "21060207-062815"
     folder.mkdir(parents=True)
     (folder / ("manifest.json" if where == "builds" else "journal.json")).write_text("{}")
-    (there.book.folder / "builds" / "notes").mkdir(parents=True)
-    (there.book.folder / "builds" / "notes" / "manifest.json").write_text("{}")
-    assert work.new_id(there) == "21060207-062816"
+    (image.book.folder / "builds" / "notes").mkdir(parents=True)
+    (image.book.folder / "builds" / "notes" / "manifest.json").write_text("{}")
+    assert work.new_id(image) == "21060207-062816"
 
 
 def test_the_id_of_a_build_is_when_it_is_begun(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_the_command_says_by_what_it_goes(
     monkeypatch.setattr(Cluster, "require_rights", lambda _: None)
     monkeypatch.setattr(binary, "find", lambda *_, **__: None)
     assert run(["down", str(cluster.file), "--yes"]) == 0
-    told = capsys.readouterr()
-    assert "The file is not valid: cluster vision is removed as" in told.err
-    assert "5 resources removed, nothing is left" in told.out
+    output = capsys.readouterr()
+    assert "The file is not valid: cluster vision is removed as" in output.err
+    assert "5 resources removed, nothing is left" in output.out
     assert not cluster.paths.root.exists()

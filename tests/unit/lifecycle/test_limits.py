@@ -107,9 +107,9 @@ def test_a_computer_that_is_too_small_is_refused(
             computer.limits[number] = (min(value, 1024) if name == "files" else value, value)
         else:
             setattr(computer, name, value)
-    (found,) = computer.findings(*planned(tmp_path, 10_000, more=HOOKS))
-    assert (found.status, found.subject) == ("blocks", subject)
-    assert message in found.message and action in found.action
+    (finding,) = computer.findings(*planned(tmp_path, 10_000, more=HOOKS))
+    assert (finding.status, finding.subject) == ("blocks", subject)
+    assert message in finding.message and action in finding.action
     assert computer.findings(*planned(tmp_path, 100, more=HOOKS)) == [], "and a hundred nodes fit"
 
 
@@ -122,8 +122,8 @@ def test_what_may_suffice_all_the_same_is_a_warning(
 ) -> None:
     computer.limits[resource.RLIMIT_NPROC] = (processes, processes)
     computer.memory_kib = memory_kib
-    (found,) = computer.findings(*planned(tmp_path, 10_000))
-    assert (found.status, found.subject) == ("warning", subject)
+    (finding,) = computer.findings(*planned(tmp_path, 10_000))
+    assert (finding.status, finding.subject) == ("warning", subject)
 
 
 def test_a_limit_that_the_system_does_not_have_is_none(tmp_path: Path, computer: Computer) -> None:
@@ -142,16 +142,16 @@ def test_more_nodes_than_a_cluster_has_are_refused_and_every_limit_is_named_at_o
     tmp_path: Path, computer: Computer
 ) -> None:
     computer.free_bytes = GIB
-    found = computer.findings(*planned(tmp_path, 10_000, 10_000))
-    assert [one.subject for one in found] == ["nodes", "disk space"]
-    assert found[0].message == "cluster.yaml names 20,000 nodes, and one cluster has at most 10,000"
-    assert "split the fleet" in found[0].action
+    blocking = computer.findings(*planned(tmp_path, 10_000, 10_000))
+    assert [finding.subject for finding in blocking] == ["nodes", "disk space"]
+    assert blocking[0].message == "cluster.yaml names 20,000 nodes, and one cluster has at most 10,000"
+    assert "split the fleet" in blocking[0].action
 
 
 def test_what_operators_share_has_a_limit_of_its_own(tmp_path: Path, computer: Computer) -> None:
     cluster, plan = planned(tmp_path, 10_000, 7_000)
     cluster.sharing = SimpleNamespace()  # type: ignore[assignment]
-    assert [one.subject for one in computer.findings(cluster, plan)] == ["nodes", "shared state"]
+    assert [finding.subject for finding in computer.findings(cluster, plan)] == ["nodes", "shared state"]
     cluster, plan = planned(tmp_path, 10_000)
     cluster.sharing = SimpleNamespace()  # type: ignore[assignment]
     assert computer.findings(cluster, plan) == []
@@ -160,8 +160,8 @@ def test_what_operators_share_has_a_limit_of_its_own(tmp_path: Path, computer: C
 def test_providers_that_are_fetched_need_no_space(tmp_path: Path, computer: Computer) -> None:
     cluster, plan = planned(tmp_path, 10)
     computer.free_bytes = 100 << 20
-    (found,) = computer.findings(cluster, plan)
-    assert "needs 1,034 MiB" in found.message
+    (finding,) = computer.findings(cluster, plan)
+    assert "needs 1,034 MiB" in finding.message
     (cluster.paths.site("here") / ".terraform" / "providers").mkdir(parents=True)
     assert computer.findings(cluster, plan) == []
 
@@ -176,8 +176,8 @@ def test_a_run_directory_whose_paths_are_too_long_is_refused(
     tmp_path: Path, computer: Computer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PATH_MAX", len(os.fsencode(tmp_path)) + 200)
-    (found,) = computer.findings(*planned(tmp_path, 1))
-    assert found.subject == "run directory" and "shorter path" in found.action
+    (finding,) = computer.findings(*planned(tmp_path, 1))
+    assert finding.subject == "run directory" and "shorter path" in finding.action
 
 
 @pytest.mark.parametrize("obstacle", ["long", "foreign", "read-only"])
@@ -194,9 +194,9 @@ def test_sockets_of_ssh_that_have_no_place_are_refused_before_there_is_a_machine
         (base / directory.name).mkdir(mode=0o755)
     if obstacle == "read-only":
         monkeypatch.setattr(os, "access", lambda *_: False)
-    (found,) = computer.findings(cluster, plan)
-    assert (found.status, found.subject) == ("blocks", "ssh")
-    assert "no folder for ssh's control sockets" in found.message and "XDG_RUNTIME_DIR" in found.action
+    (finding,) = computer.findings(cluster, plan)
+    assert (finding.status, finding.subject) == ("blocks", "ssh")
+    assert "no folder for ssh's control sockets" in finding.message and "XDG_RUNTIME_DIR" in finding.action
     if obstacle != "read-only":
         with pytest.raises(GpuprovError, match="no folder for ssh's control sockets"):
             ssh.control_dir(cluster.paths)

@@ -75,9 +75,9 @@ def test_a_site_with_machines_is_not_moved(tmp_path: Path, before: str, after: s
         machines.of_site(edited, "here", BINARY)
     assert f"put `{key}` back" in caught.value.hint
     assert {name: (edited.paths.site("here") / name).read_text() for name in kept} == kept
-    again = opened(tmp_path, before)
-    (provider,) = again.providers.made().values()
-    assert machines.of_site(again, "here", BINARY, made_by=provider).site == "here", "as the hint says"
+    restored = opened(tmp_path, before)
+    (provider,) = restored.providers.made().values()
+    assert machines.of_site(restored, "here", BINARY, made_by=provider).site == "here", "as the hint says"
 
 
 def test_down_looks_where_the_machines_were_created_whatever_the_file_says_now(tmp_path: Path) -> None:

@@ -67,34 +67,34 @@ def row(name: str, address: str) -> dict[str, Any]:
 def machines(folder: Path, state: State, **known: Any) -> TerraformMachines:
     provider = Shop(Place("vision", "here", PLAN.spec.sites["here"], folder), 1)
     provider.module = Instances()
-    made = TerraformMachines(provider, Root(key=str, identity=str), Binary(("false",), ""), Events(), **known)
-    made._workspace = state  # type: ignore[assignment]
-    made._render = lambda _: None  # type: ignore[method-assign]
-    return made
+    site = TerraformMachines(provider, Root(key=str, identity=str), Binary(("false",), ""), Events(), **known)
+    site._workspace = state  # type: ignore[assignment]
+    site._render = lambda _: None  # type: ignore[method-assign]
+    return site
 
 
 def test_every_machine_of_the_state_stands_whoever_wants_or_knows_it(tmp_path: Path) -> None:
     """train-7 is of a count or a group that cluster.yaml had before; its removal has failed."""
-    there = machines(tmp_path, State(), known=["train-0"]).standing()
-    assert [(node.name, node.id) for node in there] == [
+    standing = machines(tmp_path, State(), known=["train-0"]).standing()
+    assert [(node.name, node.id) for node in standing] == [
         ("train-0", "i-train-0"), ("train-1", "i-train-1"), ("train-7", "i-train-7"),
     ]  # fmt: skip
 
 
 def test_a_machine_whose_making_failed_stands_where_its_provider_says_so(tmp_path: Path) -> None:
-    made = machines(tmp_path, State(tainted="train-1"))
-    assert [node.name for node in made.standing()] == ["train-0", "train-7"]
-    made._module.running = ("i-train-1",)  # type: ignore[attr-defined]
-    assert [node.name for node in made.standing()] == ["train-0", "train-1", "train-7"]
+    site = machines(tmp_path, State(tainted="train-1"))
+    assert [node.name for node in site.standing()] == ["train-0", "train-7"]
+    site._module.running = ("i-train-1",)  # type: ignore[attr-defined]
+    assert [node.name for node in site.standing()] == ["train-0", "train-1", "train-7"]
 
 
 def test_an_address_that_changed_by_itself_is_taken_on(tmp_path: Path) -> None:
     """Terraform plans no action for it, only another output; its state has it after an apply."""
     state = State()
-    made = machines(tmp_path, state)
-    changed = made._planned(PLAN, Changes(outputs=True))
+    site = machines(tmp_path, state)
+    changed = site._planned(PLAN, Changes(outputs=True))
     assert (changed.total, changed.outputs) == (0, True)
-    made.apply(PLAN, changed)
+    site.apply(PLAN, changed)
     assert state.applied == 1
-    made.apply(PLAN, Planned("here"))
+    site.apply(PLAN, Planned("here"))
     assert state.applied == 1, "where nothing differs nothing is applied"

@@ -31,9 +31,9 @@ HOOKS = "hooks: {drain: 'true', resume: 'true'}\n"
 
 @pytest.fixture
 def hooked(monkeypatch: pytest.MonkeyPatch) -> Hooked:
-    made = Hooked()
-    monkeypatch.setattr(hooks, "call", made.call)
-    return made
+    calls = Hooked()
+    monkeypatch.setattr(hooks, "call", calls.call)
+    return calls
 
 
 class Hooked:
@@ -71,25 +71,25 @@ def recreate(monkeypatch: pytest.MonkeyPatch, world: World, name: str) -> None:
 def test_a_node_that_was_drained_to_be_recreated_is_put_back_when_its_new_machine_is_proven(
     tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = sized(tmp_path, 2)
-    run_up(made)
+    cluster = sized(tmp_path, 2)
+    run_up(cluster)
     recreate(monkeypatch, world, "train-1")
-    assert run_up(made).exit == Exit.OK
-    assert [node.id for node in made.nodes()] == ["i-1", "i-3"]
+    assert run_up(cluster).exit == Exit.OK
+    assert [node.id for node in cluster.nodes()] == ["i-1", "i-3"]
     assert hooked.calls == ["drain train-1", "resume train-1"]
-    assert quarantine.held(made) == {}
+    assert quarantine.held(cluster) == {}
 
 
 def test_a_node_whose_new_machine_is_bad_stays_drained_and_in_quarantine(
     tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = sized(tmp_path, 2)
-    run_up(made)
+    cluster = sized(tmp_path, 2)
+    run_up(cluster)
     recreate(monkeypatch, world, "train-1")
     world.bad = {"train-1"}
-    assert run_up(made).exit == Exit.CHECK_FAILED
+    assert run_up(cluster).exit == Exit.CHECK_FAILED
     assert "resume train-1" not in hooked.calls
-    assert "train-1" in quarantine.held(made)
+    assert "train-1" in quarantine.held(cluster)
 
 
 def test_where_one_cannot_be_drained_the_others_can_be_released(tmp_path: Path, world: World, hooked: Hooked) -> None:
@@ -100,12 +100,15 @@ def test_where_one_cannot_be_drained_the_others_can_be_released(tmp_path: Path, 
         run_up(sized(tmp_path, 1))
     assert "no machine was removed" in caught.value.hint
     assert f"`gpuprov release {tmp_path / 'cluster.yaml'} train-1`" in caught.value.hint
-    made = sized(tmp_path, 3)
-    assert {name: entry.drained for name, entry in quarantine.held(made).items()} == {"train-1": True, "train-2": False}
+    cluster = sized(tmp_path, 3)
+    assert {name: entry.drained for name, entry in quarantine.held(cluster).items()} == {
+        "train-1": True,
+        "train-2": False,
+    }
     hooked.fails = set()
-    assert run_up(made).exit == Exit.OK  # the count was put back, and a verdict looked at them
+    assert run_up(cluster).exit == Exit.OK  # the count was put back, and a verdict looked at them
     assert hooked.calls == ["drain train-1", "drain train-2", "resume train-1", "resume train-2"]
-    assert quarantine.held(made) == {}
+    assert quarantine.held(cluster) == {}
 
 
 class Throttled:
@@ -126,37 +129,37 @@ def test_a_machine_that_a_failed_run_did_not_remove_is_still_known(
 ) -> None:
     """It runs on and costs: status, its price, the question of `down` and the next `up` name it."""
     run_up(sized(tmp_path, 2))
-    made = sized(tmp_path, 1)
+    cluster = sized(tmp_path, 1)
     with monkeypatch.context() as patch:
         Throttled(patch)
         with pytest.raises(ProviderError, match="2 machines of the cluster stand now"):
-            run_up(made)
-    assert [node.name for node in made.nodes()] == NAMES
-    assert down.made(made) == NAMES
-    assert diff.compare(made).unwanted == ("train-1",)
-    again = sized(tmp_path, 2)
+            run_up(cluster)
+    assert [node.name for node in cluster.nodes()] == NAMES
+    assert down.made(cluster) == NAMES
+    assert diff.compare(cluster).unwanted == ("train-1",)
+    cluster = sized(tmp_path, 2)
     world.configured.clear()
-    assert run_up(again).exit == Exit.OK
+    assert run_up(cluster).exit == Exit.OK
     assert world.configured == [], "it is proven, and no role runs on it for a new one"
 
 
 def test_machines_are_known_again_after_nodes_json_was_removed(tmp_path: Path, world: World) -> None:
     """As the hint of a damaged nodes.json says: Terraform's state has them."""
-    made = sized(tmp_path, 2, "")
-    run_up(made)
-    made.paths.nodes.write_text("[{")
+    cluster = sized(tmp_path, 2, "")
+    run_up(cluster)
+    cluster.paths.nodes.write_text("[{")
     with pytest.raises(GpuprovError, match="is damaged") as caught:
-        made.nodes()
+        cluster.nodes()
     assert "remove it and run `gpuprov up`" in caught.value.hint
-    made.paths.nodes.unlink()
-    larger, asked = sized(tmp_path, 3, ""), list[NodeChanges]()
+    cluster.paths.nodes.unlink()
+    larger, questions = sized(tmp_path, 3, ""), list[NodeChanges]()
 
     def decline(_: Plan, changes: NodeChanges) -> bool:
-        asked.append(changes)
+        questions.append(changes)
         return False
 
     up(larger, None, confirm=decline)  # type: ignore[arg-type]
-    assert [changes.create for changes in asked] == [("train-2",)], "nobody is asked whether the others are created"
+    assert [changes.create for changes in questions] == [("train-2",)], "nobody is asked whether the others are created"
     assert {stage for stage, _ in stages(larger).values()} == {"verified"}
     world.sold_out, world.configured = 2, []
     with pytest.raises(ProviderError, match="2 machines of the cluster stand now"):
@@ -170,8 +173,8 @@ def test_a_machine_that_left_the_file_while_nodes_json_was_away_is_named_and_dra
     tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_up(sized(tmp_path, 2))
-    made = sized(tmp_path, 1)
-    made.paths.nodes.unlink()
+    cluster = sized(tmp_path, 1)
+    cluster.paths.nodes.unlink()
     original: Any = machines.of_site
 
     class Removing(original):  # type: ignore[misc]
@@ -179,7 +182,7 @@ def test_a_machine_that_left_the_file_while_nodes_json_was_away_is_named_and_dra
             return Planned(self.site, destroy=1, actions=(Action("delete", "machine of train-1", "train-1"),))
 
     monkeypatch.setattr(machines, "of_site", Removing)
-    assert run_up(made).exit == Exit.OK
+    assert run_up(cluster).exit == Exit.OK
     assert hooked.calls == ["drain train-1"]
 
 
@@ -187,16 +190,16 @@ def test_a_node_that_was_proven_is_recorded_before_it_is_put_into_service(
     tmp_path: Path, world: World, hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the next run would load it, or boot it again, beside the jobs that it has by then."""
-    made = sized(tmp_path, 2)
+    cluster = sized(tmp_path, 2)
 
     def full(*_: Any, **__: Any) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device", "report.html")
 
     with monkeypatch.context() as patch:
         patch.setattr(reports, "write", full)
-        run = run_up(made)
+        run = run_up(cluster)
     assert (run.healthy, run.page) == (True, None)
-    assert applied(made) == dict.fromkeys(NAMES, identity(world.lock))
+    assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
 
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -212,24 +215,24 @@ def test_a_verdict_is_noted_for_the_machine_that_was_judged_and_for_no_other_of_
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While `verify` looks, `replace` makes train-1 anew and is killed before it proves it."""
-    made = sized(tmp_path, 2, "quarantine: {automatic: false}\n")
-    run_up(made)
+    cluster = sized(tmp_path, 2, "quarantine: {automatic: false}\n")
+    run_up(cluster)
     prove = verifying.prove
 
     def slow(cluster: Cluster, *rest: Any, **how: Any) -> Any:
         report = prove(cluster, *rest, **how)
-        first, second = made.nodes()
+        first, second = cluster.nodes()
         new = Node("train-1", second.group, second.site, second.machine, "i-99", "", "203.0.113.9", "10.0.0.9")
-        fleet.save(made.paths, [first, new])
-        node_state.note_stage(made.paths, "made", ["train-1"])
+        fleet.save(cluster.paths, [first, new])
+        node_state.note_stage(cluster.paths, "made", ["train-1"])
         return report
 
     def subjects(cluster: Cluster, nodes: Sequence[Node]) -> Sequence[Any]:
-        releases: Mapping[str, Any] = {node.name: release_of(made.spec, world.lock) for node in nodes}
+        releases: Mapping[str, Any] = {node.name: release_of(cluster.spec, world.lock) for node in nodes}
         return list(subjects_of(cluster, nodes, releases))
 
     monkeypatch.setattr(verifying, "prove", slow)
     monkeypatch.setattr(verifying, "subjects_of", subjects)
-    verifying.verify_fleet(made, diff.compare(made))
-    assert stages(made) == {"train-0": ("verified", True), "train-1": ("made", None)}
-    assert applied(made)["train-1"] is None
+    verifying.verify_fleet(cluster, diff.compare(cluster))
+    assert stages(cluster) == {"train-0": ("verified", True), "train-1": ("made", None)}
+    assert applied(cluster)["train-1"] is None

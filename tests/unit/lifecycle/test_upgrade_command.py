@@ -64,32 +64,32 @@ def killed_before_the_first_drain(cluster: Cluster) -> None:
 
 
 def test_a_lock_that_was_taken_back_before_the_first_drain_moves_nobody(tmp_path: Path, world: World) -> None:
-    made = sized(tmp_path, 2)
-    run_up(made)
+    cluster = sized(tmp_path, 2)
+    run_up(cluster)
     world.lock = NEW
-    killed_before_the_first_drain(made)
+    killed_before_the_first_drain(cluster)
     world.lock = OLD  # cluster.yaml and cluster.lock are put back
     with pytest.raises(GpuprovError, match="an upgrade is in progress") as caught:
-        run_up(made)
+        run_up(cluster)
     assert "`gpuprov upgrade" in caught.value.hint
     questions: list[Any] = []
-    done = upgrade(made, questions)
+    done = upgrade(cluster, questions)
     assert (done.exit, done.nothing, questions) == (Exit.OK, True, [])
     assert command.summary(done) == "every node runs the current lock"
-    assert applied(made) == dict.fromkeys(NAMES, identity(OLD))
+    assert applied(cluster) == dict.fromkeys(NAMES, identity(OLD))
     assert set(world.installed.values()) == {"580.1"}
-    assert not upgrade_journal.load(made.paths).busy
-    assert run_up(made).exit == Exit.OK
+    assert not upgrade_journal.load(cluster.paths).busy
+    assert run_up(cluster).exit == Exit.OK
 
 
 def test_a_third_lock_in_place_of_one_that_was_not_begun_is_what_nodes_move_to(tmp_path: Path, world: World) -> None:
-    made = sized(tmp_path, 2)
-    run_up(made)
+    cluster = sized(tmp_path, 2)
+    run_up(cluster)
     world.lock = NEW
-    killed_before_the_first_drain(made)
+    killed_before_the_first_drain(cluster)
     world.lock = lock("600.1")
     questions: list[Any] = []
-    assert upgrade(made, questions).exit == Exit.OK
+    assert upgrade(cluster, questions).exit == Exit.OK
     assert questions[0][0] == {name: ["driver 580.1 → 600.1"] for name in NAMES}
     assert set(world.installed.values()) == {"600.1"}
 
@@ -98,38 +98,38 @@ def test_all_are_rolled_back_though_one_of_them_was_removed_since(tmp_path: Path
     run_up(sized(tmp_path, 3))
     world.lock = NEW
     assert upgrade(sized(tmp_path, 3)).exit == Exit.OK
-    made = sized(tmp_path, 2)
-    assert run_up(made).exit == Exit.OK
-    done = upgrade(made, rollback_all=True)
+    cluster = sized(tmp_path, 2)
+    assert run_up(cluster).exit == Exit.OK
+    done = upgrade(cluster, rollback_all=True)
     assert (done.journal.phase, done.journal.at("rolled-back")) == ("rolled-back", NAMES)
-    assert applied(made) == dict.fromkeys(NAMES, identity(OLD))
-    assert not upgrade_journal.load(made.paths).busy
-    assert set(upgrade_journal.load(made.paths).nodes) == set(NAMES)
+    assert applied(cluster) == dict.fromkeys(NAMES, identity(OLD))
+    assert not upgrade_journal.load(cluster.paths).busy
+    assert set(upgrade_journal.load(cluster.paths).nodes) == set(NAMES)
 
 
 def without_one(folder: Path) -> Cluster:
     """A group of three that may do without one (capacity.min), and does."""
-    made = sized(folder, 3)
-    run_up(made)
-    fleet.save(made.paths, made.nodes()[:2])
-    capacity.do_without(made.paths.site("here"), {"train": ["train-2"]})
-    return made
+    cluster = sized(folder, 3)
+    run_up(cluster)
+    fleet.save(cluster.paths, cluster.nodes()[:2])
+    capacity.do_without(cluster.paths.site("here"), {"train": ["train-2"]})
+    return cluster
 
 
 def test_a_group_that_does_without_a_machine_is_upgraded(tmp_path: Path, world: World) -> None:
-    made = without_one(tmp_path)
+    cluster = without_one(tmp_path)
     world.lock = NEW
-    done = upgrade(made)
+    done = upgrade(cluster)
     assert (done.exit, done.journal.at("moved")) == (Exit.OK, NAMES)
-    assert diff.compare(made).absent == {}
+    assert diff.compare(cluster).absent == {}
 
 
 def test_a_machine_that_is_done_without_is_no_change_of_size(tmp_path: Path, world: World) -> None:
-    made = without_one(tmp_path)
+    cluster = without_one(tmp_path)
     world.lock = NEW
-    killed_before_the_first_drain(made)
-    upgrade_journal.refuse_resized(made, ["here"])
-    assert upgrade(made).exit == Exit.OK
+    killed_before_the_first_drain(cluster)
+    upgrade_journal.refuse_resized(cluster, ["here"])
+    assert upgrade(cluster).exit == Exit.OK
 
 
 def test_a_machine_that_is_missing_is_no_fleet_to_upgrade(tmp_path: Path, world: World) -> None:
