@@ -83,6 +83,11 @@ class Node:
     """The account on it; empty: that of its site."""
 
 
+def departed(name: str, number: str) -> Node:
+    """A node whose machine is gone, as hooks are given it: its name and its machine's id, and nothing else."""
+    return Node(name, name.rpartition("-")[0], "", "", number, "", "", "")
+
+
 def from_outputs(
     plan: Plan, site: str, outputs: dict[str, dict[str, Any]], without: Collection[str] = ()
 ) -> list[Node]:

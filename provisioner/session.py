@@ -116,16 +116,23 @@ class Cluster:
     @cached_property
     def identity(self) -> str:
         """What tells this cluster from every other one of its name, in tags: 12 hex digits, made once and kept."""
-        file = self.paths.root / "id"
-        with contextlib.suppress(FileNotFoundError):
-            kept = file.read_text(encoding="utf-8", errors="replace")
-            if not IDENTITY.fullmatch(kept):
-                hint = "restore it from a backup: it is in the tags of the machines that were created here"
-                raise GpuprovError(f"{kept[:40]!r} is not a cluster id", where=str(file), hint=hint)
-            return kept.strip()
+        if kept := self.recorded_identity():
+            return kept
         made = secrets.token_hex(6)
         write_whole(private_dir(self.paths.root) / "id", made + "\n")
         return made
+
+    def recorded_identity(self) -> str:
+        """`identity` where it was made; else an empty string."""
+        file = self.paths.root / "id"
+        try:
+            kept = file.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        if not IDENTITY.fullmatch(kept):
+            hint = "restore it from a backup: it is in the tags of the machines that were created here"
+            raise GpuprovError(f"{kept[:40]!r} is not a cluster id", where=str(file), hint=hint)
+        return kept.strip()
 
     @property
     def remote(self) -> Remote | None:
@@ -138,15 +145,15 @@ class Cluster:
             self.sharing.share()
 
     @contextlib.contextmanager
-    def exclusively(self, command: str, *, make: bool = True) -> Iterator[Path]:
+    def exclusively(self, command: str, *, look: bool = False) -> Iterator[Path]:
         """Be the only one at work on the cluster, on this machine and on all others, with a fresh run directory whose
-        events.jsonl has everything that happens. `make`: the place of a shared state, where there is none yet. Raises
-        LockedError naming the holder."""
+        events.jsonl has everything that happens. `look`: for a command that changes nothing; no place is made for a
+        shared state, and nothing is written there. Raises LockedError naming the holder."""
         with self.alone_here(command) as run_dir:
             if self.sharing is None:
                 yield run_dir
             else:
-                with self.sharing.held(command, self.events, make=make):
+                with self.sharing.held(command, self.events, look=look):
                     yield run_dir
 
     @contextlib.contextmanager
@@ -296,10 +303,10 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
                 where=str(path),
                 hint="pass --sandbox or --no-sandbox",
             )
-        sandbox = rehearsal
-    paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
+    paths = ClusterPaths(path, loaded.name, sandbox=rehearsal if sandbox is None else sandbox)
     if not paths.made():
-        _refuse_renamed(paths)
+        _refuse_renamed(paths, sandbox)
+    sandbox = paths.sandbox
     ownership.refuse_foreign(paths.root)
     cluster = Cluster(path, loaded, paths, events, sharing=None if sandbox else shared)
     providers = cluster.providers
@@ -311,19 +318,21 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
     return cluster
 
 
-def _refuse_renamed(paths: ClusterPaths) -> None:
+def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
     """Raise GpuprovError where machines were created from the same file under another name: no command would name
-    them, and `up` would create a second fleet."""
+    them, and `up` would create a second fleet. `sandbox` None: whether by a rehearsal or not."""
     for root in sorted((paths.spec.absolute().parent / RUNS).glob("*")):
         name = root.name.removesuffix(SANDBOX_SUFFIX)
         other = ClusterPaths(paths.spec, name, sandbox=root.name != name)
-        if name == paths.name or other.sandbox != paths.sandbox or not other.made():
+        if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue
         if _made_from(other) == paths.spec.name:
+            kind = "rehearsal" if other.sandbox else "cluster"
+            way = ", or pass --no-sandbox" if other.sandbox and sandbox is None else ""
             raise GpuprovError(
-                f"`name` is {paths.name} now, and machines were created from this file as cluster {name}",
+                f"`name` is {paths.name} now, and machines were created from this file as {kind} {name}",
                 where=str(paths.spec),
-                hint=f"put `name: {name}` back; a second fleet needs a file of its own",
+                hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
             )
 
 

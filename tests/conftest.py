@@ -68,6 +68,7 @@ FIRST = (
     "tests/sandbox/test_aws.py",
     "tests/sandbox/test_roles_more.py",
     "tests/sandbox/test_baremetal.py",
+    "tests/sandbox/test_healthy_stays.py",
 )
 """Groups that take minutes, the longest first: with a long one left for the end, one process works and two wait."""
 

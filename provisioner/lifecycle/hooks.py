@@ -43,8 +43,12 @@ REASON = 200
 def call(
     cluster: Cluster, step: HookStep, nodes: Sequence[Node], action: Action, reasons: Mapping[str, str]
 ) -> dict[str, str]:
-    """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment."""
+    """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment. Before
+    nodes are drained, the other operators know who drains them and why: whatever happens to this run, they can go on.
+    """
     wanted = cluster.spec.hooks
+    if step == "drain" and wanted.drain is not None and nodes:
+        cluster.share()
     return run(
         step,
         wanted.drain if step == "drain" else wanted.resume,

@@ -33,9 +33,13 @@ from provisioner.workspace.binary import Binary
 INCOMPLETE = "incomplete"
 """Stage of a machine that an apply which failed has made."""
 
+NO_IDENTITY = "0" * 12
+"""In the tags of a plan that is made before the cluster has an identity; nothing is made with it."""
+
 
 def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
-    """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses: they would run on."""
+    """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses, or that it wants at
+    another site: they would run on."""
     abandoned = sorted(set(cluster.providers.made()) - set(plan.sites()))
     if abandoned:
         raise GpuprovError(
@@ -43,6 +47,15 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
             where=str(cluster.file),
             hint="put the site and its groups back, or remove the whole cluster with `gpuprov down`",
         )
+    groups = dict(plan.nodes())
+    for node in cluster.nodes():
+        group = groups.get(node.name)
+        if group is not None and group.site != node.site:
+            raise GpuprovError(
+                f"group {group.name} is at site {group.site}, and {node.name} exists at site {node.site}",
+                where=str(cluster.file),
+                hint=f"put `site: {node.site}` back, or give the group at {group.site} another name",
+            )
 
 
 def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:
@@ -114,7 +127,8 @@ def of_site(
         return HostMachines(site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events)
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
-    root = Root(key=lambda: _key(cluster), identity=lambda: _identity(cluster), backend=backend)
+    identity = (lambda: _identity(cluster)) if record else (lambda: cluster.recorded_identity() or NO_IDENTITY)
+    root = Root(key=lambda: _key(cluster), identity=identity, backend=backend)
     recorded = {node.name for node in cluster.nodes() if node.site == site}
     incomplete = recorded - {node.name for node in settled(cluster)}
     log = run_dir / f"terraform-{site}.log" if run_dir else None
@@ -157,6 +171,7 @@ def ask_again(cluster: Cluster, plan: Plan) -> None:
 
 def write_intent(cluster: Cluster, plan: Plan) -> None:
     """Say what is about to be made, and what was made before, so that whatever happens `down` knows where to look."""
+    _identity(cluster)  # shared with the intent: another operator goes on with machines that are tagged with it
     plan = plan.at([site for site in plan.sites() if cluster.paths.site(site).exists()])
     intent = {
         "cluster": cluster.spec.name,
@@ -272,8 +287,8 @@ def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned
         desired = {name for name, group in plan.nodes() if group.site == machines.site}
         desired -= set(capacity.without(cluster.paths.site(machines.site)))
         existing = {name for name in {*desired, *actions} if actions.get(name) != "create"}
-        if existing - recorded:
-            missing = [node for node in machines.standing() if node.name not in recorded]
+        missing = [node for node in machines.standing() if node.name not in recorded] if existing - recorded else []
+        if missing:
             fleet.save(cluster.paths, [*cluster.nodes(), *missing])
             running_cost.seen(cluster, cluster.nodes())
 

@@ -33,7 +33,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     sites = chosen(cluster, only)
     refuse_unready(cluster, sites)  # before anything is written, or anybody asked
     untouched = cluster.paths.untouched()
-    with cluster.exclusively("plan", make=False) as run_dir:
+    with cluster.exclusively("plan", look=True) as run_dir:
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
         whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))

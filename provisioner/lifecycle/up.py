@@ -137,24 +137,26 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
+        if not run.failed and set(sites) == set(whole.sites()):  # else machines of other sites may not be recorded
+            Ledger(cluster.paths).prune(cluster.nodes(), upgrade_journal.needs(cluster))
         return run
 
 
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
-    GpuprovError where one can't be: then none is removed. They stay in quarantine until a machine of their name was
-    proven, whichever that is."""
-    ledger = Ledger(cluster.paths)
-    drained = {name for name, entry in quarantine.held(cluster).items() if entry.drained}
+    GpuprovError where one can't be: then none is removed, and all that were in service are put back. Those that end
+    stay in quarantine until a machine of their name was proven, whichever that is."""
+    ledger, held = Ledger(cluster.paths), quarantine.held(cluster)
+    drained = {name for name, entry in held.items() if entry.drained}
     ending = [node for node in cluster.nodes() if node.name in intended.ends and node.name not in drained]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")
     reasons |= dict.fromkeys(intended.recreate, "its machine is recreated by gpuprov up")
     proven = [node for node in ending if ledger.of(node) is not None]
     if bad := quarantine.hold(cluster, proven, reasons, "up"):
-        others = " ".join(node.name for node in proven if node.name not in bad)
-        back = f"; `gpuprov release {cluster.file} {others}` puts the others back into service" if others else ""
+        # One whose drain command failed may be drained all the same.
+        quarantine.put_back(cluster, [node for node in proven if node.name not in held], "up")
         by_hand = f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`"
-        hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}{back}"
+        hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}"
         raise hooks.refusal(bad, hint)
 
 

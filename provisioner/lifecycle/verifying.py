@@ -187,7 +187,6 @@ def verify_configured(
         if not partly:
             node_state.note_report(cluster.paths, verdict.page)
     verdict.healthy = verdict.report.enough("100%" if partly else cluster.spec.verify.min_healthy)
-    ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))
     return verdict
 
 

@@ -101,7 +101,8 @@ def _drop(entry: Path) -> None:
 
 
 def node_numbers(workspace: Path, names: Iterable[str]) -> dict[str, int]:
-    """A number for each node name, kept in the workspace. A number that a removed node had is used again last.
+    """A number for each node name, kept in the workspace: also that of a node that is not among them, which may still
+    have its machine, as long as there are others. A number that a removed node had is used again last.
 
     Raises `GpuprovError` above 250 nodes.
     """
@@ -113,21 +114,22 @@ def node_numbers(workspace: Path, names: Iterable[str]) -> dict[str, int]:
         )
     path = private_dir(workspace) / NUMBERS
     known, last = _read_numbers(path)
-    kept = {name: known[name] for name in wanted if name in known}
-    used = set(kept.values())
+    former = [name for name in known if name not in wanted]
+    for name in former[: max(0, len(known.keys() | {*wanted}) - MOST_NODES)]:
+        del known[name]
+    used = set(known.values())
     for name in wanted:
-        if name in kept:
+        if name in known:
             continue
         number = last
         while True:
             number = FIRST + (number + 1 - FIRST) % MOST_NODES
             if number not in used:
                 break
-        kept[name] = last = number
+        known[name] = last = number
         used.add(number)
-    result = {name: kept[name] for name in wanted}
-    write_whole(path, json.dumps({"last": last, "numbers": result}))
-    return result
+    write_whole(path, json.dumps({"last": last, "numbers": known}))
+    return {name: known[name] for name in wanted}
 
 
 def _read_numbers(path: Path) -> tuple[dict[str, int], int]:

@@ -27,12 +27,7 @@ AWAY = "move it away, then `gpuprov lock` makes another one"
 
 def write(path: Path, lock: Lock) -> None:
     """Write the lock, whole or not at all, readable by all (it holds no secret)."""
-    body = yaml.safe_dump(
-        lock.model_dump(mode="json", exclude_defaults=True) | {"version": LOCK_VERSION},
-        sort_keys=False,
-        width=120,
-        allow_unicode=True,
-    )
+    body = yaml_text.dump(lock.model_dump(mode="json", exclude_defaults=True) | {"version": LOCK_VERSION})
     write_whole(path, _HEAD + body, mode=0o644)
 
 

@@ -38,7 +38,7 @@ from provisioner.state.lease import HOLDER, Lease, clear
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
     "upgrade.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json", "sites/*/provider",
-    "sites/*/site.json", "sites/*/capacity.json", "sites/*/bmc.json", "sites/*/netboot.json",
+    "sites/*/site.json", "sites/*/account", "sites/*/capacity.json", "sites/*/bmc.json", "sites/*/netboot.json",
     "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
@@ -55,6 +55,8 @@ FLEET = "fleet.json.gz"
 FORMAT = 1
 _PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A folder or file that is shared: no .., nothing that a file system could not have."""
+_ACCOUNT = re.compile(r"[A-Za-z0-9-]{1,64}\n")
+"""The number of a cloud account or subscription."""
 RECORD = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it, and the digests of what it
 sent since without an answer."""
@@ -114,11 +116,15 @@ class SharedFiles:
 
     def push(self) -> None:
         """Make the shared files equal to the local ones. Raises Conflict where somebody else wrote since `pull`,
-        GpuprovError before anything is written where they are larger than LIMIT, and LockedError where the lease of
-        this run is lost."""
+        GpuprovError before anything is written where they are damaged or larger than LIMIT, and LockedError where the
+        lease of this run is lost."""
         if self._lease is not None:
             self._lease.refuse_lost()
         files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}
+        for name, text in files.items():
+            if name.endswith(".json"):  # what one operator's disk has damaged must not reach the others
+                hint = f"remove {RECORD} beside it: the next command reads the shared files again"
+                _refuse_damage(name, text, str(self._paths.root / name), hint)
         if self._paths.user_lock.exists():
             files[LOCK] = self._paths.user_lock.read_text(encoding="utf-8")
         content, known, sent = self._packed(files), self._known(), self._sent()
@@ -213,14 +219,15 @@ class SharedFiles:
         write_whole(private_dir(self._paths.root) / RECORD, json.dumps(content) + "\n")
 
     @contextlib.contextmanager
-    def held(self, command: str, events: Events, *, make: bool = True) -> Iterator[None]:
+    def held(self, command: str, events: Events, *, look: bool = False) -> Iterator[None]:
         """Hold the cluster: the shared files are read when the block begins and written when it ends, whatever it
-        raises. Where the place of the state is not made yet (`make`), nobody else can hold it, and nothing is shared.
+        raises. A command that only looks (`look`) makes no place for the state and writes nothing; where there is no
+        place yet, nobody else can hold it.
 
         Raises LockedError naming the holder. A run that loses its lease stops: its Terraform and Ansible end, nothing
         of it is shared, and it ends with a LockedError, unless the block raises something else.
         """
-        self.findings = tuple(self.remote.prepare(make=make))
+        self.findings = tuple(self.remote.prepare(make=not look))
         if not self.remote.there:
             self.pull()
             yield
@@ -233,9 +240,11 @@ class SharedFiles:
                 try:
                     yield
                 except BaseException:
-                    self._share_after_failure()
+                    if not look:
+                        self._share_after_failure()
                     raise
-                self._share_results()
+                if not look:
+                    self._share_results()
         finally:
             self._lease = None
             if lease.error is not None:
@@ -321,10 +330,14 @@ def page_head() -> str:
     return text[begins : text.index(">", text.index("Content-Security-Policy", begins)) + 1]
 
 
-def _refuse_damage(name: str, text: str, where: str) -> None:
+def _refuse_damage(
+    name: str, text: str, where: str, hint: str = "check who wrote it; the bucket's versions have the previous one"
+) -> None:
     """Raise GpuprovError for a file that can't be what its name says."""
     if name == "id" and not IDENTITY.fullmatch(text):
         raise GpuprovError(f"{text[:40]!r} is no cluster's identity", where=where, hint="check who wrote it")
+    if name.endswith("/account") and not _ACCOUNT.fullmatch(text):
+        raise GpuprovError(f"{text[:40]!r} is no cloud account", where=where, hint="check who wrote it")
     if name == LOCK or name.startswith("locks/"):
         lockfile.parse(text, where)
     elif name.endswith(".json") or name == "inventory.yml":
@@ -333,7 +346,6 @@ def _refuse_damage(name: str, text: str, where: str) -> None:
             if name == "nodes.json":
                 fleet.parse(value)
         except ValueError as error:
-            hint = "check who wrote it; the bucket's versions have the previous one"
             raise GpuprovError(f"is damaged: {error}", where=where, hint=hint) from None
 
 

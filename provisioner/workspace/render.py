@@ -5,6 +5,7 @@ The module is copied, so that a workspace can be planned and destroyed with plai
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +44,13 @@ def render(
     return changed
 
 
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - HCL, not HTML: every value goes through `hcl`
+    environment.filters["hcl"] = hcl
+    return environment.from_string((paths.data("templates") / "root.tf.j2").read_text(encoding="utf-8"))
+
+
 def main_tf(
     plan: Plan,
     site: str,
@@ -54,13 +62,10 @@ def main_tf(
 ) -> str:
     """The text of main.tf. Its length grows with the groups, not with the nodes. Without `backend` the state is beside
     it."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - HCL, not HTML: every value goes through `hcl`
-    environment.filters["hcl"] = hcl
     settings = plan.spec.sites[site]
     zones = settings.zones if isinstance(settings, CloudSite) else ()
     own = settings.tags if isinstance(settings, CloudSite) else {}
-    template = environment.from_string((paths.data("templates") / "root.tf.j2").read_text(encoding="utf-8"))
-    return template.render(
+    return _template().render(
         backend=backend,
         cluster=plan.spec.name,
         site=site,

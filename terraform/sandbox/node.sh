@@ -25,7 +25,7 @@ end_monitor() {
     done
 }
 
-# A container that is there already: ours is removed, another one stays and we stop.
+# A container that is there already: ours is removed, another one stays and we stop: status 3.
 clear_the_way() {
   if ! podman container exists "$GPUPROV_NAME"; then
     end_monitor
@@ -39,14 +39,18 @@ clear_the_way() {
   owner=$(label_of gpuprov.workspace)
   if [ "$owner" != "$GPUPROV_WORKSPACE" ]; then
     say "a container $GPUPROV_NAME is there already and belongs to ${owner:-somebody else}; give this cluster another name"
-    return 1
+    return 3
   fi
   podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
 }
 
-# Somebody else's container of the same name is none of ours to remove, and nothing of ours is left then.
+# Somebody else's container of the same name is none of ours to remove, and nothing of ours is left then. One of ours that
+# podman does not remove is an error: Terraform keeps it in its state.
 destroy() {
-  clear_the_way || say "it is left as it is"
+  failed=0
+  clear_the_way || failed=$?
+  [ "$failed" = 3 ] || return "$failed"
+  say "it is left as it is"
 }
 
 # An address keeps its MAC when its container is replaced: neighbours would send to the old one for half a minute.

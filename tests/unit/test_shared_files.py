@@ -435,7 +435,7 @@ def test_a_rehearsal_asks_nobody(tmp_path: Path) -> None:
 
 def test_a_plan_makes_no_bucket(operators: Operators, tmp_path: Path) -> None:
     first = operators.open("ann")
-    with first.exclusively("plan", make=False):
+    with first.exclusively("plan", look=True):
         assert first.sharing is not None
         said = [f.message for f in first.sharing.findings]
         assert said == [f"`up` will make the bucket {BUCKET} in us-east-1"]
@@ -446,5 +446,5 @@ def test_a_plan_makes_no_bucket(operators: Operators, tmp_path: Path) -> None:
         assert second.remote is not None
         make(second)
     assert set(objects()) == {FLEET}
-    with operators.open("ben").exclusively("plan", make=False):
+    with operators.open("ben").exclusively("plan", look=True):
         assert HOLDER in objects()

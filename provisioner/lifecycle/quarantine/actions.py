@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from provisioner import fleet
 from provisioner.errors import LockedError
 from provisioner.fleet import Node
 from provisioner.lifecycle import hooks
@@ -74,11 +75,16 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
 
 
 def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Put nodes back into service, whoever put them into quarantine. Gives those that were in none, and node → why it
-    could not be put back."""
-    nodes = [cluster.node(name) for name in dict.fromkeys(names)]
+    """Put nodes back into service, whoever put them into quarantine, also those whose machines are gone. Gives those
+    that were in none, and node → why it could not be put back."""
     with cluster.exclusively("release"):
-        book = quarantine_book.load(cluster.paths)
+        book, machines = quarantine_book.load(cluster.paths), {node.name for node in cluster.nodes()}
+        nodes = [
+            fleet.departed(name, book.entries[name].id)
+            if name in book.entries and name not in machines
+            else cluster.node(name)
+            for name in dict.fromkeys(names)
+        ]
         known = [node for node in nodes if node.name in book.entries]
         bad = resume(cluster, book, known)
     return [node.name for node in nodes if node not in known], bad
@@ -97,11 +103,18 @@ def hold(cluster: Cluster, nodes: Sequence[Node], reasons: Mapping[str, str], ac
     return _drain(cluster, book, nodes, action)
 
 
+def put_back(cluster: Cluster, nodes: Sequence[Node], action: hooks.Action) -> None:
+    """Put nodes that `hold` took back into service; the caller holds the cluster's lock. One that it does not work for
+    stays in quarantine, and the next healthy verdict tries again."""
+    resume(cluster, quarantine_book.load(cluster.paths), nodes, action)
+
+
 def forget(cluster: Cluster) -> None:
     """Have the scheduler forget that nodes are drained whose machines are removed for good: a later machine of the same
-    name would stay out of service, and nothing would know why. What the resume command says against it is a warning."""
-    book = quarantine_book.load(cluster.paths)
-    nodes = [node for node in cluster.nodes() if node.name in book.entries]
+    name would stay out of service, and nothing would know why. So it does of nodes whose machines `up` has removed
+    before. What the resume command says against it is a warning."""
+    book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
+    nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.entries.items()]
     reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
     for name, message in hooks.call(cluster, "resume", nodes, "release", reasons).items():
         cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)

@@ -161,7 +161,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
 
     ledger = SimpleNamespace(of=lambda n: "lock" if n.id in made.proven else None)
     monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
-    monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"]))
+    monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"], nodes=list))
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])

@@ -19,6 +19,7 @@ from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, diff, down, locking, machines, preflight, status, verifying
 from provisioner.lifecycle.node_changes import NodeChanges
+from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.up import Run, up
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Planned
@@ -437,6 +438,19 @@ def test_a_node_that_is_removed_is_drained_first_and_stays_where_it_can_not_be(c
     assert run_up(smaller).exit == Exit.OK
     assert set(world.machines) == {"train-0"}
     assert (folder / "drained").read_text() == "train-1 up\n" * 2
+
+
+def test_nodes_are_put_back_where_one_can_not_be_drained(cluster: Cluster, world: World) -> None:
+    run_up(resized(cluster, 3))
+    log = "echo $GPUPROV_STEP $GPUPROV_NODE >> hooks"
+    smaller = resized(cluster, 1, f"hooks: {{drain: '{log}; test $GPUPROV_NODE = train-1', resume: '{log}'}}\n")
+    with pytest.raises(GpuprovError, match="train-2: the drain command ended with status 1"):
+        run_up(smaller)
+    calls = (cluster.file.parent / "hooks").read_text().splitlines()
+    assert sorted(calls[:2]) == ["drain train-1", "drain train-2"]
+    assert sorted(calls[2:]) == ["resume train-1", "resume train-2"]
+    assert quarantine.held(smaller) == {}
+    assert set(world.machines) == {*NAMES, "train-2"}
 
 
 def test_a_machine_that_never_worked_is_removed_without_the_hook(cluster: Cluster, world: World) -> None:

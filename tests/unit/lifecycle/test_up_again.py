@@ -37,7 +37,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> Hooked:
 
 
 class Hooked:
-    """Hooks that were called, and the nodes that they fail on."""
+    """Hooks that were called, and those that fail: "drain NODE" or "resume NODE"."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -45,7 +45,7 @@ class Hooked:
 
     def call(self, _: Cluster, step: str, nodes: Sequence[Node], *__: Any) -> dict[str, str]:
         self.calls += [f"{step} {node.name}" for node in nodes]
-        return {node.name: "a job runs" for node in nodes if node.name in self.fails}
+        return {node.name: "a job runs" for node in nodes if f"{step} {node.name}" in self.fails}
 
 
 def sized(folder: Path, count: int, more: str = HOOKS) -> Cluster:
@@ -92,22 +92,33 @@ def test_a_node_whose_new_machine_is_bad_stays_drained_and_in_quarantine(
     assert "train-1" in quarantine.held(cluster)
 
 
-def test_where_one_cannot_be_drained_the_others_can_be_released(tmp_path: Path, world: World, hooked: Hooked) -> None:
-    """None of them is removed, and none is out of service without an entry that says so."""
+def test_where_one_cannot_be_drained_none_is_removed_and_all_are_put_back(
+    tmp_path: Path, world: World, hooked: Hooked
+) -> None:
+    """The one whose drain command failed may be drained all the same."""
     run_up(sized(tmp_path, 3))
-    hooked.fails = {"train-2"}
+    hooked.fails = {"drain train-2"}
     with pytest.raises(GpuprovError, match="train-2: a job runs") as caught:
         run_up(sized(tmp_path, 1))
     assert "no machine was removed" in caught.value.hint
-    assert f"`gpuprov release {tmp_path / 'cluster.yaml'} train-1`" in caught.value.hint
     cluster = sized(tmp_path, 3)
-    assert {name: entry.drained for name, entry in quarantine.held(cluster).items()} == {
-        "train-1": True,
-        "train-2": False,
-    }
-    hooked.fails = set()
-    assert run_up(cluster).exit == Exit.OK  # the count was put back, and a verdict looked at them
+    assert [node.name for node in cluster.nodes()] == ["train-0", "train-1", "train-2"]
     assert hooked.calls == ["drain train-1", "drain train-2", "resume train-1", "resume train-2"]
+    assert quarantine.held(cluster) == {}
+
+
+def test_a_node_that_is_not_put_back_either_is_in_quarantine_until_it_is_proven(
+    tmp_path: Path, world: World, hooked: Hooked
+) -> None:
+    run_up(sized(tmp_path, 3))
+    hooked.fails = {"drain train-2", "resume train-1"}
+    with pytest.raises(GpuprovError, match="train-2: a job runs"):
+        run_up(sized(tmp_path, 1))
+    cluster = sized(tmp_path, 3)
+    assert set(quarantine.held(cluster)) == {"train-1"}
+    hooked.fails, hooked.calls = set(), []
+    assert run_up(cluster).exit == Exit.OK  # the count was put back, and a verdict looked at them
+    assert hooked.calls == ["resume train-1"]
     assert quarantine.held(cluster) == {}
 
 

@@ -214,6 +214,7 @@ def test_node_numbers_stay_when_groups_grow_shrink_and_come(tmp_path: Path) -> N
     network.node_numbers(tmp_path, ["a-0", "b-0", "c-0"])
     again = network.node_numbers(tmp_path, ["a-0", "b-0", "c-0", "d-0"])
     assert again["d-0"] not in grown.values()
+    assert network.node_numbers(tmp_path, grown) == grown, "they may still have their machines"
     (tmp_path / network.NUMBERS).write_text("{half")
     assert len(set(network.node_numbers(tmp_path, ["a-0", "b-0"]).values())) == 2
 
@@ -221,6 +222,8 @@ def test_node_numbers_stay_when_groups_grow_shrink_and_come(tmp_path: Path) -> N
 def test_more_nodes_than_there_are_numbers_is_refused(tmp_path: Path) -> None:
     full = network.node_numbers(tmp_path, [f"n-{i}" for i in range(250)])
     assert sorted(full.values()) == list(range(4, 254))
+    others = network.node_numbers(tmp_path, ["m-0", "m-1"])
+    assert sorted(others.values()) == sorted({full["n-0"], full["n-1"]})
     with pytest.raises(GpuprovError, match="251 nodes are too many"):
         network.node_numbers(tmp_path, [f"n-{i}" for i in range(251)])
 

@@ -1,0 +1,337 @@
+"""Healthy machines stay in service and on their release, and every machine that exists is named, whatever was lost,
+killed, refused or edited. One fleet, in the order of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import inside
+from tests.support.rehearsal import DEADLINE_S, Done, Rehearsal, wrongs
+from tests.support.run_processes import has_processes, keeper_of, left_over, until
+
+pytestmark = pytest.mark.sandbox
+
+OLD, NEW = "580.173.02", "595.91.07"
+LOG_HOOK = 'echo "$GPUPROV_STEP $GPUPROV_ACTION $GPUPROV_NODE" >> hooks'
+DOCUMENT = {
+    "sites": {"here": {"provider": "aws", "region": "us-east-1", "zones": ["us-east-1a", "us-east-1b"]}},
+    "groups": {"train": {"machine": "g5.xlarge", "count": 1}},
+    "stack": {"driver": "580"},
+    "hooks": {"drain": f'{LOG_HOOK}; test ! -e "refuse-$GPUPROV_NODE"', "resume": LOG_HOOK},
+}
+PROBE = b"python3\0-I\0-\0"
+"""The command line of the probe on a node (verify/collect.py)."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """One g5.xlarge, up and healthy, with hooks that write down what they are called for."""
+    rehearsal = Rehearsal.of_example("aws-p4d", tmp_path_factory.mktemp("stays"))
+    rehearsal.file.write_text(yaml.safe_dump({"name": rehearsal.name, **DOCUMENT}))
+    try:
+        rehearsal.first = rehearsal.up()
+        assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
+        yield rehearsal
+    finally:
+        rehearsal.run("sandbox", "clear", rehearsal.file)
+        done = rehearsal.down()
+        assert done.status == 0, done.stderr
+        assert left_over(rehearsal) == []
+
+
+def edit(rehearsal: Rehearsal, **sections: object) -> None:
+    """Replace these sections of cluster.yaml."""
+    rehearsal.file.write_text(yaml.safe_dump({**yaml.safe_load(rehearsal.file.read_text()), **sections}))
+
+
+def resize(rehearsal: Rehearsal, count: int, group: str = "train") -> None:
+    edit(rehearsal, groups={group: {"machine": "g5.xlarge", "count": count}})
+
+
+def container_ids(rehearsal: Rehearsal) -> dict[str, str]:
+    """Node → id of its container, of all that exist."""
+    form = '{{index .Labels "gpuprov.node"}} {{.ID}}'
+    argv = ["podman", "ps", "--all", "--no-trunc", "--filter", f"label=gpuprov.cluster={rehearsal.name}"]
+    done = subprocess.run([*argv, "--format", form], capture_output=True, text=True, check=True, timeout=60)
+    pairs = (line.partition(" ") for line in done.stdout.splitlines())
+    return {node: container for node, _, container in pairs if node}
+
+
+def ensure_nodes(rehearsal: Rehearsal, count: int) -> dict[str, str]:
+    """The containers of a fleet of so many nodes; made or removed first where another test was left out."""
+    resize(rehearsal, count)
+    if len(container_ids(rehearsal)) != count:
+        done = rehearsal.up()
+        assert done.status == 0, (done.stderr, wrongs(done))
+        hook_calls(rehearsal)
+    return container_ids(rehearsal)
+
+
+def hook_calls(rehearsal: Rehearsal) -> list[str]:
+    """What the hooks were called for since the last look."""
+    log = rehearsal.file.parent / "hooks"
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return lines
+
+
+def status(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
+    document = rehearsal.run("status", rehearsal.file, "--offline", "--json").json
+    return {node["name"]: node for node in document["nodes"]}
+
+
+def stages(rehearsal: Rehearsal) -> dict[str, str]:
+    return {name: node["stage"] for name, node in status(rehearsal).items()}
+
+
+def is_quarantined(rehearsal: Rehearsal) -> bool:
+    return any(node["quarantine"] for node in status(rehearsal).values())
+
+
+@contextmanager
+def frozen_while_probed(rehearsal: Rehearsal, command: subprocess.Popen[str]) -> Iterator[None]:
+    """Wait until the probe of that command runs on train-0, and freeze the node there until the block ends."""
+    name = rehearsal.container("train-0")
+    argv = ["podman", "container", "inspect", "--format", "{{.State.Pid}}", name]
+    first = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    namespace = os.readlink(f"/proc/{first}/ns/pid")  # noqa: PTH115 - a link that leads nowhere
+    assert until(lambda: command.poll() is not None or probes(namespace)), "no probe in two minutes"
+    subprocess.run(["podman", "pause", name], capture_output=True, check=True, timeout=60)
+    try:
+        assert command.poll() is None and probes(namespace), "the probe had ended"
+        yield
+    finally:
+        subprocess.run(["podman", "unpause", name], capture_output=True, check=True, timeout=60)
+
+
+def probes(namespace: str) -> bool:
+    """Whether the probe (verify/collect.py) runs in that namespace of processes."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # gone meanwhile
+            if (entry / "cmdline").read_bytes() == PROBE and os.readlink(entry / "ns" / "pid") == namespace:  # noqa: PTH115
+                return True
+    return False
+
+
+@contextmanager
+def started(rehearsal: Rehearsal, *words: object) -> Iterator[subprocess.Popen[str]]:
+    """A command at work; it is killed where it outlives the block."""
+    process = rehearsal.start(*words)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=DEADLINE_S)
+
+
+def kill(process: subprocess.Popen[str], run: str) -> None:
+    """SIGKILL to a command at work; no process of that run is left afterwards."""
+    assert process.poll() is None and has_processes(run)
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    assert until(lambda: not has_processes(run))
+
+
+@contextmanager
+def running_exec(rehearsal: Rehearsal) -> Iterator[Callable[[], None]]:
+    """A `gpuprov exec` whose command runs on train-0; gives what kills it."""
+    name = rehearsal.container("train-0")
+    with started(rehearsal, "exec", rehearsal.file, "sleep 1234") as process:
+        run = keeper_of(process)
+        assert until(lambda: inside.run(name, "pgrep", "-f", "-x", "sleep 1234").returncode == 0)
+        yield lambda: kill(process, run)
+
+
+@contextmanager
+def no_capacity(rehearsal: Rehearsal) -> Iterator[None]:
+    """No zone has machines."""
+    assert rehearsal.run("sandbox", "fault", rehearsal.file, "here", "no-capacity").status == 0
+    try:
+        yield
+    finally:
+        assert rehearsal.run("sandbox", "clear", rehearsal.file, "here").status == 0
+
+
+def test_a_killed_exec_costs_a_node_that_is_verified_nothing(fleet: Rehearsal) -> None:
+    command = ("verify", fleet.file, "--level", "standard", "--json")
+    with running_exec(fleet) as kill_exec, started(fleet, *command) as verify:
+        with frozen_while_probed(fleet, verify):
+            kill_exec()
+        stdout, stderr = verify.communicate(timeout=DEADLINE_S)
+    done = Done(verify.returncode, stdout, stderr)
+    assert done.status == 0, (stderr, wrongs(done))
+    assert [(node["name"], node["ok"]) for node in done.json["nodes"]] == [("train-0", True)]
+    assert hook_calls(fleet) == []
+    assert not is_quarantined(fleet)
+
+
+def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fleet: Rehearsal) -> None:
+    before, record = container_ids(fleet), fleet.root / "nodes.json"
+    record.write_text(record.read_text()[:20])
+    damaged = fleet.run("status", fleet.file)
+    assert damaged.status != 0
+    assert "remove it and run `gpuprov up`: Terraform knows the nodes" in damaged.stderr
+    record.unlink()
+    resize(fleet, 2)
+    with no_capacity(fleet):
+        refused = fleet.run("up", fleet.file, "--sandbox", "--yes")
+    assert refused.status == 3, refused.stderr
+    for zone in ("us-east-1a", "us-east-1b"):
+        assert f"train, on-demand in {zone}: InsufficientInstanceCapacity (shortage)" in refused.stderr
+    assert '"train-0"]: Destroying' not in refused.stderr
+    assert container_ids(fleet) == before
+    assert hook_calls(fleet) == []
+    assert stages(fleet) == {"train-0": "verified", "train-1": "not made"}
+
+
+def test_a_machine_that_vanished_is_made_again_and_its_node_put_back(fleet: Rehearsal) -> None:
+    """Beside it one more is made, which nobody had drained."""
+    resize(fleet, 2)
+    before = container_ids(fleet)
+    subprocess.run(["podman", "rm", "--force", "--volumes", "--time", "0", before["train-0"]], check=True, timeout=60)
+    done = fleet.up()
+    assert done.status == 0, (done.stderr, wrongs(done))
+    assert hook_calls(fleet) == ["drain up train-0", "resume release train-0"]
+    after = container_ids(fleet)
+    assert (after.keys(), after["train-0"] == before["train-0"]) == ({"train-0", "train-1"}, False)
+    assert not is_quarantined(fleet)
+
+
+def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: Rehearsal) -> None:
+    """The group is renamed, so that both machines end: one drain fails, and both nodes stay and work."""
+    before, refuse = ensure_nodes(fleet, 2), fleet.file.parent / "refuse-train-1"
+    resize(fleet, 2, group="other")
+    refuse.touch()
+    refused = fleet.run("up", fleet.file, "--sandbox", "--yes")
+    refuse.unlink()
+    resize(fleet, 2)
+    assert refused.status == 2, refused.stderr
+    assert "train-1: the drain command ended with status 1" in refused.stderr
+    assert "no machine was removed" in refused.stderr
+    assert container_ids(fleet) == before
+    calls = hook_calls(fleet)
+    assert sorted(calls[:2]) == ["drain up train-0", "drain up train-1"]
+    assert sorted(calls[2:]) == ["resume up train-0", "resume up train-1"]
+    assert not is_quarantined(fleet)
+
+
+@pytest.mark.slow
+def test_a_node_whose_machine_could_not_be_removed_is_put_back_with_the_count(fleet: Rehearsal) -> None:
+    before = ensure_nodes(fleet, 2)
+    resize(fleet, 1)
+    with irremovable(before["train-1"]):
+        assert fleet.run("up", fleet.file, "--sandbox", "--yes").status == 3
+    assert hook_calls(fleet) == ["drain up train-1"]
+    assert is_quarantined(fleet)
+    resize(fleet, 2)
+    done = fleet.up()
+    assert done.status == 0, (done.stderr, wrongs(done))
+    assert hook_calls(fleet) == ["resume release train-1"]
+    assert container_ids(fleet) == before
+    assert not is_quarantined(fleet)
+
+
+def test_a_machine_that_could_not_be_removed_is_named_until_it_is(fleet: Rehearsal) -> None:
+    before = ensure_nodes(fleet, 2)
+    resize(fleet, 1)
+    with irremovable(before["train-1"]):
+        failed = fleet.run("up", fleet.file, "--sandbox", "--yes")
+        assert failed.status == 3, failed.stderr
+        assert "2 machines of the cluster stand now" in failed.stderr
+        assert container_ids(fleet) == before
+        assert stages(fleet) == {"train-0": "verified", "train-1": "unwanted"}
+    done = fleet.up()
+    assert done.status == 0, (done.stderr, wrongs(done))
+    assert container_ids(fleet) == {"train-0": before["train-0"]}
+    assert list(stages(fleet)) == ["train-0"]
+    assert hook_calls(fleet) == ["drain up train-1"]
+
+
+@contextmanager
+def irremovable(container: str) -> Iterator[None]:
+    """podman removes no container whose network another one uses."""
+    form = ["podman", "container", "inspect", "--format", "{{.Image}}", container]
+    image = subprocess.run(form, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    user = ["podman", "create", "--network", f"container:{container}", image, "true"]
+    dependent = subprocess.run(user, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    try:
+        yield
+    finally:
+        subprocess.run(["podman", "rm", "--force", dependent], capture_output=True, check=True, timeout=60)
+
+
+def test_an_upgrade_that_is_taken_back_leaves_the_node_on_its_lock(fleet: Rehearsal) -> None:
+    """It is killed while it verifies, before the first drain; then cluster.yaml and the lock are put back."""
+    ensure_nodes(fleet, 1)
+    lock, text = (fleet.root / "cluster.lock").read_bytes(), fleet.file.read_text()
+    edit(fleet, stack={"driver": "595"})
+    with started(fleet, "upgrade", fleet.file, "--sandbox", "--yes") as process:
+        run = keeper_of(process)
+        with frozen_while_probed(fleet, process):
+            kill(process, run)
+    assert json.loads((fleet.root / "upgrade.json").read_text())["phase"] == "moving"
+    fleet.file.write_text(text)
+    (fleet.root / "cluster.lock").write_bytes(lock)
+    again = upgrade(fleet)
+    assert again.status == 0, again.stderr
+    assert [(node["step"], node["driver"]) for node in again.json["nodes"]] == [("unchanged", OLD)]
+    assert hook_calls(fleet) == []
+    done = fleet.up()
+    assert (done.status, done.json["waiting"], done.json["changes"]["configured"]) == (0, {}, 0), done.stderr
+    assert loaded_driver(fleet) == OLD
+
+
+@pytest.mark.slow
+def test_a_killed_exec_rolls_no_release_back(fleet: Rehearsal) -> None:
+    """It is killed while `upgrade` verifies the node before it drains it, and again while the roles run on it."""
+    ensure_nodes(fleet, 1)
+    edit(fleet, stack={"driver": "595"})
+    with started(fleet, "upgrade", fleet.file, "--sandbox", "--yes", "--json") as process:
+        with running_exec(fleet) as kill_exec, frozen_while_probed(fleet, process):
+            kill_exec()
+        assert until(lambda: process.poll() is not None or (fleet.file.parent / "hooks").exists())
+        with running_exec(fleet) as kill_exec:
+            kill_exec()
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, stderr
+    assert [(node["step"], node["driver"]) for node in json.loads(stdout)["nodes"]] == [("moved", NEW)]
+    assert hook_calls(fleet) == ["drain upgrade train-0", "resume upgrade train-0"]
+
+
+def test_machines_of_the_former_name_are_named_by_every_command(fleet: Rehearsal) -> None:
+    """`name:` is edited: nothing is removed, made or called removed until it is put back."""
+    before, text = container_ids(fleet), fleet.file.read_text()
+    names = list(stages(fleet))
+    edit(fleet, name=f"{fleet.name}x")
+    try:
+        refuse_by_name(fleet)
+    finally:
+        fleet.file.write_text(text)
+    assert container_ids(fleet) == before
+    assert list(stages(fleet)) == names
+
+
+def refuse_by_name(fleet: Rehearsal) -> None:
+    for words in (["down", "--yes"], ["down", "--yes", "--sandbox"], ["status"], ["up", "--yes", "--sandbox"]):
+        refused = fleet.run(words[0], fleet.file, *words[1:])
+        assert refused.status == 2, (words, refused.stdout)
+        assert f"put `name: {fleet.name}` back" in refused.stderr, (words, refused.stderr)
+    assert [path.name for path in (fleet.file.parent / ".gpuprov").glob("t-*")] == [fleet.root.name]
+
+
+def upgrade(rehearsal: Rehearsal) -> Done:
+    return rehearsal.run("upgrade", rehearsal.file, "--sandbox", "--yes", "--json")
+
+
+def loaded_driver(rehearsal: Rehearsal) -> str:
+    return inside.run(rehearsal.container("train-0"), "cat", "/sys/module/nvidia/version").stdout.strip()

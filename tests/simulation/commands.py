@@ -1,0 +1,59 @@
+"""gpuprov's commands as an operator types them, in one process with the world: words → the function behind them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from provisioner.cli import gc, json_output, lifecycle, quarantine, replace, spec, status, verify
+from provisioner.cli.exit import ending_of
+from provisioner.errors import Exit
+from tests.simulation.processes import Process
+
+Call = Callable[..., Any]
+CHANGES_NOTHING = ("plan", "status", "validate")
+
+COMMANDS: Mapping[str, Call] = {
+    "up": lambda file, *sites: lifecycle.up(file, yes=True, json_=True, site=list(sites) or None),
+    "down": lambda file: lifecycle.down(file, yes=True, json_=True),
+    "plan": lambda file: lifecycle.plan(file, json_=True),
+    "upgrade": lambda file, *flags: lifecycle.upgrade(
+        file, yes=True, json_=True, again="--again" in flags, rollback_all="--rollback-all" in flags
+    ),
+    "unlock": lifecycle.unlock,
+    "replace": lambda file, *names: replace.replace(
+        file,
+        [name for name in names if not name.startswith("-")],
+        even_if_healthy="--even-if-healthy" in names,
+        yes=True,
+        json_=True,
+    ),
+    "quarantine": lambda file, *names: quarantine.quarantine(file, list(names), reason="a person said so"),
+    "release": lambda file, *names: quarantine.release(file, list(names)),
+    "verify": lambda file, *level: verify.verify(file, level=level[0] if level else None, as_json=True),  # type: ignore[arg-type]
+    "status": lambda file: status.status(file, json_=True),
+    "validate": lambda file: spec.validate([file]),
+    "gc": lambda file: gc.gc(file, as_json=True),
+}
+
+
+def call(words: Sequence[str], folder: Path, process: Process) -> int:
+    """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml; as cli.main.run."""
+    json_output.begin()
+    ending = None
+    try:
+        COMMANDS[words[0]](folder / "cluster.yaml", *words[1:])
+        return int(Exit.OK)
+    except typer.Exit as stopped:
+        return int(stopped.exit_code)
+    except (Exception, KeyboardInterrupt) as error:
+        ending = ending_of(error)
+        if ending.said.startswith("gpuprov: internal error"):
+            raise
+    process.refused = True
+    print(ending.said, file=sys.stderr)
+    return ending.code

@@ -1,0 +1,130 @@
+"""What happens to the world between commands: machines, zones, files, clocks. Each is drawn by numbers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.simulation.cloud import Machine
+from tests.simulation.simulation import Simulation, drawing
+
+Pick = Callable[[int], int]
+Event = Callable[[Simulation, Pick], None]
+EVENTS: dict[str, Event] = {}
+"""Name → what happens."""
+HOUR_S = 3600.0
+
+
+def event(call: Event) -> Event:
+    EVENTS[call.__name__] = call
+    return call
+
+
+def happen(history: Simulation, name: str, picks: Sequence[int]) -> None:
+    """One of EVENTS."""
+    steps = len(history.world.script)
+    EVENTS[name](history, drawing(picks))
+    if len(history.world.script) > steps:
+        history.world.steps.append({"event": name, "picks": list(picks)})
+
+
+def _machine(history: Simulation, pick: Pick) -> Machine | None:
+    machines = history.world.cloud.running()
+    return machines[pick(len(machines))] if machines else None
+
+
+@event
+def machine_vanishes(history: Simulation, pick: Pick) -> None:
+    """The cloud takes a spot machine back."""
+    if machine := _machine(history, pick):
+        history.happens(f"{machine.id} ({machine.node}) vanishes", lambda: setattr(machine, "running", False))
+
+
+@event
+def node_sickens(history: Simulation, pick: Pick) -> None:
+    if machine := _machine(history, pick):
+        history.happens(f"{machine.id} ({machine.node}) gets a bad GPU", lambda: setattr(machine, "sick", True))
+
+
+@event
+def node_recovers(history: Simulation, pick: Pick) -> None:
+    for machine in history.world.cloud.running():
+        if machine.sick or machine.deaf:
+            history.happens(f"{machine.id} ({machine.node}) is well again", machine.recover)
+
+
+@event
+def node_goes_deaf(history: Simulation, pick: Pick) -> None:
+    if machine := _machine(history, pick):
+        history.happens(f"{machine.id} ({machine.node}) answers no ssh", lambda: setattr(machine, "deaf", True))
+
+
+@event
+def address_changes(history: Simulation, pick: Pick) -> None:
+    """A machine was stopped and started from the console."""
+    if machine := _machine(history, pick):
+        history.happens(f"{machine.id} ({machine.node}) has another address", history.world.cloud.mover(machine))
+
+
+@event
+def zone_sells_out(history: Simulation, pick: Pick) -> None:
+    zones = sorted({f"{site['region']}{letter}" for site in history.file.sites.values() for letter in "ab"})
+    zone = zones[pick(len(zones))]
+    history.happens(f"{zone} has no more machines", lambda: history.world.cloud.short.add(zone))
+
+
+@event
+def zones_sell_again(history: Simulation, pick: Pick) -> None:
+    if history.world.cloud.short:
+        history.happens("all zones have machines again", history.world.cloud.short.clear)
+
+
+@event
+def other_account(history: Simulation, pick: Pick) -> None:
+    """Of a cluster with one site: of several, each would have to be signed in to in turn."""
+    account = ("111111111111", "222222222222")[pick(2)]
+    if len(history.file.sites) == 1 and account != history.world.account:
+        history.happens(f"AWS_PROFILE is of account {account}", lambda: setattr(history.world, "account", account))
+
+
+@event
+def hours_pass(history: Simulation, pick: Pick) -> None:
+    hours = 1 + pick(48)
+    history.happens(
+        f"{hours} hours pass", lambda: setattr(history.world, "clock", history.world.clock + hours * HOUR_S)
+    )
+
+
+def _files(history: Simulation, *names: str) -> list[Path]:
+    return [run / name for run in history.run_directories() for name in names if (run / name).is_file()]
+
+
+@event
+def file_damaged(history: Simulation, pick: Pick) -> None:
+    """Half of a file is lost; of files that gpuprov can do without."""
+    if files := _files(history, "nodes.json", "state.json"):
+        file = files[pick(len(files))]
+        content = file.read_bytes()
+        history.happens(f"{file.name} is damaged", lambda: file.write_bytes(content[: len(content) // 2]))
+
+
+@event
+def file_removed(history: Simulation, pick: Pick) -> None:
+    if files := _files(history, "nodes.json", "state.json"):
+        history.remove(files[pick(len(files))])
+
+
+@event
+def folder_copied(history: Simulation, pick: Pick) -> None:
+    """A colleague gets a copy of the project folder, or restores a backup of it."""
+    runs = history.run_directories()
+    if history.operators > 1 and runs:
+        source = runs[pick(len(runs))]
+        owner = next(folder for folder in history.world.folders if folder in source.parents)
+        target = history.world.folders[1 - history.world.folders.index(owner)] / source.relative_to(owner)
+        shutil.rmtree(target, ignore_errors=True)
+        history.happens(
+            f"{source.relative_to(owner)} of {owner.name} is copied over the colleague's",
+            lambda: shutil.copytree(source, target, symlinks=True),
+        )

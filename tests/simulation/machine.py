@@ -1,0 +1,168 @@
+"""Histories, as hypothesis draws and minimises them: a rule for each thing that people, faults and the world do."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, note, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from tests.simulation import damage
+from tests.simulation.edits import EDITS
+from tests.simulation.processes import KINDS, Fault
+from tests.simulation.simulation import Simulation, Typed, remove
+
+STEPS = 12
+"""Rules in a history; its end adds some commands."""
+COMMANDS = (
+    *(("up",),) * 6, *(("verify",),) * 2, *(("upgrade",),) * 3, ("upgrade", "--again"), ("upgrade", "--rollback-all"),
+    ("replace",), ("replace",), ("replace", "--even-if-healthy"), ("quarantine",), ("release",), ("down",), ("plan",),
+    ("status",), ("unlock",), ("gc",), ("verify", "standard"),
+)  # fmt: skip
+"""What people type, by how often they do."""
+NAMES_A_NODE = ("replace", "quarantine", "release")
+LATEST_EFFECT = 60
+"""An `up` of two machines has some 90 effects, one with nothing to do 25."""
+
+fault = st.builds(Fault, at=st.integers(1, LATEST_EFFECT), kind=st.sampled_from(KINDS))
+faults = st.one_of(st.just(()), st.tuples(fault), st.tuples(fault), st.tuples(fault, fault))
+number = st.integers(0, 11)
+
+
+@dataclass
+class Totals:
+    """What all histories of a run did."""
+
+    histories: int = 0
+    steps: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    commands: Counter[str] = field(default_factory=Counter)
+    states: set[str] = field(default_factory=set)
+
+    def add(self, history: Simulation) -> None:
+        self.histories += 1
+        self.steps += history.steps
+        self.faults += history.faults
+        self.commands += history.commands
+        self.states |= history.states
+
+    def __str__(self) -> str:
+        return (
+            f"{self.histories} histories, {self.steps} steps, {sum(self.commands.values())} commands, "
+            f"{sum(self.faults.values())} faults, {len(self.states)} distinct states"
+        )
+
+
+class Lifecycle(RuleBasedStateMachine):
+    """One history. See Simulation for what is checked after every step."""
+
+    totals = Totals()
+    histories: type[Simulation] = Simulation
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="gpuprov-simulation-", dir=_memory()))
+        self.history: Simulation | None = None
+        self.broken = False
+
+    @initialize(
+        sites=st.sampled_from((1, 1, 2)), shared=st.booleans(), hooks=st.sampled_from((True, True, False)),
+        began=st.booleans(),
+    )  # fmt: skip
+    def begin(self, *, sites: int, shared: bool, hooks: bool, began: bool) -> None:
+        self.history = self.histories(self.folder, sites=sites, shared=shared, hooks=hooks)
+        if began:
+            self._run(Typed(("up",)))
+
+    @rule(
+        words=st.sampled_from(COMMANDS),
+        target_node=number,
+        operator=number,
+        faults=faults,
+        picks=st.lists(number, max_size=4),
+    )
+    def command(
+        self, words: tuple[str, ...], target_node: int, operator: int, faults: tuple[Fault, ...], picks: list[int]
+    ) -> None:
+        self._run(self._typed(words, target_node, operator, faults), picks=picks)
+
+    @rule(
+        first=st.sampled_from(COMMANDS), second=st.sampled_from(COMMANDS), nodes=st.tuples(number, number),
+        operators=st.tuples(number, number), faults=faults, picks=st.lists(number, min_size=2, max_size=40),
+    )  # fmt: skip
+    def two_commands(
+        self, first: tuple[str, ...], second: tuple[str, ...], nodes: tuple[int, int], operators: tuple[int, int],
+        faults: tuple[Fault, ...], picks: list[int],
+    ) -> None:  # fmt: skip
+        """Two commands at the same time; the faults strike the first."""
+        typed = [self._typed(first, nodes[0], operators[0], faults), self._typed(second, nodes[1], operators[1], ())]
+        self._run(*typed, picks=picks)
+
+    @rule(name=st.sampled_from(sorted(EDITS)), picks=st.lists(number, min_size=2, max_size=2))
+    def edit(self, name: str, picks: list[int]) -> None:
+        assert self.history is not None
+        self.history.edit_by(name, picks)
+
+    @rule()
+    def put_back(self) -> None:
+        assert self.history is not None
+        self.history.put_back()
+
+    @rule(name=st.sampled_from(sorted(damage.EVENTS)), picks=st.lists(number, min_size=2, max_size=2))
+    def event(self, name: str, picks: list[int]) -> None:
+        assert self.history is not None
+        damage.happen(self.history, name, picks)
+
+    def teardown(self) -> None:
+        history = self.history
+        try:
+            if history is not None and not self.broken:
+                history.finish()
+                self.totals.add(history)
+        finally:
+            if history is not None:
+                note("\n".join(history.world.script))
+            remove(self.folder)
+
+    def _typed(self, words: tuple[str, ...], node: int, operator: int, faults: tuple[Fault, ...]) -> Typed:
+        assert self.history is not None
+        nodes = self.history.file.nodes
+        names = (nodes[node % len(nodes)],) if words[0] in NAMES_A_NODE else ()
+        return Typed((*words, *names), faults, operator % self.history.operators)
+
+    def _run(self, *typed: Typed, picks: list[int] | None = None) -> None:
+        assert self.history is not None
+        try:
+            self.history.run(*typed, picks=picks or ())
+        except BaseException:
+            self.broken = True
+            raise
+
+
+def _memory() -> str | None:
+    """A folder in memory, where there is one: a history writes some hundred files."""
+    shm = Path("/dev/shm")
+    return str(shm) if shm.is_dir() else None
+
+
+def explore(
+    number: int, histories: int, *, simulation: type[Simulation] = Simulation, minimise: bool = True, steps: int = STEPS
+) -> Totals:
+    """Run that many histories, all drawn from one seed. Raises BrokenInvariant with the shortest history that breaks
+    one."""
+    totals = Totals()
+    drawn: Any = type("Lifecycle", (Lifecycle,), {"totals": totals, "histories": simulation})
+    phases = (Phase.generate, Phase.shrink) if minimise else (Phase.generate,)
+    run_state_machine_as_test(
+        seed(number)(drawn),
+        settings=settings(
+            max_examples=histories, stateful_step_count=steps, database=None, deadline=None, phases=phases,
+            suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
+        ),
+    )  # fmt: skip
+    return totals

@@ -1,0 +1,51 @@
+"""A history that is written down, done again: the steps that a broken invariant prints, as a file of the corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.simulation import damage
+from tests.simulation.processes import Fault
+from tests.simulation.simulation import Simulation, Typed
+
+CORPUS = Path(__file__).parent / "corpus"
+"""Histories that broke an invariant once. `finding`: what went wrong; `bug`: its number in a review, if it has one."""
+
+
+def replay(file: Path, root: Path, simulation: type[Simulation] = Simulation) -> Simulation:
+    """Do it all again, to its end. `root`: an empty folder. Raises BrokenInvariant."""
+    steps = yaml.safe_load(file.read_text(encoding="utf-8"))["steps"]
+    history = simulation(root, **steps[0]["start"])
+    for step in steps[1:]:
+        _do(history, step)
+    history.finish()
+    return history
+
+
+def _do(history: Simulation, step: Mapping[str, Any]) -> None:
+    picks = step.get("picks", ())
+    if "run" in step:
+        history.run(*map(_typed, step["run"]), picks=picks)
+    elif step.get("edit") == "put_back":
+        history.put_back()
+    elif "edit" in step:
+        history.edit_by(step["edit"], picks)
+    else:
+        damage.happen(history, step["event"], picks)
+
+
+def _typed(command: Mapping[str, Any]) -> Typed:
+    return Typed(
+        tuple(command["words"].split()), tuple(map(_fault, command.get("faults", ()))), command.get("operator", 0)
+    )
+
+
+def _fault(text: str) -> Fault:
+    """ "kill at 2 cloud create train-0": the second effect of that name."""
+    kind, _, place = text.partition(" at ")
+    number, _, name = place.partition(" ")
+    return Fault(int(number), kind, name)

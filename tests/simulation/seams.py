@@ -1,0 +1,595 @@
+"""Where the world is put under gpuprov's code: everything that is simulated is replaced here, and nowhere else.
+
+Real are: spec, plan, locks, lifecycle/, machines/, workspace/, state/, fleet, release, journals, quarantine, the glue
+of configure/ and verify/. Simulated are: Terraform, the cloud, ssh, what a probe brings back, the roles, the checks'
+results, hooks, the bucket. docs/simulation.md has the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import filelock
+
+from provisioner import fleet, host_keys, keeper, process, ssh
+from provisioner.cli import gc as cli_gc
+from provisioner.cli import lifecycle as cli_lifecycle
+from provisioner.cli import replace as cli_replace
+from provisioner.configure import drift, inventory, stamps
+from provisioner.configure import run as roles
+from provisioner.configure.drift import Difference
+from provisioner.configure.run import Outcome
+from provisioner.errors import Diagnostic, ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import configuring, gc, hooks, second_boot, status
+from provisioner.machines import terraform as terraform_machines
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.preflight import Finding
+from provisioner.process import Ended
+from provisioner.providers import base as providers
+from provisioner.providers.aws import errors as aws_errors
+from provisioner.providers.base import Module, Place, Provider, ProviderBlock, Standing
+from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.cloud_errors import CloudError
+from provisioner.providers.orphans import Found, Thing
+from provisioner.providers.removal import Order, Removal, forgotten
+from provisioner.stack import still_there
+from provisioner.stack.models import BaseImage
+from provisioner.state import lease, shared_files
+from provisioner.verify import collect as collecting
+from provisioner.verify import report as reports
+from provisioner.verify import run as verifying
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.results import CheckResult, NodeReport, Report
+from provisioner.verify.run import Subject
+from provisioner.workspace import binary, render
+from provisioner.workspace import terraform as workspace
+from tests.simulation.cloud import Machine
+from tests.simulation.processes import Inline
+from tests.simulation.terraform_program import Failed, Terraform, diagnostic
+from tests.simulation.world import Remote, World
+
+GOOD = CheckResult("gpu.count", "fatal", "pass", "none")
+WORKS = CheckResult("load.completes", "fatal", "pass", "none")
+NOT_ASKED = CheckResult("load.completes", "fatal", "skip", "none", message="needs level standard")
+BAD = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 GPUs instead of 8")
+
+
+class SimulatedModule(Module):
+    """terraform/aws as terraform_program.py understands it."""
+
+    folder = "aws"
+
+    def __init__(self, world: World, place: Place) -> None:
+        self.world, self.place = world, place
+
+    def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:
+        return {"aws": ProviderBlock("hashicorp/aws", ">= 5", {"region": _region(self.place)})}
+
+    def inputs(self, plan: Plan) -> dict[str, Any]:
+        choices = Choices.read(self.place.workspace)
+        return {"groups": {g.name: self._group(g, choices) for g in plan.groups if g.site == self.place.site}}
+
+    def _group(self, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
+        way = choices.now(group, _zones(self.place))
+        return {"zone": way.zone, "kind": way.kind, "without": choices.without.get(group.name, [])}
+
+    def address(self, node: str) -> str:
+        return f'module.site.aws_instance.node["{node}"]'
+
+    def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        from tests.simulation.terraform_program import described
+
+        return described(attributes)
+
+    def standing(self) -> list[Standing]:
+        def refused() -> ProviderError:
+            return ProviderError("which machines stand: RequestLimitExceeded", where=f"site {self.place.site}")
+
+        region, account = _region(self.place), self.world.process.account
+        names = (self.place.cluster, self.place.site, region, account)
+        rows = self.world.processes.effect("cloud", "list machines", self.world.cloud.running, refusal=refused)
+        return [
+            Standing(one.node, one.id, bool(self.place.identity) and one.identity == self.place.identity)
+            for one in rows
+            if (one.cluster, one.site, one.region, one.account) == names
+        ]
+
+
+class SimulatedCapacity:
+    """Zones by name; errors are classified by the real rows of AWS."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.region = place, _region(place)
+
+    def zones(self, plan: Plan) -> Sequence[str]:
+        return _zones(self.place)
+
+    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
+        return aws_errors.read(found, self.region, group, way)
+
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        return []
+
+    def ends(self, plan: Plan) -> dict[str, Any]:
+        return {}
+
+
+class SimulatedRemoval(Removal):
+    """What is left, by tag."""
+
+    order = Order(machines=("machine",), linger=(), then=(), network=("network",))
+
+    def __init__(self, world: World, region: str) -> None:
+        super().__init__(region, wait_s=0.0, pause_s=0.0)
+        self.world, self.region = world, region
+
+    def _here(self) -> list[Machine]:
+        running = self.world.cloud.running() + self.world.cloud.running("network")
+        return [one for one in running if (one.region, one.account) == (self.region, self.world.process.account)]
+
+    def find(self) -> Found:
+        def refused() -> ProviderError:
+            return ProviderError("RequestLimitExceeded", where=self.region)
+
+        rows = self.world.processes.effect("cloud", "list by tag", self._here, refusal=refused)
+        return Found(
+            tuple(Thing(one.kind, one.id, one.cluster, one.site, self.region, identity=one.identity) for one in rows)
+        )
+
+    def delete(self, thing: Thing) -> None:
+        machine = self.world.cloud.machines[thing.id]
+
+        def action() -> None:
+            self.world.removing(machine)
+            machine.running = False
+
+        self.world.processes.effect("cloud", f"remove {machine.node or 'network'}", action)
+
+    def standing(self, kind: str) -> set[str]:
+        return {one.id for one in self._here() if one.kind == kind}
+
+    def busy(self, trouble: Any) -> bool:
+        return False
+
+    def protected(self, trouble: Any) -> bool:
+        return False
+
+
+def _region(place: Place) -> str:
+    return str(place.settings.region)  # type: ignore[attr-defined]
+
+
+def _zones(place: Place) -> list[str]:
+    region = _region(place)
+    return list(getattr(place.settings, "zones", ()) or (f"{region}a", f"{region}b"))
+
+
+def provider_class(world: World, provider: str) -> type[Provider]:
+    """A provider of that name whose machines are the world's."""
+
+    class Simulated(Provider):
+        name = provider
+
+        def __init__(self, place: Place) -> None:
+            super().__init__(place)
+            self.module = SimulatedModule(world, place)
+            self.capacity = SimulatedCapacity(place)
+
+        @classmethod
+        def orphans(cls, region: str) -> Any:
+            return SimulatedRemoval(world, region)
+
+        def who(self) -> Finding:
+            account = world.process.account
+            return Finding("ok", "credentials", f"{provider} account {account}", account=account)
+
+        def base_image(self, system: str) -> BaseImage:
+            return BaseImage(id="ami-1", why="")
+
+        def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+            return [self.who()]
+
+        def clean(self, events: Any) -> list[str]:
+            return forgotten(self.place, SimulatedRemoval(world, _region(self.place)), events)
+
+    return Simulated
+
+
+class Seams:
+    """The replacements, for one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    # Terraform
+
+    def follow(
+        self, argv: Sequence[str], read: Callable[[str], None], *, cwd: Path, grace_s: float,
+        stopping: Callable[[], None], env: Any = None, given: str | None = None,
+    ) -> Ended:  # fmt: skip
+        del grace_s, env, given
+        world, mine = self.world, self.world.process
+        if argv[1] in ("apply", "destroy", "import"):
+            mine.changes, mine.applied = mine.changes + 1, True
+        if mine.lost_lease is not None:
+            raise mine.lost_lease
+        world.processes.effect("process", f"terraform {' '.join(argv[1:2])}", lambda: None)
+        status, place = 0, (cwd.parent.parent.name, cwd.name)
+        if argv[1] in ("apply", "destroy"):
+            other = world.applying.get(place)
+            if other is not None and other is not mine and not other.dead and not other.ended:
+                world.broken(f"Terraform changes {' '.join(place)} for two commands at once: `{other.command}` too")
+            world.applying[place] = mine
+        try:
+            for line in self._terraform(cwd).run(argv[1:]):
+                read(line)
+        except Failed as failure:
+            status = 1
+            for summary, address in failure.said:
+                read(json.dumps(diagnostic(summary, address)))
+        except KeyboardInterrupt:
+            stopping()
+            raise
+        finally:
+            if world.applying.get(place) is mine:
+                del world.applying[place]
+        try:
+            world.processes.stopped(mine)
+        except KeyboardInterrupt:
+            stopping()
+            raise
+        return Ended(status, ())
+
+    def ask(self, argv: Sequence[str], *, cwd: Path, **_: Any) -> Any:
+        """subprocess.run of a Terraform command that reads the state."""
+        self.world.processes.effect("process", f"terraform {' '.join(argv[1:3])}", lambda: None)
+        try:
+            lines = list(self._terraform(cwd).run(argv[1:]))
+        except Failed as failure:
+            return SimpleNamespace(returncode=1, stdout="", stderr="\n".join(f"Error: {s}" for s, _ in failure.said))
+        return SimpleNamespace(returncode=0, stdout="\n".join(lines), stderr="")
+
+    def _terraform(self, folder: Path) -> Terraform:
+        world = self.world
+        return Terraform(
+            folder, world.cloud, world.processes, world.bucket, world.process.account, self.write_file, world.removing
+        )  # fmt: skip
+
+    def write_file(self, path: Path, text: str) -> None:
+        """A file that Terraform writes."""
+        self.world.processes.effect("write", path.name, lambda: path.write_text(text, encoding="utf-8"), finishes=True)
+
+    # the disk
+
+    def fsync(self, descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        self.world.processes.effect("write", name.lstrip(".").rpartition(".")[0] or name, lambda: None)
+
+    def lock(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """FileLock.acquire that lets the holder run where it would wait."""
+
+        def acquire(lock: Any, timeout: float | None = None, *arguments: Any, **named: Any) -> Any:
+            limit = lock.timeout if timeout is None else timeout
+            while True:
+                try:
+                    taken = original(lock, 0, *arguments, **named)
+                    self.world.process.locks.append(lock)
+                    return taken
+                except filelock.Timeout:
+                    if limit == 0 or not self.world.processes.others():
+                        raise
+                    self.world.processes.switch(away=True)
+
+        return acquire
+
+    # nodes
+
+    def scan(self, address: str, port: int = 22) -> str:
+        machine = self.world.cloud.at(address)
+        return machine.key if machine and not machine.deaf else ""
+
+    def wait_for_port(self, address: str, patience: Any, port: int = 22) -> str | None:
+        def refused() -> ProviderError:
+            return ProviderError("no route to host", where=address)
+
+        try:
+            self.world.processes.effect("node", f"wait for {address}", lambda: None, refusal=refused)
+        except ProviderError as error:
+            return error.message
+        machine = self.world.cloud.at(address)
+        return None if machine and not machine.deaf else "timed out"
+
+    def machine_of(self, folder: Path, node: Node) -> Machine | None:
+        """The machine that ssh reaches under a node's name: the one at its address, if it shows the pinned key."""
+        machine = self.world.cloud.at(node.address)
+        try:
+            pins = json.loads((folder / "ssh" / "pins.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        pinned = pins.get(node.name, ("", ""))[1]
+        return machine if machine and not machine.deaf and machine.key == pinned else None
+
+    def collect(
+        self, targets: Mapping[str, Sequence[str]], request: Any, *, deadline_s: float | None = None,
+        parallel: int = 64, events: Any = None, stage: str = "verify",
+    ) -> dict[str, Bundle]:  # fmt: skip
+        del request, deadline_s, parallel, events, stage
+        return {name: self._probed(name, argv) for name, argv in targets.items()}
+
+    def _probed(self, name: str, argv: Sequence[str]) -> Bundle:
+        machine, error = self._reached(name, argv)
+        if machine is None:
+            return Bundle({}, error=error)
+        return Bundle({"simulated": Output(json.dumps({"id": machine.id, "driver": machine.installed}))})
+
+    def _reached(self, name: str, argv: Sequence[str]) -> tuple[Machine | None, str]:
+        """The machine that answers; else why none does."""
+        run = Path(argv[argv.index("-F") + 1]).parent.parent
+        nodes = {node.name: node for node in fleet.parse(json.loads((run / "nodes.json").read_text(encoding="utf-8")))}
+        process, sockets = self.world.process, self.sockets(run)
+        process.connections.add(sockets)
+        cut = ProviderError("no answer from the probe (exit status 255)", where=name)
+        try:
+            self.world.processes.effect("node", f"probe {name}", lambda: None, refusal=lambda: cut)
+        except ProviderError as error:
+            return None, error.message
+        if sockets not in process.connections:
+            machine = self.machine_of(run, nodes[name])
+            if machine is not None and not machine.sick:
+                self.world.broken(f"the connection to {name} was cut by another command")
+            return None, cut.message
+        machine = self.machine_of(run, nodes[name]) if name in nodes else None
+        return (machine, "") if machine else (None, "ssh: connect to host: Connection timed out")
+
+    def sockets(self, run: Path) -> Path:
+        """The folder of the shared connections that a command in this run directory uses."""
+        return run / "sockets"
+
+    def close_shared(self, folder: str) -> None:
+        """The connections with sockets in a folder end: in one of a run's own that run's alone, else everybody's."""
+        if ssh.RUN_NAME.fullmatch(Path(folder).name):
+            return
+        for other in self.world.processes.others():
+            other.connections.clear()
+
+    # configuring
+
+    @staticmethod
+    def desired(nodes: Sequence[Node], releases: Mapping[str, Any], *_: Any) -> dict[str, str]:
+        return {node.name: str(releases[node.name].stack(node.group).driver) for node in nodes}
+
+    @staticmethod
+    def differences(bundle: Bundle, driver: str) -> tuple[Difference, ...]:
+        if bundle.error:
+            return (Difference("unknown", "node", None, None, f"could not be probed: {bundle.error}"),)
+        present = json.loads(bundle.files["simulated"].text)["driver"]
+        return () if present == driver else (Difference("package", "driver", driver, present, f"driver {present}"),)
+
+    def write_inventory(self, paths: Any, nodes: Sequence[Node], plan: Plan, *_: Any) -> Path:
+        from provisioner.paths import write_whole
+
+        document = {"all": {"vars": {}}, "drivers": {node.name: plan.group(node.group).stack.driver for node in nodes}}
+        write_whole(paths.inventory, json.dumps(document))
+        return Path(paths.inventory)
+
+    def configure(
+        self, paths: Any, nodes: Sequence[Node], inventory: Path, *_: Any
+    ) -> dict[str, Outcome]:  # fmt: skip
+        drivers = json.loads(inventory.read_text(encoding="utf-8"))["drivers"]
+        outcomes = {}
+        for node in nodes:
+            machine = self.machine_of(paths.root, node)
+            outcomes[node.name] = Outcome(ok=1, changed=1)
+            failed = ProviderError("base: connection lost")
+
+            def install(machine: Machine | None = machine, node: Node = node) -> None:
+                assert machine is not None
+                if machine.in_use and drivers[node.name] != machine.installed:
+                    self._moved(node, machine)
+                    self.world.changing(machine)
+                machine.installed = drivers[node.name]
+
+            try:
+                if machine is None:
+                    raise ProviderError("base: no route to host")
+                self.world.process.changes += 1
+                self.world.processes.effect("node", f"configure {node.name}", install, refusal=partial(_same, failed))
+            except ProviderError as error:
+                outcomes[node.name] = Outcome(failed=[error.message])
+        return outcomes
+
+    def _moved(self, node: Node, machine: Machine) -> None:
+        """A machine in use gets another driver: somebody was asked, and it is out of service where there are hooks."""
+        asked = any("→" in text or node.name in text for text in self.world.process.questions)
+        if not asked and machine.id not in self.world.process.condemned:
+            self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
+
+    # verifying
+
+    def verify(
+        self, subjects: Sequence[Subject], *, checks: Any, events: Any, workdir: Any = None, beside: Any = None
+    ) -> Report:
+        del checks, events, workdir, beside
+        return Report(tuple(self._judged(subject) for subject in subjects), {}, 0.0)
+
+    def _judged(self, subject: Subject) -> NodeReport:
+        argv, bundle = subject.way, None
+        if isinstance(subject.source, Bundle):
+            bundle = subject.source
+        machine, error = None, ""
+        if bundle is not None:
+            error = bundle.error
+            if not error:
+                machine = self.world.cloud.machines[json.loads(bundle.files["simulated"].text)["id"]]
+        elif argv is not None:
+            machine, error = self._reached(subject.name, argv)
+        head = (subject.name, subject.group, subject.site, subject.machine, False)
+        if machine is None:
+            run = Path(argv[argv.index("-F") + 1]).parent.parent if argv else None
+            rows = json.loads((run / "nodes.json").read_text(encoding="utf-8")) if run else []
+            self.world.process.condemned |= {row["id"] for row in rows if row["name"] == subject.name}
+            return NodeReport(*head, (), error=error or "no answer")
+        right = machine.installed == subject.expected.driver
+        healthy = right and not machine.sick
+        self.world.judged(machine, healthy=healthy, reachable=machine.running)
+        work = WORKS if subject.expected.level != "quick" else NOT_ASKED
+        return NodeReport(*head, (GOOD, work) if healthy else (BAD,))
+
+    def write_report(self, report: Report, directory: Path, *, title: str, previous: Any = None) -> Path:
+        from provisioner.paths import private_dir, write_whole
+
+        del previous
+        page = private_dir(directory) / "report.html"
+        write_whole(page, f"{shared_files.page_head()}{title}: {len(report.nodes)} nodes\n")
+        return page
+
+    # people and schedulers
+
+    def confirmed(self, question: str, **_: Any) -> bool:
+        self.world.process.questions.append(question)
+        return True
+
+    def hook(
+        self, step: str, command: str | None, nodes: Sequence[Node], *, action: str, reasons: Mapping[str, str],
+        cluster: str, folder: Path, deadline_s: float, events: Any,
+    ) -> dict[str, str]:  # fmt: skip
+        del reasons, cluster, folder, deadline_s, events, action
+        if command is None:
+            return {}
+        bad = {}
+        for node in nodes:
+            failed = ProviderError(f"the {step} command ended with status 1")
+
+            def work(node: Node = node) -> None:
+                self.world.process.changes += 1
+                self.world.hook(step, node.name, node.id)
+
+            try:
+                self.world.processes.effect(
+                    "hook", f"{step} {node.name}", work, refusal=partial(_same, failed), lost=partial(_same, failed)
+                )
+            except ProviderError as error:
+                bad[node.name] = error.message
+        return bad
+
+    def side_by_side(self, calls: Sequence[Callable[[], Any]], *, grace_s: float) -> list[Any]:
+        return [call() for call in calls]
+
+
+def _same(error: ProviderError) -> ProviderError:
+    return error
+
+
+class LeaseThread:
+    """In place of threading.Thread in state/lease.py: the world renews the lease as its clock goes on."""
+
+    world: World
+
+    def __init__(self, target: Callable[[], None], **_: Any) -> None:
+        self.lease = target.__self__  # type: ignore[attr-defined]
+        self.beats = target.__name__ == "_beat"
+
+    def start(self) -> None:
+        if self.beats:
+            self.world.process.leases.append([self.lease, self.world.clock])
+
+    def join(self) -> None:
+        process = self.world.process
+        process.leases = [row for row in process.leases if row[0] is not self.lease]
+
+
+class Printed(io.TextIOBase):
+    """Standard output or error: what the command at work prints goes to its own record."""
+
+    def __init__(self, world: World, *, errors: bool) -> None:
+        self.world, self.is_error = world, errors
+
+    def write(self, text: str) -> int:
+        process = self.world.process
+        (process.errors if self.is_error else process.output).append(
+            text if isinstance(text, str) else bytes(text).decode()
+        )
+        return len(text)
+
+    def isatty(self) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def installed(world: World) -> Iterator[None]:
+    """gpuprov's code runs in this world until the block ends."""
+    seams = Seams(world)
+    classes = {name: provider_class(world, name) for name in ("aws", "azure")}
+    real_find, real_unlink, real_rmtree = providers.find, os.unlink, shutil.rmtree
+
+    def find(name: str) -> Any:
+        return classes.get(name) or real_find(name)
+
+    def token_hex(size: int = 16) -> str:
+        return f"{next(world.tokens):0{2 * size}x}"
+
+    def unlink(path: Any, *, dir_fd: int | None = None) -> None:
+        if dir_fd is None and str(path).startswith(str(world.root)) and world.process is not world.processes.outside:
+            world.processes.effect("remove", Path(path).name, lambda: real_unlink(path))
+        else:
+            real_unlink(path, dir_fd=dir_fd)
+
+    def rmtree(path: Any, *arguments: Any, **named: Any) -> None:
+        if str(path).startswith(str(world.root)) and world.process is not world.processes.outside:
+            world.processes.effect("remove", Path(path).name, lambda: real_rmtree(path, *arguments, **named))
+        else:
+            real_rmtree(path, *arguments, **named)
+
+    threads = type("Threads", (LeaseThread,), {"world": world})
+    shim = SimpleNamespace(run=seams.ask, TimeoutExpired=TimeoutError)
+    later = SimpleNamespace(
+        sleep=lambda seconds: setattr(world, "clock", world.clock + seconds), time=lambda: world.clock
+    )
+    replacements: list[tuple[Any, str, Any]] = [
+        (process, "follow", seams.follow), (process, "side_by_side", seams.side_by_side),
+        (workspace, "subprocess", shim), (terraform_machines, "time", later),
+        (os, "fsync", seams.fsync), (os, "unlink", unlink), (shutil, "rmtree", rmtree),
+        (filelock.BaseFileLock, "acquire", seams.lock(filelock.BaseFileLock.acquire)),
+        (host_keys, "scan", seams.scan), (fleet, "_wait_for_port", seams.wait_for_port),
+        (ssh, "disconnect", lambda *_: None), (ssh, "run_config", lambda paths: paths.ssh / "config"),
+        (keeper, "close_shared", seams.close_shared),
+        (fleet, "ThreadPoolExecutor", Inline), (status, "ThreadPoolExecutor", Inline),
+        (second_boot, "ThreadPoolExecutor", Inline),
+        (collecting, "collect", seams.collect), (verifying, "verify", seams.verify),
+        (reports, "write", seams.write_report),
+        (configuring, "wanted", seams.desired), (drift, "differences", seams.differences),
+        (stamps, "desired", lambda *_: {"base": None}), (inventory, "write", seams.write_inventory),
+        (roles, "configure", seams.configure), (hooks, "run", seams.hook),
+        (cli_lifecycle, "confirmed", seams.confirmed), (cli_replace, "confirmed", seams.confirmed),
+        (cli_gc, "confirmed", seams.confirmed),
+        (providers, "find", find), (still_there, "look", lambda *_: []),
+        (binary, "find", lambda *_, **__: binary.Binary(("terraform",), "simulated")),
+        (render, "_copy_module", lambda *_: False),
+        (shared_files, "remote_of", lambda spec: Remote(world, spec.name)),
+        (gc, "remote_of", lambda spec: Remote(world, spec.name)),
+        (lease, "threading", SimpleNamespace(Thread=threads, Event=threading.Event, Lock=threading.Lock)),
+        (lease, "monotonic", lambda: world.clock),
+        (process, "stop_followed", lambda error: setattr(world.process, "lost_lease", error)),
+        (process, "allow_followed", lambda _: setattr(world.process, "lost_lease", None)),
+        (sys, "stdout", Printed(world, errors=False)), (sys, "stderr", Printed(world, errors=True)),
+    ]  # fmt: skip
+    import secrets
+
+    replacements.append((secrets, "token_hex", token_hex))
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in replacements:
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield

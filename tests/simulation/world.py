@@ -1,0 +1,197 @@
+"""Everything that is not gpuprov: the cloud, the nodes, the scheduler that hooks talk to, the bucket that operators
+share, the disks; and what must hold of it, whatever happens (`violations`)."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provisioner.errors import ProviderError
+from provisioner.providers.state import Blob, Conflict
+from provisioner.state.lease import BEAT_S
+from tests.simulation.cloud import Cloud, Machine
+from tests.simulation.processes import Process, Processes
+from tests.simulation.terraform_program import Failed, StateStore
+
+ACCOUNT = "111111111111"
+EFFECT_S = 3.0
+"""Seconds that an effect takes."""
+
+
+@dataclass
+class Bucket(StateStore):
+    """A place with conditional writes, as S3 is: name → content, tag, and when it was written."""
+
+    world: World
+    blobs: dict[str, tuple[bytes, str, float]] = field(default_factory=dict)
+    _tags: itertools.count[int] = field(default_factory=itertools.count)
+
+    def put(self, name: str, content: bytes, before: str | None, *, always: bool = False) -> str:
+        present = self.blobs.get(name)
+        if not always and (present[1] if present else None) != before:
+            raise Conflict(name)
+        tag = f"tag-{next(self._tags)}"
+        self.blobs[name] = (content, tag, self.world.clock)
+        return tag
+
+    def read(self, key: str) -> str | None:
+        found = self.blobs.get(f"terraform/{key}")
+        return found[0].decode() if found else None
+
+    def write(self, key: str, text: str) -> None:
+        failed = Failed(("Failed to upload state: RequestTimeout", ""))
+        self.world.processes.effect(
+            "store", f"state {key}", lambda: self.put(f"terraform/{key}", text.encode(), None, always=True),
+            refusal=lambda: failed, lost=lambda: failed, finishes=True,
+        )  # fmt: skip
+
+
+class Remote:
+    """providers/state.py's contract over the bucket."""
+
+    def __init__(self, world: World, cluster: str) -> None:
+        self.world, self.cluster = world, cluster
+        self.where, self.there = f"s3://simulated/{cluster}", True
+
+    def terraform(self, site: str) -> tuple[str, dict[str, object]]:
+        return "s3", {"bucket": "simulated", "key": f"{self.cluster}/{site}", "use_lockfile": True}
+
+    def prepare(self, *, make: bool = True) -> list[object]:
+        return []
+
+    def _error(self) -> ProviderError:
+        return ProviderError("connection reset", where=self.where, hint="run it again")
+
+    def read(self, name: str, known: str | None = None) -> Blob | None:
+        present = self.world.processes.effect(
+            "store", f"read {name}", lambda: self.world.bucket.blobs.get(f"{self.cluster}/{name}"), refusal=self._error
+        )
+        if present is None:
+            return None
+        content, tag, written = present
+        return Blob(b"" if tag == known else content, tag, self.world.clock - written)
+
+    def write(self, name: str, content: bytes, before: str | None) -> str:
+        """Of a lost answer the caller sees either the error, or, where the SDK has repeated the call by itself, that
+        somebody else wrote meanwhile."""
+        lost: list[BaseException] = [self._error(), Conflict(name)]
+        return self.world.processes.effect(
+            "store", f"write {name}", lambda: self.world.bucket.put(f"{self.cluster}/{name}", content, before),
+            refusal=self._error, lost=lambda: lost[len(self.world.bucket.blobs) % 2],
+        )  # fmt: skip
+
+    def remove(self, name: str, before: str | None = None) -> None:
+        def action() -> None:
+            present = self.world.bucket.blobs.get(f"{self.cluster}/{name}")
+            if before is not None and (present is None or present[1] != before):
+                raise Conflict(name)
+            self.world.bucket.blobs.pop(f"{self.cluster}/{name}", None)
+
+        self.world.processes.effect("store", f"remove {name}", action, refusal=self._error, lost=self._error)
+
+    def names(self) -> list[str]:
+        head = f"{self.cluster}/"
+        listed = self.world.bucket.blobs
+        own = [name.removeprefix(head) for name in listed if name.startswith(head)]
+        states = [name for name in listed if name.startswith(f"terraform/{head}")]
+        return own + [f"terraform/{name.removeprefix(f'terraform/{head}')}" for name in states]
+
+
+@dataclass
+class World:
+    """`folders`: each operator's project folder. `drained`: node → id of the machine that a drain command named.
+    `violations`: invariants that were broken, in words."""
+
+    root: Path
+    processes: Processes = field(default_factory=Processes)
+    cloud: Cloud = field(default_factory=Cloud)
+    drained: dict[str, str] = field(default_factory=dict)
+    clock: float = 0.0
+    hooks: bool = True
+    """Whether cluster.yaml has hooks now."""
+    violations: list[str] = field(default_factory=list)
+    script: list[str] = field(default_factory=list)
+    """What happened, for people."""
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """What happened, to be done again (replay.py)."""
+    folders: list[Path] = field(default_factory=list)
+    bucket: Bucket = field(init=False)
+    account: str = ACCOUNT
+    tokens: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Of which random names are made, so that one history gives one run."""
+    applying: dict[tuple[str, str], Process] = field(default_factory=dict)
+    """Cluster and site → the command whose Terraform changes it now."""
+
+    def __post_init__(self) -> None:
+        self.bucket = Bucket(self)
+        self.processes.beat = self.beat
+
+    def beat(self, process: Process) -> None:
+        """Time goes by; a lease is renewed when it is time for that."""
+        self.clock += EFFECT_S
+        for row in process.leases:
+            lease, last = row
+            if self.clock - last >= BEAT_S:
+                row[1] = float("inf")  # not while it is renewed
+                try:
+                    lease._renew()
+                    lease._check()
+                finally:
+                    row[1] = self.clock
+
+    @property
+    def process(self) -> Process:
+        return self.processes.current
+
+    def broken(self, sentence: str) -> None:
+        self.violations.append(f"{sentence} (by `{self.process.command}`)")
+
+    def named(self, node: str, process: Process) -> bool:
+        """Whether the command line or a question that was answered with yes names the node."""
+        asked = [process.command, *process.questions]
+        return any(re.search(rf"(?<![\w-]){re.escape(node)}(?![\w-])", text) for text in asked)
+
+    def removing(self, machine: Machine) -> None:
+        """A machine is about to be removed."""
+        command = self.process.command.partition(" ")[0]
+        if self.process is self.processes.outside:
+            return
+        if machine.in_use and command not in ("down", "gc"):
+            self._refuse_in_service(machine, "destroyed")
+        if machine.kind == "machine" and machine.in_use and not self.named(machine.node, self.process):
+            self.broken(f"{machine.id} ({machine.node}), which was proven, is destroyed and no question named it")
+
+    def changing(self, machine: Machine) -> None:
+        """A machine that was proven is about to get another driver."""
+        if self.process.command.startswith("upgrade"):
+            self._refuse_in_service(machine, "changed")
+
+    def _refuse_in_service(self, machine: Machine, change: str) -> None:
+        if self.hooks and self.drained.get(machine.node) != machine.id:
+            self.broken(f"{machine.id} ({machine.node}), which was proven, is {change} and was not drained before")
+
+    def hook(self, step: str, node: str, machine: str) -> None:
+        """A hook has worked on a node."""
+        if step == "drain":
+            known = self.cloud.machines.get(machine)
+            condemned = machine in self.process.condemned
+            if known and known.in_use and known.running and not known.sick and not condemned:
+                asked = self.named(node, self.process) or any("→" in text for text in self.process.questions)
+                if not asked:
+                    self.broken(f"{node} is healthy and is drained, and no question named it")
+            self.drained[node] = machine
+        else:
+            self.drained.pop(node, None)
+
+    def judged(self, machine: Machine, *, healthy: bool, reachable: bool) -> None:
+        """A verdict on a machine."""
+        if healthy:
+            if machine.sick or not reachable:
+                self.broken(f"{machine.id} ({machine.node}) is called healthy and is not")
+            machine.proven.add(machine.installed)
+        else:
+            self.process.condemned.add(machine.id)

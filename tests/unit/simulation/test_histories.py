@@ -1,0 +1,28 @@
+"""The lifecycle's simulation: histories that broke an invariant once, and new ones drawn from fixed seeds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.machine import explore
+from tests.simulation.replay import CORPUS, replay
+
+HISTORIES = 300
+"""Of which each part has its share; GPUPROV_TEST_HISTORIES has another number."""
+PARTS = 6
+
+
+@pytest.mark.parametrize("file", sorted(CORPUS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_history_that_broke_an_invariant_once_breaks_none(file: Path, tmp_path: Path) -> None:
+    replay(file, tmp_path)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_history_breaks_an_invariant(part: int) -> None:
+    histories = int(os.environ.get("GPUPROV_TEST_HISTORIES", HISTORIES)) // PARTS
+    totals = explore(part, histories)
+    print(totals)
+    assert totals.histories >= histories
