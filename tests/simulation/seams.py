@@ -443,7 +443,7 @@ class Seams:
             self.world.process.condemned |= {row["id"] for row in rows if row["name"] == subject.name}
             return NodeReport(*head, (), error=error or "no answer")
         right = machine.installed == subject.expected.driver
-        healthy = right and not machine.sick
+        healthy = right and not machine.sick and machine.installed not in self.world.bad_drivers
         self.world.judged(machine, healthy=healthy, reachable=machine.running)
         work = WORKS if subject.expected.level != "quick" else NOT_ASKED
         return NodeReport(*head, (GOOD, work) if healthy else (BAD,))

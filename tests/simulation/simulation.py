@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -212,7 +212,8 @@ class Simulation:
                 and process.code not in (-9, 130)
                 and not any(s.startswith(("full", "stays full")) for s in process.struck)
             ):
-                broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted()]
+                left_out = set(re.findall(r"site ([\w-]+):", "".join(process.errors)))
+                broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
         if broken:
             raise BrokenInvariant(self.world, *broken)
 
@@ -258,16 +259,18 @@ class Simulation:
             if machine and entry and entry["id"] == machine.id and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is in the ledger and was never proven"
         own = [one for one in self.run_directories() if one.name == run.name]  # of all operators
-        book, replacing, moving = (
+        book, replacing = (
             {name: row for one in own for name, row in self._rows(one / file).items()}
-            for file in ("quarantine.json", "replace.json", "upgrade.json")
+            for file in ("quarantine.json", "replace.json")
         )
         running = {one.node for one in self.world.cloud.running() if one.cluster == run.name}
+        upgrading = {
+            name for one in own for name, row in self._rows(one / "upgrade.json").items() if row["step"] not in AT_REST
+        }
         for name in self.world.drained:
-            if name in running & {node["name"] for node in nodes} and run.name == self.file.name:
-                upgrading = moving.get(name, {}).get("step", "moved") not in AT_REST
-                if not (name in book or name in replacing or upgrading):
-                    yield f"{name} is drained, and nothing that is written down puts it back"
+            exists = name in running & {node["name"] for node in nodes} and run.name == self.file.name
+            if exists and not (name in book or name in replacing or name in upgrading):
+                yield f"{name} is drained, and nothing that is written down puts it back"
 
     def _named(self, machine: Machine) -> bool:
         """Whether `up` and `down` look where it is, and know it for theirs."""
@@ -278,14 +281,14 @@ class Simulation:
                 return True
         return self.shared and f"{machine.cluster}/fleet.json.gz" in self.world.bucket.blobs
 
-    def _unlisted(self) -> Iterator[str]:
-        """Machines that a state has and nodes.json does not."""
+    def _unlisted(self, left_out: Collection[str]) -> Iterator[str]:
+        """Machines that a state has and nodes.json does not, but of sites that the command says it left out."""
         for run in self.run_directories():
             nodes = self._load(run / "nodes.json")
             if self.operators > 1 or (nodes is None and (run / "nodes.json").exists()):
                 continue
             known = {node["id"] for node in nodes or ()}
-            for site in sorted(path.name for path in run.glob("sites/*")):
+            for site in sorted({path.name for path in run.glob("sites/*")} - set(left_out)):
                 for address, (attributes, tainted) in self._state(run, site).resources.items():
                     machine = self.world.cloud.machines[attributes["id"]]
                     if address != NETWORK and not tainted and machine.running and machine.id not in known:
@@ -302,9 +305,10 @@ class Simulation:
                 yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
 
     def _forgotten(self, process: Process) -> Iterator[str]:
-        """Machines that this folder's file has made under another name, or that `down` has left."""
+        """Machines that this folder's file has made under another name, or that `down` has left. Of a shared state
+        nobody can tell whether a cluster of another name is another one."""
         made = {run.name for run in self.run_directories() if process.folder in run.parents}
-        for machine in self.world.cloud.running():
+        for machine in () if self.shared else self.world.cloud.running():
             if machine.cluster in made and (process.command == "down" or machine.cluster != self.file.name):
                 yield f"`{process.command}` ended well, and {machine.id} ({machine.node} of {machine.cluster}) runs"
 
@@ -337,6 +341,7 @@ class Simulation:
         for machine in self.world.cloud.running():
             machine.recover()
         self.world.cloud.short.clear()
+        self.world.bad_drivers.clear()
         self.world.account = ACCOUNT
         self.world.clock += 1000.0
         self._until(("up",), "the fleet does not get well")
@@ -372,6 +377,11 @@ class Simulation:
             first = {"region": REGIONS[value][0]} if key == "provider" else {}
             self.edit(f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first}))
 
+    def _group_back(self, name: str) -> None:
+        """A group as it was when cluster.yaml last had it."""
+        group = next(file.groups[name] for file in reversed(self.versions) if name in file.groups)
+        self.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
+
     def _site_back(self, site: str) -> None:
         """A site and its groups as they were when cluster.yaml last had them."""
         before = next(file for file in reversed(self.versions) if any(g["site"] == site for g in file.groups.values()))
@@ -393,6 +403,9 @@ class Simulation:
         """The command that an error names; cluster.yaml is put back where it says so."""
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
             self._set(setting[1], setting[2], re.search(r"(?:site ([\w-]+):|group ([\w-]+) is at)", text))
+            return words
+        if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-\d+", text):
+            self._group_back(lost[1])
             return words
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
             self._site_back(abandoned[1])

@@ -111,6 +111,8 @@ class World:
     cloud: Cloud = field(default_factory=Cloud)
     drained: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0
+    bad_drivers: set[str] = field(default_factory=set)
+    """Drivers with which no node is healthy."""
     hooks: bool = True
     """Whether cluster.yaml has hooks now."""
     violations: list[str] = field(default_factory=list)

@@ -42,11 +42,14 @@ class Stopped(Exception):
 
 def begin(journal: Journal, to: str, runs: Mapping[str, str], *, first: Sequence[str], batch: int) -> None:
     """Start an upgrade of the nodes `runs` (node → release that it runs). `first` are the canaries. Nodes that an
-    unfinished upgrade left out of service come before them, and are not drained again."""
+    unfinished upgrade left out of service come before them, and are not drained again, unless their draining was cut
+    off."""
     at_rest = ("waiting", "moved", "rolled-back", "left")
     out = [name for name, place in journal.nodes.items() if place.step not in at_rest and name in runs]
     turn = dict.fromkeys([*out, *first, *runs])
-    journal.nodes = {name: Place(runs[name], "drained" if name in out else "waiting") for name in turn}
+    cut_off = journal.at("draining", "leaving")
+    steps: dict[str, Step] = dict.fromkeys(out, "drained") | dict.fromkeys(cut_off, "draining")
+    journal.nodes = {name: Place(runs[name], steps.get(name, "waiting")) for name in turn}
     journal.to, journal.phase, journal.reason = to, "moving", ""
     journal.batch, journal.rollback_all = max(1, batch), False
 
