@@ -82,7 +82,9 @@ def clean(work: Build) -> list[str]:
 
 
 def cleaned(recipe: Recipe, binary: Binary, build_id: str) -> list[str]:
-    """`clean` of a build by its id; nothing where it was never begun."""
+    """`clean` of a build by its id; nothing where it was never begun, or was published: its images are the book's."""
+    if build_id in recipe.book.builds():
+        return []
     lock = lockfile.read(recipe.folder / build_id / "recipe.lock")
     return clean(Build(recipe, binary, build_id, lock)) if lock is not None else []
 

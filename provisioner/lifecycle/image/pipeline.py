@@ -208,11 +208,19 @@ def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
 
 def _published(work: Build, text: str) -> Manifest:
     """Write the manifest, last of all: a build without one never was."""
-    recipe, book = work.recipe, work.recipe.book
-    write_whole(book.build(work.id) / "manifest.json", text, mode=0o644)
-    manifest = book.manifest(work.id)
-    if book.channels().get("nightly") != work.id:
-        book.move("nightly", work.id, "built")
-    remove_tree(work.folder)
-    work.tell(f"{recipe.name} {work.id} is built and proven; channel nightly has it", "done")
+    write_whole(work.recipe.book.build(work.id) / "manifest.json", text, mode=0o644)
+    return end_published(work.recipe, work.id)
+
+
+def end_published(recipe: Recipe, build_id: str) -> Manifest:
+    """Bring a build that has its manifest to its end, also one that was killed since: channel nightly has it, unless it
+    had it before, and the folder in which it was made goes."""
+    book, folder = recipe.book, recipe.folder / build_id
+    manifest = book.manifest(build_id)
+    if not any((move.channel, move.build) == ("nightly", build_id) for move in book.history()):
+        book.move("nightly", build_id, "built")
+    if folder.exists():
+        remove_tree(folder)
+    text = f"{recipe.name} {build_id} is built and proven; channel nightly has it"
+    recipe.cluster.events("image", "done", text, data={"build": build_id})
     return manifest

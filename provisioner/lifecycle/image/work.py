@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
+ID = "%Y%m%d-%H%M%S"
+"""The id of a build, by strftime(3)."""
 BUILD, BOOT, DISK = "build", "boot", "disk"
 """The clusters of a target: the machine that it is built on, the one that proves it, the one that boots its disk."""
 
@@ -56,8 +58,25 @@ class Build:
         self.recipe.cluster.events("image", kind, text, data={"build": self.id, **data})
 
 
-def new_id() -> str:
-    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+def new_id(recipe: Recipe) -> str:
+    """When a build is begun, UTC, but later than every other build of the recipe: the greatest is the newest one, also
+    after a clock that was ahead."""
+    others = [moment for name in (*recipe.book.builds(), *begun_ids(recipe)) if (moment := _moment(name)) is not None]
+    begins = max(datetime.now(UTC), max(others) + timedelta(seconds=1)) if others else datetime.now(UTC)
+    return begins.strftime(ID)
+
+
+def _moment(name: str) -> datetime | None:
+    """When a build was begun, by its id; None for what is none."""
+    try:
+        return datetime.strptime(name, ID).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def begun_ids(recipe: Recipe) -> list[str]:
+    """Builds that have a folder in which they are, or were, made."""
+    return [file.parent.name for file in recipe.folder.glob("*/journal.json")]
 
 
 def unfinished(recipe: Recipe) -> list[str]:
