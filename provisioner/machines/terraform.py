@@ -179,8 +179,8 @@ class TerraformMachines:
                 raise ProviderError(
                     f"{machine.id} was made by a run that died, and cluster.yaml no longer has {machine.node}",
                     where=f"site {self.site}",
-                    hint=f"put the group of {machine.node} back: `gpuprov up` takes the machine in, and removes it when "
-                    "the group is removed; or remove the whole cluster with `gpuprov down`",
+                    hint=f"put the group of {machine.node} back: `gpuprov up` takes the machine in, and removes it "
+                    "when the group is removed; or remove the whole cluster with `gpuprov down`",
                 )
             if address in known:
                 raise ProviderError(
