@@ -185,10 +185,11 @@ class Cluster:
                 where=str(self.paths.run_lock),
                 hint="wait until it ends, or stop it with Ctrl-C",
             ) from None
+        held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
+        record = json.dumps(held) + "\n"
         try:
             _end_dead(holder, self.paths)
-            held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
-            write_whole(holder, json.dumps(held) + "\n")
+            write_whole(holder, record)
             run_dir = _run_dir(self.paths)
             with _recorded(self.events, run_dir):
                 how = "done"
@@ -203,7 +204,7 @@ class Cluster:
                 finally:
                     self.events("run", "log", f"gpuprov {command}: {how}", data={"ended": how})
         finally:
-            holder.unlink(missing_ok=True)
+            _remove_own(holder, record)
             lock.release()
 
     def only_looked(self) -> None:
@@ -340,7 +341,15 @@ def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
+
+
+def _remove_own(holder: Path, record: str) -> None:
+    """Remove holder.json of a run that ends. A run that has removed the run directory leaves that of the next one,
+    which may have begun since."""
+    with contextlib.suppress(FileNotFoundError):
+        if holder.read_text(encoding="utf-8", errors="replace") == record:
+            holder.unlink()
 
 
 def _run_dir(paths: ClusterPaths) -> Path:

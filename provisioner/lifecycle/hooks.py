@@ -44,10 +44,10 @@ def call(
     cluster: Cluster, step: HookStep, nodes: Sequence[Node], action: Action, reasons: Mapping[str, str]
 ) -> dict[str, str]:
     """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment. Before
-    nodes are drained, the other operators know who drains them and why: whatever happens to this run, they can go on.
-    """
+    a hook runs, the other operators know who drains the nodes and why, or that they were proven: whatever happens to
+    this run, they can go on."""
     wanted = cluster.spec.hooks
-    if step == "drain" and wanted.drain is not None and nodes:
+    if nodes and (wanted.drain if step == "drain" else wanted.resume) is not None:
         cluster.share()
     return run(
         step,

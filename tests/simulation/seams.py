@@ -413,6 +413,8 @@ class Seams:
 
     def _moved(self, node: Node, machine: Machine) -> None:
         """A machine in use gets another driver: somebody was asked, and it is out of service where there are hooks."""
+        if node.name in self.world.drained:
+            return
         asked = any("→" in text or node.name in text for text in self.world.process.questions)
         if not asked and machine.id not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -194,8 +195,8 @@ class Simulation:
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
         for run in self.run_directories():
             broken += self._files(run)
-            for row in self._rows(run / "applied.json").values():
-                self.world.cloud.machines[row["id"]].in_use = True
+        for number in self._recorded():
+            self.world.cloud.machines[number].in_use = True
         broken += [
             f"{one.id} ({one.node}) runs in {one.region} of account {one.account}, and no command names it"
             for one in self.world.cloud.running()
@@ -272,6 +273,14 @@ class Simulation:
             exists = name in running & {node["name"] for node in nodes} and run.name == self.file.name
             if exists and not (name in book or name in replacing or name in upgrading):
                 yield f"{name} is drained, and nothing that is written down puts it back"
+
+    def _recorded(self) -> set[str]:
+        """Ids of machines in the ledger: the shared one, where there is one."""
+        if not self.shared:
+            return {row["id"] for run in self.run_directories() for row in self._rows(run / "applied.json").values()}
+        blobs = [content for name, (content, _, _) in self.world.bucket.blobs.items() if name.endswith("fleet.json.gz")]
+        ledgers = [json.loads(gzip.decompress(content))["files"].get("applied.json") for content in blobs]
+        return {row["id"] for text in ledgers if text for row in json.loads(text)["nodes"].values()}
 
     def _named(self, machine: Machine) -> bool:
         """Whether `up` and `down` look where it is, and know it for theirs."""

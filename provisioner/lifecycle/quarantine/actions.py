@@ -77,14 +77,13 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
 def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Put nodes back into service, whoever put them into quarantine, also those whose machines are gone. Gives those
     that were in none, and node → why it could not be put back."""
+    entries, machines = quarantine_book.load(cluster.paths).entries, {node.name for node in cluster.nodes()}
+    nodes = [
+        fleet.departed(name, entries[name].id) if name in entries and name not in machines else cluster.node(name)
+        for name in dict.fromkeys(names)
+    ]
     with cluster.exclusively("release"):
-        book, machines = quarantine_book.load(cluster.paths), {node.name for node in cluster.nodes()}
-        nodes = [
-            fleet.departed(name, book.entries[name].id)
-            if name in book.entries and name not in machines
-            else cluster.node(name)
-            for name in dict.fromkeys(names)
-        ]
+        book = quarantine_book.load(cluster.paths)
         known = [node for node in nodes if node.name in book.entries]
         bad = resume(cluster, book, known)
     return [node.name for node in nodes if node not in known], bad
