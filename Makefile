@@ -12,7 +12,12 @@ UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: setup demo nights test test-fast test-sandbox lint bench facts lock clean doctor runtime dev terraform system-sandbox system-dev
+# Modules and folders to mutate, how many of the mutants, and which.
+ONLY ?=
+SAMPLE ?= 0
+SEED ?= 1
+
+.PHONY: setup demo nights test test-fast test-sandbox mutants lint bench facts lock clean doctor runtime dev terraform system-sandbox system-dev
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
 setup: runtime system-sandbox
@@ -41,6 +46,10 @@ test-slow: dev system-sandbox system-dev
 	$(SUDO) $(PYTEST) tests/sandbox -m slow
 	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_examples.py \
 	  tests/sandbox/test_faults.py
+
+## mutants: small changes of the code that no unit test notices (ONLY=provisioner/state SAMPLE=200 SEED=1)
+mutants: dev
+	$(BIN)/python -m scripts.mutants --sample $(SAMPLE) --seed $(SEED) $(ONLY)
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev
