@@ -32,7 +32,7 @@ STACK = planned_group("p4d.24xlarge").stack
 
 
 def node(name: str, site: str) -> Node:
-    return Node(name, name.split("-")[0], site, "p4d.24xlarge", f"i-{name}", "", "203.0.113.7", "10.0.0.7")
+    return Node(name, name.rpartition("-")[0], site, "p4d.24xlarge", f"i-{name}", "", "203.0.113.7", "10.0.0.7")
 
 
 TRAIN = [node("train-0", "virginia"), node("train-1", "virginia")]

@@ -1,4 +1,4 @@
-"""The solver on components made up: what a key that is taken away takes with it, and what a lock's versions may cost."""
+"""The solver on components made up: what a key takes with it when it is taken away, and what keeping a lock costs."""
 
 from __future__ import annotations
 
