@@ -171,9 +171,10 @@ def test_a_run_directory_keeps_its_name(tmp_path: Path) -> None:
     assert (tmp_path / lease.FOLDER).read_text() == name
 
 
-def test_a_person_without_an_account_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no such user")])
+def test_a_person_without_an_account_has_a_number(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def unknown() -> str:
-        raise KeyError("uid not found")
+        raise error
 
     monkeypatch.setattr(lease.getpass, "getuser", unknown)
     assert lease._person() == f"uid {os.getuid()}"
@@ -188,3 +189,42 @@ def test_a_holder_is_one_line(ann: Run, store: Store) -> None:
 def test_an_error_of_the_store_is_reported_in_its_own_words() -> None:
     assert lease._reason(ProviderError("no answer", where="s3", hint="later")) == "no answer"
     assert lease._reason(KeyError("ETag")) == "KeyError: 'ETag'"
+
+
+def test_a_lease_is_taken_by_a_single_write(ann: Run, store: Store) -> None:
+    with ann.held():
+        assert store.blobs[HOLDER][1] == "tag-0"
+
+
+def test_a_run_that_takes_the_lease_of_a_dead_one_first_is_another_run(ann: Run, store: Store) -> None:
+    root = private_dir(ann.paths.root)
+    store.blobs[HOLDER] = json.dumps(asdict(replace(HOLD, token=lease.token(root)))).encode(), "dead"
+    store.fail("write", HOLDER, Conflict("the dead run's"), Conflict("of the run that was faster"))
+    with pytest.raises(LockedError, match="another run has just started"), ann.held():
+        pytest.fail("somebody else holds it")
+
+
+def test_a_lease_that_is_lost_is_not_renewed_any_more(ann: Run, store: Store, fast: None) -> None:
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
+        own._lose("the network was cut")
+        own._beater.join(timeout=60)
+        own._watcher.join(timeout=60)
+        assert not own._beater.is_alive() and not own._watcher.is_alive()
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\n"])
+def test_a_machine_whose_id_cannot_be_read_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    file = tmp_path / "machine-id"
+    monkeypatch.setattr(lease, "MACHINE_ID", file)
+    if content is not None:
+        file.write_bytes(content)
+    assert lease._machine_id() == ""
+
+
+def test_a_holder_that_another_run_takes_while_it_is_removed_is_none_of_this_run(ann: Run, store: Store) -> None:
+    store.fail("remove", HOLDER, Conflict("an answer was lost"), Conflict("taken by another run"))
+    with ann.held():
+        pass
+    assert ann.seen == []
