@@ -229,6 +229,8 @@ class _Walker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
+        if isinstance(node.value, ast.Name) and node.value.id == "Literal":
+            return
         self._strings(node.slice)
         self.generic_visit(node)
 
