@@ -26,7 +26,7 @@ COMPARISONS = {
 FUNCTIONS = {"any": "all", "all": "any", "min": "max", "max": "min", "sorted": "list"}
 TEXT_CALLS = re.compile(r"Error$|^_?events$|^_?warn$|^_?tell$|^_lose$")
 """Names of what takes texts for people."""
-TEXT_KEYWORDS = {"hint", "where", "diagnostics", "encoding"}
+TEXT_KEYWORDS = {"hint", "where", "diagnostics", "encoding", "indent"}
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -220,6 +220,9 @@ class _Walker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
+        if isinstance(node.right, ast.Constant) and node.right.value == "\n":
+            self.visit(node.left)
+            return
         if isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.BitOr | ast.BitAnd | ast.BitXor):
             self._replace(node, node.left)
         if isinstance(node.op, ast.Add | ast.BitOr | ast.BitAnd | ast.BitXor):
