@@ -62,10 +62,9 @@ class Test:
 
 @dataclass(slots=True)
 class Score:
-    """Of one module; `survivors`: their diffs, and how many tests reach each."""
+    """Of one module: result → number of mutants."""
 
     results: Counter[str] = field(default_factory=Counter)
-    survivors: list[tuple[Mutation, int]] = field(default_factory=list)
 
     def __str__(self) -> str:
         counts, total = self.results, self.results.total()
@@ -175,9 +174,11 @@ class Plugin:
             score = self.scores[mutation.file]
             score.results[result] += 1
             if result == "survived":
-                score.survivors.append((mutation, reaching))
+                diff = mutation.diff(self._sources[mutation.file])
+                where = f"{mutation.file}:{mutation.lines.start}"
+                self._stream.write("\n".join([f"\n{where} survives {reaching} tests", *diff, "", ""]))
             counts = sum((score.results for score in self.scores.values()), Counter[str]())
-            if number % 20 == 0 or number == len(self._every):
+            if number % 50 == 0 or number == len(self._every):
                 told = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
                 self.tell(f"{number}/{len(self._every)}: {told}")
         self.done = True
@@ -243,11 +244,7 @@ def _equivalent() -> set[tuple[str, str, str]]:
 
 
 def report(scores: dict[str, Score]) -> int:
-    """Print each module's survivors as diffs, then all scores."""
-    for file, score in scores.items():
-        for mutation, reaching in score.survivors:
-            print(f"\n{file}:{mutation.lines.start} survived {reaching} tests")
-            print("\n".join(mutation.diff((ROOT / file).read_text(encoding="utf-8"))))
+    """Print each module's score."""
     print()
     for file, score in scores.items():
         if score.results:

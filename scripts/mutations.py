@@ -7,7 +7,6 @@ hints, events) are not mutated; the statement that raises or emits them is delet
 from __future__ import annotations
 
 import ast
-import copy
 import difflib
 import io
 import re
@@ -252,11 +251,12 @@ class _Walker(ast.NodeVisitor):
         if name in ("get", "pop", "startswith", "endswith", "partition", "setdefault"):
             for argument in node.args[:1]:
                 self._strings(argument)
-        for index, keyword in enumerate(node.keywords):
+        for keyword in node.keywords:
             if keyword.arg is not None and keyword.arg not in TEXT_KEYWORDS:
-                call = copy.copy(node)
-                call.keywords = _without(node.keywords, index)
-                self._replace(node, call)
+                end = self._end(keyword)
+                comma = next((place + 1 for place, text in self._tokens if place >= end and text == ","), end)
+                end = comma if not self._source[end : comma - 1].strip() else end
+                self._add(node, self._start(keyword), end, b"")
         self.visit(node.func)
         for argument in node.args:
             self.visit(argument)
