@@ -173,5 +173,7 @@ def test_five_machines_are_named_and_the_others_counted(tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match=r"i-x4 \(train-4\) and 2 more\n") as caught:
         site(tmp_path, ROWS, FIRST, *foreign).run()
     assert "i-x5" not in str(caught.value)
+    with pytest.raises(ProviderError, match=r"i-x4 \(train-4\) and 1 more\n"):
+        site(tmp_path, ROWS, FIRST, *foreign[:6]).run()
     with pytest.raises(ProviderError, match=r"i-x4 \(train-4\)\n"):
         site(tmp_path, ROWS, FIRST, *foreign[:5]).run()

@@ -114,6 +114,11 @@ def test_a_plan_that_failed_to_be_applied_is_not_applied_again(fake: Fake) -> No
     assert not (fake.folder / "plan.bin").exists()
 
 
+def test_a_plan_that_terraform_has_removed_itself_is_no_error(fake: Fake) -> None:
+    fake.answer("apply", summary(), run="rm -f plan.bin")
+    assert fake.space.apply() == Changes()
+
+
 def test_everything_is_destroyed_or_what_is_named(fake: Fake) -> None:
     fake.answer("destroy", summary(remove=4))
     assert fake.space.destroy() == Changes(destroy=4)
@@ -332,6 +337,13 @@ def test_a_state_moves_to_the_backend_that_cluster_yaml_names(fake: Fake) -> Non
     assert fake.messages() == [("log", "the state has moved to the backend that cluster.yaml names")]
 
 
+def test_no_state_moves_where_there_is_none(fake: Fake) -> None:
+    fake.main(S3)
+    fake.space.init(repair=False)
+    assert "-force-copy" not in fake.calls()[0]
+    assert fake.seen == []
+
+
 def test_a_state_of_a_local_backend_stays(fake: Fake) -> None:
     (fake.folder / "terraform.tfstate").write_text("{}")
     fake.space.init(repair=False)
@@ -347,6 +359,8 @@ def test_a_state_of_a_local_backend_stays(fake: Fake) -> None:
         ('{"backend": {"type": "s3"}}', False, False),
         ('{"backend": null}', False, False),
         ("[]", False, False),
+        ("{}", False, False),
+        ('{"backend": {}}', False, False),
         (None, False, False),
     ],
 )
@@ -363,7 +377,7 @@ def test_a_folder_where_only_a_plan_was_made_takes_another_backend(
 
 
 def test_a_backend_that_moved_elsewhere_is_explained(fake: Fake) -> None:
-    text = "Error: Backend configuration changed\n\nuse terraform init -migrate-state\n"
+    text = "Error: Backend configuration changed\n\nuse terraform init -migrate-state\nError: another\n"
     fake.answer("init", err=text, status=1)
     with pytest.raises(ProviderError, match=r"`state` of cluster\.yaml names another place than the one"):
         fake.space.init()
@@ -388,6 +402,12 @@ def test_a_provider_that_the_root_module_does_not_name_is_not_run(fake: Fake, na
     assert fake.calls() == []
 
 
+def test_a_lock_file_that_is_no_text_hides_no_provider(fake: Fake) -> None:
+    (fake.folder / ".terraform.lock.hcl").write_bytes(b'\xff\nprovider "registry.terraform.io/evil/aws" {\n}\n')
+    with pytest.raises(ProviderError, match="which this cluster has no use for"):
+        fake.space.init()
+
+
 def test_a_provider_that_the_state_brings_is_not_run(fake: Fake) -> None:
     """`init` fetches it and notes it in the lock file."""
     fake.answer("init", run="printf 'provider \"registry.terraform.io/evil/aws\" {\\n}\\n' > .terraform.lock.hcl")
@@ -405,6 +425,13 @@ def test_half_a_note_of_the_backend_is_removed_and_terraform_is_initialised_agai
     assert len(fake.calls()) == 2
     assert not note.exists()
     assert [kind for kind, _ in fake.messages()] == ["warning"]
+
+
+def test_half_a_note_of_a_folder_that_was_never_initialised_is_removed(fake: Fake) -> None:
+    (fake.folder / ".terraform").mkdir()
+    (fake.folder / ".terraform" / "terraform.tfstate").write_text("{")
+    fake.space.init()
+    assert len(fake.calls()) == 1
 
 
 def test_a_whole_note_of_the_backend_is_kept(fake: Fake) -> None:

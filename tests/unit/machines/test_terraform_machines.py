@@ -22,6 +22,7 @@ from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
 from provisioner.workspace.terraform import Resource
 from tests.support import plans
+from tests.unit.lifecycle.test_capacity import Zones
 
 PLAN = plans.plan(plans.cluster_spec("p4d.24xlarge", count=2))
 
@@ -65,6 +66,8 @@ class Terraform:
         self.rows: dict[str, Any] = {}
         self.state: dict[str, Resource] = {}
         self.refused: ProviderError | None = None
+        self.short: list[str] = []
+        """Nodes for which there is no machine: one `apply` each."""
         self.made_with: dict[str, Any] = {}
 
     def make(self, path: Path, binary: Binary, events: Events, **options: Any) -> Terraform:
@@ -86,10 +89,17 @@ class Terraform:
 
     def apply(self) -> Changes:
         self.calls.append("apply")
+        if self.short:
+            what = [Diagnostic("shortage", "", f'node["{name}"]') for name in self.short.pop(0).split()]
+            raise ProviderError("terraform apply failed: no capacity", hint="wait", diagnostics=what)
         return self.changes
 
+    def adopt(self, address: str, id: str) -> None:
+        self.calls.append(f"adopt {address} {id}")
+        self.state = {**self.state, address: Resource({"id": id}, False)}
+
     def destroy(self, *, only: Collection[str] = ()) -> Changes:
-        self.calls.append("destroy")
+        self.calls.append(" ".join(["destroy", *only]))
         if self.refused:
             raise self.refused
         return Changes(destroy=5)
@@ -98,7 +108,7 @@ class Terraform:
         return {"nodes": {"value": self.rows}}
 
     def resources(self) -> dict[str, Resource]:
-        return self.state
+        return dict(self.state)
 
     def recorded(self) -> set[str]:
         return {str(row.attributes.get("id")) for row in self.state.values()}
@@ -253,6 +263,66 @@ def test_an_output_without_a_planned_node_is_refused(site: Site) -> None:
     site.terraform.rows = {"train-0": row("train-0")}
     with pytest.raises(ProviderError, match="missing train-1"):
         site.machines().apply(PLAN, Planned("here"))
+
+
+# capacity
+
+
+def short(site: Site, *names: str, zones: int = 2) -> None:
+    """There is no machine for these nodes, one apply each."""
+    site.folder.mkdir()
+    site.terraform.short = list(names)
+    site.provider.capacity = Zones(zones)
+    site.terraform.rows = {name: row(name) for name in ("train-0", "train-1")}
+
+
+def test_a_machine_whose_answer_was_lost_is_taken_in_before_another_is_asked_for(site: Site) -> None:
+    """It would be made, and paid, once more. With its group it moves to the other zone."""
+    short(site, "train-1")
+    site.terraform.state = {'node["train-0"]': resource("train-0")}
+    site.module.machines = tuple(Standing(name, f"i-{name}", ours=True) for name in ("train-0", "train-1"))
+    site.machines().apply(PLAN, Planned("here", add=2))
+    assert site.terraform.calls == ["apply", 'adopt node["train-1"] i-train-1', "init True",
+                                    'plan node["train-1"]', "apply"]  # fmt: skip
+
+
+def test_each_way_that_is_asked_is_reported(site: Site) -> None:
+    short(site, "train-1")
+    site.machines().apply(PLAN, Planned("here", add=2))
+    (event,) = site.seen
+    assert (event.kind, event.message) == (
+        "warning",
+        "train: SHORTAGE for on-demand in zone-0, now on-demand in zone-1",
+    )
+
+
+def test_machines_of_a_group_that_is_not_complete_are_removed_in_their_order(site: Site) -> None:
+    short(site, "train-0", zones=1)
+    machines = site.machines()
+    before, made = {}, {f'node["train-{n}"]': resource(f"train-{n}") for n in (1, 0)}
+    answers = iter([before, made])
+    site.terraform.resources = lambda: next(answers)  # type: ignore[method-assign]
+    with pytest.raises(ProviderError, match="machines of train could not be had") as caught:
+        machines.apply(PLAN, Planned("here", add=2))
+    assert site.terraform.calls == ["apply", 'destroy node["train-0"] node["train-1"]']
+    assert [event.message for event in site.seen] == ["removing 2 machines of groups that are not complete"]
+    assert [one.summary for one in caught.value.diagnostics] == ["shortage"]
+
+
+def test_an_error_begins_with_the_command_that_failed(site: Site) -> None:
+    short(site, "train-0")
+    site.terraform.short = ["nobody"]
+    with pytest.raises(ProviderError) as caught:
+        site.machines().apply(PLAN, Planned("here", add=2))
+    assert caught.value.message.startswith("terraform apply failed:\n    ")
+    assert caught.value.hint.endswith("wait")
+
+
+def test_an_error_that_no_provider_reads_is_passed_on_as_it_is(site: Site) -> None:
+    site.terraform.short = ["train-0"]
+    with pytest.raises(ProviderError, match="terraform apply failed: no capacity") as caught:
+        site.machines().apply(PLAN, Planned("here", add=2))
+    assert caught.value.hint == "wait"
 
 
 # standing
