@@ -389,6 +389,8 @@ def _replace_members(old: type, new: type) -> None:
         former = vars(old).get(name)
         if isinstance(member, types.FunctionType) and isinstance(former, types.FunctionType):
             former.__defaults__, former.__kwdefaults__ = member.__defaults__, member.__kwdefaults__
+            if former.__code__.co_freevars == member.__code__.co_freevars:  # what dataclasses have written
+                former.__code__ = member.__code__
         elif not name.startswith("__") and isinstance(member, bool | int | float | str | tuple | frozenset):
             setattr(old, name, member)
 

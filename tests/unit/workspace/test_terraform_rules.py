@@ -149,6 +149,10 @@ def test_terraform_asks_nobody_and_has_the_credentials_of_the_provider(
     (tmp_path / "missing").touch()
     fake.space.addresses()
     assert fake.environment()["TF_CLI_CONFIG_FILE"] == str(tmp_path / "missing")
+    monkeypatch.delenv("TF_CLI_CONFIG_FILE")
+    fake.space.plan()
+    assert [fake.environment().get(name) for name in ("TF_INPUT", "AWS_PROFILE")] == ["0", "fleet"]
+    assert "TF_CLI_CONFIG_FILE" not in fake.environment()
 
 
 def test_the_log_has_what_terraform_printed_on_both_streams(fake: Fake) -> None:
@@ -190,6 +194,9 @@ def test_where_there_is_no_state_nothing_is_known(fake: Fake) -> None:
     assert (fake.space.resources(), fake.space.recorded(), fake.space.outputs()) == ({}, set(), {})
     fake.answer("state-list", err="No state file was found!\n", status=1)
     assert fake.space.addresses() == []
+    fake.answer("state-list", err="Error: access denied\n", status=1)
+    with pytest.raises(ProviderError, match="access denied"):
+        fake.space.addresses()
 
 
 def test_addresses_are_lines(fake: Fake) -> None:
@@ -208,11 +215,12 @@ def test_a_question_that_fails_is_an_error_with_terraforms_words(fake: Fake) -> 
     with pytest.raises(ProviderError, match=r"terraform state pull failed: .*Failed to load state") as caught:
         fake.space.resources()
     assert caught.value.diagnostics[0].summary == "Failed to load state"
+    assert "Error:" not in caught.value.message
     assert caught.value.where == str(fake.folder)
     fake.answer("state-pull", err="x" * 600 + "end\n", status=1)
     with pytest.raises(ProviderError) as caught:
         fake.space.resources()
-    assert caught.value.message.endswith("x" * 497 + "end")
+    assert caught.value.message == "terraform state pull failed: " + "x" * 497 + "end"
 
 
 def test_a_state_that_another_terraform_holds_is_locked(fake: Fake) -> None:
