@@ -275,7 +275,7 @@ def test_a_site_that_fails_says_what_of_it_stands(
     assert failure.message.startswith("no capacity\n  2 machines of the cluster, 1 of them made by this run, stand now")
     assert (failure.where, failure.hint, failure.exit_code) == ("site virginia", "wait", Exit.LOCKED)
     assert list(failure.diagnostics) == said  # type: ignore[attr-defined]
-    assert stages(cluster) == {"train-0": (INCOMPLETE, False), "train-1": ("not made", False)}
+    assert stages(cluster) == {"train-0": (INCOMPLETE, False), "train-1": ("not made", None)}
     assert [row.name for row in cluster.nodes()] == ["infer-0", "train-0"]
 
 
