@@ -27,7 +27,7 @@ import threading
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -91,13 +91,14 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "scripts.mutants", *sys.argv[1:]])  # noqa: S606
     files = modules(options.paths or [ROOT / "provisioner" / name for name in DEFAULT])
     every = [mutation for file in files for mutation in mutations(file, (ROOT / file).read_text(encoding="utf-8"))]
+    known = every
     if 0 < options.sample < len(every):
         generator = random.Random(options.seed)  # noqa: S311 - no secret
         chosen = sorted(generator.sample(range(len(every)), options.sample))
         every = [every[index] for index in chosen]
     tests = options.tests or test_files(files)
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as stream:  # pytest captures what is printed
-        plugin = Plugin(files, every, options.seconds, stream)
+        plugin = Plugin(files, known, every, options.seconds, stream)
         plugin.tell(f"{len(every)} mutants of {len(files)} modules, tests of {len(tests)} files")
         return run(plugin, tests)
 
@@ -140,13 +141,15 @@ def test_files(files: Sequence[str]) -> list[str]:
 class Plugin:
     """Runs in place of pytest's own loop."""
 
-    def __init__(self, files: Sequence[str], every: Sequence[Mutation], most_s: float, stream: TextIO) -> None:
+    def __init__(
+        self, files: Sequence[str], known: Sequence[Mutation], every: Sequence[Mutation], most_s: float, stream: TextIO
+    ) -> None:  # fmt: skip
         self.done = False
         self._stream, self._most_s = stream, most_s
         self.scores: dict[str, Score] = {file: Score() for file in files}
-        self._files, self._every = files, every
+        self._files, self._all, self._every = files, known, every
         self._sources = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
-        self._equivalent = _equivalent()
+        self._equivalent: dict[str, list[dict[str, str]]] = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8"))
         self._functions: dict[str, list[types.FunctionType]] = {}
         self._keys: dict[str, Keys] = {}
 
@@ -160,6 +163,10 @@ class Plugin:
             return False
         for file in self._files:  # not each of them is imported by a test
             importlib.import_module(_module_name(file))
+            for row in self._equivalent.get(file, ()):
+                mine = [mutation for mutation in self._all if mutation.file == file]
+                if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in mine):
+                    self.tell(f"{EQUIVALENT.name}: {file} has no such mutant: {row['mutant']}")
         tests = self._baseline(session)
         gc.unfreeze()  # else it would not list what tests/conftest.py has frozen
         for function in [item for item in gc.get_objects() if type(item) is types.FunctionType]:
@@ -206,7 +213,7 @@ class Plugin:
 
     def _try(self, mutation: Mutation, tests: Sequence[Test]) -> tuple[str, int]:
         """What becomes of a mutant, and how many tests reach it."""
-        if (mutation.file, *self._changed(mutation)) in self._equivalent:
+        if is_equivalent(mutation, self._sources[mutation.file], self._equivalent.get(mutation.file, ())):
             return "equivalent", 0
         lines = set(mutation.lines)
         reaching, total = [], 0.0
@@ -225,22 +232,23 @@ class Plugin:
         reaching[failing].kills += 1
         return "killed", len(reaching)
 
-    def _changed(self, mutation: Mutation) -> tuple[str, str]:
-        return changed_lines(mutation.diff(self._sources[mutation.file]))
-
 
 def changed_lines(diff: Sequence[str]) -> tuple[str, str]:
     """The text that a mutation replaces, and what by; whitespace does not count."""
     return tuple(" ".join(" ".join(line[1:] for line in diff if line[0] == sign).split()) for sign in "-+")  # type: ignore[return-value]
 
 
-def _equivalent() -> set[tuple[str, str, str]]:
-    rows = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8")) if EQUIVALENT.exists() else None
-    return {
-        (file, " ".join(row["line"].split()), " ".join(row["mutant"].split()))
-        for file, some in (rows or {}).items()
-        for row in some
-    }
+def is_equivalent(mutation: Mutation, original: str, rows: Iterable[Mapping[str, str]]) -> bool:
+    """Whether one of the rows of equivalent_mutants.yaml is this mutant. `after`: the line before it, where a module
+    has several of its text."""
+    lines = original.splitlines()
+    former = " ".join(lines[mutation.lines.start - 2].split()) if mutation.lines.start > 1 else ""
+    change = changed_lines(mutation.diff(original))
+    return any(
+        change == (" ".join(row["line"].split()), " ".join(row["mutant"].split()))
+        and row.get("after", former) == former
+        for row in rows
+    )
 
 
 def report(scores: dict[str, Score]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.mutants import changed_lines, test_files
+from scripts.mutants import changed_lines, is_equivalent, test_files
 from scripts.mutations import mutations
 
 
@@ -72,6 +72,15 @@ def test_positions_count_characters_that_are_several_bytes() -> None:
     assert sorted(mutants("x = 'ä→' == y < 1\n")) == [
         "x = 'XXä→' == y < 1", "x = 'ä→' != y < 1", "x = 'ä→' == y < 2", "x = 'ä→' == y <= 1"
     ]  # fmt: skip
+
+
+def test_a_mutant_that_nobody_can_tell_is_known_by_its_line_and_the_one_before() -> None:
+    source = "def f():\n    a()\n    return\n\n\ndef g():\n    b()\n    return\n"
+    returns = [mutation for mutation in mutations("module.py", source) if mutation.lines.start in (3, 8)]
+    row = {"line": "return", "mutant": "pass", "reason": "nothing follows"}
+    assert [is_equivalent(mutation, source, [row]) for mutation in returns] == [True, True]
+    assert [is_equivalent(mutation, source, [{**row, "after": "b()"}]) for mutation in returns] == [False, True]
+    assert [is_equivalent(mutation, source, [{**row, "mutant": "x"}]) for mutation in returns] == [False, False]
 
 
 def test_tests_that_import_a_module_or_lie_beside_it_are_chosen() -> None:

@@ -228,3 +228,32 @@ def test_a_holder_that_another_run_takes_while_it_is_removed_is_none_of_this_run
     with ann.held():
         pass
     assert ann.seen == []
+
+
+def test_a_run_ends_only_after_the_renewal_that_it_has_begun(ann: Run, store: Store, fast: None) -> None:
+    """Else that would write a holder which nobody removes."""
+    hanging, answer, real = threading.Event(), threading.Event(), store.write
+
+    def hang(*arguments: Any) -> str:
+        hanging.set()
+        assert answer.wait(60)
+        return real(*arguments)
+
+    own = Lease(store, private_dir(ann.paths.root), "up", ann.events).__enter__()  # type: ignore[arg-type]
+    store.write = hang  # type: ignore[method-assign]
+    assert hanging.wait(60)
+    ending = threading.Thread(target=own.__exit__, args=(None, None, None))
+    ending.start()
+    ending.join(0.2)
+    assert ending.is_alive() and HOLDER in store.blobs
+    answer.set()
+    ending.join(60)
+    assert store.blobs == {}
+
+
+def test_a_renewal_that_fails_beside_the_holder_of_another_run_says_why_it_failed(ann: Run, store: Store) -> None:
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
+        foreign(store)
+        store.fail("write", HOLDER, unreachable())
+        own._renew()
+    assert ann.seen == ["the lease of s3://bucket/vision was not renewed: the store does not answer"]
