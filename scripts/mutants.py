@@ -164,8 +164,8 @@ class Plugin:
         for file in self._files:  # not each of them is imported by a test
             importlib.import_module(_module_name(file))
             for row in self._equivalent.get(file, ()):
-                mine = [mutation for mutation in self._all if mutation.file == file]
-                if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in mine):
+                own = [mutation for mutation in self._all if mutation.file == file]
+                if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in own):
                     self.tell(f"{EQUIVALENT.name}: {file} has no such mutant: {row['mutant']}")
         tests = self._baseline(session)
         gc.unfreeze()  # else it would not list what tests/conftest.py has frozen
@@ -186,8 +186,8 @@ class Plugin:
                 self._stream.write("\n".join([f"\n{where} survives {reaching} tests", *diff, "", ""]))
             counts = sum((score.results for score in self.scores.values()), Counter[str]())
             if number % 50 == 0 or number == len(self._every):
-                told = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-                self.tell(f"{number}/{len(self._every)}: {told}")
+                reported = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+                self.tell(f"{number}/{len(self._every)}: {reported}")
         self.done = True
         return True
 

@@ -64,8 +64,8 @@ def first(x: int = 1) -> int:
 
 def test_a_mutation_knows_whether_it_runs_at_import_and_the_lines_of_its_statement() -> None:
     source = "x = 1\n\n\ndef f():\n    return (\n        2\n    )\n"
-    found = mutations("module.py", source)
-    assert [(list(m.lines), m.runtime) for m in found] == [([1], False), ([5, 6, 7], True), ([5, 6, 7], True)]
+    actual = mutations("module.py", source)
+    assert [(list(m.lines), m.runtime) for m in actual] == [([1], False), ([5, 6, 7], True), ([5, 6, 7], True)]
 
 
 def test_positions_count_characters_that_are_several_bytes() -> None:

@@ -25,29 +25,29 @@ INSTALL = Pass(frozenset({"nccl"}), "install")
 
 @pytest.mark.parametrize("rest", [["base"], ["base", "cuda"]])
 def test_most_of_what_an_image_has_is_configured_after_the_rest_is_installed(rest: list[str]) -> None:
-    found = [package("nccl"), *map(unconfigured, rest)]
-    assert drift.passes(found) == [INSTALL, Pass(frozenset({"nccl", *rest}), "configure")]
+    actual = [package("nccl"), *map(unconfigured, rest)]
+    assert drift.passes(actual) == [INSTALL, Pass(frozenset({"nccl", *rest}), "configure")]
 
 
 @pytest.mark.parametrize("install", [["nccl"], ["nccl", "cuda"]])
 def test_where_most_roles_install_both_halves_run_at_once(install: list[str]) -> None:
-    found = [*map(package, install), *map(unconfigured, ["base"][: len(install) - 1])]
-    assert drift.passes(found) == [Pass(frozenset({*install, *["base"][: len(install) - 1]}))]
+    actual = [*map(package, install), *map(unconfigured, ["base"][: len(install) - 1])]
+    assert drift.passes(actual) == [Pass(frozenset({*install, *["base"][: len(install) - 1]}))]
 
 
 def test_a_role_that_others_follow_is_never_installed_alone() -> None:
-    found = [package("nvidia_driver"), unconfigured("base"), unconfigured("nccl")]
-    assert drift.passes(found) == [drift.EVERYTHING]
+    actual = [package("nvidia_driver"), unconfigured("base"), unconfigured("nccl")]
+    assert drift.passes(actual) == [drift.EVERYTHING]
 
 
 def test_a_role_that_others_follow_and_that_is_installed_lets_others_be_installed_first() -> None:
-    found = [package("nccl"), unconfigured("base"), unconfigured("nvidia_driver")]
-    assert drift.passes(found) == [INSTALL, Pass(frozenset(), "configure")]
+    actual = [package("nccl"), unconfigured("base"), unconfigured("nvidia_driver")]
+    assert drift.passes(actual) == [INSTALL, Pass(frozenset(), "configure")]
 
 
 def test_what_no_role_answers_for_runs_all_roles_whatever_else_is_only_configured() -> None:
-    found = [package(None), unconfigured("base"), unconfigured("nccl"), unconfigured("cuda")]
-    assert drift.passes(found) == [drift.EVERYTHING]
+    actual = [package(None), unconfigured("base"), unconfigured("nccl"), unconfigured("cuda")]
+    assert drift.passes(actual) == [drift.EVERYTHING]
 
 
 def test_a_stopped_unit_of_a_role_that_others_follow_runs_that_role_alone() -> None:

@@ -19,8 +19,8 @@ __all__ = ["group", "lock"]
 
 
 def test_a_terminal_is_not_commanded_by_what_a_node_says() -> None:
-    found = Difference("unit", "a\x1b[2J", "b\x07", None, "c\x9b", "nccl")
-    assert (found.subject, found.wanted, found.found, found.message) == ("a\\x1b[2J", "b\\x07", None, "c\\x9b")
+    actual = Difference("unit", "a\x1b[2J", "b\x07", None, "c\x9b", "nccl")
+    assert (actual.subject, actual.wanted, actual.found, actual.message) == ("a\\x1b[2J", "b\\x07", None, "c\\x9b")
 
 
 @pytest.mark.parametrize("part", ["driver", "nccl"])
@@ -30,8 +30,8 @@ def test_a_package_of_the_driver_reboots_the_node_and_no_other_does(lock: Desire
         node(lock).files["packages.txt"].text.replace(f"\n{first.name}\t{first.version}\t", f"\n{first.name}\t1\t", 1)
     )
     text = text.replace(f"{first.name}\t{first.version}\t", f"{first.name}\t1\t", 1)
-    found = differences(node(lock, packages_txt=text), lock)
-    assert [(d.subject, d.reboots, d.configures) for d in found if d.kind == "package"] == [
+    actual = differences(node(lock, packages_txt=text), lock)
+    assert [(d.subject, d.reboots, d.configures) for d in actual if d.kind == "package"] == [
         (first.name, part == "driver", False)
     ]
 
@@ -59,8 +59,8 @@ def test_a_role_whose_installation_is_as_locked_is_only_configured(
 ) -> None:
     stamps = {role: stamp.to_json() for role, stamp in STAMPS.items()}
     stamps["nccl"] |= nccl
-    (found,) = differences(node(lock, stamp_json=json.dumps({"roles": stamps})), lock)
-    assert (found.kind, found.role, found.configures) == ("stamp", "nccl", configures)
+    (actual,) = differences(node(lock, stamp_json=json.dumps({"roles": stamps})), lock)
+    assert (actual.kind, actual.role, actual.configures) == ("stamp", "nccl", configures)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_role_whose_installation_is_as_locked_is_only_configured(
 def test_a_loaded_unit_of_a_role_is_mended_by_configuring_it(
     lock: DesiredState, name: str, changed: dict[str, str], configures: bool
 ) -> None:
-    wanted = replace(lock, units=(name,))
-    (found,) = differences(node(wanted, units_txt=unit(name, **changed)), wanted)
-    assert (found.kind, found.role, found.configures) == ("unit", roles.of_unit(name), configures)
+    desired = replace(lock, units=(name,))
+    (actual,) = differences(node(desired, units_txt=unit(name, **changed)), desired)
+    assert (actual.kind, actual.role, actual.configures) == ("unit", roles.of_unit(name), configures)
 
 
 def test_what_the_lock_does_not_have_need_not_be_readable(lock: DesiredState) -> None:
@@ -89,13 +89,13 @@ def test_what_the_lock_does_not_have_need_not_be_readable(lock: DesiredState) ->
 def test_file_systems_are_read_only_where_one_is_to_be_mounted(lock: DesiredState) -> None:
     assert differences(node(lock, shared_json=None), lock) == ()
     mounted = replace(lock, units=("efs.mount", "docker.service"))
-    found = differences(node(mounted, shared_json=None), mounted)
-    assert [(d.kind, d.subject) for d in found] == [("unknown", "shared.json")]
+    actual = differences(node(mounted, shared_json=None), mounted)
+    assert [(d.kind, d.subject) for d in actual] == [("unknown", "shared.json")]
 
 
 def test_a_kernel_that_cannot_be_read_is_compared_with_nothing(lock: DesiredState) -> None:
-    found = differences(node(lock, kernel_txt=None), replace(lock, kernel="6.8"))
-    assert [(d.kind, d.subject) for d in found] == [("unknown", "kernel.txt")]
+    actual = differences(node(lock, kernel_txt=None), replace(lock, kernel="6.8"))
+    assert [(d.kind, d.subject) for d in actual] == [("unknown", "kernel.txt")]
 
 
 def test_a_kernel_that_no_package_installed_waits_for_no_reboot(lock: DesiredState) -> None:
@@ -104,8 +104,8 @@ def test_a_kernel_that_no_package_installed_waits_for_no_reboot(lock: DesiredSta
 
 def test_a_reboot_that_is_waited_for_is_a_reboot(lock: DesiredState) -> None:
     text = node(lock).files["packages.txt"].text + "linux-image-6.8.0-1030-aws\t6.8.0-1030.32\tii \n"
-    found = differences(node(lock, packages_txt=text, reboot_txt="*** required ***\nlibc6\n"), lock)
-    assert [(d.kind, d.subject, d.wanted, d.found, d.reboots, d.mended) for d in found] == [
+    actual = differences(node(lock, packages_txt=text, reboot_txt="*** required ***\nlibc6\n"), lock)
+    assert [(d.kind, d.subject, d.wanted, d.found, d.reboots, d.mended) for d in actual] == [
         ("reboot", "kernel", KERNEL, "6.8.0-1030-aws", True, False),
         ("reboot", "system", None, "libc6", True, False),
     ]
@@ -122,9 +122,9 @@ def test_a_reboot_that_is_waited_for_is_a_reboot(lock: DesiredState) -> None:
 def test_a_hook_that_differs_is_named_with_both_digests(
     lock: DesiredState, on_the_node: str | None, desired: str | None, message: str
 ) -> None:
-    wanted = spot(desired)
-    state = drift.desired_state(wanted, wanted.groups[0], STAMPS, (INTERRUPTION,))
+    locked = spot(desired)
+    state = drift.desired_state(locked, locked.groups[0], STAMPS, (INTERRUPTION,))
     there = drift.digest(spot(on_the_node))
     record = json.dumps({"record": None, "hook": there})
-    found = next(d for d in differences(node(state, interruption_json=record), state) if d.kind == "hook")
-    assert (found.message, found.wanted, found.found) == (message, drift.digest(wanted) or None, there or None)
+    actual = next(d for d in differences(node(state, interruption_json=record), state) if d.kind == "hook")
+    assert (actual.message, actual.wanted, actual.found) == (message, drift.digest(locked) or None, there or None)

@@ -29,7 +29,7 @@ def heard(cluster: Cluster) -> list[Event]:
     return events
 
 
-def told(events: list[Event]) -> list[tuple[str, str]]:
+def reported(events: list[Event]) -> list[tuple[str, str]]:
     return [(event.kind, event.message) for event in events if event.stage == "down"]
 
 
@@ -47,7 +47,7 @@ def test_a_removal_is_reported_and_ends_what_belonged_to_the_machines(
 ) -> None:
     events = heard(cluster)
     take_down(cluster)
-    assert told(events) == [
+    assert reported(events) == [
         ("started", "here: removing machines"), ("done", "5 resources removed, nothing is left")
     ]  # fmt: skip
     assert ending == ["scheduler", "ssh 1"]
@@ -63,7 +63,7 @@ def test_while_something_is_left_nothing_of_that_is_done(cluster: Cluster, world
 def test_a_refusal_is_reported(cluster: Cluster, world: World) -> None:
     world.refused, events = ["VPC vpc-1: DependencyViolation"], heard(cluster)
     take_down(cluster)
-    (warning,) = [message for kind, message in told(events) if kind == "warning"]
+    (warning,) = [message for kind, message in reported(events) if kind == "warning"]
     assert "DependencyViolation" in warning and warning.endswith("what is left is looked for by its tags")
 
 
@@ -83,7 +83,7 @@ def test_machines_that_existed_before_run_on(cluster: Cluster, world: World, mon
     monkeypatch.setattr(down.machines, "of_site", lambda *_, **__: site(stays, removed=7))
     events = heard(cluster)
     assert take_down(cluster) == down.Removal(7, [], stays)
-    assert told(events) == [
+    assert reported(events) == [
         ("started", "here: undoing what was configured"),
         ("done", "5 resources removed, nothing is left; 2 machines run on"),
     ]
@@ -100,7 +100,7 @@ def test_what_failed_and_what_is_left_elsewhere_is_reported(
     events = heard(cluster)
     with pytest.raises(ProviderError, match="no credentials"):
         take_down(cluster)
-    assert [message for kind, message in told(events) if kind == "warning"] == [
+    assert [message for kind, message in reported(events) if kind == "warning"] == [
         "site there: no credentials", "not removed: disk d-1 is still there"
     ]  # fmt: skip
 

@@ -76,10 +76,10 @@ def test_things_are_put_together_by_place_cluster_site_and_identity(tmp_path: Pa
         replace(VM, id="/vm/d", identity="aaaaaaaaaaaa"),
         replace(VM, id="/vm/e", cluster="infer"),
     ]
-    found = look([Region(things, unknown=("no answer",)), Region([], unknown=("no answer", "denied"))], [tmp_path])  # type: ignore[list-item]
-    ids = [[thing.id for thing in cluster.things] for cluster in found.clusters]
+    actual = look([Region(things, unknown=("no answer",)), Region([], unknown=("no answer", "denied"))], [tmp_path])  # type: ignore[list-item]
+    ids = [[thing.id for thing in cluster.things] for cluster in actual.clusters]
     assert ids == [["/vm/e"], ["/vm/a", "/disk/a"], ["/vm/d"], ["/vm/b"], ["/vm/c"]]
-    assert found.unknown == ("no answer", "denied")
+    assert actual.unknown == ("no answer", "denied")
 
 
 def test_a_cluster_is_as_old_as_its_oldest_thing() -> None:
@@ -156,8 +156,8 @@ def test_the_second_site_and_the_second_folder_count(tmp_path: Path) -> None:
     (run_directory(tmp_path / "y", None).parent / "b").mkdir()
     file = tmp_path / "y" / ".gpuprov" / "train" / "sites" / "b" / "terraform.tfstate"
     file.write_text('{"resources": [{"mode": "managed"}]}')
-    found = alive_here("train", [tmp_path / "x", tmp_path / "y"])
-    assert found == str(tmp_path / "y" / ".gpuprov" / "train")
+    actual = alive_here("train", [tmp_path / "x", tmp_path / "y"])
+    assert actual == str(tmp_path / "y" / ".gpuprov" / "train")
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_the_state_of_the_file_that_was_named_counts(
     local = cluster_spec("p4d.24xlarge", name="train")
     state = local.state.model_copy(update={"backend": "s3"})
     shared = local.model_copy(update={"state": state})
-    found = alive_here("train", [tmp_path], shared)
-    assert alive in found and bool(alive) == bool(found)
+    actual = alive_here("train", [tmp_path], shared)
+    assert alive in actual and bool(alive) == bool(actual)
     assert alive_here("other", [tmp_path], shared) == ""
     assert alive_here("train", [tmp_path], local) == ""
     assert alive_here("train", [tmp_path], None) == ""

@@ -52,11 +52,11 @@ def test_a_long_line_is_cut(tmp_path: Path) -> None:
 
 def test_no_node_is_no_command(tmp_path: Path) -> None:
     heard: list[Event] = []
-    found = hooks.run(
+    actual = hooks.run(
         "drain", "exit 1", [], action="up", reasons={}, cluster="c", folder=tmp_path, deadline_s=30,
         events=Events(heard.append),
     )  # fmt: skip
-    assert (found, heard) == ({}, [])
+    assert (actual, heard) == ({}, [])
 
 
 def test_a_command_that_does_not_end_is_stopped_and_counts_once(tmp_path: Path) -> None:

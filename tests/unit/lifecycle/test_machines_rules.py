@@ -266,15 +266,15 @@ def test_sites_that_are_not_applied_keep_their_nodes(
 def test_a_site_that_fails_says_what_of_it_stands(
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = [Diagnostic("no capacity")]
-    error = ProviderError("no capacity", where="site virginia", hint="wait", diagnostics=said)
+    messages = [Diagnostic("no capacity")]
+    error = ProviderError("no capacity", where="site virginia", hint="wait", diagnostics=messages)
     error.exit_code = Exit.LOCKED
     fleet.save(cluster.paths, [INFER])
     made = applied(cluster, plan, monkeypatch, Site("virginia", error, [TRAIN[0]]))
     failure = made.failed["virginia"]
     assert failure.message.startswith("no capacity\n  2 machines of the cluster, 1 of them made by this run, stand now")
     assert (failure.where, failure.hint, failure.exit_code) == ("site virginia", "wait", Exit.LOCKED)
-    assert list(failure.diagnostics) == said  # type: ignore[attr-defined]
+    assert list(failure.diagnostics) == messages  # type: ignore[attr-defined]
     assert stages(cluster) == {"train-0": (INCOMPLETE, False), "train-1": ("not made", None)}
     assert [row.name for row in cluster.nodes()] == ["infer-0", "train-0"]
 
@@ -342,9 +342,9 @@ def test_an_apply_is_reported_with_what_was_done(
     events = heard(cluster)
     other = Site("ohio", ProviderError("x") if failing else [INFER])
     applied(cluster, plan, monkeypatch, Site("virginia", TRAIN), other)
-    told = [(event.kind, event.message) for event in events if event.stage == "terraform"]
+    reported = [(event.kind, event.message) for event in events if event.stage == "terraform"]
     wait = f"a machine may take {cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
-    assert told == [
+    assert reported == [
         ("started", f"virginia, ohio: 2 resources; {wait}"),
         ("done", "virginia: 1 change" if failing else "virginia, ohio: 2 changes"),
     ]
@@ -388,17 +388,17 @@ def contacted(
     events = heard(cluster)
     monkeypatch.setattr(machines.fleet, "contact", lambda *_, **__: dict(failed))
     monkeypatch.setattr(machines, "keep_consoles", lambda *_: list(kept))
-    found = machines.contact(
+    actual = machines.contact(
         cluster, [*TRAIN, INFER], cluster.events, waiting=["train-0", "train-1"], run_dir=Path("/runs/1")
     )
-    return found, [event for event in events if event.stage == "fleet"]
+    return actual, [event for event in events if event.stage == "fleet"]
 
 
 def test_a_node_that_never_answers_is_named_with_its_console(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = {"train-1": ProviderError("no ssh", where="train-1", hint="look")}
-    found, events = contacted(cluster, monkeypatch, silent, [Path("/runs/1/console-train-1.txt")])
-    assert (found["train-1"].message, found["train-1"].where) == ("no ssh", "train-1")
-    assert found["train-1"].hint == "its console: /runs/1/console-train-1.txt; look"
+    actual, events = contacted(cluster, monkeypatch, silent, [Path("/runs/1/console-train-1.txt")])
+    assert (actual["train-1"].message, actual["train-1"].where) == ("no ssh", "train-1")
+    assert actual["train-1"].hint == "its console: /runs/1/console-train-1.txt; look"
     assert [(event.kind, event.total) for event in events] == [("started", 2), ("failed", 2)]
     assert events[-1].message == "1 node reachable"
     assert events[0].data["nodes"] == ["train-0", "train-1"]
@@ -412,5 +412,5 @@ def test_a_node_without_a_console_is_named_as_it_is(cluster: Cluster, monkeypatc
 
 
 def test_all_nodes_that_answer_are_reachable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, events = contacted(cluster, monkeypatch, {})
-    assert (found, events[-1].kind, events[-1].message) == ({}, "done", "2 nodes reachable")
+    actual, events = contacted(cluster, monkeypatch, {})
+    assert (actual, events[-1].kind, events[-1].message) == ({}, "done", "2 nodes reachable")

@@ -41,9 +41,9 @@ def test_a_recorded_node_whose_machine_is_created_is_recreated() -> None:
 
 @pytest.mark.parametrize("nodes", [ALL, ALL[:1]])
 def test_a_machine_that_is_replaced_is_recreated_recorded_or_not(nodes: list[Node]) -> None:
-    found = changes(nodes, Action("replace", "a", "train-2"))
-    assert found.recreate == ("train-2",)
-    assert "train-2" not in (*found.create, *found.change)
+    actual = changes(nodes, Action("replace", "a", "train-2"))
+    assert actual.recreate == ("train-2",)
+    assert "train-2" not in (*actual.create, *actual.change)
 
 
 @pytest.mark.parametrize("what", ["create", "replace", "delete", "update"])
@@ -54,9 +54,9 @@ def test_what_belongs_to_a_machine_changes_its_node(what: str) -> None:
 
 def test_a_machine_that_is_updated_changes_its_node_and_a_recreated_one_is_not_named_twice() -> None:
     volume = Action("update", "volume", "train-0", attached=True)
-    found = changes(ALL, Action("replace", "a", "train-0"), volume, Action("update", "b", "train-2"))
-    assert found == NodeChanges(recreate=("train-0",), change=("train-2",))
-    assert found.ends == ("train-0",)
+    actual = changes(ALL, Action("replace", "a", "train-0"), volume, Action("update", "b", "train-2"))
+    assert actual == NodeChanges(recreate=("train-0",), change=("train-2",))
+    assert actual.ends == ("train-0",)
 
 
 def test_a_node_that_cluster_yaml_does_not_name_is_removed_once() -> None:
@@ -66,8 +66,8 @@ def test_a_node_that_cluster_yaml_does_not_name_is_removed_once() -> None:
 
 
 def test_a_machine_that_nobody_has_recorded_is_removed_by_its_name() -> None:
-    found = changes(ALL, Action("delete", "a", "old-0"), Action("delete", "volume", "old-1", attached=True))
-    assert (found.remove, found.ends) == (("old-0",), ("old-0",))
+    actual = changes(ALL, Action("delete", "a", "old-0"), Action("delete", "volume", "old-1", attached=True))
+    assert (actual.remove, actual.ends) == (("old-0",), ("old-0",))
 
 
 def test_nodes_of_sites_that_are_not_planned_are_left_alone() -> None:
@@ -80,5 +80,5 @@ def test_the_changes_of_all_sites_are_counted() -> None:
 
 
 def test_the_document_has_names_alone() -> None:
-    found = replace(changes(ALL, Action("create", "a", "train-1")), total=5)
-    assert found.to_json() == {"create": [], "recreate": ["train-1"], "change": [], "remove": []}
+    actual = replace(changes(ALL, Action("create", "a", "train-1")), total=5)
+    assert actual.to_json() == {"create": [], "recreate": ["train-1"], "change": [], "remove": []}

@@ -86,12 +86,12 @@ def test_diagnostics_at_level_stress_prove_a_node_only_where_they_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("level", "other", "expected"),
     [(None, "quick", "quick"), ("quick", "standard", "standard"), ("stress", "standard", "stress"),
      ("stress", "quick", "stress")],
 )  # fmt: skip
-def test_the_deeper_level_proves_more(one: Level | None, other: Level, expected: Level) -> None:
-    assert deeper(one, other) == expected
+def test_the_deeper_level_proves_more(level: Level | None, other: Level, expected: Level) -> None:
+    assert deeper(level, other) == expected
 
 
 def test_nodes_without_a_check_share_that_nothing_was_checked() -> None:
@@ -108,7 +108,7 @@ def events_of(cluster: Cluster) -> list[Event]:
     return seen
 
 
-def told(events: Sequence[Event]) -> list[tuple[str, str, str | None]]:
+def reported(events: Sequence[Event]) -> list[tuple[str, str, str | None]]:
     return [(event.kind, event.message, event.node) for event in events if event.stage == "quarantine"]
 
 
@@ -117,16 +117,16 @@ def test_each_step_is_reported(cluster: Cluster) -> None:
     refuse.touch()
     after(cluster, *lost("train-1"))
     drained = ("warning", "not drained: the drain command ended with status 1", "train-1")
-    assert told(seen)[0] == ("warning", "in quarantine: gpu.count: 7 instead of 8", "train-1")
-    assert told(seen)[-1] == drained
+    assert reported(seen)[0] == ("warning", "in quarantine: gpu.count: 7 instead of 8", "train-1")
+    assert reported(seen)[-1] == drained
     seen.clear()
     after(cluster, *well("train-1"))
     resumed = ("warning", "not put back into service: the resume command ended with status 1", "train-1")
-    assert told(seen)[-1] == resumed
+    assert reported(seen)[-1] == resumed
     refuse.unlink()
     seen.clear()
     after(cluster, *well("train-1"))
-    assert told(seen)[-1] == ("done", "out of quarantine: train-1", None)
+    assert reported(seen)[-1] == ("done", "out of quarantine: train-1", None)
 
 
 def test_only_nodes_that_were_put_back_are_reported_as_such(cluster: Cluster) -> None:
@@ -136,7 +136,7 @@ def test_only_nodes_that_were_put_back_are_reported_as_such(cluster: Cluster) ->
     Book({name: entry(name) for name in ("train-0", "train-1")}).save(picky.paths)
     seen = events_of(picky)
     after(picky, *well("train-0", "train-1"))
-    assert ("done", "out of quarantine: train-0", None) in told(seen)
+    assert ("done", "out of quarantine: train-0", None) in reported(seen)
     kept = quarantine.held(picky)
     assert {name: e.trouble for name, e in kept.items()} == {"train-1": "the resume command ended with status 1"}
 
@@ -151,18 +151,18 @@ def test_a_verdict_that_changes_nothing_waits_for_nobody(cluster: Cluster) -> No
     seen = events_of(cluster)
     with cluster.exclusively("up"):
         after(open_cluster(cluster.file, sandbox=True, events=cluster.events), *well("train-0"))
-    assert told(seen) == []
+    assert reported(seen) == []
 
 
 def test_an_upgrade_in_progress_keeps_the_breaker_silent(cluster: Cluster) -> None:
     Journal(to="b", phase="moving", nodes={"train-1": Place("a", "drained")}).save(cluster.paths)
     seen = events_of(cluster)
-    said = after(cluster, *lost("train-0", "train-1", "train-2"), holding=True)
-    assert said.breaker is None
-    assert told(seen) == [("warning", "an upgrade is in progress: quarantine is unchanged", None)]
+    messages = after(cluster, *lost("train-0", "train-1", "train-2"), holding=True)
+    assert messages.breaker is None
+    assert reported(seen) == [("warning", "an upgrade is in progress: quarantine is unchanged", None)]
     seen.clear()
     after(cluster, *well("train-0"), holding=True)
-    assert told(seen) == [], "there was nothing to change"
+    assert reported(seen) == [], "there was nothing to change"
 
 
 def test_a_new_machine_that_could_not_be_put_back_is_ours(cluster: Cluster) -> None:
@@ -231,7 +231,7 @@ def test_without_a_drain_command_no_node_is_drained(tmp_path: Path) -> None:
     assert not quarantine.held(bare)["train-1"].drained
     seen = events_of(bare)
     after(bare, *lost("train-1"))
-    assert told(seen) == [], "there is nothing to try again"
+    assert reported(seen) == [], "there is nothing to try again"
 
 
 def test_down_has_the_scheduler_forget_its_nodes_and_no_others(cluster: Cluster) -> None:

@@ -212,7 +212,7 @@ def test_where_a_node_cannot_be_drained_none_is_replaced(cluster: Cluster, monke
     asked: list[list[str]] = []
 
     def refused(_: object, nodes: Sequence[object], *__: object) -> dict[str, str]:
-        asked.append([str(getattr(one, "name", "")) for one in nodes])
+        asked.append([str(getattr(item, "name", "")) for item in nodes])
         return {"train-1": "jobs run"}
 
     monkeypatch.setattr(command.quarantine, "hold", refused)

@@ -127,8 +127,8 @@ def test_each_step_before_machines_are_made_is_done_once(
 def test_a_probe_that_finds_no_machine_stops_the_run(
     file: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {"here": [Finding("blocks", "capacity", "none is left", "")]}
-    monkeypatch.setattr(up.preflight, "probe", lambda *_: found)
+    actual = {"here": [Finding("blocks", "capacity", "none is left", "")]}
+    monkeypatch.setattr(up.preflight, "probe", lambda *_: actual)
     with pytest.raises(ProviderError, match="capacity: none is left"):
         run_up(file)
     assert world.machines == {}
@@ -159,7 +159,7 @@ def drained(
 
     def hold(_: object, nodes: Sequence[Any], reasons: Mapping[str, str], action: str) -> dict[str, str]:
         assert action == "up"
-        asked.update({one.name: reasons[one.name] for one in nodes})
+        asked.update({item.name: reasons[item.name] for item in nodes})
         return dict(bad or {})
 
     monkeypatch.setattr(up.quarantine, "hold", hold)
@@ -216,14 +216,14 @@ def made(
 
     stages: dict[str, str] = {}
     monkeypatch.setattr(up.machines, "make", make)
-    plan = SimpleNamespace(nodes=lambda: [(one.name, None) for one in NODES])
+    plan = SimpleNamespace(nodes=lambda: [(item.name, None) for item in NODES])
     remaining: Any = SimpleNamespace(plan=plan, leave=lambda *_: None)
     run = Run(Path(), resources=resources)
-    found = up._make(cluster, run, remaining, [], changes)
+    actual = up._make(cluster, run, remaining, [], changes)
     assert {name for name, stage in stages.items() if stage == "making"} == (
         {*changes.create, *changes.recreate} if resources else set()
     )
-    return found
+    return actual
 
 
 def stages(cluster: Cluster) -> dict[str, tuple[str, bool | None]]:
@@ -265,11 +265,11 @@ def test_nodes_that_did_not_come_to_be_are_missing_or_not_made(
 
 def test_nodes_that_keep_an_older_lock_are_named_with_what_would_change(cluster: Cluster) -> None:
     Ledger(cluster.paths).record(NODES[:1], lock())
-    wanted = lock(newer())
-    releases = upgrade_journal.assign(cluster, NODES, wanted)
-    Journal(phase="rolled-back", failed={identity(wanted): "train-0: bad"}).save(cluster.paths)
+    desired = lock(newer())
+    releases = upgrade_journal.assign(cluster, NODES, desired)
+    Journal(phase="rolled-back", failed={identity(desired): "train-0: bad"}).save(cluster.paths)
     run, events = Run(Path()), heard(cluster)
-    up._leave_waiting(cluster, run, NODES, releases, wanted)
+    up._leave_waiting(cluster, run, NODES, releases, desired)
     assert list(run.waiting) == ["train-0"] and run.rolled_back == "train-0: bad"
     assert [(event.kind, event.node) for event in events if event.stage == "configure"] == [("log", "train-0")]
     assert "driver" in events[-1].message
@@ -315,5 +315,5 @@ def test_the_sites_on_which_roles_failed_are_told_apart() -> None:
 
 def test_a_node_is_clean_where_roles_mended_all_that_they_can() -> None:
     mended, other = SimpleNamespace(mended=True), SimpleNamespace(mended=False)
-    found = Brought([], {"a": (other,), "b": (other, mended), "c": ()}, failed={"c": "x"})  # type: ignore[dict-item]
-    assert [found.clean(name) for name in ("a", "b", "c", "d")] == [True, False, False, True]
+    actual = Brought([], {"a": (other,), "b": (other, mended), "c": ()}, failed={"c": "x"})  # type: ignore[dict-item]
+    assert [actual.clean(name) for name in ("a", "b", "c", "d")] == [True, False, False, True]

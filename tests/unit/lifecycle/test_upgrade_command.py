@@ -32,7 +32,7 @@ from tests.unit.lifecycle.test_release import NODES, STACK, cluster, lock, newer
 __all__ = ["cluster"]
 
 OLD, NEW = lock(), lock(newer())
-NAMES = [one.name for one in NODES]
+NAMES = [item.name for item in NODES]
 
 
 @dataclass
@@ -67,14 +67,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             made.calls.append(f"resume {' '.join(nodes)}")
             return dict.fromkeys(made.stuck & set(nodes), "the hook failed")
 
-        def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
-            releases = set(wanted.values())
-            made.calls.append(f"move {' '.join(wanted)}")
-            return dict.fromkeys(made.bad & set(wanted), "bad") if releases == {identity(NEW)} else {}
+        def move(self, desired: Mapping[str, str]) -> dict[str, str]:
+            releases = set(desired.values())
+            made.calls.append(f"move {' '.join(desired)}")
+            return dict.fromkeys(made.bad & set(desired), "bad") if releases == {identity(NEW)} else {}
 
-        def verify(self, wanted: Mapping[str, str]) -> dict[str, str]:
-            made.calls.append(f"verify {' '.join(wanted)}")
-            return {name: why for name, why in made.sick.items() if name in wanted}
+        def verify(self, desired: Mapping[str, str]) -> dict[str, str]:
+            made.calls.append(f"verify {' '.join(desired)}")
+            return {name: why for name, why in made.sick.items() if name in desired}
 
     monkeypatch.setattr(command, "NodeActions", Hands)
     monkeypatch.setattr(command, "_offer", lambda *_: made.calls.append("offer"))
@@ -117,11 +117,11 @@ def test_the_outcome_is_an_event_and_a_document(cluster: Cluster, world: World) 
     done = run(cluster, world)
     last = [event for event in seen if event.stage == "upgrade"][-1]
     assert (last.kind, last.message) == ("done", "3 of 3 nodes moved")
-    found = document(cluster, done)
-    assert found["nodes"][0] == {
+    actual = document(cluster, done)
+    assert actual["nodes"][0] == {
         "name": "train-0", "step": "moved", "reason": "", "lock": identity(NEW), "driver": "595.91.07"
     }  # fmt: skip
-    assert {key: found[key] for key in ("cluster", "sandbox", "ok", "to", "phase", "message")} == {
+    assert {key: actual[key] for key in ("cluster", "sandbox", "ok", "to", "phase", "message")} == {
         "cluster": "told", "sandbox": True, "ok": True, "to": identity(NEW), "phase": "done",
         "message": "3 of 3 nodes moved",
     }  # fmt: skip
@@ -301,9 +301,9 @@ def test_a_node_that_is_not_healthy_before_is_left_out(cluster: Cluster, world: 
     run(cluster, world)
     left = upgrade_journal.load(cluster.paths).nodes["train-1"]
     assert (left.step, left.reason) == ("left", "unhealthy before: gpu.count: 7")
-    said = [(e.kind, e.message, e.node) for e in seen if e.stage == "upgrade"]
-    assert ("started", "verifying 3 nodes before the upgrade", None) in said
-    assert ("warning", "skipped: unhealthy before: gpu.count: 7", "train-1") in said
+    messages = [(e.kind, e.message, e.node) for e in seen if e.stage == "upgrade"]
+    assert ("started", "verifying 3 nodes before the upgrade", None) in messages
+    assert ("warning", "skipped: unhealthy before: gpu.count: 7", "train-1") in messages
 
 
 # canaries and batches
@@ -327,8 +327,8 @@ def groups(cluster: Cluster) -> Cluster:
     return opened
 
 
-def two(one: Lock) -> Lock:
-    stack = one.groups["train"]
+def two(item: Lock) -> Lock:
+    stack = item.groups["train"]
     return Lock(request={}, simulated=True, groups={"train": stack, "infer": stack})
 
 
@@ -452,8 +452,8 @@ def hooks(monkeypatch: pytest.MonkeyPatch, *refuse: str) -> list[str]:
     called: list[str] = []
 
     def call(_: object, step: str, nodes: Sequence[Any], action: str, reasons: object) -> dict[str, str]:
-        called.extend(f"{step} {one.name} for {action}" for one in nodes)
-        return {one.name: f"{step} failed" for one in nodes if f"{step} {one.name}" in refuse}
+        called.extend(f"{step} {item.name} for {action}" for item in nodes)
+        return {item.name: f"{step} failed" for item in nodes if f"{step} {item.name}" in refuse}
 
     monkeypatch.setattr(actions.hooks, "call", call)
     return called
@@ -512,9 +512,9 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     given: dict[str, Any] = {"bad": set(), "settled": []}
 
     def prove(_: object, subjects: Sequence[Any], nodes: Sequence[Any], **how: Any) -> Report:
-        given["subjects"], given["how"] = [one.name for one in subjects], how
+        given["subjects"], given["how"] = [item.name for item in subjects], how
         report = judged(*given["bad"])
-        names = {one.name for one in subjects}
+        names = {item.name for item in subjects}
         return Report(tuple(row for row in report.nodes if row.name in names), {}, 0.0)
 
     monkeypatch.setattr(actions.verifying, "prove", prove)
@@ -549,8 +549,8 @@ def test_nodes_are_moved_where_the_roles_run_the_checks_pass_and_nothing_differs
     seen: list[Event] = []
     hands.cluster.events.subscribe(seen.append)
     Ledger(hands.cluster.paths).keep(NEW)
-    found = hands.move(dict.fromkeys(NAMES, identity(NEW)))
-    assert found == {"train-1": "a task failed", "train-2": "d0; d2; d3"}
+    actual = hands.move(dict.fromkeys(NAMES, identity(NEW)))
+    assert actual == {"train-1": "a task failed", "train-2": "d0; d2; d3"}
     assert proofs["subjects"] == ["train-0", "train-2"], "roles that broke off leave nothing to verify"
     ((_, nodes, releases, run_dir),) = asked
     assert (nodes, run_dir) == (NODES, Path("/runs/1"))
@@ -575,14 +575,14 @@ def test_what_a_node_runs_is_recorded_by_its_machine(hands: NodeActions) -> None
     new = ledger.keep(NEW)
     hands._ledger = ledger
     hands.record(["train-1"], new)
-    assert [Ledger(hands.cluster.paths).of(one) for one in NODES] == [identity(OLD), new, identity(OLD)]
+    assert [Ledger(hands.cluster.paths).of(item) for item in NODES] == [identity(OLD), new, identity(OLD)]
 
 
 # the journal
 
 
 @pytest.mark.parametrize(
-    ("journal", "runs", "told"),
+    ("journal", "runs", "reported"),
     [
         (Journal("b", "moving", nodes={"a": Place("a", "drained", "x")}), "a", {"step": "drained", "reason": "x"}),
         (Journal("b", "moving", nodes={"a": Place("a", "moved")}), "b", {"step": "moved", "reason": ""}),
@@ -592,8 +592,8 @@ def test_what_a_node_runs_is_recorded_by_its_machine(hands: NodeActions) -> None
         (Journal("b", "moving", nodes={}), "a", None),
     ],
 )
-def test_status_says_of_a_node_what_is_not_well(journal: Journal, runs: str, told: dict[str, str] | None) -> None:
-    assert upgrade_journal.told(journal, "a", runs) == told
+def test_status_says_of_a_node_what_is_not_well(journal: Journal, runs: str, reported: dict[str, str] | None) -> None:
+    assert upgrade_journal.told(journal, "a", runs) == reported
 
 
 @pytest.mark.parametrize(

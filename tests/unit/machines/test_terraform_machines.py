@@ -306,7 +306,7 @@ def test_machines_of_a_group_that_is_not_complete_are_removed_in_their_order(sit
         machines.apply(PLAN, Planned("here", add=2))
     assert site.terraform.calls == ["apply", 'destroy node["train-0"] node["train-1"]']
     assert [event.message for event in site.seen] == ["removing 2 machines of groups that are not complete"]
-    assert [one.summary for one in caught.value.diagnostics] == ["shortage"]
+    assert [item.summary for item in caught.value.diagnostics] == ["shortage"]
 
 
 def test_an_error_begins_with_the_command_that_failed(site: Site) -> None:

@@ -23,8 +23,8 @@ __all__ = ["ann", "ben", "store"]
 
 
 def content(store: Store) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gzip.decompress(store.blobs[FLEET][0]))
-    return found
+    actual: dict[str, Any] = json.loads(gzip.decompress(store.blobs[FLEET][0]))
+    return actual
 
 
 def shared(run: Run) -> None:

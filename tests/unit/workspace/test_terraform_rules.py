@@ -267,7 +267,7 @@ def test_a_state_that_cannot_be_written_back_is_kept(fake: Fake) -> None:
     with pytest.raises(ProviderError, match=r"could not be written back: .*the bucket is not reachable") as caught:
         fake.space.save_errored(repair=True)
     assert file.exists()
-    assert [one.summary for one in caught.value.diagnostics] == ["the bucket is not reachable"]
+    assert [item.summary for item in caught.value.diagnostics] == ["the bucket is not reachable"]
 
 
 def test_a_state_that_was_never_written_is_not_damaged(fake: Fake) -> None:
