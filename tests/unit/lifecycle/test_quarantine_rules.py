@@ -288,3 +288,19 @@ def test_the_file_is_json_that_git_and_people_can_read(cluster: Cluster) -> None
     text = (cluster.paths.root / "quarantine.json").read_text()
     assert json.loads(text)["nodes"]["train-0"]["owed"] == ["gpu.count", "load.completes"]
     assert quarantine_book.load(cluster.paths) == Book({"train-0": entry("train-0")})
+
+
+def test_a_new_machine_that_is_bad_is_not_put_back_though_the_entry_is_of_the_one_before() -> None:
+    former = {"train-0": entry("train-0", id="i-former", owner="ada")}
+    decision = judge(Book(former), lost("train-0"), 1)
+    assert (decision.release, decision.hold["train-0"].id) == ((), "i-train-0")
+
+
+def test_a_verdict_that_changes_nothing_writes_nothing(cluster: Cluster) -> None:
+    after(cluster, *well("train-0"), holding=True)
+    assert not (cluster.paths.root / "quarantine.json").exists()
+
+
+def test_a_node_that_is_in_no_quarantine_is_named_and_nothing_is_done(cluster: Cluster) -> None:
+    assert quarantine.release(cluster, ["train-3"]) == (["train-3"], {})
+    assert hooked(cluster) == []
