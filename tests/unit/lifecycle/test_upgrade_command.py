@@ -626,3 +626,71 @@ def test_locks_that_an_upgrade_needs_are_named(cluster: Cluster) -> None:
     Journal("b", nodes={"a": Place("a"), "b": Place("")}).save(cluster.paths)
     assert upgrade_journal.needs(cluster) == {"a", "b"}
     assert STACK.driver
+
+
+# what is written down while it goes on
+
+
+def test_the_journal_is_written_before_anything_is_done(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven(cluster)
+    seen: list[dict[str, str]] = []
+    monkeypatch.setattr(command, "_offer", lambda *_: seen.append(steps(cluster)))
+    run(cluster, world)
+    assert seen == [dict.fromkeys(NAMES, "waiting")]
+
+
+@pytest.mark.parametrize("step", ["waiting", "moved"])
+def test_only_a_node_that_waits_is_left_out_for_its_quarantine(hands: NodeActions, step: Any) -> None:
+    Book({"train-1": Entry("i-train-1", "ada", "loud fan", "now")}).save(hands.cluster.paths)
+    seen: list[Event] = []
+    hands.cluster.events.subscribe(seen.append)
+    journal = Journal("b", "moving", nodes={"train-1": Place("a", step)})
+    actions.leave_the_quarantined(journal, hands, None)
+    left = step == "waiting"
+    assert journal.nodes["train-1"].step == ("left" if left else step)
+    assert upgrade_journal.load(hands.cluster.paths) == journal, "it is written"
+    assert [(e.kind, e.message, e.node) for e in seen] == (
+        [("warning", "skipped: in quarantine by ada: loud fan", "train-1")] if left else []
+    )
+
+
+def test_where_no_node_waits_none_is_verified(hands: NodeActions, proofs: dict[str, Any]) -> None:
+    journal = Journal("b", "moving", nodes={"train-1": Place(identity(OLD), "moved")})
+    seen: list[Event] = []
+    hands.cluster.events.subscribe(seen.append)
+    actions.leave_the_bad(journal, hands)
+    assert ("subjects" in proofs, seen) == (False, [])
+
+
+def test_a_node_that_is_left_out_for_its_health_is_written_down(hands: NodeActions, proofs: dict[str, Any]) -> None:
+    proofs["bad"] = {"train-1"}
+    journal = Journal("b", "moving", nodes={name: Place(identity(OLD)) for name in NAMES})
+    actions.leave_the_bad(journal, hands)
+    written = upgrade_journal.load(hands.cluster.paths)
+    assert {name: place.step for name, place in written.nodes.items()} == {
+        "train-0": "waiting", "train-1": "left", "train-2": "waiting"
+    }  # fmt: skip
+
+
+def test_what_the_command_line_leaves_out_is_cluster_yamls() -> None:
+    options = Options()
+    assert (options.batch, options.canary, options.rollback_all, options.again) == (None, None, False, False)
+    done = Upgrade(Path(), Journal())
+    assert (done.declined, done.nothing, done.stopped, done.seconds) == (False, False, "", 0.0)
+    assert Upgrade(Path(), Journal(phase="moving"), nothing=True).ok
+
+
+def test_the_time_is_that_of_this_call(cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    Ledger(cluster.paths).record(NODES, NEW)
+    moments = iter([100.0, 102.345])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(moments, 102.345))
+    assert run(cluster, world).seconds == 2.3
+
+
+def test_an_upgrade_of_a_fleet_that_was_resized_is_refused(cluster: Cluster, world: World) -> None:
+    stopped(cluster, world)
+    fleet.save(cluster.paths, NODES[:2])
+    with pytest.raises(GpuprovError, match="an upgrade is in progress"):
+        run(cluster, world)
