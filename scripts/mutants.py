@@ -1,6 +1,6 @@
 """Mutation testing: which small changes of a module does no unit test notice? `make mutants ONLY=provisioner/state`.
 
-    python -m scripts.mutants [--sample N] [--seed N] [PATH…]
+    python -m scripts.mutants [--sample N] [--seed N] [--seconds S] [PATH…] [--tests PATH…]
 
 Imports modules and tests once, runs the tests and records which lines each of them reaches. Then each mutant is a fork
 of that process: the code of the module's functions is replaced, and the tests that reach the mutated lines run, the
@@ -12,52 +12,28 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
-import functools
 import gc
 import importlib
 import os
 import random
-import select
-import shutil
-import signal
 import sys
-import tempfile
-import threading
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 import yaml
-from _pytest.runner import runtestprotocol
 
-from scripts.mutations import Mutation, mutations, scopes
+from scripts.mutant_fork import ROOT, Keys, Test, in_fork, keys_of, module_name, passes, reached_lines, replace_code
+from scripts.mutations import Mutation, mutations
 
-ROOT = Path(__file__).resolve().parent.parent
 DEFAULT = ("lifecycle", "machines", "state", "workspace", "configure/drift.py")
 """What spends, removes, takes over or recovers; below provisioner/."""
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.yaml"
-GRACE_S = 3.0
-"""A test of a mutant may take ten times as long as on the original, and this much more."""
-
-
-Keys = dict[types.CodeType, tuple[str, int]]
-"""Code of a module → its qualified name, and which of that name it is."""
-
-
-@dataclass(slots=True)
-class Test:
-    """`reached`: file → lines that it runs; `seconds`: how long it took on the original; `kills`: mutants so far."""
-
-    item: pytest.Item
-    seconds: float
-    reached: dict[str, set[int]]
-    kills: int = 0
 
 
 @dataclass(slots=True)
@@ -162,7 +138,7 @@ class Plugin:
         if session.testsfailed:
             return False
         for file in self._files:  # not each of them is imported by a test
-            importlib.import_module(_module_name(file))
+            importlib.import_module(module_name(file))
             for row in self._equivalent.get(file, ()):
                 own = [mutation for mutation in self._all if mutation.file == file]
                 if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in own):
@@ -172,7 +148,7 @@ class Plugin:
         for function in [item for item in gc.get_objects() if type(item) is types.FunctionType]:
             self._functions.setdefault(function.__code__.co_filename, []).append(function)
         self._keys = {
-            file: _by_position(compile(source, str(ROOT / file), "exec", dont_inherit=True))
+            file: keys_of(compile(source, str(ROOT / file), "exec", dont_inherit=True))
             for file, source in self._sources.items()
         }
         gc.freeze()
@@ -198,7 +174,7 @@ class Plugin:
         for item, after in zip(session.items, [*session.items[1:], last], strict=True):
             began = time.monotonic()
             with reached_lines({str(ROOT / file): file for file in self._files}) as reached:
-                passed = _passes(item, after)
+                passed = passes(item, after)
             if passed and reached:
                 tests.append(Test(item, time.monotonic() - began, dict(reached)))
             elif not passed:
@@ -260,151 +236,6 @@ def report(scores: dict[str, Score]) -> int:
     total = Score(sum((score.results for score in scores.values()), Counter[str]()))
     print(f"{total}  in all")
     return 1 if total.results["survived"] else 0
-
-
-@contextlib.contextmanager
-def reached_lines(files: dict[str, str]) -> Iterator[dict[str, set[int]]]:
-    """File → lines that run meanwhile, in all threads; `files`: path → its name in the result."""
-    reached: dict[str, set[int]] = {}
-
-    def on_call(frame: types.FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
-        name = files.get(frame.f_code.co_filename)
-        if name is None:
-            return None
-        lines = reached.setdefault(name, set())
-        lines.add(frame.f_lineno)
-
-        def on_line(frame: types.FrameType, _event: str, _argument: object) -> Callable[..., Any]:
-            lines.add(frame.f_lineno)
-            return on_line
-
-        return on_line
-
-    threading.settrace(on_call)
-    sys.settrace(on_call)
-    try:
-        yield reached
-    finally:
-        sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
-
-
-def in_fork(tests: Sequence[Test], prepare: Callable[[], None]) -> int | None:
-    """Run tests in a fork of this process after `prepare`, until one fails. Gives the index of that test, -1 - index
-    where it did not end in time, None where all pass."""
-    reader, writer = os.pipe()
-    folder = Path(tempfile.mkdtemp(prefix="mut-"))
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _child(tests, prepare, writer, folder)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    index, timed_out = 0, False
-    try:
-        while True:
-            limit_s = GRACE_S + 10 * tests[index].seconds
-            if not select.select([reader], [], [], limit_s)[0]:
-                timed_out = True
-                break
-            word = os.read(reader, 4)
-            if not word:
-                break
-            index = int.from_bytes(word)
-    finally:
-        os.close(reader)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
-        shutil.rmtree(folder, ignore_errors=True)
-    if timed_out:
-        return -1 - index
-    return None if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0 else index
-
-
-def _child(tests: Sequence[Test], prepare: Callable[[], None], writer: int, folder: Path) -> None:
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
-    factory = getattr(tests[0].item.config, "_tmp_path_factory", None)
-    if factory is not None:
-        factory._basetemp = folder
-    prepare()
-    for index, test in enumerate(tests):
-        os.write(writer, index.to_bytes(4))
-        after = tests[index + 1].item if index + 1 < len(tests) else None
-        if not _passes(test.item, after):
-            os._exit(1)
-    os._exit(0)
-
-
-def _passes(item: pytest.Item, after: pytest.Item | None) -> bool:
-    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=after))
-
-
-def replace_code(mutation: Mutation, keys: Keys, functions: Iterable[types.FunctionType]) -> None:
-    """Put the mutant in the place of the module in this process. `keys` and `functions` are the original module's. Its
-    functions keep their identity, because others have imported them; a constant is replaced wherever it is imported."""
-    path = str(ROOT / mutation.file)
-    module = sys.modules[_module_name(mutation.file)]
-    for value in vars(module).values():
-        if isinstance(value, functools._lru_cache_wrapper):
-            value.cache_clear()
-    mutated = compile(mutation.source, path, "exec", dont_inherit=True)
-    if not mutation.runtime:
-        _replace_definitions(module, mutated)
-        return
-    codes = {key: code for code, key in _by_position(mutated).items()}
-    for function in functions:
-        key = keys.get(function.__code__)
-        if key in codes and codes[key] != function.__code__:
-            function.__code__ = codes[key]
-
-
-def _by_position(code: types.CodeType) -> Keys:
-    counts: Counter[str] = Counter()
-    keys: Keys = {}
-    for name, inner in scopes(code):
-        keys[inner] = name, counts[name]
-        counts[name] += 1
-    return keys
-
-
-def _replace_definitions(module: types.ModuleType, mutated: types.CodeType) -> None:
-    """Run the mutated module beside the original; take over its constants and the defaults of its functions."""
-    scratch = dict.fromkeys(("__name__", "__file__", "__package__", "__doc__", "__spec__"))
-    scratch.update({name: getattr(module, name) for name in scratch})
-    exec(mutated, scratch)  # noqa: S102 - the repository's own module, mutated
-    for name, new in list(scratch.items()):
-        old = vars(module).get(name)
-        if name.startswith("__") or isinstance(new, types.ModuleType):
-            continue
-        if isinstance(new, types.FunctionType) and isinstance(old, types.FunctionType):
-            old.__defaults__, old.__kwdefaults__ = new.__defaults__, new.__kwdefaults__
-        elif isinstance(new, type) and isinstance(old, type):
-            if new.__module__ == module.__name__:
-                _replace_members(old, new)
-        elif not callable(new):
-            for other in [m for m in sys.modules.values() if isinstance(m, types.ModuleType)]:
-                if vars(other).get(name) is old:
-                    setattr(other, name, new)
-
-
-def _replace_members(old: type, new: type) -> None:
-    for name, member in vars(new).items():
-        former = vars(old).get(name)
-        if isinstance(member, types.FunctionType) and isinstance(former, types.FunctionType):
-            former.__defaults__, former.__kwdefaults__ = member.__defaults__, member.__kwdefaults__
-            if former.__code__.co_freevars == member.__code__.co_freevars:  # what dataclasses have written
-                former.__code__ = member.__code__
-        elif not name.startswith("__") and isinstance(member, bool | int | float | str | tuple | frozenset):
-            setattr(old, name, member)
-
-
-def _module_name(file: str) -> str:
-    return file.removesuffix(".py").replace("/", ".")
 
 
 if __name__ == "__main__":
