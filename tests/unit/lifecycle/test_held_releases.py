@@ -105,3 +105,60 @@ def test_during_an_upgrade_a_site_keeps_its_size_whatever_others_have(
     with pytest.raises(GpuprovError, match="an upgrade is in progress") as caught:
         upgrade_journal.refuse_resized(cluster, sites)
     assert refused[0] in caught.value.hint
+
+
+# after a rollback
+
+
+NEW = STACK.model_copy(update={"nccl": "2.0"})
+
+
+def rolled_back(cluster: Cluster) -> None:
+    Journal(phase="rolled-back", failed={identity(lock(NEW)): "bad"}).save(cluster.paths)
+
+
+def nccl(cluster: Cluster) -> dict[str, str]:
+    """Node → the NCCL that it is held to."""
+    releases = upgrade_journal.assign(cluster, [*TRAIN, *INFER], lock(NEW))
+    return {name: str(release.lock.groups["train"].nccl) for name, release in releases.items()}
+
+
+def test_a_new_machine_gets_what_most_of_the_fleet_runs_after_a_rollback(cluster: Cluster) -> None:
+    third = STACK.model_copy(update={"nccl": "1.0"})
+    Ledger(cluster.paths).record(TRAIN, lock())
+    Ledger(cluster.paths).record(INFER, lock(third))
+    assert set(nccl(cluster).values()) == {str(STACK.nccl), "1.0"}
+    rolled_back(cluster)
+    fleet.save(cluster.paths, [*TRAIN, *INFER])
+    Ledger(cluster.paths).record([*TRAIN, node("infer-0", "ohio")], lock())
+    assert nccl(cluster) == dict.fromkeys(("train-0", "train-1", "infer-0"), str(STACK.nccl))
+
+
+def test_a_node_that_runs_another_release_is_held_to_that_after_a_rollback(cluster: Cluster) -> None:
+    third = STACK.model_copy(update={"nccl": "1.0"})
+    Ledger(cluster.paths).record(TRAIN, lock())
+    Ledger(cluster.paths).record(INFER, lock(third))
+    rolled_back(cluster)
+    assert nccl(cluster) == {"train-0": str(STACK.nccl), "train-1": str(STACK.nccl), "infer-0": "1.0"}
+
+
+def test_a_group_that_the_fleets_lock_does_not_have_gets_the_new_lock_after_a_rollback(cluster: Cluster) -> None:
+    Ledger(cluster.paths).record(TRAIN, Lock(request={}, simulated=True, groups={"train": STACK}))
+    rolled_back(cluster)
+    assert nccl(cluster)["infer-0"] == "2.0"
+
+
+def test_a_fleet_of_which_nothing_was_proven_gets_the_new_lock_after_a_rollback(cluster: Cluster) -> None:
+    rolled_back(cluster)
+    assert nccl(cluster) == dict.fromkeys(("train-0", "train-1", "infer-0"), "2.0")
+
+
+def test_an_upgrade_that_never_was_is_done() -> None:
+    journal = Journal()
+    assert (journal.batch, journal.rollback_all, journal.busy) == (1, False, False)
+
+
+def test_nodes_without_a_machine_are_left_out_of_an_upgrade() -> None:
+    journal = Journal(nodes={"train-0": Place("a"), "gone-0": Place("a")})
+    journal.forget(TRAIN)
+    assert list(journal.nodes) == ["train-0"]

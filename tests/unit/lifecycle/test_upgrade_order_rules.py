@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from provisioner.lifecycle.upgrade import order
@@ -99,3 +103,90 @@ def test_the_way_back_of_all_nodes_goes_in_batches_too() -> None:
     go(nodes, state)
     assert [line for line in nodes.log if line.startswith("drain")] == ["drain n-0 n-1", "drain n-2 n-3", "drain n-4"]
     assert {place.step for place in state.nodes.values()} == {"rolled-back"}
+
+
+# what is in the journal when something is done to nodes
+
+
+class Written(Fleet):
+    """A fleet that looks into the file before each step. `seen`: what was done, and the steps that were written."""
+
+    written: Journal
+    seen: list[tuple[str, dict[str, str]]]
+
+    def look(self, action: str) -> None:
+        self.seen.append((action, {name: place.step for name, place in self.written.nodes.items()}))
+
+    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+        self.look("drain")
+        return super().drain(nodes)
+
+    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        self.look("move")
+        return super().move(wanted)
+
+    def resume(self, nodes: Sequence[str]) -> dict[str, str]:
+        self.look("resume")
+        return super().resume(nodes)
+
+
+def followed(nodes: Fleet, state: Journal) -> Written:
+    """Run to the end with a journal that is copied whenever it is saved."""
+    watched = Written(nodes.runs, nodes.breaks, nodes.lost, nodes.refuses)
+    watched.written, watched.seen = copy.deepcopy(state), []
+
+    def save() -> None:
+        watched.written = copy.deepcopy(state)
+
+    with contextlib.suppress(order.Stopped):
+        go(watched, state, save)
+    assert watched.written == state, "the end is written"
+    return watched
+
+
+def test_each_step_is_written_before_it_begins() -> None:
+    nodes = fleet(2)
+    assert followed(nodes, journal(nodes)).seen == [
+        ("drain", {"n-0": "draining", "n-1": "waiting"}),
+        ("move", {"n-0": "drained", "n-1": "waiting"}),
+        ("resume", {"n-0": "proven", "n-1": "waiting"}),
+        ("drain", {"n-0": "moved", "n-1": "draining"}),
+        ("move", {"n-0": "moved", "n-1": "drained"}),
+        ("resume", {"n-0": "moved", "n-1": "proven"}),
+    ]
+
+
+def test_each_step_of_the_way_back_is_written_before_it_begins() -> None:
+    nodes = fleet(1, breaks=["n-0"])
+    watched = followed(nodes, journal(nodes))
+    assert [(action, seen["n-0"]) for action, seen in watched.seen] == [
+        ("drain", "draining"), ("move", "drained"), ("move", "failed"), ("resume", "back")
+    ]  # fmt: skip
+    assert (watched.written.phase, watched.written.nodes["n-0"].step) == ("rolled-back", "rolled-back")
+
+
+def test_the_way_back_of_a_moved_node_is_written_before_it_is_drained() -> None:
+    nodes = fleet(1)
+    state = go(nodes, journal(nodes))
+    state.rollback_all, state.phase = True, "rolling-back"
+    watched = followed(nodes, state)
+    assert [(action, seen["n-0"]) for action, seen in watched.seen] == [
+        ("drain", "leaving"), ("move", "failed"), ("resume", "back")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", ["draining", "leaving"])
+def test_a_drain_that_was_cut_off_is_done_again(step: Step) -> None:
+    nodes = fleet(1)
+    state = journal(nodes)
+    state.nodes["n-0"].step = step
+    if step == "leaving":
+        state.phase = "rolling-back"
+    go(nodes, state)
+    assert nodes.log[0] == "drain n-0"
+    assert state.nodes["n-0"].step == ("moved" if step == "draining" else "rolled-back")
+
+
+def test_a_stop_is_written() -> None:
+    nodes = fleet(2, refuses=["resume n-0"])
+    assert followed(nodes, journal(nodes)).written.nodes["n-0"].reason == f"{order.NOT_RESUMED}no such node"
