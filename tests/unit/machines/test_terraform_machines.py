@@ -68,6 +68,7 @@ class Terraform:
         self.refused: ProviderError | None = None
         self.short: list[str] = []
         """Nodes for which there is no machine: one `apply` each."""
+        self.kind = "shortage"
         self.made_with: dict[str, Any] = {}
 
     def make(self, path: Path, binary: Binary, events: Events, **options: Any) -> Terraform:
@@ -90,7 +91,7 @@ class Terraform:
     def apply(self) -> Changes:
         self.calls.append("apply")
         if self.short:
-            what = [Diagnostic("shortage", "", f'node["{name}"]') for name in self.short.pop(0).split()]
+            what = [Diagnostic(self.kind, "", f'node["{name}"]') for name in self.short.pop(0).split()]
             raise ProviderError("terraform apply failed: no capacity", hint="wait", diagnostics=what)
         return self.changes
 
@@ -296,6 +297,18 @@ def test_each_way_that_is_asked_is_reported(site: Site) -> None:
     )
 
 
+def test_a_request_that_is_repeated_is_reported_and_rendered_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(terraform.time, "sleep", pauses.append)
+    short(site, "train-1")
+    site.terraform.kind = "throttled"
+    site.machines().apply(PLAN, Planned("here", add=2))
+    assert site.terraform.calls == ["apply", "init True", "plan", "apply"]
+    assert [event.kind for event in site.seen] == ["warning"] and len(pauses) == 1
+    assert "asked once more" in site.seen[0].message
+    assert (site.folder / "main.tf").exists()
+
+
 def test_machines_of_a_group_that_is_not_complete_are_removed_in_their_order(site: Site) -> None:
     short(site, "train-0", zones=1)
     machines = site.machines()
@@ -367,6 +380,20 @@ def test_a_machine_that_has_no_id_or_address_yet_does_not_stand(site: Site, chan
         'node["train-0"]': resource("train-0", **changed), 'node["train-1"]': Resource({"id": "i"}, False)
     }  # fmt: skip
     assert site.machines().standing() == []
+
+
+def test_what_a_plan_does_not_say_of_a_thing() -> None:
+    action, planned = Action("create", "a"), Planned("here")
+    assert (action.node, action.attached, action.shared) == ("", False, False)
+    assert (planned.total, planned.actions, planned.outputs) == (0, (), False)
+
+
+def test_a_site_leaves_nothing_on_machines_that_it_removes(site: Site) -> None:
+    machines = site.machines()
+    assert machines.stays == {}
+    site.terraform.rows = {name: row(name) for name in ("train-0", "train-1")}
+    machines.apply(PLAN, Planned("here"))
+    assert site.terraform.calls == []
 
 
 # destroy
