@@ -175,14 +175,14 @@ class Plugin:
             began = time.monotonic()
             with reached_lines({str(ROOT / file): file for file in self._files}) as reached:
                 passed = passes(item, after)
-            if passed and reached:
+            if passed:
                 tests.append(Test(item, time.monotonic() - began, dict(reached)))
             elif not passed:
                 failed.append(item.nodeid)
         tests.sort(key=lambda test: test.seconds)
         while tests and (index := in_fork(tests, lambda: None)) is not None:
             failed.append(tests.pop(index if index >= 0 else -1 - index).item.nodeid)
-        self.tell(f"{len(tests)} tests reach them, in {sum(test.seconds for test in tests):.0f} s")
+        self.tell(f"{len(tests)} tests pass, in {sum(test.seconds for test in tests):.0f} s")
         for nodeid in failed:
             self.tell(f"left out, because it fails on the original: {nodeid}")
         return tests
@@ -192,10 +192,13 @@ class Plugin:
         if is_equivalent(mutation, self._sources[mutation.file], self._equivalent.get(mutation.file, ())):
             return "equivalent", 0
         lines = set(mutation.lines)
+        if mutation.runtime:
+            candidates = [test for test in tests if test.reached.get(mutation.file, set()) & lines]
+        else:  # also those that look at a constant and run no line
+            candidates = [test for test in tests if mutation.file in test.reached or not test.reached]
         reaching, total = [], 0.0
-        for test in tests:
-            reached = test.reached.get(mutation.file, set())
-            if (reached & lines if mutation.runtime else reached) and total < self._most_s:
+        for test in candidates:
+            if total < self._most_s:
                 reaching.append(test)
                 total += test.seconds
         reaching.sort(key=lambda test: -test.kills)  # which tends to fail for the next one, too

@@ -1,4 +1,4 @@
-"""The root module of a site as files: when it is written, what of the provider's module is copied, and who may read it."""
+"""The root module of a site as files: when it is written, what of the provider's module is copied, who may read it."""
 
 from __future__ import annotations
 
