@@ -182,3 +182,10 @@ def test_what_is_shared_is_removed_last(
     monkeypatch.setattr(Cluster, "remote", None)
     take_down(cluster)
     assert ending == ["scheduler", "ssh 1", "shared"]
+
+
+def test_what_terraform_refuses_twice_and_no_tag_finds_is_named_as_left(cluster: Cluster, world: World) -> None:
+    world.refused = ["role: DeleteConflict"] * 2
+    with pytest.raises(ProviderError) as caught:
+        take_down(cluster)
+    assert caught.value.message.startswith("not removed: ") and "DeleteConflict" in caught.value.message
