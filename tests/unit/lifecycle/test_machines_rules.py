@@ -414,3 +414,83 @@ def test_a_node_without_a_console_is_named_as_it_is(cluster: Cluster, monkeypatc
 def test_all_nodes_that_answer_are_reachable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     actual, events = contacted(cluster, monkeypatch, {})
     assert (actual, events[-1].kind, events[-1].message) == ({}, "done", "2 nodes reachable")
+
+
+# what others learn of it
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """ "share" for each time that the files are shared, and the nodes whose cost is counted from then on."""
+    calls: list[str] = []
+    monkeypatch.setattr(Cluster, "share", lambda _: calls.append("share"))
+
+    def seen(_: Cluster, nodes: Sequence[Node]) -> None:
+        calls.append(" ".join(sorted(row.name for row in nodes)))
+
+    monkeypatch.setattr(machines.running_cost, "seen", seen)
+    return calls
+
+
+def test_machines_cost_from_the_moment_that_they_are_known_and_others_learn_of_them(
+    cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch, notes: list[str]
+) -> None:
+    fleet.save(cluster.paths, [INFER])
+    applied(cluster, plan, monkeypatch, Site("virginia", TRAIN))
+    assert notes == ["infer-0 train-0 train-1", "share"]
+    notes.clear()
+    applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), TRAIN[:1]))
+    assert notes == ["infer-0 train-0", "share", "share"]
+    notes.clear()
+    machines.record_standing(cluster, [(Site("virginia", there=TRAIN), Planned("virginia"))], plan)  # type: ignore[list-item]
+    assert notes == ["infer-0 train-0 train-1"]
+    notes.clear()
+    machines.write_intent(cluster, plan)
+    assert notes == ["share"]
+
+
+def test_ssh_is_waited_for_on_the_nodes_of_this_apply_alone(
+    cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(machines, "contact", lambda *_, **how: asked.append(how) or {})
+    fleet.save(cluster.paths, [INFER])
+    prepared: Any = [(Site("virginia", TRAIN), Planned("virginia", add=1))]
+    machines.make(cluster, plan, prepared, cluster.events, Path("/runs/1"))
+    names = ["train-0", "train-1"]
+    assert asked == [{"waiting": names, "only": names, "run_dir": Path("/runs/1")}]
+    asked.clear()
+    machines.make(cluster, plan, [(Site("virginia", []), Planned("virginia"))], cluster.events)  # type: ignore[list-item]
+    assert asked == []
+
+
+def test_a_machine_that_was_replaced_is_incomplete_and_one_of_another_site_is_not(
+    cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.save(cluster.paths, [node("train-0", id="i-old"), TRAIN[1]])
+    failing = Site("virginia", ProviderError("x"), TRAIN)
+    failure = applied(cluster, plan, monkeypatch, failing, Site("ohio", [INFER])).failed["virginia"]
+    assert "3 machines of the cluster, 2 of them made by this run, stand now" in failure.message
+    assert stages(cluster) == {"train-0": (INCOMPLETE, False)}
+
+
+def test_where_all_machines_are_new_none_is_counted_apart(
+    cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), TRAIN)).failed["virginia"]
+    assert "2 machines of the cluster stand now: " in failure.message
+
+
+def test_what_stands_is_told_with_its_price(cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = [{"hour": 65.5, "currency": "USD"}, {"hour": 10.0, "currency": "CNY"}]
+    monkeypatch.setattr(machines.running_cost, "so_far", lambda _: {"sums": sums})
+    failure = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), TRAIN)).failed["virginia"]
+    assert " an hour, " in failure.message and " an hour by list prices: `gpuprov up` goes on" in failure.message
+    assert "65.5" in failure.message and "10" in failure.message
+
+
+def test_machines_that_exist_are_entered_by_user_and_proxy(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.providers.proxies = lambda _: {"train-0": "proxy"}  # type: ignore[method-assign]
+    way = machines._way(cluster, TRAIN)
+    assert way.users == {name: cluster.spec.user("virginia") for name in ("train-0", "train-1")}
+    assert (way.paths, way.identity, way.key.startswith("ssh-ed25519 ")) == (cluster.paths, cluster.identity, True)
