@@ -494,3 +494,49 @@ def test_machines_that_exist_are_entered_by_user_and_proxy(cluster: Cluster, mon
     way = machines._way(cluster, TRAIN)
     assert way.users == {name: cluster.spec.user("virginia") for name in ("train-0", "train-1")}
     assert (way.paths, way.identity, way.key.startswith("ssh-ed25519 ")) == (cluster.paths, cluster.identity, True)
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+def test_nodes_are_called_the_way_that_their_provider_knows(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sandbox: bool
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(machines.fleet, "contact", lambda *_, **how: asked.append(how) or {})
+    monkeypatch.setattr(Cluster, "sandbox", sandbox)
+    providers = cluster.providers
+    providers.proxies = lambda _: {"train-0": "proxy"}  # type: ignore[method-assign]
+    providers.given_keys = lambda _: {"train-0": "key"}  # type: ignore[method-assign]
+    providers.local = lambda _: {"train-1"}  # type: ignore[method-assign]
+    machines.contact(cluster, TRAIN, cluster.events, waiting=["train-0"], only=["train-0"])
+    (how,) = asked
+    assert how == {
+        "wait_s": float(cluster.spec.timeouts.ssh_s), "only": ["train-0"], "vouched": providers.host_key,
+        "carried": {} if sandbox else {"train-0": "proxy"}, "given": {} if sandbox else {"train-0": "key"},
+        "local": {"train-1"},
+    }  # fmt: skip
+
+
+def test_machines_that_exist_and_answer_are_asked_to_let_gpuprov_in(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admitted: list[list[str]] = []
+    refusal = ProviderError("wrong password", where="train-0")
+
+    def admit(_: object, nodes: Sequence[Node], __: object) -> dict[str, ProviderError]:
+        admitted.append([row.name for row in nodes])
+        return {"train-0": refusal}
+
+    provider = SimpleNamespace(hosts=object(), access=None)
+    cluster.providers.at = lambda site: provider if site == "virginia" else SimpleNamespace(hosts=None)  # type: ignore[method-assign,assignment,return-value]
+    cluster.providers.proxies = lambda _: {}  # type: ignore[method-assign]
+    monkeypatch.setattr(machines.existing, "admit", admit)
+    monkeypatch.setattr(machines.fleet, "contact", lambda *_, **__: {"train-1": ProviderError("no ssh")})
+    third, gone = node("train-2"), node("old-0", "gone")
+    waiting = ["train-0", "train-1", "infer-0", "old-0"]
+    events = heard(cluster)
+    failed = machines.contact(cluster, [*TRAIN, third, INFER, gone], cluster.events, waiting=waiting)
+    assert admitted == [["train-0"]], "train-1 does not answer, and train-2 is not waited for"
+    assert (list(failed), failed["train-0"]) == (["train-1", "train-0"], refusal)
+    assert [(e.message, e.node) for e in events if e.kind == "warning"] == [("wrong password", "train-0")]
+    machines.contact(cluster, [INFER, gone], cluster.events, waiting=["infer-0", "old-0"])
+    assert admitted == [["train-0"]], "nobody is asked where none of them exists already"
