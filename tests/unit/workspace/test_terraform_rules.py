@@ -448,3 +448,15 @@ def test_a_whole_note_of_the_backend_is_kept(fake: Fake) -> None:
     note.write_text("{}")
     fake.space.init()
     assert (len(fake.calls()), note.exists(), fake.seen) == (1, True, [])
+
+
+def test_terraform_is_asked_in_its_folder_and_what_it_prints_need_be_no_text(fake: Fake) -> None:
+    fake.answer("output", run='pwd > where; printf \'\\377\' >&2; printf \'{"name": {"value": "\\303\\244\\377"}}\'')
+    assert fake.space.outputs() == {"name": {"value": "ä�"}}
+    assert (fake.folder / "where").read_text().strip() == str(fake.folder)
+
+
+def test_without_a_state_a_backup_is_nothing_to_put_back(fake: Fake) -> None:
+    file = fake.folder / "terraform.tfstate"
+    file.write_text("{}")
+    assert fake.space.damage(repair=False) is None
