@@ -129,9 +129,7 @@ def replace_code(mutation: Mutation, keys: Keys, functions: Iterable[types.Funct
     functions keep their identity, because others have imported them; a constant is replaced wherever it is imported."""
     path = str(ROOT / mutation.file)
     module = sys.modules[module_name(mutation.file)]
-    for value in vars(module).values():
-        if isinstance(value, functools._lru_cache_wrapper):
-            value.cache_clear()
+    clear_caches(module)
     mutated = compile(mutation.source, path, "exec", dont_inherit=True)
     if not mutation.runtime:
         _replace_definitions(module, mutated)
@@ -141,6 +139,13 @@ def replace_code(mutation: Mutation, keys: Keys, functions: Iterable[types.Funct
         key = keys.get(function.__code__)
         if key in codes and codes[key] != function.__code__:
             function.__code__ = codes[key]
+
+
+def clear_caches(module: types.ModuleType) -> None:
+    """Have the module's cached functions run again."""
+    for value in vars(module).values():
+        if isinstance(value, functools._lru_cache_wrapper):
+            value.cache_clear()
 
 
 def keys_of(code: types.CodeType) -> Keys:

@@ -28,7 +28,18 @@ from typing import Any, TextIO
 import pytest
 import yaml
 
-from scripts.mutant_fork import ROOT, Keys, Test, in_fork, keys_of, module_name, passes, reached_lines, replace_code
+from scripts.mutant_fork import (
+    ROOT,
+    Keys,
+    Test,
+    clear_caches,
+    in_fork,
+    keys_of,
+    module_name,
+    passes,
+    reached_lines,
+    replace_code,
+)
 from scripts.mutations import Mutation, mutations
 
 DEFAULT = ("lifecycle", "machines", "state", "workspace", "configure/drift.py")
@@ -172,6 +183,8 @@ class Plugin:
         tests, failed = [], []
         last: Any = types.SimpleNamespace(listchain=lambda: [session])
         for item, after in zip(session.items, [*session.items[1:], last], strict=True):
+            for file in self._files:
+                clear_caches(sys.modules[module_name(file)])  # else one test alone would reach what is cached
             began = time.monotonic()
             with reached_lines({str(ROOT / file): file for file in self._files}) as reached:
                 passed = passes(item, after)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from provisioner import fleet, ssh
-from provisioner.errors import GpuprovError, LockedError
+from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Event
 from provisioner.fleet import Node
 from provisioner.paths import private_dir
+from provisioner.preflight import Finding
 from provisioner.providers.state import Conflict
 from provisioner.state import shared_files
 from provisioner.state.shared_files import FLEET, LIMIT, LOCK, RECORD, REPORTS, SHARED, UNANSWERED, is_report, is_shared
@@ -319,3 +321,119 @@ def test_files_that_are_shared_are_for_this_user_alone(ann: Run, ben: Run, store
     ben.shared.pull()
     assert Path(ben.paths.root / "state.json").stat().st_mode & 0o777 == 0o600
     assert ben.paths.root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["nodes.json/x", "sites/here", "sites", "runs/1", "locks"])
+def test_a_part_of_a_name_or_more_than_it_is_not_shared(name: str) -> None:
+    assert not is_shared(name)
+
+
+@pytest.mark.parametrize("name", [LOCK, "locks/aaaaaaaaaaaa.lock"])
+def test_a_damaged_lock_changes_nothing_here(ann: Run, store: Store, name: str) -> None:
+    store.blobs[FLEET] = packed(format=1, files={name: "{", "nodes.json": "[]"}), "tag"
+    with pytest.raises(GpuprovError):
+        ann.shared.pull()
+    assert not (ann.paths.root / "nodes.json").exists() and not ann.paths.user_lock.exists()
+
+
+def test_an_identity_is_taken_over(ann: Run, store: Store) -> None:
+    store.blobs[FLEET] = packed(format=1, files={"id": "aaaaaaaaaaaa"}), "tag"
+    ann.shared.pull()
+    assert (ann.paths.root / "id").read_text() == "aaaaaaaaaaaa"
+
+
+# opened by a command
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch, store: Store) -> list[BaseException]:
+    """What opening the place of the state raises."""
+    errors: list[BaseException] = []
+
+    def remote_of(_: object) -> Store:
+        if errors:
+            raise errors[0]
+        return store
+
+    monkeypatch.setattr(shared_files, "remote_of", remote_of)
+    return errors
+
+
+def opened(run: Run, *, offline: bool = False) -> shared_files.SharedFiles | None:
+    spec = run.shared._spec
+    shared = spec.model_copy(update={"state": spec.state.model_copy(update={"backend": "s3"})})
+    return shared_files.of(run.paths.spec, shared, offline=offline)
+
+
+def test_a_state_of_this_machine_alone_is_not_shared(ann: Run, remote: list[BaseException]) -> None:
+    assert shared_files.of(ann.paths.spec, ann.shared._spec, offline=False) is None
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_command_reads_what_is_shared_unless_it_is_offline(
+    ann: Run, ben: Run, remote: list[BaseException], exists: bool, offline: bool
+) -> None:
+    ann.note("train-0")
+    ann.shared.push()
+    if exists:
+        private_dir(ben.paths.root)
+    assert opened(ben, offline=offline) is not None
+    assert ben.noted() == (set() if offline else {"train-0"})
+    if exists and not offline:
+        assert ben.paths.run_lock.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_command_beside_a_run_of_this_machine_reads_nothing(ann: Run, ben: Run, remote: list[BaseException]) -> None:
+    ann.note("train-0")
+    ann.shared.push()
+    private_dir(ben.paths.root)
+    with FileLock(ben.paths.run_lock):
+        assert opened(ben) is not None
+    assert ben.noted() == set()
+
+
+def test_a_place_that_does_not_answer_or_is_wrong_is_an_error_of_its_kind(
+    ann: Run, remote: list[BaseException]
+) -> None:
+    remote.append(ProviderError("access denied"))
+    with pytest.raises(ProviderError, match="access denied"):
+        opened(ann)
+    remote[:] = [GpuprovError("no such bucket", where="state.bucket", hint="make it")]
+    with pytest.raises(InputError, match="no such bucket"):
+        opened(ann)
+
+
+# held
+
+
+def test_where_the_place_is_not_made_yet_nothing_is_shared(ann: Run, store: Store) -> None:
+    store.there = False
+    with ann.shared.held("plan", ann.events, make=False):
+        ann.note("train-0")
+    assert store.blobs == {}
+
+
+def test_a_run_that_leaves_nothing_shares_nothing(ann: Run, store: Store) -> None:
+    with ann.held():
+        assert list(store.blobs) == ["holder.json"]
+    assert store.blobs == {}
+
+
+def test_a_disk_that_fails_hides_no_error_of_the_run(ann: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ann.shared, "push", full)
+    with pytest.raises(ProviderError, match="no capacity"), ann.held():
+        ann.note("train-0")
+        raise ProviderError("no capacity")
+    assert len(ann.seen) == 1 and "No space left on device" in ann.seen[0]
+
+
+def test_what_is_found_of_the_place_is_kept(ann: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ann.shared.findings == ()
+    finding = Finding("warning", "state", "it is public", "")
+    monkeypatch.setattr(store, "prepare", lambda *, make: [finding])
+    with ann.held():
+        assert ann.shared.findings == (finding,)
