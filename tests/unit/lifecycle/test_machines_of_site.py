@@ -136,7 +136,7 @@ def test_machines_that_exist_are_installed_only_where_an_installation_is_asked_f
 def test_nodes_are_entered_as_the_user_that_they_have_or_their_site(cluster: Cluster) -> None:
     from dataclasses import replace
 
-    own = replace(node("train-0"), user="ubuntu")
+    own = replace(node("train-0"), user="admin")
     assert machines._users(cluster, [own, TRAIN[1]]) == {
-        "train-0": "ubuntu", "train-1": cluster.spec.user("virginia")
+        "train-0": "admin", "train-1": cluster.spec.user("virginia")
     }  # fmt: skip

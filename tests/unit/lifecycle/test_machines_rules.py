@@ -183,6 +183,7 @@ def test_machines_of_a_site_that_no_group_uses_are_not_abandoned(cluster: Cluste
     with pytest.raises(GpuprovError, match="no group is at old any more"):
         machines.refuse_abandoned(cluster, plan)
     (cluster.paths.site("old") / MADE_BY).unlink()
+    (private_dir(cluster.paths.site("virginia")) / MADE_BY).write_text("sandbox\n")
     machines.refuse_abandoned(cluster, plan)
 
 

@@ -160,7 +160,7 @@ def nodes(user: str = "") -> list[Node]:
     return [Node("train-0", "train", "virginia", "p4d.24xlarge", "i-0", "", "203.0.113.7", "10.0.0.7", user=user)]
 
 
-@pytest.mark.parametrize(("own", "user"), [("ubuntu", "ubuntu"), ("", None)])
+@pytest.mark.parametrize(("own", "user"), [("admin", "admin"), ("", None)])
 def test_another_machine_can_log_in_at_once(ann: Run, ben: Run, store: Store, own: str, user: str | None) -> None:
     private_dir(ann.paths.root)
     fleet.save(ann.paths, nodes(own))
