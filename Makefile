@@ -12,11 +12,14 @@ UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-# Histories of `make simulation`, and the seed of the first hundred.
+# Histories of `make simulation`; modules and folders to mutate, and how many of the mutants; which of them.
 HISTORIES ?= 300
-SEED ?= 0
+ONLY ?=
+SAMPLE ?= 0
+SEED ?= 1
 
-.PHONY: setup demo nights test test-fast test-sandbox simulation lint bench facts lock clean doctor runtime dev terraform system-sandbox system-dev
+.PHONY: setup demo nights test test-fast test-sandbox simulation mutants lint bench facts lock clean doctor runtime dev terraform \
+  system-sandbox system-dev
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
 setup: runtime system-sandbox
@@ -47,10 +50,14 @@ test-slow: dev system-sandbox system-dev
 	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_examples.py \
 	  tests/sandbox/test_faults.py
 
-## simulation: histories of commands, edits and faults, and the code that they ran (HISTORIES=300 SEED=0)
+## simulation: histories of commands, edits and faults, and the code that they ran (HISTORIES=300 SEED=1)
 simulation: dev
 	$(BIN)/coverage run -m tests.simulation --histories $(HISTORIES) --seed $(SEED)
 	$(BIN)/coverage report
+
+## mutants: small changes of the code that no unit test notices (ONLY=provisioner/state SAMPLE=200 SEED=1)
+mutants: dev
+	$(BIN)/python -m scripts.mutants --sample $(SAMPLE) --seed $(SEED) $(ONLY)
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev
