@@ -42,12 +42,11 @@ class Stopped(Exception):
 
 def begin(journal: Journal, to: str, runs: Mapping[str, str], *, first: Sequence[str], batch: int) -> None:
     """Start an upgrade of the nodes `runs` (node → release that it runs). `first` are the canaries. Nodes that an
-    unfinished upgrade left out of service come before them, and are not drained again, unless a hook was cut off."""
+    unfinished upgrade left out of service come before them, and are drained again: a hook may have been cut off, or a
+    person may have put them back."""
     out = [name for name in journal.out_of_service() if name in runs]
     turn = dict.fromkeys([*out, *first, *runs])
-    unsure = journal.at("draining", "leaving", "proven", "back")  # on the way out of service, or back into it
-    steps: dict[str, Step] = {name: "draining" if name in unsure else "drained" for name in out}
-    journal.nodes = {name: Place(runs[name], steps.get(name, "waiting")) for name in turn}
+    journal.nodes = {name: Place(runs[name], "draining" if name in out else "waiting") for name in turn}
     journal.to, journal.phase, journal.reason = to, "moving", ""
     journal.batch, journal.rollback_all = max(1, batch), False
 

@@ -21,8 +21,11 @@ def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: A
     spec = SimpleNamespace(
         name="vision", hooks=SimpleNamespace(drain="drain it", resume="resume it", timeout_s=7.0)
     )  # fmt: skip
-    cluster: Any = SimpleNamespace(spec=spec, file=Path("/x/cluster.yaml"), events=Events())
+    cluster: Any = SimpleNamespace(
+        spec=spec, file=Path("/x/cluster.yaml"), events=Events(), share=lambda: asked.append(("share",))
+    )
     hooks.call(cluster, step, NODES, "up", {"train-0": "why"})
+    assert asked.pop(0) == ("share",)  # before the command runs
     ((ran_step, ran_command, how),) = asked
     assert (ran_step, ran_command, how["folder"], how["deadline_s"]) == (step, command, Path("/x"), 7.0)
     assert (how["action"], how["cluster"], how["reasons"]) == ("up", "vision", {"train-0": "why"})

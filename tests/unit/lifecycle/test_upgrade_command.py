@@ -228,7 +228,7 @@ def test_another_lock_begins_anew_with_nodes_that_are_out_of_service_first(clust
     world.lock = lock(newer().model_copy(update={"nccl": "2.0"}))
     assert run(cluster, world).ok
     assert list(steps(cluster)) == ["train-0", "train-2", "train-1"]
-    assert set(world.calls) >= {"drain train-1"} and not any("drain train-0" in call for call in world.calls)
+    assert set(world.calls) >= {"drain train-0 train-2", "drain train-1"}
 
 
 def test_an_upgrade_whose_lock_was_taken_back_before_anything_moved_is_over(cluster: Cluster, world: World) -> None:

@@ -36,7 +36,7 @@ def test_nodes_that_an_unfinished_upgrade_left_out_of_service_come_first(step: S
     begun = Journal(nodes={"n-2": Place(OLD, step), "gone": Place(OLD, step), "n-1": Place(OLD, "left")})
     order.begin(begun, NEW, dict.fromkeys(names(3), OLD), first=["n-0"], batch=1)
     assert {name: place.step for name, place in begun.nodes.items()} == {
-        "n-2": "drained", "n-0": "waiting", "n-1": "waiting"
+        "n-2": "draining", "n-0": "waiting", "n-1": "waiting"
     }  # fmt: skip
     assert list(begun.nodes) == ["n-2", "n-0", "n-1"]
 

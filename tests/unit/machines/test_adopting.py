@@ -138,7 +138,7 @@ def test_what_the_state_has_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_machine_whose_place_has_another_living_machine_is_refused(tmp_path: Path) -> None:
     here = site(tmp_path, ROWS, FIRST, Standing("train-0", "i-9", ours=True))
-    with pytest.raises(ProviderError, match="i-9 is tagged as train-0, and Terraform's state or cluster"):
+    with pytest.raises(ProviderError, match="i-9 is tagged as train-0, and Terraform's state has another machine"):
         here.run()
     assert here.state.calls == []
 
@@ -164,7 +164,7 @@ def test_two_machines_of_one_name_are_refused_once_the_first_is_taken_in(tmp_pat
 
 def test_a_machine_of_a_node_that_cluster_yaml_does_not_name_is_refused(tmp_path: Path) -> None:
     here = site(tmp_path, ROWS, FIRST, Standing("head-0", "i-7", ours=True))
-    with pytest.raises(ProviderError, match="i-7 is tagged as head-0"):
+    with pytest.raises(ProviderError, match=r"i-7 was made .*, and cluster\.yaml no longer has head-0"):
         here.run()
 
 

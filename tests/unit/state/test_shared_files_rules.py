@@ -409,7 +409,7 @@ def test_a_place_that_does_not_answer_or_is_wrong_is_an_error_of_its_kind(
 
 def test_where_the_place_is_not_made_yet_nothing_is_shared(ann: Run, store: Store) -> None:
     store.there = False
-    with ann.shared.held("plan", ann.events, make=False):
+    with ann.shared.held("plan", ann.events, look=True):
         ann.note("train-0")
     assert store.blobs == {}
 
