@@ -6,8 +6,8 @@ import argparse
 import sys
 import time
 
+from tests.simulation.contracts import BrokenInvariant
 from tests.simulation.machine import Totals, explore
-from tests.simulation.simulation import BrokenInvariant
 
 BATCH = 100
 """Histories of one seed."""

@@ -8,6 +8,7 @@ results, hooks, the bucket. docs/simulation.md has the table.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -35,6 +36,7 @@ from provisioner.errors import Diagnostic, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, gc, hooks, second_boot, status
 from provisioner.machines import terraform as terraform_machines
+from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.process import Ended
@@ -45,7 +47,7 @@ from provisioner.providers.capacity import Choices, Way
 from provisioner.providers.cloud_errors import CloudError
 from provisioner.providers.orphans import Found, Thing
 from provisioner.providers.removal import Order, Removal, forgotten
-from provisioner.stack import still_there
+from provisioner.stack import lockfile, still_there
 from provisioner.stack.models import BaseImage
 from provisioner.state import lease, shared_files
 from provisioner.verify import collect as collecting
@@ -495,6 +497,11 @@ def _same(error: ProviderError) -> ProviderError:
     return error
 
 
+# Functions of values that thousands of histories share.
+parsed_lock = functools.lru_cache(maxsize=512)(lockfile.parse)
+run_directory = functools.lru_cache(maxsize=512)(ClusterPaths.root.fget)  # type: ignore[attr-defined]
+
+
 class LeaseThread:
     """In place of threading.Thread in state/lease.py: the world renews the lease as its clock goes on."""
 
@@ -563,6 +570,7 @@ def installed(world: World) -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (process, "follow", seams.follow), (process, "side_by_side", seams.side_by_side),
         (workspace, "subprocess", shim), (terraform_machines, "time", later),
+        (lockfile, "parse", parsed_lock), (ClusterPaths, "root", property(run_directory)),
         (os, "fsync", seams.fsync), (os, "unlink", unlink), (shutil, "rmtree", rmtree),
         (filelock.BaseFileLock, "acquire", seams.lock(filelock.BaseFileLock.acquire)),
         (host_keys, "scan", seams.scan), (fleet, "_wait_for_port", seams.wait_for_port),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.contracts import BrokenInvariant
 from tests.simulation.machine import explore
 from tests.simulation.planted import PLANTS, Plant
-from tests.simulation.simulation import BrokenInvariant
 
 HISTORIES = 2000
 """Within which each is to be found; most are within a few dozen."""

@@ -1,0 +1,223 @@
+"""The contracts of gpuprov, looked at after every step of a history."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provisioner.lifecycle.upgrade.journal import AT_REST
+from tests.simulation import commands
+from tests.simulation.cloud import Machine
+from tests.simulation.processes import Process
+from tests.simulation.snapshot import Snapshot
+from tests.simulation.terraform_program import NETWORK, State
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class BrokenInvariant(AssertionError):
+    """Something that must hold does not; the message is the history, the machines, and what is broken."""
+
+    def __init__(self, world: World, *broken: str) -> None:
+        machines = [
+            f"  {one.id} {one.node or one.kind}: cluster {one.cluster} ({one.identity[-6:]}), {one.region}, "
+            f"account {one.account}, {'runs' if one.running else 'gone'}, driver {one.installed or '-'}, "
+            f"proven with {', '.join(sorted(one.proven)) or '-'}"
+            for one in world.cloud.machines.values()
+        ]
+        text = [*world.script, "", "machines:", *machines, "", "to be kept in tests/simulation/corpus/:"]
+        text += [f"- {json.dumps(step)}" for step in world.steps]
+        super().__init__("\n".join([*text, "", *dict.fromkeys(broken)]))
+
+
+def load(file: Path) -> Any:
+    """A JSON file of a run directory; None where it is missing or damaged."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+class Contracts:
+    """Of one history."""
+
+    def __init__(self, history: Simulation) -> None:
+        self.history = history
+
+    def check(self, done: Sequence[Process], before: Snapshot) -> None:
+        broken = self.history.world.violations
+        self.history.world.violations = []
+        after = self.history.snapshot()
+        self.history.states.add(after.digest())
+        if len(done) == 1:
+            (process,) = done
+            looks = process.command.partition(" ")[0] in commands.CHANGES_NOTHING
+            if looks and (changes := before.changes(after, notes=True)):
+                broken.append(f"`{process.command}` changes {', '.join(changes)}")
+            refused = process.refused and not process.questions and not process.struck and not process.changes
+            refused = refused and "an upgrade is in progress" not in "".join(process.errors)  # machines may be recorded
+            if refused and (changes := before.changes(after, notes=False)):
+                broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
+        for run in self.history.run_directories():
+            broken += self._files(run)
+        for number in self._recorded():
+            self.history.world.cloud.machines[number].in_use = True
+        broken += [
+            f"{one.id} ({one.node}) runs in {one.region} of account {one.account}, and no command names it"
+            for one in self.history.world.cloud.running()
+            if not self._named(one)
+        ]
+        for process in done:
+            if process.command == "up" and process.code == 0 and len(done) == 1:
+                broken += self._after_up()
+            if process.command in ("up", "down") and process.code == 0 and len(done) == 1:
+                broken += self._forgotten(process)
+            if process.command == "up" and len(done) == 1 and process.code not in (-9, 130):
+                broken += self._unrecorded(process.folder)
+            if (
+                process.applied
+                and process.code not in (-9, 130)
+                and not any(s.startswith(("full", "stays full")) for s in process.struck)
+            ):
+                left_out = set(re.findall(r"site ([\w-]+):", "".join(process.errors)))
+                broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
+        if broken:
+            raise BrokenInvariant(self.history.world, *broken)
+
+    def _rows(self, file: Path) -> dict[str, Any]:
+        """The `nodes` of a book or journal."""
+        rows: dict[str, Any] = (load(file) or {"nodes": {}})["nodes"]
+        return rows
+
+    def _state(self, run: Path, site: str) -> State:
+        """Terraform's state of a site, wherever it is kept."""
+        blob = self.history.world.bucket.blobs.get(f"terraform/{run.name}/{site}")
+        file = run / "sites" / site / "terraform.tfstate"
+        text = blob[0].decode() if blob else file.read_text(encoding="utf-8") if file.exists() else ""
+        return State.parse(text) if text.strip() else State()
+
+    def _documents(self, run: Path) -> dict[str, Any]:
+        """nodes.json, state.json and applied.json: the shared ones, where there are any. A pull that was cut off leaves
+        a run directory half old, until the next command pulls again."""
+        names = ("nodes.json", "state.json", "applied.json")
+        blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
+        if blob is None:
+            return {name: load(run / name) for name in names}
+        files = json.loads(gzip.decompress(blob[0]))["files"]
+        return {name: json.loads(files[name]) if name in files else None for name in names}
+
+    def _files(self, run: Path) -> Iterator[str]:
+        """What is written down in a run directory, beside what is so."""
+        documents = self._documents(run)
+        nodes = documents["nodes.json"]
+        stages = (documents["state.json"] or {}).get("nodes", {})
+        applied = (documents["applied.json"] or {"nodes": {}})["nodes"]
+        if not isinstance(nodes, list):
+            return
+        machines = self.history.world.cloud.machines
+        for node in nodes:
+            machine = machines.get(node["id"])
+            if machine is None:
+                yield f"{node['name']} is {node['id']}, which never was"
+            elif stages.get(node["name"], {}).get("ok") is True and not machine.proven:
+                yield f"{node['name']} ({machine.id}) is noted as healthy and was never proven"
+            entry = applied.get(node["name"])
+            if machine and entry and entry["id"] == machine.id and not machine.proven:
+                yield f"{node['name']} ({machine.id}) is in the ledger and was never proven"
+        own = [one for one in self.history.run_directories() if one.name == run.name]  # of all operators
+        book, replacing = (
+            {name: row for one in own for name, row in self._rows(one / file).items()}
+            for file in ("quarantine.json", "replace.json")
+        )
+        running = {one.node for one in self.history.world.cloud.running() if one.cluster == run.name}
+        upgrading = {
+            name for one in own for name, row in self._rows(one / "upgrade.json").items() if row["step"] not in AT_REST
+        }
+        for name in self.history.world.drained:
+            exists = name in running & {node["name"] for node in nodes} and run.name == self.history.file.name
+            if exists and not (name in book or name in replacing or name in upgrading):
+                yield f"{name} is drained, and nothing that is written down puts it back"
+
+    def _recorded(self) -> set[str]:
+        """Ids of machines in the ledger: the shared one, where there is one."""
+        if not self.history.shared:
+            return {
+                row["id"] for run in self.history.run_directories() for row in self._rows(run / "applied.json").values()
+            }
+        blobs = [
+            content
+            for name, (content, _, _) in self.history.world.bucket.blobs.items()
+            if name.endswith("fleet.json.gz")
+        ]
+        ledgers = [json.loads(gzip.decompress(content))["files"].get("applied.json") for content in blobs]
+        return {row["id"] for text in ledgers if text for row in json.loads(text)["nodes"].values()}
+
+    def _named(self, machine: Machine) -> bool:
+        """Whether `up` and `down` look where it is, and know it for theirs."""
+        for run in self.history.run_directories():
+            settings = load(run / "sites" / machine.site / "site.json")
+            at_home = run.name == machine.cluster and settings and settings.get("region") == machine.region
+            if at_home and (run / "id").read_text(encoding="utf-8").strip() == machine.identity:
+                return True
+        return self.history.shared and f"{machine.cluster}/fleet.json.gz" in self.history.world.bucket.blobs
+
+    def _unlisted(self, left_out: Collection[str]) -> Iterator[str]:
+        """Machines that a state has and nodes.json does not, but of sites that the command says it left out."""
+        for run in self.history.run_directories():
+            nodes = load(run / "nodes.json")
+            if self.history.operators > 1 or (nodes is None and (run / "nodes.json").exists()):
+                continue
+            known = {node["id"] for node in nodes or ()}
+            for site in sorted({path.name for path in run.glob("sites/*")} - set(left_out)):
+                for address, (attributes, tainted) in self._state(run, site).resources.items():
+                    machine = self.history.world.cloud.machines[attributes["id"]]
+                    if address != NETWORK and not tainted and machine.running and machine.id not in known:
+                        yield f"{machine.id} ({machine.node}) is in Terraform's state and in no nodes.json"
+
+    def _unrecorded(self, folder: Path) -> Iterator[str]:
+        """Nodes that the last command put into service, and did not record as proven: the next one loads them again."""
+        run = folder / ".gpuprov" / self.history.file.name
+        stages = (load(run / "state.json") or {}).get("nodes", {})
+        applied = self._rows(run / "applied.json")
+        for node in load(run / "nodes.json") or ():
+            proven = applied.get(node["name"], {}).get("id") == node["id"]
+            if stages.get(node["name"], {}).get("ok") is True and not proven:
+                yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
+
+    def _forgotten(self, process: Process) -> Iterator[str]:
+        """Machines that this folder's file has made under another name, or that `down` has left. Of a shared state
+        nobody can tell whether a cluster of another name is another one."""
+        made = {run.name for run in self.history.run_directories() if process.folder in run.parents}
+        for machine in () if self.history.shared else self.history.world.cloud.running():
+            if machine.cluster in made and (process.command == "down" or machine.cluster != self.history.file.name):
+                yield f"`{process.command}` ended well, and {machine.id} ({machine.node} of {machine.cluster}) runs"
+
+    def _after_up(self) -> Iterator[str]:
+        for name in self.history.file.nodes:
+            running = [
+                one
+                for one in self.history.world.cloud.running()
+                if (one.cluster, one.node) == (self.history.file.name, name)
+            ]
+            group = self.history.file.groups[name.rpartition("-")[0]]
+            if len(running) > 1:
+                yield f"{name} is paid {len(running)} times: {', '.join(one.id for one in running)}"
+            elif not running and not group["min"]:
+                yield f"`up` ended well and {name} does not run"
+            elif running and not running[0].proven:
+                yield f"`up` ended well and {name} was never proven"
+            if name in self.history.world.drained and running and not self._kept_out(name):
+                yield f"`up` ended well and {name} is still drained"
+
+    def _kept_out(self, name: str) -> bool:
+        """Whether a person, or a verdict, keeps it out of service."""
+        book = load(self.history.world.folders[0] / ".gpuprov" / self.history.file.name / "quarantine.json") or {
+            "nodes": {}
+        }
+        return name in book["nodes"]

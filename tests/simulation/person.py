@@ -1,0 +1,132 @@
+"""The simulated person who ends a history: types what the hints name, until nothing is left."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tests.simulation.cluster_file import REGIONS, ClusterFile
+from tests.simulation.contracts import BrokenInvariant, load
+from tests.simulation.world import ACCOUNT
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+MOST_TRIES = 12
+"""Commands that a person types until a fleet is well again."""
+
+
+class Person:
+    """Of one history."""
+
+    def __init__(self, history: Simulation) -> None:
+        self.history = history
+
+    def finish(self) -> None:
+        """No more faults: the commands that hints name bring the fleet back to health, then `down` leaves nothing."""
+        self.history.say("# no more faults from here on")
+        for machine in self.history.world.cloud.running():
+            machine.recover()
+        self.history.world.cloud.short.clear()
+        self.history.world.bad_drivers.clear()
+        self.history.world.account = ACCOUNT
+        self.history.world.clock += 1000.0
+        self._until(("up",), "the fleet does not get well")
+        self._until(("down",), "`down` does not end")
+        for name in {one.cluster for one in self.history.world.cloud.running()}:
+            self.history.edit(f"name: {name}", lambda file, name=name: setattr(file, "name", name))
+            self._until(("down",), f"`down` of {name} does not end")
+        left = [f"{one.id} ({one.node or one.kind}, {one.cluster}, {one.region})"
+                for kind in ("machine", "network") for one in self.history.world.cloud.running(kind)]  # fmt: skip
+        if left:
+            raise BrokenInvariant(self.history.world, f"after `down` there is still {', '.join(left)}")
+
+    def _until(self, words: tuple[str, ...], complaint: str) -> None:
+        """Type the command, and what its errors name, until it ends well."""
+        following = words
+        for _ in range(MOST_TRIES):
+            process = self.history.types(*following)
+            text = "".join(process.errors)
+            if process.code == 0 and following == words:
+                return
+            if process.code == 1 and words == ("up",) and (names := self._kept_by_people()):
+                self.history.types("release", *names)
+            following = words if process.code == 0 or following != words else self._named_in(text, words)
+        raise BrokenInvariant(self.history.world, complaint)
+
+    def _set(self, key: str, value: str, site: re.Match[str] | None) -> None:
+        """A key of cluster.yaml as an error says it was. `site`: the site that it names, or the group."""
+        if key == "name":
+            self.history.edit(f"name: {value}", lambda file: setattr(file, "name", value))
+        elif key == "site" and site is not None:
+            self.history.edit(f"groups.{site[2]}.site: {value}", lambda file: file.groups[site[2]].update(site=value))
+        elif site is not None:
+            first = {"region": REGIONS[value][0]} if key == "provider" else {}
+            self.history.edit(
+                f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first})
+            )
+
+    def _group_back(self, name: str) -> None:
+        """A group as it was when cluster.yaml last had it."""
+        group = next(file.groups[name] for file in reversed(self.history.versions) if name in file.groups)
+        self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
+
+    def _site_back(self, site: str) -> None:
+        """A site and its groups as they were when cluster.yaml last had them."""
+        before = next(
+            file for file in reversed(self.history.versions) if any(g["site"] == site for g in file.groups.values())
+        )
+
+        def restore(file: ClusterFile) -> None:
+            file.sites[site] = dict(before.sites[site])
+            file.groups |= {name: dict(group) for name, group in before.groups.items() if group["site"] == site}
+
+        self.history.edit(f"site {site} and its groups are put back", restore)
+
+    def _kept_by_people(self) -> list[str]:
+        """Nodes that somebody has put into quarantine, and has to take out."""
+        book = load(self.history.world.folders[0] / ".gpuprov" / self.history.file.name / "quarantine.json") or {
+            "nodes": {}
+        }
+        return [
+            name
+            for name, entry in book["nodes"].items()
+            if entry["owner"] != "gpuprov" and name in self.history.file.nodes
+        ]
+
+    def _named_in(self, text: str, words: tuple[str, ...]) -> tuple[str, ...]:
+        """The command that an error names; cluster.yaml is put back where it says so."""
+        if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
+            self._set(setting[1], setting[2], re.search(r"(?:site ([\w-]+):|group ([\w-]+) is at)", text))
+            return words
+        if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-\d+", text):
+            self._group_back(lost[1])
+            return words
+        if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
+            self._site_back(abandoned[1])
+            return words
+        if re.search(r"\b(put|take) .*\bback\b", text) and self.history.put_back():
+            return words
+        if account := re.search(r"sign in to account (\d+)", text):
+            self.history.happens(
+                f"AWS_PROFILE is of account {account[1]}", lambda: setattr(self.history.world, "account", account[1])
+            )
+            return words
+        if re.search(r"remove (it|the file)\b.*nodes\.json|nodes\.json.*: is damaged", text, re.S):
+            for folder in self.history.world.folders:
+                for file in folder.glob(".gpuprov/*/nodes.json"):
+                    self.history.remove(file)
+            return words
+        hint = text.rstrip().rpartition("\n  ")[2]  # the error before it may name another command
+        for found in re.finditer(r"`(?:sudo )?gpuprov (up|down|upgrade|release|replace|unlock|verify)\b([^`]*)`", hint):
+            command, rest = found[1], found[2]
+            names = tuple(
+                name for name in rest.split() if name in self.history.file.nodes or name.startswith("--again")
+            )
+            if command in ("release", "replace") and not names:
+                continue
+            if (command, *names) != words:
+                return (command, *names)
+        for found in re.finditer(r"with --([a-z-]+)", text):
+            return (*words, f"--{found[1]}")
+        return words
