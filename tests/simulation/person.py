@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cluster_file import REGIONS, ClusterFile
 from tests.simulation.contracts import BrokenInvariant, load
@@ -72,14 +72,18 @@ class Person:
         self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
 
     def _site_back(self, site: str) -> None:
-        """A site and its groups as they were when cluster.yaml last had them."""
-        before = next(
-            file for file in reversed(self.history.versions) if any(g["site"] == site for g in file.groups.values())
-        )
+        """A site, and its groups whose names are free, as they were when cluster.yaml last had some."""
+        names = self.history.file.groups
+
+        def groups(file: ClusterFile) -> dict[str, dict[str, Any]]:
+            return {n: dict(group) for n, group in file.groups.items() if group["site"] == site and n not in names}
+
+        before = next(file for file in reversed(self.history.versions) if groups(file))
+        restored = groups(before)
 
         def restore(file: ClusterFile) -> None:
             file.sites[site] = dict(before.sites[site])
-            file.groups |= {name: dict(group) for name, group in before.groups.items() if group["site"] == site}
+            file.groups |= restored
 
         self.history.edit(f"site {site} and its groups are put back", restore)
 
