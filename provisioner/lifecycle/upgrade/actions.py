@@ -61,6 +61,17 @@ class NodeActions:
         book = quarantine_book.load(self.cluster.paths)
         return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
 
+    def keep_out(self, name: str, reason: str) -> None:
+        """In quarantine: the next healthy verdict puts it back, whether `up`, `verify` or `upgrade` gives it."""
+        book = quarantine_book.load(self.cluster.paths)
+        if not book.holds(self._nodes[name]):
+            spec = self.cluster.spec
+            book.entries[name] = quarantine_book.Entry(
+                self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=spec.verify.level,
+                drained=spec.hooks.drain is not None,
+            )  # fmt: skip
+            book.save(self.cluster.paths)
+
     def quarantined(self) -> dict[str, quarantine_book.Entry]:
         return quarantine_book.load(self.cluster.paths).of(self._nodes.values())
 

@@ -32,6 +32,9 @@ class Actions(Protocol):
     def record(self, nodes: Sequence[str], release: str) -> None:
         """These nodes run that release from now on."""
 
+    def keep_out(self, name: str, reason: str) -> None:
+        """This node stays out of service until a verdict finds it healthy."""
+
     def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
         """A line for people."""
 
@@ -104,6 +107,7 @@ def _back(journal: Journal, actions: Actions, save: Callable[[], None], batch: S
         place = journal.nodes[name]
         if name in bad:
             place.step, place.reason = "stuck", f"could not be rolled back: {bad[name]}"
+            actions.keep_out(name, place.reason)
             actions.tell("failed", place.reason, name)
         else:
             actions.record([name], place.source)

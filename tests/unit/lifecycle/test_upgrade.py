@@ -83,6 +83,10 @@ class Fleet:
         self.step()
         self.runs |= dict.fromkeys(nodes, release)
 
+    def keep_out(self, name: str, reason: str) -> None:
+        self.step()
+        assert name in self.drained and reason
+
     def tell(self, kind: str, message: str, node: str | None = None) -> None:
         if kind in ("failed", "warning"):
             self.alarms.append(f"{node}: {message}" if node else message)
