@@ -72,20 +72,24 @@ class Person:
         self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
 
     def _site_back(self, site: str) -> None:
-        """A site, and its groups whose names are free, as they were when cluster.yaml last had some."""
-        names = self.history.file.groups
-
-        def groups(file: ClusterFile) -> dict[str, dict[str, Any]]:
-            return {n: dict(group) for n, group in file.groups.items() if group["site"] == site and n not in names}
-
-        before = next(file for file in reversed(self.history.versions) if groups(file))
-        restored = groups(before)
+        """A site and its groups as they were when cluster.yaml last had them: those whose names are free, or all where
+        none is, as after a new name of the site."""
+        here = [file for file in reversed(self.history.versions) if self._groups_at(site, file)]
+        with_free = [file for file in here if self._groups_at(site, file).keys() - self.history.file.groups.keys()]
+        before = (with_free or here)[0]
+        restored = self._groups_at(site, before)
+        if with_free:
+            restored = {name: group for name, group in restored.items() if name not in self.history.file.groups}
 
         def restore(file: ClusterFile) -> None:
             file.sites[site] = dict(before.sites[site])
             file.groups |= restored
 
         self.history.edit(f"site {site} and its groups are put back", restore)
+
+    @staticmethod
+    def _groups_at(site: str, file: ClusterFile) -> dict[str, dict[str, Any]]:
+        return {name: dict(group) for name, group in file.groups.items() if group["site"] == site}
 
     def _kept_by_people(self) -> list[str]:
         """Nodes that somebody has put into quarantine, and has to take out."""
