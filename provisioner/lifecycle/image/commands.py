@@ -51,17 +51,26 @@ def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
         _abandon(recipe, binary, old, "a later build was begun")
     if begun:
         lock = lockfile.read(recipe.folder / begun[-1] / "recipe.lock")
-        if lock is None or not pipeline.same_inputs(recipe, begun[-1], lock):
+        is_same = lock is not None and pipeline.same_inputs(recipe, begun[-1], lock)
+        if recipe.book.is_published(begun[-1]):
+            manifest = pipeline.end(recipe, begun[-1])
+            if is_same:
+                return manifest
+        elif lock is None or not is_same:
             recipe.cluster.events("image", "log", f"build {begun[-1]} was begun with something else: it is given up")
             _abandon(recipe, binary, begun[-1], "the recipe, or gpuprov's roles, have changed since it was begun")
         else:
             recipe.cluster.events("image", "log", f"going on with build {begun[-1]}")
             return pipeline.build(work.Build(recipe, binary, begun[-1], lock))
-    return pipeline.build(work.Build(recipe, binary, work.new_id(), solve()))
+    return pipeline.build(work.Build(recipe, binary, work.new_id(recipe), solve()))
 
 
 def _abandon(recipe: Recipe, binary: Binary, build_id: str, why: str) -> None:
-    """Remove what an older build that was killed has left. Raises GpuprovError where something stays."""
+    """Remove what an older build that was killed has left; one that is published is ended. Raises GpuprovError where
+    something stays."""
+    if recipe.book.is_published(build_id):
+        pipeline.end(recipe, build_id)
+        return
     Journal(recipe.folder / build_id).fail("abandoned", "", why)
     left = failure.cleaned(recipe, binary, build_id)
     if left:
@@ -73,6 +82,8 @@ def _clean_up(recipe: Recipe, binary: Binary) -> None:
     for old in work.unclean(recipe):
         for sentence in failure.cleaned(recipe, binary, old):
             recipe.cluster.events("image", "warning", f"build {old} left something that costs money: {sentence}")
+    for sentence in failure.remove_remains(recipe, binary):
+        recipe.cluster.events("image", "warning", sentence)
 
 
 def overview(recipe: Recipe) -> dict[str, Any]:
@@ -135,9 +146,9 @@ def promote(recipe: Recipe, channel: str, build_id: str | None) -> dict[str, Any
     if not recipe.book.builds():
         recipe.book.resolve(channel)  # raises: a recipe that was never built leaves nothing behind
     with held(recipe, "promote"):
-        found = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
-        page.write(recipe)
-        return found
+        document = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
+        _renew_page(recipe)
+        return document
 
 
 def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
@@ -145,9 +156,19 @@ def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
     _refuse_channel(channel)
     recipe.book.resolve(channel)
     with held(recipe, "rollback"):
-        found = {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
+        document = {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
+        _renew_page(recipe)
+        return document
+
+
+def _renew_page(recipe: Recipe) -> None:
+    """Write the page of the nights again. A failure is no error of the command: the channel has moved already."""
+    import jinja2
+
+    try:
         page.write(recipe)
-        return found
+    except (GpuprovError, OSError, jinja2.TemplateError) as error:
+        recipe.cluster.events("image", "warning", f"nights.html is not up to date: {error}")
 
 
 def _refuse_channel(channel: str) -> None:

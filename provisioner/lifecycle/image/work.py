@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from provisioner.lifecycle.image.builder import Builder
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe, opened, workplace, written
 from provisioner.lifecycle.image.use import region_of
+from provisioner.providers.images import Images
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -56,8 +58,17 @@ class Build:
         self.recipe.cluster.events("image", kind, text, data={"build": self.id, **data})
 
 
-def new_id() -> str:
-    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+ID = "%Y%m%d-%H%M%S"
+"""Of a build: when it was begun, UTC."""
+
+
+def new_id(recipe: Recipe) -> str:
+    """Greater than the id of every earlier build, whatever the clock shows: the newest build has the greatest id."""
+    begun = [datetime.now(UTC).replace(microsecond=0)]
+    for name in recipe.book.names() | {folder.name for folder in recipe.folder.glob("*")}:
+        with contextlib.suppress(ValueError):  # a folder that is no build
+            begun.append(datetime.strptime(name, ID).replace(tzinfo=UTC) + timedelta(seconds=1))
+    return max(begun).strftime(ID)
 
 
 def unfinished(recipe: Recipe) -> list[str]:
@@ -95,16 +106,30 @@ def of_group(lock: Lock, cluster: Cluster, name: str) -> Lock:
 def removed(work: Build, name: str, what: str) -> None:
     """Remove a target's cluster, where one was begun."""
     file = workplace(work.recipe, work.id, name, what)
-    if not file.exists():
-        return
-    cluster = opened(work.recipe, file)
+    if file.exists():
+        remove_cluster(work.recipe, work.binary, file)
+
+
+def remove_cluster(recipe: Recipe, binary: Binary, file: Path) -> None:
+    """Remove the cluster of a builder or prover by its cluster.yaml."""
+    cluster = opened(recipe, file)
     if cluster.paths.exists():
-        down(cluster, work.binary)
-    if work.recipe.sandbox:
+        down(cluster, binary)
+    if recipe.sandbox:
         from provisioner.sandbox import site_faults
 
         for site in cluster.spec.sites:
             site_faults.clear(cluster.paths.site(site))
+
+
+def delete_images(work: Build, name: str, images: Images, ids: Mapping[str, str]) -> None:
+    """Remove images of a target (region → id), and those whose removal was cut off before: their ids are in the
+    journal until nothing is left, because a snapshot is recognised by the id of an image that may be gone."""
+    ids = {**(work.journal.of(name, "removing") or {}), **ids}
+    if ids:
+        work.journal.done(name, "removing", ids)
+        images.delete(ids, tags_of(work, name))
+        work.journal.done(name, "removing", {})
 
 
 def tags_of(work: Build, name: str) -> dict[str, str]:

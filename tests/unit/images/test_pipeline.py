@@ -144,7 +144,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(work, "down", down)
     monkeypatch.setattr(pipeline, "solved", solved)
     numbers = iter(range(100))
-    monkeypatch.setattr(work, "new_id", lambda: f"20260131-0315{next(numbers):02d}")
+    monkeypatch.setattr(work, "new_id", lambda _: f"20260131-0315{next(numbers):02d}")
     return there
 
 
