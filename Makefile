@@ -12,7 +12,14 @@ UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: setup demo nights test test-fast test-sandbox lint bench facts lock clean doctor runtime dev terraform system-sandbox system-dev
+# Histories of `make simulation`; modules and folders to mutate, and how many of the mutants; which of them.
+HISTORIES ?= 300
+ONLY ?=
+SAMPLE ?= 0
+SEED ?= 1
+
+.PHONY: setup demo nights test test-fast test-sandbox simulation mutants lint bench facts lock clean doctor runtime dev terraform \
+  system-sandbox system-dev
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
 setup: runtime system-sandbox
@@ -37,10 +44,20 @@ test-fast: dev
 ## test-slow: what takes minutes each and is not in `make test`
 test-slow: dev system-sandbox system-dev
 	$(PYTEST) tests/unit -m slow
+	GPUPROV_TEST_HISTORIES=20000 $(PYTEST) -n $(WORKERS) tests/unit/simulation/test_histories.py
 	GPUPROV_TEST_VARIATIONS=1000 $(PYTEST) tests/unit/verify/test_healthy_variations.py
 	$(SUDO) $(PYTEST) tests/sandbox -m slow
 	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_examples.py \
 	  tests/sandbox/test_faults.py
+
+## simulation: histories of commands, edits and faults, and the code that they ran (HISTORIES=300 SEED=1)
+simulation: dev
+	$(BIN)/coverage run -m tests.simulation --histories $(HISTORIES) --seed $(SEED)
+	$(BIN)/coverage report
+
+## mutants: small changes of the code that no unit test notices (ONLY=provisioner/state SAMPLE=200 SEED=1)
+mutants: dev
+	$(BIN)/python -m scripts.mutants --sample $(SAMPLE) --seed $(SEED) $(ONLY)
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev

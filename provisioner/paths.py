@@ -177,6 +177,12 @@ class ClusterPaths:
     def intent(self) -> Path:
         return self.root / "intent.json"
 
+    @property
+    def used_spec(self) -> Path:
+        """cluster.yaml as it was when machines were last made: `down` goes by it where the file is not valid any
+        more. It stays on this machine."""
+        return self.root / "cluster.yaml"
+
     def site(self, site: str) -> Path:
         return below(self.root / "sites", site)
 

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import resource
 import secrets
 import signal
 import subprocess
@@ -62,6 +63,20 @@ def release() -> None:
         with contextlib.suppress(OSError), _kept.stdin:
             _kept.stdin.write(f"{keeper.ENDED}\n".encode())
         _kept = None
+
+
+OTHER_OPEN_FILES = 256
+"""Open files that a run has besides those of the commands that it runs at once."""
+
+
+def allow_open_files(number: int) -> None:
+    """Let this process, and what it starts from now on, have that many files open beside OTHER_OPEN_FILES, as far as
+    the system's own limit allows: the usual soft limit of 1,024 is only there for programs that use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    desired = number + OTHER_OPEN_FILES
+    if soft != resource.RLIM_INFINITY and soft < desired:
+        granted = desired if hard == resource.RLIM_INFINITY else min(desired, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
 
 
 def shares(sockets: Path) -> bool:

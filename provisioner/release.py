@@ -72,6 +72,7 @@ class Ledger:
         self._file = paths.root / "applied.json"
         self._locks = paths.root / "locks"
         self._entries = self._load()
+        self._parsed: dict[str, Lock] = {}
 
     def _load(self) -> dict[str, dict[str, str]]:
         try:
@@ -93,14 +94,16 @@ class Ledger:
 
     def lock(self, release: str) -> Lock:
         """The lock of a release that is in use. Raises GpuprovError where it is gone."""
-        found = lockfile.read(below(self._locks, f"{release}.lock"))
-        if found is None:
-            raise GpuprovError(
-                f"the lock {release}, which nodes run, is missing",
-                where=str(self._locks),
-                hint=f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock",
-            )
-        return found
+        if release not in self._parsed:
+            found = lockfile.read(below(self._locks, f"{release}.lock"))
+            if found is None:
+                raise GpuprovError(
+                    f"the lock {release}, which nodes run, is missing",
+                    where=str(self._locks),
+                    hint=f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock",
+                )
+            self._parsed[release] = found
+        return self._parsed[release]
 
     def in_use(self, nodes: Iterable[Node]) -> list[str]:
         """Ids of the releases that these machines run, each once."""
@@ -140,6 +143,7 @@ class Ledger:
         wanted = {entry["lock"] for entry in kept.values()} | set(also)
         for file in self._locks.glob("*.lock") if self._locks.is_dir() else ():
             if file.stem not in wanted:
+                self._parsed.pop(file.stem, None)
                 file.unlink()
 
 
@@ -152,13 +156,16 @@ def assigned_releases(spec: ClusterSpec, ledger: Ledger, nodes: Sequence[Node], 
     """Node name → the release that it is held to: the one that it was proven with, where that installs something else
     than `lock` does; for all others that of `lock`."""
     current = release_of(spec, lock)
-    known, assigned = {current.id: current}, {}
+    known = {current.id: current}
+    held: dict[tuple[str, str], Release] = {}  # by release and group, which thousands of nodes share
     for node in nodes:
         applied = ledger.of(node) or current.id
         if applied not in known:
             known[applied] = release_of(spec, ledger.lock(applied))
-        assigned[node.name] = current if same(known[applied].lock, lock, node.group) else known[applied]
-    return assigned
+        if (applied, node.group) not in held:
+            unchanged = same(known[applied].lock, lock, node.group)
+            held[applied, node.group] = current if unchanged else known[applied]
+    return {node.name: held[ledger.of(node) or current.id, node.group] for node in nodes}
 
 
 def changes(old: Stack, new: Stack) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from provisioner import fleet, keeper, ownership, spec, ssh, stored
-from provisioner.errors import GpuprovError, Interrupted, LockedError
+from provisioner.errors import GpuprovError, InputError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.paths import (
     HOLDER,
@@ -185,10 +185,11 @@ class Cluster:
                 where=str(self.paths.run_lock),
                 hint="wait until it ends, or stop it with Ctrl-C",
             ) from None
+        held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
+        record = json.dumps(held) + "\n"
         try:
             _end_dead(holder, self.paths)
-            held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
-            write_whole(holder, json.dumps(held) + "\n")
+            write_whole(holder, record)
             run_dir = _run_dir(self.paths)
             with _recorded(self.events, run_dir):
                 how = "done"
@@ -203,7 +204,7 @@ class Cluster:
                 finally:
                     self.events("run", "log", f"gpuprov {command}: {how}", data={"ended": how})
         finally:
-            holder.unlink(missing_ok=True)
+            _remove_own(holder, record)
             lock.release()
 
     def only_looked(self) -> None:
@@ -248,7 +249,49 @@ def open_cluster(
     shared can't be reached.
     """
     path = Path(file)
-    loaded = spec.load(path)
+    return _opened(path, spec.load(path), sandbox, events or Events(), offline=offline)
+
+
+def open_to_remove(
+    file: str | Path, *, sandbox: bool | None = None, events: Events | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> Cluster:  # fmt: skip
+    """As open_cluster, for `down`: machines have to go also where the file is not valid any more (a typo, a machine
+    type that the catalogue has lost). Then it is as the last run read it that made machines, and `note` is given a
+    sentence that says so. Raises InputError with the problems of the file where no such run is known here."""
+    path = Path(file)
+    try:
+        return open_cluster(path, sandbox=sandbox, events=events)
+    except InputError as error:
+        used = [paths for paths in _used_specs(path) if sandbox in (None, paths.sandbox)]
+        if len(used) != 1:
+            error.hint = "pass --sandbox or --no-sandbox" if used else "correct the file, or restore its last version"
+            raise
+        try:
+            loaded = spec.load_shape(used[0].used_spec, path.absolute().parent)
+        except InputError:
+            error.hint = "correct the file, or restore its last version"
+            raise error from None
+        note(f"{error}\nThe file is not valid: cluster {loaded.name} is removed as {used[0].used_spec} describes it")
+        return _opened(path, loaded, used[0].sandbox, events or Events(), offline=False)
+
+
+def _used_specs(file: Path) -> list[ClusterPaths]:
+    """Run directories beside a file that have a copy of it from when machines were made."""
+    folders = sorted((file.absolute().parent / RUNS).glob("*"))
+    names = [(root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)) for root in folders]
+    clusters = [ClusterPaths(file, name, sandbox=sandbox) for name, sandbox in names]
+    return [paths for paths in clusters if paths.used_spec.is_file() and _made_from(paths) == file.name]
+
+
+def _made_from(paths: ClusterPaths) -> str:
+    """The name of the file of which a cluster was made; empty where nobody wrote it down."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        return str(stored.load(paths.intent)["file"])
+    return ""
+
+
+def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Events, *, offline: bool) -> Cluster:
     shared = None if sandbox else shared_files.of(path, loaded, offline=offline)
     if sandbox is None:
         both = [ClusterPaths(path, loaded.name, sandbox=s) for s in (False, True)]
@@ -266,7 +309,7 @@ def open_cluster(
         _refuse_renamed(paths, sandbox)
     sandbox = paths.sandbox
     ownership.refuse_foreign(paths.root)
-    cluster = Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
+    cluster = Cluster(path, loaded, paths, events, sharing=None if sandbox else shared)
     providers = cluster.providers
     ssh.refuse_foreign(
         paths, lambda: providers.proxies(cluster.nodes()).values(), lambda: providers.local(cluster.nodes())
@@ -284,22 +327,29 @@ def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
         other = ClusterPaths(paths.spec, name, sandbox=root.name != name)
         if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            if stored.load(other.intent)["file"] == paths.spec.name:
-                kind = "rehearsal" if other.sandbox else "cluster"
-                way = ", or pass --no-sandbox" if other.sandbox and sandbox is None else ""
-                raise GpuprovError(
-                    f"`name` is {paths.name} now, and machines were created from this file as {kind} {name}",
-                    where=str(paths.spec),
-                    hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
-                )
+        if _made_from(other) == paths.spec.name:
+            kind = "rehearsal" if other.sandbox else "cluster"
+            way = ", or pass --no-sandbox" if other.sandbox and sandbox is None else ""
+            raise GpuprovError(
+                f"`name` is {paths.name} now, and machines were created from this file as {kind} {name}",
+                where=str(paths.spec),
+                hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
+            )
 
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
+
+
+def _remove_own(holder: Path, record: str) -> None:
+    """Remove holder.json of a run that ends. A run that has removed the run directory leaves that of the next one,
+    which may have begun since."""
+    with contextlib.suppress(FileNotFoundError):
+        if holder.read_text(encoding="utf-8", errors="replace") == record:
+            holder.unlink()
 
 
 def _run_dir(paths: ClusterPaths) -> Path:

@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -43,6 +44,10 @@ Pins = dict[str, tuple[str, str]]
 
 CONTROL_PATH = re.compile(r'^  ControlPath "(.*)/%C"$', re.M)
 CONNECT_TIMEOUT_S = 10
+EXIT_TIMEOUT_S = 15
+"""Seconds in which the process of a shared connection has to answer that it ends."""
+PARALLEL_EXITS = 16
+"""Connections that are ended at once: thousands may hang."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 ADDRESS = re.compile(r"[0-9A-Za-z.:-]+")
 KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+( [^\n]*)?")
@@ -211,12 +216,39 @@ def control_dir(paths: ClusterPaths) -> Path:
     """Where this user's sockets of shared connections lie: a short path, because a socket's path is limited. Those of
     gpuprov's runs are in a folder of each run (`run_config`). ssh's configuration names it for every user ("%i" is the
     uid), and for people who call ssh with it: with and without sudo one does not meet the other's."""
-    token = hashlib.sha256(str(paths.root).encode()).hexdigest()[:8]
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - a private folder in it
-        folder = Path(base or "/nowhere") / f"gpuprov-{os.getuid()}-{token}"
-        if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder):
+    for folder in _control_dirs(paths):
+        if _made_mine(folder):
             return folder
-    raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
+    raise _no_control_dir()
+
+
+def refuse_no_control_dir(paths: ClusterPaths) -> None:
+    """Raise GpuprovError where `control_dir` would. Nothing is made."""
+    for folder in _control_dirs(paths):
+        if _is_mine(folder) if folder.exists() else os.access(folder.parent, os.W_OK | os.X_OK):
+            return
+    raise _no_control_dir()
+
+
+def _control_dirs(paths: ClusterPaths) -> list[Path]:
+    """Where `control_dir` may be, the best place first: folders that exist and whose paths are short enough."""
+    name = f"gpuprov-{os.getuid()}-{hashlib.sha256(str(paths.root).encode()).hexdigest()[:8]}"
+    bases = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")  # noqa: S108 - a private folder in it
+    folders = [Path(base) / name for base in bases if base]
+    return [folder for folder in folders if folder.parent.is_dir() and _is_short(folder)]
+
+
+def _is_short(folder: Path) -> bool:
+    """Whether a socket in it has a path that the kernel takes."""
+    return len(os.fsencode(folder)) <= SOCKET_PATH_MAX
+
+
+def _no_control_dir() -> GpuprovError:
+    longest = SOCKET_PATH_MAX - len(f"/gpuprov-{os.getuid()}-01234567")
+    return GpuprovError(
+        "no folder for ssh's control sockets: XDG_RUNTIME_DIR, TMPDIR and /tmp are missing, not yours or too long",
+        hint=f"set XDG_RUNTIME_DIR to a folder of your own whose path has at most {longest} bytes",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +291,7 @@ def run_config(paths: ClusterPaths) -> Path:
 def _base(paths: ClusterPaths) -> Path:
     """Where this user's sockets lie: as configured, else `control_dir`."""
     folder = _sockets(paths, os.getuid())
-    usable = folder is not None and len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder)
+    usable = folder is not None and _is_short(folder) and _made_mine(folder)
     return folder if folder is not None and usable else control_dir(paths)
 
 
@@ -342,6 +374,14 @@ def _made_mine(folder: Path) -> bool:
     """Make a folder that is this user's alone, also with sudo; whether it is."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return False
+    return _is_mine(folder)
+
+
+def _is_mine(folder: Path) -> bool:
+    """Whether a folder is this user's alone."""
+    try:
         found = folder.lstat()
     except OSError:
         return False
@@ -359,7 +399,7 @@ def mend(paths: ClusterPaths) -> None:
     it."""
     config = paths.ssh / "config"
     folder = _sockets(paths, os.getuid())
-    if folder is None or (len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder)):
+    if folder is None or (_is_short(folder) and _made_mine(folder)):
         return
     text, now = config.read_text(encoding="utf-8"), _for_all_users(control_dir(paths))
     write_whole(config, CONTROL_PATH.sub(lambda _: f"  ControlPath {now}", text))
@@ -462,10 +502,14 @@ def disconnect(paths: ClusterPaths, names: Sequence[str]) -> None:
 def _disconnect(config: Path, folder: Path, names: Sequence[str], *options: str) -> None:
     if not folder.is_dir() or not any(stat.S_ISSOCK(entry.lstat().st_mode) for entry in folder.iterdir()):
         return
-    for name in names:
+
+    def disconnect_one(name: str) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):  # its process hangs: the connection is of no use either
             command = ["ssh", "-F", str(config), *options, "-O", "exit", name]
-            subprocess.run(command, capture_output=True, timeout=15, check=False)
+            subprocess.run(command, capture_output=True, timeout=EXIT_TIMEOUT_S, check=False)
+
+    with ThreadPoolExecutor(max_workers=PARALLEL_EXITS) as pool:
+        list(pool.map(disconnect_one, names))
 
 
 def abandon(paths: ClusterPaths, run: str) -> None:

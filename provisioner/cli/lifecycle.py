@@ -208,10 +208,10 @@ def down(
     """Remove everything that `up` created, and verify that nothing is left."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import down as lifecycle
-    from provisioner.session import open_cluster
+    from provisioner.session import open_to_remove
     from provisioner.workspace.binary import find
 
-    cluster = open_cluster(file, sandbox=sandbox)
+    cluster = open_to_remove(file, sandbox=sandbox, note=lambda text: typer.echo(text, err=True))
     if not cluster.paths.exists():
         _say_down(cluster.spec.name, 0, {}, as_json=json_)
         return

@@ -24,6 +24,9 @@ from provisioner.process import AGAIN, follow
 from provisioner.verify import archive
 
 FORKS = 32
+KEPT_EVENTS = 200
+"""Nodes of a run whose artifacts have a file for every task on each of them, some 150 files a node; of a larger run
+they have the failures, and Ansible's output."""
 OTHER: dict[Half, str] = {"install": "configure", "configure": "install"}
 """Half of the roles → the tag of the other one."""
 STOP_GRACE_S = 20.0
@@ -54,13 +57,16 @@ def configure(
     def plain(path: Path) -> str:
         return str(way / path.relative_to(cluster.root)) if path.is_relative_to(cluster.root) else str(path)
 
+    limit = folder / "limit"  # a list of thousands of names is longer than one argument may be
+    paths.write_whole(limit, "".join(f"{node.name}\n" for node in nodes))
     request = {
         "private_data_dir": plain(folder),
         "project_dir": str(paths.data("ansible") / "playbooks"),
         "playbook": "site.yml",
         "inventory": plain(inventory),
-        "limit": ",".join(node.name for node in nodes),
+        "limit": f"@{plain(limit)}",
         "forks": min(FORKS, len(nodes)),
+        "keep_events": len(nodes) <= KEPT_EVENTS,
         "envvars": environment(cluster),
         "extravars": extra_variables(),
         **({"tags": ",".join(sorted(run.roles))} if run.roles else {}),

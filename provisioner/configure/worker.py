@@ -1,4 +1,5 @@
-"""The process that ansible-runner runs in: request as JSON on stdin, one JSON object per event on stdout.
+"""The process that ansible-runner runs in: request as JSON on stdin, one JSON object per event on stdout. With
+`keep_events` in the request the artifacts have a file for every event, else for those of failures alone.
 
 A process of its own, because ansible-runner owns signals and the current directory while it runs, and so that it can
 be ended with everything it started.
@@ -20,6 +21,7 @@ KINDS = {
     "runner_retry": "retry",
     "error": "error",
 }
+FAILURES = ("failed", "unreachable", "error")
 MESSAGE_LIMIT = 2000
 """Characters of a module's message that are passed on."""
 
@@ -57,6 +59,7 @@ def main() -> int:
     import ansible_runner
 
     request = json.load(sys.stdin)
+    keep_events = request.pop("keep_events")
     stopping = False
 
     def stop(*_: object) -> None:
@@ -71,7 +74,7 @@ def main() -> int:
         if line is not None:
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
-        return True
+        return keep_events or (line is not None and line["event"] in FAILURES)
 
     runner = ansible_runner.run(
         **request,

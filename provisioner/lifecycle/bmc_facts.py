@@ -29,6 +29,8 @@ from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.bmc import Bmc, parse
 
 FILE = "bmc.json"
+SEEN, LOOKED = "bmc_seen.json", "bmc_seen.new.json"
+"""Files of the run directory: host → entries of its log that somebody has judged; the same after the last look."""
 LOOK_S = 120.0
 """Seconds for one BMC: a DGX H100 shows some 300 resources that are read one after the other."""
 Beside = Callable[[], dict[str, dict[str, Output]]]
@@ -38,8 +40,8 @@ Beside = Callable[[], dict[str, dict[str, Output]]]
 def documents(
     cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """Host → its bmc.json. `live`: they were asked just now, so that their events count as seen. What a site draws is
-    known where all its machines were asked."""
+    """Host → its bmc.json. `live`: they were asked just now, and their events are seen once the caller says so
+    (`count_as_seen`). What a site draws is known where all its machines were asked."""
     new = _new_events(cluster, looked) if live else dict.fromkeys(looked)
     whole = {one.site for one in asked} - {one.site for one in managed_machines(cluster) if one not in asked}
     drawn = {site: _drawn([one for one in asked if one.site == site], looked) for site in whole}
@@ -81,6 +83,8 @@ def findings(
         }
         for host, finding in (*firmware_differs(members).items(), *settings_differ(members).items()):
             made[host].append(finding)
+    if live:
+        count_as_seen(cluster)
     return made
 
 
@@ -160,11 +164,10 @@ def _files(
 
 
 def _new_events(cluster: Cluster, looked: Mapping[str, Looked]) -> dict[str, list[logs.Entry]]:
-    """Host → entries that were not there when gpuprov looked last; everything at the first look. What was seen is kept
-    in bmc_seen.json by time and text: BMCs give ids anew after a log is cleared."""
-    file = cluster.paths.root / "bmc_seen.json"
+    """Host → entries that were not there when somebody judged the log last; everything at the first look. An entry is
+    known by time and text: BMCs give ids anew after a log is cleared."""
     try:
-        seen = json.loads(file.read_text(encoding="utf-8"))
+        seen = json.loads((cluster.paths.root / SEEN).read_text(encoding="utf-8"))
         before = {host: set(one) for host, one in seen.items()}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         before = {}
@@ -173,5 +176,13 @@ def _new_events(cluster: Cluster, looked: Mapping[str, Looked]) -> dict[str, lis
         entries = {f"{e.time} {e.message}"[:200]: e for log in one.logs for e in log.entries}
         new[host] = [entry for key, entry in entries.items() if key not in before.get(host, set())]
         after[host] = set(entries)
-    write_whole(file, json.dumps({host: sorted(one) for host, one in sorted(after.items())}) + "\n")
+    content = json.dumps({host: sorted(entries) for host, entries in sorted(after.items())})
+    write_whole(cluster.paths.root / LOOKED, content + "\n")
     return new
+
+
+def count_as_seen(cluster: Cluster) -> None:
+    """The entries of the last look were judged, and the verdict is written: the next look does not give them again. A
+    `verify` that dies before has judged nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        (cluster.paths.root / LOOKED).replace(cluster.paths.root / SEEN)

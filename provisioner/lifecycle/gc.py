@@ -98,7 +98,9 @@ def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Clu
             + " or ".join(f"--cluster {quote(name)} --id {quote(one)}" for one in there),
         )
     if alive := next((cluster.alive for cluster in mine if cluster.alive), ""):
-        raise GpuprovError(f"{name} is alive here: {alive}", where=name, hint="remove it with `gpuprov down FILE`")
+        moved = f"; where that is not possible, move {alive} away and run this again" if Path(alive).is_dir() else ""
+        hint = f"remove it with `gpuprov down FILE`{moved}"
+        raise GpuprovError(f"{name} is alive here: {alive}", where=name, hint=hint)
     return mine
 
 

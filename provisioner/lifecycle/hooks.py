@@ -1,5 +1,5 @@
-"""The commands of cluster.yaml that take nodes out of service and put them back: run on this machine, all nodes at
-once, each with a deadline, what they say as events."""
+"""The commands of cluster.yaml that take nodes out of service and put them back: run on this machine, for AT_ONCE nodes
+at a time, each with a deadline, what they say as events."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ GRACE_S = 5.0
 LINE = 500
 """Characters of a line that are passed on."""
 
+AT_ONCE = 1000
+"""Commands that run at once: each of them takes FILES_EACH of the open files that the system grants a process."""
+
+FILES_EACH = 2
+"""Open files of this process for one command: its output and its error output."""
+
 REASON = 200
 """Characters of a reason that a command is told; Slurm and Kubernetes take longer ones, people don't."""
 
@@ -37,10 +43,11 @@ REASON = 200
 def call(
     cluster: Cluster, step: HookStep, nodes: Sequence[Node], action: Action, reasons: Mapping[str, str]
 ) -> dict[str, str]:
-    """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment. Before nodes
-    are drained, the other operators know who drains them and why: whatever happens to this run, they can go on."""
+    """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment. Before
+    a hook runs, the other operators know who drains the nodes and why, or that they were proven: whatever happens to
+    this run, they can go on."""
     wanted = cluster.spec.hooks
-    if step == "drain" and wanted.drain is not None and nodes:
+    if nodes and (wanted.drain if step == "drain" else wanted.resume) is not None:
         cluster.share()
     return run(
         step,
@@ -72,6 +79,28 @@ def run(
     Gives node → why it failed; nothing for those that it worked on, and for all where there is no command."""
     if command is None or not nodes:
         return {}
+    process.allow_open_files(FILES_EACH * min(AT_ONCE, len(nodes)))
+    bad: dict[str, str] = {}
+    for first in range(0, len(nodes), AT_ONCE):
+        bad |= _run_at_once(
+            step, command, nodes[first : first + AT_ONCE], action=action, reasons=reasons, cluster=cluster,
+            folder=folder, deadline_s=deadline_s, events=events,
+        )  # fmt: skip
+    return bad
+
+
+def _run_at_once(
+    step: HookStep,
+    command: str,
+    nodes: Sequence[Node],
+    *,
+    action: Action,
+    reasons: Mapping[str, str],
+    cluster: str,
+    folder: Path,
+    deadline_s: float,
+    events: Events,
+) -> dict[str, str]:
     children: dict[str, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
     last: dict[str, str] = {}

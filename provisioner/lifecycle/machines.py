@@ -181,6 +181,7 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
         "nodes": {name: {"site": group.site, "machine": group.machine.name} for name, group in plan.nodes()},
     }
     write_whole(cluster.paths.intent, json.dumps(intent, indent=1) + "\n")
+    write_whole(cluster.paths.used_spec, cluster.file.read_bytes())
     cluster.share()
 
 

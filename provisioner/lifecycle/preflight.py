@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
+from provisioner.lifecycle import limits
 from provisioner.paths import private_dir
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
@@ -16,7 +17,8 @@ from provisioner.session import Cluster
 def look(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
     """Site → what keeps, or may keep, its machines from being made; "" has what concerns the whole fleet. Nothing is
     spent."""
-    findings = {"": [*(cluster.sharing.findings if cluster.sharing else ()), *_packages(cluster, plan)]}
+    whole = [*(cluster.sharing.findings if cluster.sharing else ()), *limits.findings(cluster, plan)]
+    findings = {"": [*whole, *_packages(cluster, plan)]}
     for site in plan.sites():
         there = [node.name for node in cluster.nodes() if node.site == site]
         try:

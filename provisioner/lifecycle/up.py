@@ -118,8 +118,9 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             machines.ask_again(cluster, remaining.plan)
             planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
             remaining.leave(failed, "terraform")
-            prepared = [(mine[site], one) for site, one in planned.items()]
+            prepared = [(mine[site], changes) for site, changes in planned.items()]
             machines.record_standing(cluster, prepared, remaining.plan)
+            upgrade_journal.refuse_resized(cluster, sites)
             intended = node_changes(cluster.nodes(), remaining.plan, planned.values())
             run.resources = intended.total
         if run.resources and not confirm(remaining.plan, intended):
@@ -137,6 +138,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
+        if not run.failed and set(sites) == set(whole.sites()):  # else machines of other sites may not be recorded
+            Ledger(cluster.paths).prune(cluster.nodes(), upgrade_journal.needs(cluster))
         return run
 
 
@@ -198,12 +201,13 @@ def _leave_waiting(
 
 def waiting(nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock) -> dict[str, list[str]]:
     """Node → what the wanted lock would change on it, for those that are held to another one."""
-    found = {}
-    for node in nodes:
-        mine = releases[node.name].stack(node.group)
-        if node.group in lock.groups and not same(releases[node.name].lock, lock, node.group):
-            found[node.name] = changes(mine, lock.groups[node.group])
-    return found
+    kinds = {(releases[node.name].id, node.group): releases[node.name] for node in nodes if node.group in lock.groups}
+    differing = {
+        (id, group): changes(release.stack(group), lock.groups[group])
+        for (id, group), release in kinds.items()
+        if not same(release.lock, lock, group)
+    }
+    return {node.name: differing[kind] for node in nodes if (kind := (releases[node.name].id, node.group)) in differing}
 
 
 def configure(

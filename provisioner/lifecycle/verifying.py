@@ -81,6 +81,8 @@ def settle(
 ) -> None:
     """Act on the verdict and write it down, in place: what fails half way leaves what was done in `verdict`. `holding`:
     the caller holds the cluster's lock."""
+    from provisioner.lifecycle import bmc_facts
+
     verdict.report = baselines.note(cluster, verdict.report, nodes, level)
     if save_baseline:
         verdict.saved = baselines.save(cluster, verdict.report, nodes, level)
@@ -89,6 +91,7 @@ def settle(
     present, judged = ({node.name: node.id for node in rows} for rows in (cluster.nodes(), nodes))
     same = [row for row in verdict.report.nodes if judged.get(row.name) == present.get(row.name)]
     node_state.note_verdicts(cluster.paths, replace(verdict.report, nodes=tuple(same)))
+    bmc_facts.count_as_seen(cluster)
 
 
 def verify_fleet(
@@ -184,7 +187,6 @@ def verify_configured(
         if not partly:
             node_state.note_report(cluster.paths, verdict.page)
     verdict.healthy = verdict.report.enough("100%" if partly else cluster.spec.verify.min_healthy)
-    ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))
     return verdict
 
 

@@ -175,9 +175,16 @@ class TerraformMachines:
             if address in known and known[address].attributes.get("id") not in running and repair:
                 self._workspace.forget(address)  # its machine is gone, and its place is this one's
                 del known[address]
-            if address in known or machine.node not in dict(plan.nodes()):
+            if machine.node not in dict(plan.nodes()):
                 raise ProviderError(
-                    f"{machine.id} is tagged as {machine.node}, and Terraform's state or cluster.yaml says otherwise",
+                    f"{machine.id} was made by a run that died, and cluster.yaml no longer has {machine.node}",
+                    where=f"site {self.site}",
+                    hint=f"put the group of {machine.node} back: `gpuprov up` takes the machine in, and removes it "
+                    "when the group is removed; or remove the whole cluster with `gpuprov down`",
+                )
+            if address in known:
+                raise ProviderError(
+                    f"{machine.id} is tagged as {machine.node}, and Terraform's state has another machine of that name",
                     where=f"site {self.site}",
                     hint="look at it, then terminate it",
                 )

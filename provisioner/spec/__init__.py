@@ -33,7 +33,7 @@ from provisioner.spec.source_map import MAX_PROBLEMS, Finding, Loc, Source, dott
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import AnyState, LocalState, State
 
-__all__ = ["ClusterSpec", "check", "load", "placer", "problem_at", "unready"]
+__all__ = ["ClusterSpec", "check", "load", "load_shape", "placer", "problem_at", "unready"]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _STATE: TypeAdapter[State] = TypeAdapter(AnyState)
@@ -44,6 +44,16 @@ def load(path: str | os.PathLike[str], *, catalog: Catalog | None = None) -> Clu
     spec, problems = _read(path, catalog or catalogue.load())
     if problems or spec is None:
         raise InputError(problems)
+    return spec
+
+
+def load_shape(path: str | os.PathLike[str], folder: Path) -> ClusterSpec:
+    """A copy of a file that lay in `folder` and was valid once: its rules are not applied again, because the catalogue
+    may have lost its machines since. Raises InputError for what is none by its shape."""
+    source = read(path)
+    spec = _located(_validate(source), folder) if source.complete else None
+    if spec is None:
+        raise InputError(sorted(source.problems, key=lambda p: (p.line, p.column)))
     return spec
 
 

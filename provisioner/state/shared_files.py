@@ -116,8 +116,8 @@ class SharedFiles:
 
     def push(self) -> None:
         """Make the shared files equal to the local ones. Raises Conflict where somebody else wrote since `pull`,
-        GpuprovError before anything is written where they are damaged or larger than LIMIT, and LockedError where the lease of
-        this run is lost."""
+        GpuprovError before anything is written where they are damaged or larger than LIMIT, and LockedError where the
+        lease of this run is lost."""
         if self._lease is not None:
             self._lease.refuse_lost()
         files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}

@@ -108,7 +108,7 @@ class JsonLog:
     def failure(self, status: int, where: str, log: str) -> GpuprovError:
         """The cause and the resource, not the wall: diagnostics first, else the last lines that Terraform printed."""
         said = self.errors or from_text(self.plain)
-        lines = [line.strip() for line in self.plain if line.strip() and line.strip() not in "╷╵│"][-6:]
+        lines = [line.strip() for line in self.plain if line.strip() not in "╷╵│"][-6:]
         cause = "\n  ".join(dict.fromkeys(map(str, said) if said else lines))
         cause = cause or f"it exited with status {status} and said nothing"
         return refused(self.command, cause, said, where=where, hint=f"the whole log: {log}" if log else "")

@@ -70,7 +70,7 @@ class Workspace:
         self._events = events
         self._log = log
         self._argv = binary.argv
-        self._terraform = _CommandLines(working_dir=str(path), terraform_bin_path="terraform")
+        self._terraform = _CommandLines()
 
     def init(self, *, repair: bool = True) -> None:
         """Initialise, unless this Terraform has already done so for exactly this module. A state that cluster.yaml
@@ -164,7 +164,7 @@ class Workspace:
             input=False,
             lock_timeout=LOCK_TIMEOUT,
             out=PLAN_FILE,
-            replace=list(replace) or None,
+            replace=list(replace),
         ).changes
 
     def apply(self) -> Changes:
@@ -182,7 +182,7 @@ class Workspace:
             input=False,
             auto_approve=IsFlagged,
             lock_timeout=LOCK_TIMEOUT,
-            target=list(only) or None,
+            target=list(only),
         ).changes
 
     def addresses(self) -> list[str]:

@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, Call] = {
     "upgrade": lambda file, *flags: lifecycle.upgrade(
         file, yes=True, json_=True, again="--again" in flags, rollback_all="--rollback-all" in flags
     ),
-    "unlock": lambda file: lifecycle.unlock(file),
+    "unlock": lifecycle.unlock,
     "replace": lambda file, *names: replace.replace(
         file,
         [name for name in names if not name.startswith("-")],

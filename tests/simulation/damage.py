@@ -1,4 +1,4 @@
-"""What happens to the world between commands: machines, zones, files, clocks; each is drawn by numbers below a count."""
+"""What happens to the world between commands: machines, zones, files, clocks. Each is drawn by numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.simulation.cloud import Machine
+from tests.simulation.cluster_file import DRIVERS
 from tests.simulation.simulation import Simulation, drawing
 
 Pick = Callable[[int], int]
@@ -58,6 +59,14 @@ def node_recovers(history: Simulation, pick: Pick) -> None:
 def node_goes_deaf(history: Simulation, pick: Pick) -> None:
     if machine := _machine(history, pick):
         history.happens(f"{machine.id} ({machine.node}) answers no ssh", lambda: setattr(machine, "deaf", True))
+
+
+@event
+def driver_turns_out_bad(history: Simulation, pick: Pick) -> None:
+    """The checks fail on every node that has it."""
+    driver = DRIVERS[1:][pick(len(DRIVERS) - 1)]
+    if driver not in history.world.bad_drivers:
+        history.happens(f"driver {driver} is a bad one", lambda: history.world.bad_drivers.add(driver))
 
 
 @event

@@ -78,6 +78,13 @@ def region(file: ClusterFile, pick: Pick) -> str:
 
 
 @editing
+def zones(file: ClusterFile, pick: Pick) -> str:
+    name = sorted(file.sites)[pick(len(file.sites))]
+    file.sites[name]["zones"] = 1 + pick(2)
+    return f"sites.{name}.zones: {file.sites[name]['zones']} of them"
+
+
+@editing
 def provider(file: ClusterFile, pick: Pick) -> str:
     name = sorted(file.sites)[pick(len(file.sites))]
     fresh = sorted(MACHINE)[pick(len(MACHINE))]

@@ -137,7 +137,7 @@ class ImageHistory:
             if len(done) == 1:
                 broken += self._changed(process, before, after)
                 broken += self._ended_well(process, manifests)
-            broken += self._left(process)
+            broken += self._left(process, before)
         if broken:
             raise BrokenImageInvariant(world, *broken)
 
@@ -208,14 +208,15 @@ class ImageHistory:
         if changes:
             yield f"`{process.command}` {'was refused and changed' if refused else 'changes'} {', '.join(changes)}"
 
-    def _left(self, process: Process) -> Iterator[str]:
-        """A build that fails leaves no machine, or names it."""
+    def _left(self, process: Process, before: dict[str, str]) -> Iterator[str]:
+        """A build that fails leaves no machine, or names it; one that was killed before stays as it was."""
         if process.command.partition(" ")[0] not in ("build", "nightly") or process.code in (0, -9, 130):
             return
         text = "".join((*process.errors, *process.output))
         explained = "not removed" in text or "could not be removed" in text or "locked by another run" in text
-        if self.world.cloud.machines and not explained and "busy" not in text:
-            yield f"`{process.command}` failed and left {', '.join(self.world.cloud.machines)}"
+        created = [number for number in self.world.cloud.machines if f"'{number}'" not in before["cloud.machines"]]
+        if created and not explained and "busy" not in text:
+            yield f"`{process.command}` failed and left {', '.join(created)}"
 
     def _ended_well(self, process: Process, manifests: dict[str, dict[str, Any]]) -> Iterator[str]:
         """What a command that ended well has promised."""

@@ -54,11 +54,15 @@ class Totals:
     states: set[str] = field(default_factory=set)
 
     def add(self, history: Counted) -> None:
-        self.histories += 1
-        self.steps += history.steps
-        self.faults += history.faults
-        self.commands += history.commands
-        self.states |= history.states
+        self += Totals(1, history.steps, history.faults, history.commands, history.states)
+
+    def __iadd__(self, other: Totals) -> Totals:
+        self.histories += other.histories
+        self.steps += other.steps
+        self.faults += other.faults
+        self.commands += other.commands
+        self.states |= other.states
+        return self
 
     def __str__(self) -> str:
         return (
@@ -111,6 +115,15 @@ class Lifecycle(RuleBasedStateMachine):
         """Two commands at the same time; the faults strike the first."""
         typed = [self._typed(first, nodes[0], operators[0], faults), self._typed(second, nodes[1], operators[1], ())]
         self._run(*typed, picks=picks)
+
+    @rule(driver=number, operator=number, faults=faults, bad=st.booleans())
+    def another_lock(self, driver: int, operator: int, faults: tuple[Fault, ...], *, bad: bool) -> None:
+        """A lock with another driver, which may be a bad one, and the upgrade to it."""
+        assert self.history is not None
+        self.history.edit_by("lock", [driver])
+        if bad:
+            damage.happen(self.history, "driver_turns_out_bad", [driver - 1])
+        self._run(self._typed(("upgrade",), 0, operator, faults))
 
     @rule(name=st.sampled_from(sorted(EDITS)), picks=st.lists(number, min_size=2, max_size=2))
     def edit(self, name: str, picks: list[int]) -> None:

@@ -166,8 +166,8 @@ class Processes:
         self, kind: str, name: str, action: Callable[[], T], *, refusal: Callable[[], BaseException] | None = None,
         lost: Callable[[], BaseException] | None = None, finishes: bool = False,
     ) -> T:  # fmt: skip
-        """Do it, unless a fault strikes. `refusal`, `lost`: what the command sees of those. `finishes`: a child that may
-        end what it has in hand does it, and looks at `stopping` afterwards."""
+        """Do it, unless a fault strikes. `refusal`, `lost`: what the command sees of those. `finishes`: a child that
+        may end what it has in hand does it, and looks at `stopping` afterwards."""
         process = self.current
         if process.dead:
             raise Killed

@@ -13,7 +13,7 @@ from tests.simulation.processes import Fault
 from tests.simulation.simulation import Simulation, Typed
 
 CORPUS = Path(__file__).parent / "corpus"
-"""Histories that broke an invariant once. `finding`: what went wrong; `bug`: its number in a review, where it has one."""
+"""Histories that broke an invariant once. `finding`: what went wrong; `bug`: its number in a review, if it has one."""
 
 
 def replay(file: Path, root: Path, simulation: type[Simulation] = Simulation) -> Simulation:

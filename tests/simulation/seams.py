@@ -1,8 +1,8 @@
 """Where the world is put under gpuprov's code: everything that is simulated is replaced here, and nowhere else.
 
-Real are: spec, plan, locks, lifecycle/, machines/, workspace/, state/, fleet, release, journals, quarantine, the glue of
-configure/ and verify/. Simulated are: Terraform, the cloud, ssh, what a probe brings back, the roles, the checks' results,
-hooks, the bucket. docs/simulation.md has the table.
+Real are: spec, plan, locks, lifecycle/, machines/, workspace/, state/, fleet, release, journals, quarantine, the glue
+of configure/ and verify/. Simulated are: Terraform, the cloud, ssh, what a probe brings back, the roles, the checks'
+results, hooks, the bucket. docs/simulation.md has the table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from unittest import mock
 
 import filelock
 
-from provisioner import fleet, host_keys, keeper, plan, process, ssh
+from provisioner import fleet, host_keys, keeper, process, ssh
 from provisioner.cli import gc as cli_gc
 from provisioner.cli import lifecycle as cli_lifecycle
 from provisioner.cli import replace as cli_replace
@@ -56,9 +56,8 @@ from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.verify.run import Subject
 from provisioner.workspace import binary, render
 from provisioner.workspace import terraform as workspace
-from tests.simulation import world as worlds
 from tests.simulation.cloud import Machine
-from tests.simulation.processes import Inline, Killed
+from tests.simulation.processes import Inline
 from tests.simulation.terraform_program import Failed, Terraform, diagnostic
 from tests.simulation.world import Remote, World
 
@@ -154,7 +153,7 @@ class SimulatedRemoval(Removal):
         machine = self.world.cloud.machines[thing.id]
 
         def action() -> None:
-            worlds.removing(machine, self.world.process)
+            self.world.removing(machine)
             machine.running = False
 
         self.world.processes.effect("cloud", f"remove {machine.node or 'network'}", action)
@@ -265,7 +264,9 @@ class Seams:
 
     def _terraform(self, folder: Path) -> Terraform:
         world = self.world
-        return Terraform(folder, world.cloud, world.processes, world.bucket, world.process.account, self.write_file)
+        return Terraform(
+            folder, world.cloud, world.processes, world.bucket, world.process.account, self.write_file, world.removing
+        )  # fmt: skip
 
     def write_file(self, path: Path, text: str) -> None:
         """A file that Terraform writes."""
@@ -274,7 +275,7 @@ class Seams:
     # the disk
 
     def fsync(self, descriptor: int) -> None:
-        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
         self.world.processes.effect("write", name.lstrip(".").rpartition(".")[0] or name, lambda: None)
 
     def lock(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -361,9 +362,8 @@ class Seams:
         """The connections with sockets in a folder end: in one of a run's own that run's alone, else everybody's."""
         if ssh.RUN_NAME.fullmatch(Path(folder).name):
             return
-        for process in self.world.processes.running:
-            if process is not self.world.process:
-                process.connections.clear()
+        for other in self.world.processes.others():
+            other.connections.clear()
 
     # configuring
 
@@ -406,13 +406,15 @@ class Seams:
                 if machine is None:
                     raise ProviderError("base: no route to host")
                 self.world.process.changes += 1
-                self.world.processes.effect("node", f"configure {node.name}", install, refusal=lambda: failed)
+                self.world.processes.effect("node", f"configure {node.name}", install, refusal=partial(_same, failed))
             except ProviderError as error:
                 outcomes[node.name] = Outcome(failed=[error.message])
         return outcomes
 
     def _moved(self, node: Node, machine: Machine) -> None:
         """A machine in use gets another driver: somebody was asked, and it is out of service where there are hooks."""
+        if node.name in self.world.drained:
+            return
         asked = any("→" in text or node.name in text for text in self.world.process.questions)
         if not asked and machine.id not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
@@ -443,7 +445,7 @@ class Seams:
             self.world.process.condemned |= {row["id"] for row in rows if row["name"] == subject.name}
             return NodeReport(*head, (), error=error or "no answer")
         right = machine.installed == subject.expected.driver
-        healthy = right and not machine.sick
+        healthy = right and not machine.sick and machine.installed not in self.world.bad_drivers
         self.world.judged(machine, healthy=healthy, reachable=machine.running)
         work = WORKS if subject.expected.level != "quick" else NOT_ASKED
         return NodeReport(*head, (GOOD, work) if healthy else (BAD,))
@@ -479,7 +481,7 @@ class Seams:
 
             try:
                 self.world.processes.effect(
-                    "hook", f"{step} {node.name}", work, refusal=lambda: failed, lost=lambda: failed
+                    "hook", f"{step} {node.name}", work, refusal=partial(_same, failed), lost=partial(_same, failed)
                 )
             except ProviderError as error:
                 bad[node.name] = error.message
@@ -487,6 +489,10 @@ class Seams:
 
     def side_by_side(self, calls: Sequence[Callable[[], Any]], *, grace_s: float) -> list[Any]:
         return [call() for call in calls]
+
+
+def _same(error: ProviderError) -> ProviderError:
+    return error
 
 
 class LeaseThread:
@@ -588,11 +594,4 @@ def installed(world: World) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, value in replacements:
             stack.enter_context(mock.patch.object(owner, name, value))
-        worlds.enter(world)
-        try:
-            yield
-        finally:
-            worlds.enter(None)
-
-
-__all__ = ["Future", "Killed", "Seams", "installed", "plan"]
+        yield

@@ -1,17 +1,19 @@
-"""One history: commands, edits, faults and what happens to the world, with the invariants looked at after every step."""
+"""One history: commands, edits, faults and events, with the invariants looked at after every step."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from provisioner.lifecycle.upgrade.journal import AT_REST
 from tests.simulation import commands
 from tests.simulation.cloud import Machine
 from tests.simulation.cluster_file import REGIONS, ClusterFile
@@ -22,8 +24,6 @@ from tests.simulation.snapshot import Snapshot
 from tests.simulation.terraform_program import NETWORK, State
 from tests.simulation.world import ACCOUNT, World
 
-AT_REST = ("waiting", "moved", "rolled-back", "left")
-"""Steps of an upgrade at which a node is in service (lifecycle/upgrade/journal.py)."""
 MOST_TRIES = 12
 """Commands that a person types until a fleet is well again."""
 
@@ -191,10 +191,13 @@ class Simulation:
             if looks and (changes := before.changes(after, notes=True)):
                 broken.append(f"`{process.command}` changes {', '.join(changes)}")
             refused = process.refused and not process.questions and not process.struck and not process.changes
+            refused = refused and "an upgrade is in progress" not in "".join(process.errors)  # machines may be recorded
             if refused and (changes := before.changes(after, notes=False)):
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
         for run in self.run_directories():
             broken += self._files(run)
+        for number in self._recorded():
+            self.world.cloud.machines[number].in_use = True
         broken += [
             f"{one.id} ({one.node}) runs in {one.region} of account {one.account}, and no command names it"
             for one in self.world.cloud.running()
@@ -205,12 +208,15 @@ class Simulation:
                 broken += self._after_up()
             if process.command in ("up", "down") and process.code == 0 and len(done) == 1:
                 broken += self._forgotten(process)
+            if process.command == "up" and len(done) == 1 and process.code not in (-9, 130):
+                broken += self._unrecorded(process.folder)
             if (
                 process.applied
                 and process.code not in (-9, 130)
                 and not any(s.startswith(("full", "stays full")) for s in process.struck)
             ):
-                broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted()]
+                left_out = set(re.findall(r"site ([\w-]+):", "".join(process.errors)))
+                broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
         if broken:
             raise BrokenInvariant(self.world, *broken)
 
@@ -253,21 +259,29 @@ class Simulation:
             elif stages.get(node["name"], {}).get("ok") is True and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is noted as healthy and was never proven"
             entry = applied.get(node["name"])
-            if stages.get(node["name"], {}).get("ok") is True and (entry is None or entry["id"] != node["id"]):
-                yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
             if machine and entry and entry["id"] == machine.id and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is in the ledger and was never proven"
         own = [one for one in self.run_directories() if one.name == run.name]  # of all operators
-        book, replacing, moving = (
+        book, replacing = (
             {name: row for one in own for name, row in self._rows(one / file).items()}
-            for file in ("quarantine.json", "replace.json", "upgrade.json")
+            for file in ("quarantine.json", "replace.json")
         )
         running = {one.node for one in self.world.cloud.running() if one.cluster == run.name}
+        upgrading = {
+            name for one in own for name, row in self._rows(one / "upgrade.json").items() if row["step"] not in AT_REST
+        }
         for name in self.world.drained:
-            if name in running & {node["name"] for node in nodes} and run.name == self.file.name:
-                upgrading = moving.get(name, {}).get("step", "moved") not in AT_REST
-                if not (name in book or name in replacing or upgrading):
-                    yield f"{name} is drained, and nothing that is written down puts it back"
+            exists = name in running & {node["name"] for node in nodes} and run.name == self.file.name
+            if exists and not (name in book or name in replacing or name in upgrading):
+                yield f"{name} is drained, and nothing that is written down puts it back"
+
+    def _recorded(self) -> set[str]:
+        """Ids of machines in the ledger: the shared one, where there is one."""
+        if not self.shared:
+            return {row["id"] for run in self.run_directories() for row in self._rows(run / "applied.json").values()}
+        blobs = [content for name, (content, _, _) in self.world.bucket.blobs.items() if name.endswith("fleet.json.gz")]
+        ledgers = [json.loads(gzip.decompress(content))["files"].get("applied.json") for content in blobs]
+        return {row["id"] for text in ledgers if text for row in json.loads(text)["nodes"].values()}
 
     def _named(self, machine: Machine) -> bool:
         """Whether `up` and `down` look where it is, and know it for theirs."""
@@ -278,23 +292,34 @@ class Simulation:
                 return True
         return self.shared and f"{machine.cluster}/fleet.json.gz" in self.world.bucket.blobs
 
-    def _unlisted(self) -> Iterator[str]:
-        """Machines that a state has and nodes.json does not."""
+    def _unlisted(self, left_out: Collection[str]) -> Iterator[str]:
+        """Machines that a state has and nodes.json does not, but of sites that the command says it left out."""
         for run in self.run_directories():
             nodes = self._load(run / "nodes.json")
             if self.operators > 1 or (nodes is None and (run / "nodes.json").exists()):
                 continue
             known = {node["id"] for node in nodes or ()}
-            for site in sorted(path.name for path in run.glob("sites/*")):
+            for site in sorted({path.name for path in run.glob("sites/*")} - set(left_out)):
                 for address, (attributes, tainted) in self._state(run, site).resources.items():
                     machine = self.world.cloud.machines[attributes["id"]]
                     if address != NETWORK and not tainted and machine.running and machine.id not in known:
-                        yield f"{machine.id} ({machine.node}) is in Terraform's state, and neither `status` nor the cost has it"
+                        yield f"{machine.id} ({machine.node}) is in Terraform's state and in no nodes.json"
+
+    def _unrecorded(self, folder: Path) -> Iterator[str]:
+        """Nodes that the last command put into service, and did not record as proven: the next one loads them again."""
+        run = folder / ".gpuprov" / self.file.name
+        stages = (self._load(run / "state.json") or {}).get("nodes", {})
+        applied = self._rows(run / "applied.json")
+        for node in self._load(run / "nodes.json") or ():
+            proven = applied.get(node["name"], {}).get("id") == node["id"]
+            if stages.get(node["name"], {}).get("ok") is True and not proven:
+                yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"
 
     def _forgotten(self, process: Process) -> Iterator[str]:
-        """Machines that this folder's file has made under another name, or that `down` has left."""
+        """Machines that this folder's file has made under another name, or that `down` has left. Of a shared state
+        nobody can tell whether a cluster of another name is another one."""
         made = {run.name for run in self.run_directories() if process.folder in run.parents}
-        for machine in self.world.cloud.running():
+        for machine in () if self.shared else self.world.cloud.running():
             if machine.cluster in made and (process.command == "down" or machine.cluster != self.file.name):
                 yield f"`{process.command}` ended well, and {machine.id} ({machine.node} of {machine.cluster}) runs"
 
@@ -327,6 +352,7 @@ class Simulation:
         for machine in self.world.cloud.running():
             machine.recover()
         self.world.cloud.short.clear()
+        self.world.bad_drivers.clear()
         self.world.account = ACCOUNT
         self.world.clock += 1000.0
         self._until(("up",), "the fleet does not get well")
@@ -362,6 +388,11 @@ class Simulation:
             first = {"region": REGIONS[value][0]} if key == "provider" else {}
             self.edit(f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first}))
 
+    def _group_back(self, name: str) -> None:
+        """A group as it was when cluster.yaml last had it."""
+        group = next(file.groups[name] for file in reversed(self.versions) if name in file.groups)
+        self.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
+
     def _site_back(self, site: str) -> None:
         """A site and its groups as they were when cluster.yaml last had them."""
         before = next(file for file in reversed(self.versions) if any(g["site"] == site for g in file.groups.values()))
@@ -383,6 +414,9 @@ class Simulation:
         """The command that an error names; cluster.yaml is put back where it says so."""
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
             self._set(setting[1], setting[2], re.search(r"(?:site ([\w-]+):|group ([\w-]+) is at)", text))
+            return words
+        if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-\d+", text):
+            self._group_back(lost[1])
             return words
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
             self._site_back(abandoned[1])

@@ -174,6 +174,8 @@ class Terraform:
     store: StateStore
     account: str
     write_file: Callable[[Path, str], None]
+    removing: Callable[[Machine], None]
+    """Called before a machine is removed."""
 
     def run(self, words: Sequence[str]) -> Iterator[str]:
         """What it prints, line by line. Raises Failed."""
@@ -287,8 +289,8 @@ class Terraform:
         actions |= dict.fromkeys(gone, "delete")
         for address, action in actions.items():
             yield json.dumps(_planned(address, action))
-        if actions or state.outputs() != before:
-            yield json.dumps(_outputs("update" if before else "create"))
+        changed = actions or state.outputs() != before
+        yield json.dumps(_outputs(("update" if before else "create") if changed else "noop"))
         yield json.dumps(_summary(actions, "plan"))
         saved = {"serial": serial, "actions": actions, "known": sorted(state.resources)}
         self.write_file(self.folder / "plan.bin", json.dumps(saved))
@@ -302,6 +304,8 @@ class Terraform:
         if state.serial != saved["serial"]:
             raise Failed(("Saved plan is stale", ""))
         self._refresh(state, root)
+        for address, action in saved["actions"].items():
+            yield json.dumps(_planned(address, action))
         yield from self._do(saved["actions"], state, root, "apply")
 
     def _destroy(self, flags: Sequence[str]) -> Iterator[str]:
@@ -312,6 +316,9 @@ class Terraform:
         actions = {a: "delete" for a in order if not only or a in only}
         for address, action in actions.items():
             yield json.dumps(_planned(address, action))
+        if not only:
+            yield json.dumps(_outputs("delete"))
+        yield json.dumps(_summary(actions, "plan"))
         yield from self._do(actions, state, root, "destroy")
 
     def _do(self, actions: Mapping[str, str], state: State, root: Root, command: str) -> Iterator[str]:
@@ -377,9 +384,7 @@ class Terraform:
         )  # fmt: skip
 
     def _remove(self, number: str) -> None:
-        from tests.simulation.world import removing
-
-        removing(self.cloud.machines[number], self.processes.current)
+        self.removing(self.cloud.machines[number])
         self.cloud.machines[number].running = False
 
     def _import(self, address: str, number: str) -> Iterator[str]:

@@ -111,6 +111,8 @@ class World:
     cloud: Cloud = field(default_factory=Cloud)
     drained: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0
+    bad_drivers: set[str] = field(default_factory=set)
+    """Drivers with which no node is healthy."""
     hooks: bool = True
     """Whether cluster.yaml has hooks now."""
     violations: list[str] = field(default_factory=list)
@@ -158,6 +160,8 @@ class World:
     def removing(self, machine: Machine) -> None:
         """A machine is about to be removed."""
         command = self.process.command.partition(" ")[0]
+        if self.process is self.processes.outside:
+            return
         if machine.in_use and command not in ("down", "gc"):
             self._refuse_in_service(machine, "destroyed")
         if machine.kind == "machine" and machine.in_use and not self.named(machine.node, self.process):
@@ -193,19 +197,3 @@ class World:
             machine.proven.add(machine.installed)
         else:
             self.process.condemned.add(machine.id)
-
-
-_world: World | None = None
-
-
-def removing(machine: Machine, process: Process) -> None:
-    """Of the world that is simulated now."""
-    assert _world is not None
-    if process is not _world.processes.outside:
-        _world.removing(machine)
-
-
-def enter(world: World | None) -> None:
-    """The world that is simulated from now on."""
-    global _world  # noqa: PLW0603
-    _world = world

@@ -15,15 +15,19 @@ from filelock import FileLock
 from provisioner import catalog, fleet, node_state
 from provisioner.errors import Exit, GpuprovError, LockedError
 from provisioner.fleet import Node
+from provisioner.lifecycle import machines
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.plan import build_plan
 from provisioner.session import Cluster, open_cluster
+from provisioner.stack.models import Lock
+from tests.support import plans
 
 FILE = """
 name: held
 sites: {here: {provider: aws, region: us-east-1}}
 groups: {train: {machine: p4d.24xlarge, count: 4}}
 """
+STACK = plans.plan(plans.cluster_spec("p4d.24xlarge")).groups[0].stack
 HOLDER = """
 import sys
 from provisioner.session import open_cluster
@@ -263,6 +267,37 @@ def test_a_node_by_name_or_the_nearest_names(cluster: Cluster) -> None:
 def test_a_lock_is_asked_for_where_there_is_none(cluster: Cluster) -> None:
     with pytest.raises(GpuprovError, match=r"no cluster\.lock yet"):
         build_plan(cluster.spec, cluster.lock, catalog.load())
+
+
+def intended(file: Path, *, sandbox: bool = False) -> None:
+    """A run that is about to make machines of what the file says now."""
+    cluster = open_cluster(file, sandbox=sandbox)
+    lock = Lock(request={}, simulated=True, groups={"train": STACK})
+    plan = build_plan(cluster.spec, lock, catalog.load())
+    private_dir(cluster.paths.site("here"))
+    machines.write_intent(cluster, plan)
+
+
+@pytest.mark.parametrize("sandbox", [None, False])
+def test_a_name_that_was_edited_while_machines_run_is_refused(file: Path, *, sandbox: bool | None) -> None:
+    """`down` would remove nothing, `status` know nothing, and `up` create a second fleet beside the first."""
+    intended(file)
+    file.write_text(FILE.replace("name: held", "name: renamed"))
+    with pytest.raises(GpuprovError, match="`name` is renamed now, and machines were created") as caught:
+        open_cluster(file, sandbox=sandbox)
+    assert caught.value.exit_code == Exit.BAD_INPUT
+    assert "put `name: held` back" in caught.value.hint
+    file.write_text(FILE)
+    assert open_cluster(file, sandbox=sandbox).paths.made(), "as the hint says"
+
+
+def test_another_name_in_another_file_is_another_cluster(file: Path) -> None:
+    intended(file)
+    other = file.with_name("second.yaml")
+    other.write_text(FILE.replace("name: held", "name: second"))
+    assert not open_cluster(other, sandbox=False).paths.made()
+    file.write_text(FILE.replace("name: held", "name: renamed"))
+    assert open_cluster(file, sandbox=True).sandbox, "the rehearsal of a new name is none of the real fleet's business"
 
 
 class Refused(GpuprovError):

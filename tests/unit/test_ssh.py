@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -401,6 +402,24 @@ def test_closing_leaves_the_connections_of_a_living_run(begin: Callable[[], Run]
     assert until(lambda: not living.folder.exists())
     ssh.close(paths, NODES)
     assert not living.folder.parent.exists()
+
+
+def test_connections_that_hang_neither_stop_a_run_nor_wait_for_each_other(
+    paths: ClusterPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = private_dir(tmp_path / "bin") / "ssh"
+    program.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >> {tmp_path}/asked\nexec sleep 60\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(ssh, "EXIT_TIMEOUT_S", 2)
+    ssh.save(paths, NODES, PINS, UBUNTU)
+    names = [f"train-{number}" for number in range(ssh.PARALLEL_EXITS)]
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.bind(str(ssh.control_dir(paths) / "shared"))
+        began = time.monotonic()
+        ssh.disconnect(paths, names)
+    assert sorted((tmp_path / "asked").read_text().split()) == sorted(names)
+    assert time.monotonic() - began < len(names)
 
 
 def test_a_connection_of_ones_own_has_nothing_to_do_with_the_run(paths: ClusterPaths) -> None:

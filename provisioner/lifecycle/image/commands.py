@@ -51,25 +51,25 @@ def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
         _abandon(recipe, binary, old, "a later build was begun")
     if begun:
         lock = lockfile.read(recipe.folder / begun[-1] / "recipe.lock")
-        is_same = lock is not None and pipeline.same_inputs(recipe, begun[-1], lock)
+        unchanged = lock is not None and pipeline.same_inputs(recipe, begun[-1], lock)
         if recipe.book.is_published(begun[-1]):
-            manifest = pipeline.end(recipe, begun[-1])
-            if is_same:
+            manifest = pipeline.end_published(recipe, begun[-1])
+            if unchanged:
                 return manifest
-        elif lock is None or not is_same:
-            recipe.cluster.events("image", "log", f"build {begun[-1]} was begun with something else: it is given up")
-            _abandon(recipe, binary, begun[-1], "the recipe, or gpuprov's roles, have changed since it was begun")
-        else:
+        elif lock is not None and unchanged:
             recipe.cluster.events("image", "log", f"going on with build {begun[-1]}")
             return pipeline.build(work.Build(recipe, binary, begun[-1], lock))
+        else:
+            recipe.cluster.events("image", "log", f"build {begun[-1]} was begun with something else: it is given up")
+            _abandon(recipe, binary, begun[-1], "the recipe, or gpuprov's roles, have changed since it was begun")
     return pipeline.build(work.Build(recipe, binary, work.new_id(recipe), solve()))
 
 
 def _abandon(recipe: Recipe, binary: Binary, build_id: str, why: str) -> None:
-    """Remove what an older build that was killed has left; one that is published is ended. Raises GpuprovError where
-    something stays."""
+    """Remove what an older build that was killed has left, unless it was published. Raises GpuprovError where something
+    stays."""
     if recipe.book.is_published(build_id):
-        pipeline.end(recipe, build_id)
+        pipeline.end_published(recipe, build_id)
         return
     Journal(recipe.folder / build_id).fail("abandoned", "", why)
     left = failure.cleaned(recipe, binary, build_id)

@@ -63,7 +63,7 @@ def _last(work: Build, target: str) -> str:
 
 def clean(work: Build) -> list[str]:
     """Remove every machine and image of a build that will not be; gives what could not be removed, one sentence
-    each. Reports and logs stay."""
+    each. Reports and logs stay, and the images of a build that was published: they are the book's."""
     left: list[str] = []
     for name in work.targets:
         _remove_machines(work, name, left)

@@ -221,19 +221,19 @@ def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
 
 def _published(work: Build, text: str) -> Manifest:
     """Write the manifest, last of all: a build without one never was."""
-    recipe, book = work.recipe, work.recipe.book
-    write_whole(book.build(work.id) / MANIFEST, text, mode=0o644)
-    return end(recipe, work.id)
+    write_whole(work.recipe.book.build(work.id) / MANIFEST, text, mode=0o644)
+    return end_published(work.recipe, work.id)
 
 
-def end(recipe: Recipe, build_id: str) -> Manifest:
-    """End a build that has its manifest: channel nightly gets it, once, and the folder that it was made in goes."""
-    book = recipe.book
+def end_published(recipe: Recipe, build_id: str) -> Manifest:
+    """Bring a build that has its manifest to its end, also one that was killed since: channel nightly has it, unless it
+    had it before, and the folder in which it was made goes."""
+    book, folder = recipe.book, recipe.folder / build_id
     manifest = book.manifest(build_id)
-    built = [move.build for move in book.history() if (move.channel, move.why) == ("nightly", "built")]
-    if build_id not in built:
+    if not any((move.channel, move.build) == ("nightly", build_id) for move in book.history()):
         book.move("nightly", build_id, "built")
-    remove_tree(recipe.folder / build_id)
+    if folder.exists():
+        remove_tree(folder)
     text = f"{recipe.name} {build_id} is built and proven; channel nightly has it"
     recipe.cluster.events("image", "done", text, data={"build": build_id})
     return manifest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
+ID = "%Y%m%d-%H%M%S"
+"""The id of a build, by strftime(3)."""
 BUILD, BOOT, DISK = "build", "boot", "disk"
 """The clusters of a target: the machine that it is built on, the one that proves it, the one that boots its disk."""
 
@@ -58,17 +59,26 @@ class Build:
         self.recipe.cluster.events("image", kind, text, data={"build": self.id, **data})
 
 
-ID = "%Y%m%d-%H%M%S"
-"""Of a build: when it was begun, UTC."""
-
-
 def new_id(recipe: Recipe) -> str:
-    """Greater than the id of every earlier build, whatever the clock shows: the newest build has the greatest id."""
-    begun = [datetime.now(UTC).replace(microsecond=0)]
-    for name in recipe.book.names() | {folder.name for folder in recipe.folder.glob("*")}:
-        with contextlib.suppress(ValueError):  # a folder that is no build
-            begun.append(datetime.strptime(name, ID).replace(tzinfo=UTC) + timedelta(seconds=1))
-    return max(begun).strftime(ID)
+    """When a build is begun, UTC, but later than every other build of the recipe: the greatest is the newest one, also
+    after a clock that was ahead."""
+    names = {*recipe.book.names(), *begun_ids(recipe)}
+    others = [moment for name in names if (moment := _moment(name)) is not None]
+    begins = max(datetime.now(UTC), max(others) + timedelta(seconds=1)) if others else datetime.now(UTC)
+    return begins.strftime(ID)
+
+
+def _moment(name: str) -> datetime | None:
+    """When a build was begun, by its id; None for what is none."""
+    try:
+        return datetime.strptime(name, ID).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def begun_ids(recipe: Recipe) -> list[str]:
+    """Builds that have a folder in which they are, or were, made."""
+    return [file.parent.name for file in recipe.folder.glob("*/journal.json")]
 
 
 def unfinished(recipe: Recipe) -> list[str]:

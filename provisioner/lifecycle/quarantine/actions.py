@@ -77,14 +77,13 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
 def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Put nodes back into service, whoever put them into quarantine, also those whose machines are gone. Gives those
     that were in none, and node → why it could not be put back."""
+    entries, machines = quarantine_book.load(cluster.paths).entries, {node.name for node in cluster.nodes()}
+    nodes = [
+        fleet.departed(name, entries[name].id) if name in entries and name not in machines else cluster.node(name)
+        for name in dict.fromkeys(names)
+    ]
     with cluster.exclusively("release"):
-        book, machines = quarantine_book.load(cluster.paths), {node.name for node in cluster.nodes()}
-        nodes = [
-            fleet.departed(name, book.entries[name].id)
-            if name in book.entries and name not in machines
-            else cluster.node(name)
-            for name in dict.fromkeys(names)
-        ]
+        book = quarantine_book.load(cluster.paths)
         known = [node for node in nodes if node.name in book.entries]
         bad = resume(cluster, book, known)
     return [node.name for node in nodes if node not in known], bad
@@ -112,9 +111,12 @@ def put_back(cluster: Cluster, nodes: Sequence[Node], action: hooks.Action) -> N
 def forget(cluster: Cluster) -> None:
     """Have the scheduler forget that nodes are drained whose machines are removed for good: a later machine of the same
     name would stay out of service, and nothing would know why. So it does of nodes whose machines `up` has removed
-    before. What the resume command says against it is a warning."""
+    before, and of those that an upgrade has left out of service. What the resume command says against it is a warning.
+    """
     book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
+    out = [machines[name] for name in upgrade_journal.load(cluster.paths).out_of_service() if name in machines]
     nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.entries.items()]
+    nodes += [node for node in out if node.name not in book.entries]
     reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
     for name, message in hooks.call(cluster, "resume", nodes, "release", reasons).items():
         cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)

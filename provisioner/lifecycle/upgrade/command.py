@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -197,11 +198,11 @@ def _choose(
             hint=f"run `gpuprov up {cluster.file}`: it configures them with the new lock",
         )
     out = set(journal.at("draining", "drained", "proven", "stuck", "leaving", "failed", "back"))
+    applied = {node: release for node in nodes if (release := ledger.of(node)) is not None}
+    kinds = {(release, node.group) for node, release in applied.items()}
+    outdated = {kind for kind in kinds if not same(ledger.lock(kind[0]), lock, kind[1])}
     runs = {
-        node.name: release
-        for node in nodes
-        if (release := ledger.of(node)) is not None
-        and (node.name in out or not same(ledger.lock(release), lock, node.group))
+        node.name: release for node, release in applied.items() if node.name in out or (release, node.group) in outdated
     }
     for name in unproven:
         cluster.events("upgrade", "warning", "never verified: `gpuprov up` configures it", node=name)
@@ -219,13 +220,18 @@ def _moving(journal: Journal, ledger: Ledger, nodes: Sequence[Node]) -> dict[str
     stay = {*journal.at("rolled-back", "left", "back"), *([] if back else away)}
     if back and not journal.rollback_all:
         stay |= {*journal.at("moved", "waiting")}
-    moving = {}
-    for node in nodes:
-        if node.name in journal.nodes and node.name not in stay:
-            locks = [ledger.lock(release) for release in (journal.nodes[node.name].source, journal.to)]
-            old, new = (one.groups[node.group] for one in (reversed(locks) if back else locks))
-            moving[node.name] = changes(old, new)
-    return moving
+
+    @cache
+    def changed(source: str, group: str) -> list[str]:
+        locks = [ledger.lock(release) for release in (source, journal.to)]
+        old, new = (lock.groups[group] for lock in (reversed(locks) if back else locks))
+        return changes(old, new)
+
+    return {
+        node.name: changed(journal.nodes[node.name].source, node.group)
+        for node in nodes
+        if node.name in journal.nodes and node.name not in stay
+    }
 
 
 def batch_size(batch: int | str, nodes: int) -> int:

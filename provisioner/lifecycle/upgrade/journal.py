@@ -30,6 +30,9 @@ the new lock, not yet in service; moved: in service with it; leaving: being drai
 service, to be brought back; back: healthy with the old lock, not yet in service; rolled-back: in service with the old
 lock; left: not touched; stuck: neither lock could be proven on it, it stays out of service."""
 
+AT_REST: tuple[Step, ...] = ("waiting", "moved", "rolled-back", "left")
+"""Steps of a node that is in service."""
+
 Phase = Literal["moving", "rolling-back", "done", "rolled-back"]
 BUSY = ("moving", "rolling-back")
 
@@ -63,6 +66,10 @@ class Journal:
     def at(self, *steps: Step) -> list[str]:
         """Nodes at one of these steps, in the order of their turn."""
         return [name for name, place in self.nodes.items() if place.step in steps]
+
+    def out_of_service(self) -> list[str]:
+        """Nodes that are drained, or may be."""
+        return [name for name, place in self.nodes.items() if place.step not in AT_REST]
 
     def needs(self) -> set[str]:
         """Releases that must stay to be had."""
@@ -120,6 +127,8 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     are: nothing is bought or removed in its midst. Machines that were lost are made again."""
     journal, spec = load(cluster.paths), cluster.spec
     if not journal.busy:
+        return
+    if not cluster.nodes():  # nodes.json was lost: `up` takes the machines in before this is asked again
         return
     desired = {name for name, group in diff.desired(cluster).items() if spec.site_of(group) in sites}
     other = desired ^ {node.name for node in cluster.nodes() if node.site in sites}

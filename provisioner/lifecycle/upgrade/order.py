@@ -42,11 +42,11 @@ class Stopped(Exception):
 
 def begin(journal: Journal, to: str, runs: Mapping[str, str], *, first: Sequence[str], batch: int) -> None:
     """Start an upgrade of the nodes `runs` (node → release that it runs). `first` are the canaries. Nodes that an
-    unfinished upgrade left out of service come before them, and are not drained again."""
-    at_rest = ("waiting", "moved", "rolled-back", "left")
-    out = [name for name, place in journal.nodes.items() if place.step not in at_rest and name in runs]
+    unfinished upgrade left out of service come before them, and are drained again: a hook may have been cut off, or a
+    person may have put them back."""
+    out = [name for name in journal.out_of_service() if name in runs]
     turn = dict.fromkeys([*out, *first, *runs])
-    journal.nodes = {name: Place(runs[name], "drained" if name in out else "waiting") for name in turn}
+    journal.nodes = {name: Place(runs[name], "draining" if name in out else "waiting") for name in turn}
     journal.to, journal.phase, journal.reason = to, "moving", ""
     journal.batch, journal.rollback_all = max(1, batch), False
 

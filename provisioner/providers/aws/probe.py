@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateCapacityReserva
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +23,11 @@ from provisioner.providers.trouble import Trouble
 
 ENDS = timedelta(minutes=30)
 """After which EC2 ends one that could not be released."""
+REQUEST = "gpuprov-probe"
+"""Tag of a reservation: the token of the request that made it."""
+UNCLEAR = {"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable"}
+"""Error codes after which a reservation may exist all the same, as after no answer at all.
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html"""
 
 
 def ask(
@@ -36,13 +42,15 @@ def ask(
     tags = {CLUSTER: place.cluster, SITE: place.site, IDENTITY: place.identity}
     found: list[Finding] = []
     for zone in zones:
+        token = secrets.token_hex(16)
         try:
             made = region.ask(
                 "ec2", "create_capacity_reservation", InstanceType=group.machine.name, InstancePlatform="Linux/UNIX",
                 AvailabilityZone=zone, InstanceCount=wanted, InstanceMatchCriteria="targeted", EndDateType="limited",
                 EndDate=datetime.now(UTC) + ENDS,
+                ClientToken=token,  # botocore repeats a request whose answer is lost: it is the same reservation then
                 TagSpecifications=[
-                    {"ResourceType": "capacity-reservation", "Tags": rows_of(tags)},
+                    {"ResourceType": "capacity-reservation", "Tags": rows_of(tags | {REQUEST: token})},
                 ],
             )["CapacityReservation"]["CapacityReservationId"]  # fmt: skip
         except Trouble as trouble:
@@ -50,6 +58,8 @@ def ask(
             error = errors.read(Diagnostic(text), region.name, group, Way("on-demand", zone))
             status = "warning" if error.then in ("zone", "kind") else "unknown"
             found.append(Finding(status, subject, f"{machines} in {zone}: {error.said}", error.hint))  # type: ignore[arg-type]
+            if trouble.kind == "silent" or trouble.code in UNCLEAR:
+                found += _release_unanswered(region, subject, token)
             if error.then != "zone":
                 return None, found
             continue
@@ -60,6 +70,25 @@ def ask(
     said = f"EC2 has not {machines} on demand in {', '.join(zones)} now"
     hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
     return None, [*found, Finding(blocks, subject, said, hint)]  # type: ignore[arg-type]
+
+
+def _release_unanswered(region: Region, subject: str, token: str) -> list[Finding]:
+    """Release what a request without an answer has reserved. Gives what a person has to look at."""
+    filters = [{"Name": f"tag:{REQUEST}", "Values": [token]}, {"Name": "state", "Values": ["active", "pending"]}]
+    try:
+        rows = region.all("ec2", "describe_capacity_reservations", "CapacityReservations", Filters=filters)
+    except Trouble:
+        rows = []
+    if rows:
+        return [finding for row in rows for finding in _release(region, subject, str(row["CapacityReservationId"]))]
+    minutes = int(ENDS.total_seconds() / 60)
+    message = (
+        f"EC2 may have reserved them without answering; a reservation costs and ends by itself in {minutes} minutes"
+    )
+    command = (
+        f"`aws ec2 describe-capacity-reservations --region {region.name} --filters Name=tag:{REQUEST},Values={token}`"
+    )
+    return [Finding("warning", subject, message, f"look with {command} and cancel what it lists")]
 
 
 def _release(region: Region, subject: str, number: str) -> list[Finding]:

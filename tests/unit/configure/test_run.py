@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from provisioner import ssh
 from provisioner.configure import run
 from provisioner.configure.drift import Pass
 from provisioner.configure.run import Outcome
@@ -38,6 +39,10 @@ class Worker:
             on_line(json.dumps(line))
         return SimpleNamespace(status=self.status, complaints=[self.complaints])
 
+    def limit(self) -> list[str]:
+        """The nodes that Ansible is limited to, as it reads them (`--limit @FILE`)."""
+        return split_limit(str(self.request["limit"]))
+
     def tells(self, event: str, host: str | None, task: str = "", message: str = "", *, changed: bool = False) -> None:
         self.lines.append({"event": event, "host": host, "task": task, "changed": changed, "message": message})
 
@@ -45,6 +50,14 @@ class Worker:
         events = Events(self.events.append)
         inventory = self.paths.root / "inventory.yml"
         return run.configure(self.paths, NODES, inventory, self.run_dir, events, Pass(frozenset(tags)))
+
+
+def split_limit(argument: str) -> list[str]:
+    from ansible.inventory.manager import split_host_pattern
+
+    (file,) = split_host_pattern(argument)
+    assert file.startswith("@")
+    return Path(file[1:]).read_text(encoding="utf-8").split()
 
 
 @pytest.fixture
@@ -59,12 +72,36 @@ def test_what_was_done_and_changed_is_counted(worker: Worker) -> None:
     outcomes = worker.run()
     assert outcomes == {"train-0": Outcome(ok=2, changed=1), "train-1": Outcome()}
     run.refuse_failures(outcomes, worker.run_dir)
-    assert (worker.request["limit"], "tags" in worker.request) == ("train-0,train-1", False)
+    assert (worker.limit(), "tags" in worker.request) == (["train-0", "train-1"], False)
+
+
+def test_ten_thousand_nodes_fit_into_the_arguments_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux takes at most 128 KiB in one argument (MAX_ARG_STRLEN), and the names of so many nodes are more. The folder
+    has everything at which Ansible would split a path."""
+    worker = Worker(private_dir(tmp_path / "a, b:c [d] $e"), monkeypatch)
+    names = [f"training-{number}" for number in range(10_000)]
+    assert sum(len(name) + 1 for name in names) > 128 << 10
+    nodes = [Node(name, "training", "here", "p4d.24xlarge", name, "", "203.0.113.7", "10.0.0.7") for name in names]
+    run.configure(worker.paths, nodes, worker.paths.inventory, worker.run_dir, Events())
+    assert worker.limit() == names
+    assert not worker.request["keep_events"], "a file for each of them would be a million"
+    assert max(len(str(value)) for value in worker.request.values()) < 4 << 10
+
+
+def test_ansible_shares_the_connections_of_its_run(worker: Worker) -> None:
+    """Those of the configuration in the run directory end with whichever run is killed."""
+    private_dir(worker.paths.ssh)
+    (worker.paths.ssh / "config").write_text(f'Host *\n  ControlPath "{ssh.control_dir(worker.paths)}/%C"\n')
+    worker.run()
+    config = ssh.run_config(worker.paths)
+    assert worker.request["envvars"]["ANSIBLE_SSH_ARGS"] == f"-F {config}"
+    assert config.parent.parent == ssh.control_dir(worker.paths)
 
 
 def test_only_the_roles_that_are_asked_for_run(worker: Worker) -> None:
     worker.run("driver", "base")
     assert worker.request["tags"] == "base,driver"
+    assert worker.request["keep_events"]
 
 
 @pytest.mark.parametrize("kind", ["failed", "unreachable"])

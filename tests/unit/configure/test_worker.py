@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
+import signal
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import ansible_runner
 import pytest
 
+from provisioner.configure import worker
 from provisioner.configure.worker import MESSAGE_LIMIT, record
 
 
@@ -57,3 +65,26 @@ def test_a_long_message_is_cut() -> None:
 @pytest.mark.parametrize("kind", ["verbose", "playbook_on_stats", "runner_item_on_failed", ""])
 def test_the_rest_is_dropped(kind: str) -> None:
     assert record(event(kind)) is None
+
+
+@pytest.mark.parametrize("keep_events", [True, False])
+def test_which_events_stay_as_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, keep_events: bool
+) -> None:
+    """Of thousands of nodes they would be a million files."""
+    kept = dict[str, bool]()
+
+    def run(*, event_handler: Callable[[dict[str, Any]], bool], playbook: str, **_: Any) -> SimpleNamespace:
+        assert playbook == "site.yml"
+        kinds = ("runner_on_start", "runner_on_ok", "runner_on_failed", "runner_on_unreachable", "verbose")
+        kept.update({kind: event_handler(event(kind)) for kind in kinds})
+        return SimpleNamespace(rc=0)
+
+    monkeypatch.setattr(ansible_runner, "run", run)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"playbook": "site.yml", "keep_events": keep_events})))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert worker.main() == 0
+    assert {kind for kind, stays in kept.items() if stays} == (
+        set(kept) if keep_events else {"runner_on_failed", "runner_on_unreachable"}
+    )
+    assert len(capsys.readouterr().out.splitlines()) == 4

@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from provisioner.lifecycle.image import commands, disk, failure, nightly, pipeli
 from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.page import html
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
+from provisioner.paths import remove_tree
 from provisioner.providers.images import Image
 from provisioner.session import open_cluster
 from provisioner.stack import request, solve
@@ -261,6 +263,92 @@ def test_killed_between_the_manifest_and_the_channel_it_gets_there(
     assert opened(tmp_path, RECIPE).book.channels() == {"nightly": made.build} == {"nightly": "20260131-031500"}
     assert len(world.images) == 1
     assert not any(opened(tmp_path, RECIPE).folder.iterdir())
+
+
+@pytest.mark.parametrize("step", ["channel", "folder"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_build_that_was_published_stays_whatever_changes_next(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, step: str, *, fails: bool
+) -> None:
+    """Killed after its manifest was written; the next night has other inputs (a newer gpuprov is enough)."""
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((Book, "move") if step == "channel" else (pipeline, "remove_tree")), killed)
+        with pytest.raises(Killed):
+            nights(tmp_path, RECIPE)
+    book = opened(tmp_path, RECIPE).book
+    (first,) = book.builds()
+    if step == "folder":
+        for channel in ("candidate", "stable"):
+            commands.promote(opened(tmp_path, RECIPE), channel, None)
+    world.base, world.fails = "ami-new", "make p4d" if fails else ""
+    changed = RECIPE + "verify: { level: stress }\n"
+    (night,) = nights(tmp_path, changed)
+    assert night.outcome == ("failed" if fails else "built")
+    assert set(book.manifest(first).targets["p4d"].ids.values()) <= set(world.images.values())
+    newest = first if fails else night.build
+    promoted = {"candidate": first, "stable": first} if step == "folder" else {}
+    assert book.channels() == {"nightly": newest, **promoted}
+    assert not (opened(tmp_path, RECIPE).folder / first).exists()
+
+
+def test_a_build_that_was_published_is_not_made_again_from_what_is_left_of_its_folder(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while the folder was removed: nothing of the build can be written anew, and its images stay."""
+
+    def killed(folder: Path) -> None:
+        remove_tree(folder / "proofs")
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "remove_tree", killed)
+        with pytest.raises(Killed):
+            commands.build(opened(tmp_path, RECIPE), BINARY)
+    book = opened(tmp_path, RECIPE).book
+    (first,) = book.builds()
+    manifest = (book.build(first) / "manifest.json").read_text()
+    assert commands.build(opened(tmp_path, RECIPE), BINARY).build == first
+    assert (book.build(first) / "manifest.json").read_text() == manifest
+    assert len(world.images) == 1
+
+
+def test_a_published_build_that_left_channel_nightly_does_not_come_back_to_it(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = commands.build(opened(tmp_path, RECIPE), BINARY)
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "remove_tree", killed)
+        with pytest.raises(Killed):
+            commands.build(opened(tmp_path, RECIPE), BINARY)
+    commands.rollback(opened(tmp_path, RECIPE), "nightly")
+    commands.build(opened(tmp_path, RECIPE), BINARY)  # ends what was killed: nothing has changed since
+    assert opened(tmp_path, RECIPE).book.channels() == {"nightly": good.build}
+    assert len(world.images) == 2
+
+
+@pytest.mark.parametrize("where", ["builds", "work"])
+def test_the_newest_build_has_the_greatest_id_after_a_clock_that_was_ahead(tmp_path: Path, where: str) -> None:
+    """`prune`, "unchanged" and the page go by it."""
+    image = opened(tmp_path, RECIPE)
+    folder = image.book.build("21060207-062815") if where == "builds" else image.folder / "21060207-062815"
+    folder.mkdir(parents=True)
+    (folder / ("manifest.json" if where == "builds" else "journal.json")).write_text("{}")
+    (image.book.folder / "builds" / "notes").mkdir(parents=True)
+    (image.book.folder / "builds" / "notes" / "manifest.json").write_text("{}")
+    assert work.new_id(image) == "21060207-062816"
+
+
+def test_the_id_of_a_build_is_when_it_is_begun(tmp_path: Path) -> None:
+    before = datetime.now(UTC).strftime(work.ID)
+    assert before <= work.new_id(opened(tmp_path, RECIPE)) <= datetime.now(UTC).strftime(work.ID)
 
 
 def test_a_build_that_was_cut_off_is_listed_with_how_it_goes_on(tmp_path: Path, world: World) -> None:

@@ -8,16 +8,22 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
-from provisioner.errors import Diagnostic, ProviderError
+from provisioner import catalog, fleet
+from provisioner.cli.main import run
+from provisioner.errors import Diagnostic, InputError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import down
+from provisioner.lifecycle import down, machines
 from provisioner.machines import terraform
 from provisioner.paths import private_dir
+from provisioner.plan import build_plan
 from provisioner.providers.cluster import MADE_BY
 from provisioner.providers.sandbox.provider import Sandbox
-from provisioner.session import Cluster, open_cluster
+from provisioner.session import Cluster, open_cluster, open_to_remove
+from provisioner.stack.models import Lock
+from provisioner.workspace import binary
+from tests.support import plans
 
+MACHINE = "p4d.24xlarge"
 FILE = """
 name: vision
 sites: {here: {provider: aws, region: us-east-1}}
@@ -175,3 +181,92 @@ def test_a_site_that_cluster_yaml_names_no_more_is_removed_too(cluster: Cluster,
     (cluster.paths.site("there") / MADE_BY).write_text("sandbox\n")
     take_down(cluster)
     assert world.calls == ["init", "destroy", "clean", "clean"]
+
+
+BROKEN = {
+    "typo": (FILE.replace("machine: p4d", "machin: p4d"), FILE),
+    "machine that the catalogue has lost": (FILE.replace("p4d.24x", "p4d.99x"), FILE.replace("p4d.24x", "p4d.99x")),
+    "no YAML": ("name: [", FILE),
+    "another name": (FILE.replace("name: vision", "name: vision_2"), FILE),
+}
+
+
+@pytest.mark.parametrize(("text", "used"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("sandbox", [None, True])
+def test_machines_are_removed_though_the_file_is_not_valid_any_more(
+    cluster: Cluster, world: World, text: str, used: str, *, sandbox: bool | None
+) -> None:
+    """As the last run read it that made machines. What else could remove them? `gc` refuses a cluster that is here."""
+    created(cluster)
+    cluster.paths.used_spec.write_text(used)
+    cluster.file.write_text(text)
+    with pytest.raises(InputError):
+        open_cluster(cluster.file, sandbox=sandbox)
+    notes: list[str] = []
+    removed = open_to_remove(cluster.file, sandbox=sandbox, note=notes.append)
+    assert (removed.paths, removed.spec.name) == (cluster.paths, "vision")
+    assert "cluster.yaml:" in notes[0] and f"as {cluster.paths.used_spec} describes it" in notes[0]
+    assert take_down(removed) == down.Removal(removed=5)
+    assert not cluster.paths.root.exists()
+
+
+def created(cluster: Cluster) -> None:
+    """What a run writes down before it makes machines."""
+    lock = Lock(request={}, simulated=True, groups={"train": plans.plan(plans.cluster_spec(MACHINE)).groups[0].stack})
+    machines.write_intent(cluster, build_plan(cluster.spec, lock, catalog.load()))
+
+
+def test_machines_are_removed_though_the_file_is_gone(cluster: Cluster, world: World) -> None:
+    created(cluster)
+    cluster.file.unlink()
+    take_down(open_to_remove(cluster.file))
+    assert not cluster.paths.root.exists()
+
+
+def test_a_file_that_is_valid_is_what_counts(cluster: Cluster) -> None:
+    created(cluster)
+    cluster.paths.used_spec.write_text(FILE.replace("us-east-1", "eu-west-1"))
+    opened = open_to_remove(cluster.file, sandbox=True, note=pytest.fail)
+    assert opened.spec.sites["here"].region == "us-east-1"  # type: ignore[attr-defined]
+
+
+def test_a_file_that_is_not_valid_and_of_which_nothing_was_created_is_refused(cluster: Cluster) -> None:
+    created(cluster)
+    other = cluster.file.with_name("other.yaml")
+    other.write_text(FILE.replace("machine: p4d", "machin: p4d"))
+    with pytest.raises(InputError, match="machin") as caught:
+        open_to_remove(other)
+    assert caught.value.hint == "correct the file, or restore its last version"
+    cluster.file.write_text("name: [")
+    with pytest.raises(InputError):
+        open_to_remove(cluster.file, sandbox=False)
+    cluster.paths.used_spec.write_text("name: [")
+    with pytest.raises(InputError) as caught:
+        open_to_remove(cluster.file)
+    assert caught.value.hint == "correct the file, or restore its last version"
+
+
+def test_where_both_a_fleet_and_its_rehearsal_may_be_meant_one_has_to_be_named(cluster: Cluster) -> None:
+    created(cluster)
+    real = open_cluster(cluster.file, sandbox=False)
+    private_dir(real.paths.site("here"))
+    created(real)
+    cluster.file.write_text("name: [")
+    with pytest.raises(InputError) as caught:
+        open_to_remove(cluster.file)
+    assert caught.value.hint == "pass --sandbox or --no-sandbox"
+    assert not open_to_remove(cluster.file, sandbox=False).sandbox
+
+
+def test_the_command_says_by_what_it_goes(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    created(cluster)
+    cluster.file.write_text(FILE.replace("machine: p4d", "machin: p4d"))
+    monkeypatch.setattr(Cluster, "require_rights", lambda _: None)
+    monkeypatch.setattr(binary, "find", lambda *_, **__: None)
+    assert run(["down", str(cluster.file), "--yes"]) == 0
+    output = capsys.readouterr()
+    assert "The file is not valid: cluster vision is removed as" in output.err
+    assert "5 resources removed, nothing is left" in output.out
+    assert not cluster.paths.root.exists()

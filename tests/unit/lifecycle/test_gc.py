@@ -61,7 +61,7 @@ def test_the_one_that_is_named_is_removed(region: Region, identity: str, gone: s
 
 
 def test_a_run_directory_of_another_id_keeps_none_but_its_own(
-    region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / ".gpuprov" / "train"
@@ -69,7 +69,9 @@ def test_a_run_directory_of_another_id_keeps_none_but_its_own(
     (root / "sites" / "here" / "terraform.tfstate").write_text('{"resources": [{"mode": "managed"}]}')
     assert gc("--cluster", "train", "--id", OTHER, "--yes") == 2, "whose it is nobody knows"
     (root / "id").write_text(ONE + "\n")
+    capsys.readouterr()
     assert gc("--cluster", "train", "--id", ONE, "--yes") == 2, "it is alive"
+    assert f"where that is not possible, move {root} away" in capsys.readouterr().err
     assert gc("--cluster", "train", "--id", OTHER, "--yes") == 0
     assert [thing.id for thing in region.there] == ["/vm/a", "/vm/c"]
 

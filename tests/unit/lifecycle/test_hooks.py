@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from provisioner import process
 from provisioner.events import Event, Events
 from provisioner.fleet import Node
 from provisioner.lifecycle import hooks
@@ -49,6 +52,47 @@ def test_it_knows_the_node_and_what_it_says_is_told(tmp_path: Path) -> None:
 def test_a_failure_is_that_nodes_alone_with_its_last_words(tmp_path: Path) -> None:
     command = 'test $GPUPROV_NODE = train-0 || { echo one; echo "a job runs" >&2; exit 3; }'
     assert run(command, tmp_path) == {"train-1": "the drain command ended with status 3: a job runs"}
+
+
+def test_thousands_of_nodes_are_served_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many commands at once would have more files open than a process may."""
+    monkeypatch.setattr(hooks, "AT_ONCE", 2)
+    nodes = [node(f"train-{number}") for number in range(5)]
+    heard: list[Event] = []
+    command = "echo begin >> order; sleep 0.3; echo end >> order; test $GPUPROV_NODE != train-4"
+    bad = hooks.run(
+        "drain", command, nodes, action="up", reasons={}, cluster="c", folder=tmp_path, deadline_s=30,
+        events=Events(heard.append),
+    )  # fmt: skip
+    assert bad == {"train-4": "the drain command ended with status 1"}
+    running = most = 0
+    for line in (tmp_path / "order").read_text().split():
+        running += 1 if line == "begin" else -1
+        most = max(most, running)
+    assert (most, running) == (2, 0)
+    assert [event.message for event in heard if event.until] == ["drain command on 2 nodes"] * 2 + [
+        "drain command on 1 node"
+    ]
+
+
+MANY = """
+import resource, sys
+from pathlib import Path
+from provisioner.events import Events
+from provisioner.fleet import Node
+from provisioner.lifecycle import hooks
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+nodes = [Node(f"n-{i}", "n", "here", "m", f"i-{i}", "", "203.0.113.1", "10.0.0.1") for i in range(40)]
+bad = hooks.run("drain", "sleep 1", nodes, action="up", reasons={}, cluster="c", folder=Path(sys.argv[1]),
+                deadline_s=60, events=Events())
+print(bad, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def test_the_soft_limit_of_open_files_stops_no_drain(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (f"{{}} {40 * hooks.FILES_EACH + process.OTHER_OPEN_FILES}\n", 0), done
 
 
 def test_all_nodes_at_once_and_a_deadline(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
 
     ledger = SimpleNamespace(of=lambda n: "lock" if n.id in made.proven else None)
     monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
-    monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"]))
+    monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"], nodes=list))
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
@@ -371,3 +371,51 @@ def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster,
     fleet.save(cluster.paths, [node(n.name, "another" if n.name == "train-1" else n.id) for n in cluster.nodes()])
     assert quarantine.held(cluster) == {}
     assert "train-1" in quarantine_book.load(cluster.paths).entries
+
+
+def test_a_new_machine_that_cannot_be_had_is_an_error_that_says_who_asks_for_it_again(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group with capacity.min goes on without it. The name is drained, and no verdict of others forgets that."""
+    site: Any = machines.of_site
+
+    class SoldOut(site):  # type: ignore[misc]
+        def apply(self, *_: Any, **__: Any) -> list[Node]:
+            world.machines.pop("train-1")
+            return [node(name, id) for name, id in world.machines.items()]
+
+    monkeypatch.setattr(machines, "of_site", SoldOut)
+    with pytest.raises(ProviderError, match="the old machine is gone, and no new one could be had") as caught:
+        replace(cluster, "train-1")
+    assert caught.value.exit_code == Exit.PROVIDER_FAILED
+    assert f"`gpuprov up {cluster.file}`" in caught.value.hint
+    verdict(cluster, "train-2", well=False)  # of another node, before `up`
+    assert set(quarantine_book.load(cluster.paths).entries) == {"train-1", "train-2"}
+    fleet.save(cluster.paths, [*cluster.nodes(), node("train-1", "i-new")])  # `up` could have it
+    verdict(cluster, "train-1", well=True)
+    assert world.hooked == ["drain replace train-1", "drain quarantine train-2", "resume release train-1"]
+
+
+def verdict(cluster: Cluster, name: str, *, well: bool) -> None:
+    check = CheckResult("gpu.count", "fatal", "pass" if well else "fail", "replace")
+    report = Report((NodeReport(name, "train", "here", "", True, (check,)),), {}, 0.0)
+    quarantine.after_verdict(cluster, report, cluster.nodes(), "standard", holding=True)
+
+
+def test_a_new_machine_that_answers_no_ssh_is_replaced_by_the_way_that_the_hint_names(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = ProviderError("no ssh on 203.0.113.7 port 22", where="train-1", hint="look at the console")
+    with monkeypatch.context() as patch:
+        patch.setattr(fleet, "contact", lambda *_, **__: {"train-1": silent})
+        for _ in range(2):  # the same command goes on with the same machine: it may answer by now
+            with pytest.raises(ProviderError, match="no ssh on") as caught:
+                replace(cluster, "train-1")
+            assert world.made == ["train-1"]
+    quarantined = f"`gpuprov quarantine {cluster.file} train-1 --reason TEXT`, then `gpuprov replace"
+    assert "look at the console" in caught.value.hint and quarantined in caught.value.hint
+    quarantine.put(cluster, ["train-1"], "answers no ssh", "alice")
+    assert replace(cluster, "train-1").exit == Exit.OK
+    assert world.made == ["train-1", "train-1"]
+    assert ids(cluster)["train-1"] == "new-2-train-1"
+    assert quarantine.held(cluster) == {}

@@ -230,13 +230,13 @@ def test_a_node_that_is_good_with_neither_lock_stays_out_of_service_and_is_named
     assert any(line.startswith("n-0: could not be rolled back") for line in nodes.alarms)
 
 
-def test_nodes_that_are_out_of_service_come_first_in_the_next_upgrade_and_are_not_drained_again() -> None:
+def test_nodes_that_are_out_of_service_come_first_in_the_next_upgrade_and_are_drained_again() -> None:
     nodes = fleet(4, lost=["n-0"])
     state = go(nodes, journal(nodes))
     nodes.lost, nodes.log[:] = frozenset(), []
     order.begin(state, "newer", nodes.runs, first=["n-1"], batch=4)
     done = go(nodes, state)
-    assert nodes.log[:2] == ["move newer n-0", "resume n-0"]
+    assert nodes.log[:3] == ["drain n-0", "move newer n-0", "resume n-0"]
     assert done.phase == "done"
     assert set(nodes.runs.values()) == {"newer"}
 

@@ -9,9 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.exceptions import ReadTimeoutError
 from moto import mock_aws
+from moto.core.models import botocore_stubber
 
 from provisioner import catalog
 from provisioner.errors import GpuprovError
@@ -372,6 +377,65 @@ def test_a_reservation_that_is_not_released_is_told_with_its_id(aws: Answers) ->
     assert way is not None
     assert "the reservation cr-0abc could not be released and costs" in told(found, "warning")
     assert "--capacity-reservation-id cr-0abc" in found[0].action
+
+
+@pytest.mark.parametrize("answer", [(200, b"<html>502 of a proxy"), (500, ec2_error("InternalError", "try again"))])
+def test_a_reservation_without_an_answer_is_looked_for_by_its_request_and_released(
+    aws: Answers, answer: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 has made it; it costs, and may keep the very machines from the fleet."""
+    aws.rules["ec2.CreateCapacityReservation"] = answer
+    aws.rules["ec2.CancelCapacityReservation"] = (200, RELEASED)
+    reserved(aws, "default")
+    region, sent = aws.region(), list[dict[str, Any]]()
+    region.client("ec2").meta.config.retries["total_max_attempts"] = 1
+    ask, every = region.ask, region.all
+
+    def noting(service: str, call: str, *key: str, **arguments: Any) -> Any:
+        sent.append(arguments)
+        return every(service, call, *key, **arguments) if key else ask(service, call, **arguments)
+
+    monkeypatch.setattr(region, "ask", noting)
+    monkeypatch.setattr(region, "all", noting)
+    way, found = probe.ask(region, group(), 2, ZONES, PLACE)
+    assert (way, [one.status for one in found]) == (None, ["unknown"])
+    created, looked, cancelled = sent
+    token = created["ClientToken"]
+    assert {"Key": probe.REQUEST, "Value": token} in created["TagSpecifications"][0]["Tags"]
+    assert looked["Filters"][0] == {"Name": f"tag:{probe.REQUEST}", "Values": [token]}
+    assert cancelled == {"CapacityReservationId": "cr-0abc"}
+
+
+def test_a_reservation_that_may_exist_and_is_not_listed_is_told_with_the_way_to_it(aws: Answers) -> None:
+    aws.rules["ec2.CreateCapacityReservation"] = (200, b"<html>502 of a proxy")
+    aws.rules["ec2.DescribeCapacityReservations"] = (403, ec2_error("UnauthorizedOperation", "no"))
+    way, found = asked_for(aws, group())
+    assert (way, [one.status for one in found]) == (None, ["unknown", "warning"])
+    assert "EC2 may have reserved them without answering" in found[-1].message
+    assert f"--filters Name=tag:{probe.REQUEST},Values=" in found[-1].action
+
+
+def test_a_request_that_is_repeated_makes_one_reservation(aws: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore repeats one whose answer is lost, by itself; EC2 tells it by its token."""
+    monkeypatch.setattr(botocore_stubber, "enabled", False)  # it knows no reservations
+    aws.rules["ec2.CancelCapacityReservation"] = (200, RELEASED)
+    tokens = list[str]()
+
+    def send(request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        tokens.append(parse_qs(request.body)["ClientToken"][0])
+        if len(tokens) == 1:
+            raise ReadTimeoutError(endpoint_url=request.url)
+        answer = AWSResponse(request.url, 200, {}, None)
+        answer._content = MADE
+        return answer
+
+    region = aws.region()
+    region.client("ec2").meta.events.register("before-send.ec2.CreateCapacityReservation", send)
+    assert probe.ask(region, group(), 2, ZONES, PLACE)[0] == Way("on-demand", "us-east-1a")
+    first, second = tokens
+    assert first == second
+    probe.ask(region, group(), 2, ZONES, PLACE)
+    assert tokens[2] != first, "another request is another reservation"
 
 
 def test_capacity_that_is_in_no_zone_blocks_where_there_is_no_other_way(aws: Answers) -> None:

@@ -199,6 +199,15 @@ def test_a_lock_that_could_not_be_asked_for_is_held_by_nobody(detail: str, kind:
     assert ("unlock" in found.hint) == (kind is LockedError)
 
 
+@pytest.mark.parametrize(("action", "changes"), [("update", True), ("create", True), ("noop", False)])
+def test_a_plan_that_changes_an_output_alone_says_so(action: str, changes: bool) -> None:
+    """An address that changed by itself: no resource is to be touched, and nodes.json has to follow."""
+    log = JsonLog("plan", Events())
+    log.read('{"type": "change_summary", "changes": {"add": 0, "change": 0, "remove": 0}}')
+    log.read(json.dumps({"type": "outputs", "outputs": {"nodes": {"sensitive": False, "action": action}}}))
+    assert (log.changes.total, log.changes.outputs) == (0, changes)
+
+
 def test_a_log_without_json_is_read_as_diagnostics() -> None:
     """As Terraform 1.11 prints them for people: init and state have no JSON log."""
     text = (
