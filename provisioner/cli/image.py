@@ -155,6 +155,9 @@ def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> Non
     for build_id in begun:
         goes_on = typed("image build", file, sandbox=recipe.sandbox)
         typer.echo(f"{build_id}  begun, and not finished yet: `{goes_on}` goes on where it was cut off")
+    for build_id in recipe.book.withdrawn():
+        goes_on = typed("image prune", file, sandbox=recipe.sandbox)
+        typer.echo(f"{build_id}  being removed: `{goes_on}` removes the rest")
     if not document["builds"] and not document["failed"] and not begun:
         how = typed("image build", file, sandbox=recipe.sandbox)
         typer.echo(f"{document['image']} was never built: `{how}` builds it")

@@ -3,6 +3,7 @@
 images/pytorch-a100.yaml        the recipe
 images/pytorch-a100/book.json   which build each channel has, and had
 images/pytorch-a100/builds/20260131-031500/manifest.json, SBOMs, reports, package lists
+images/pytorch-a100/builds/20251201-031500/removing.json   the manifest of a build whose images are being removed
 images/pytorch-a100/nights.jsonl   how each night went
 
 Of a rehearsal the folder is in its run directory. Who writes holds the recipe's lock.
@@ -27,6 +28,8 @@ from provisioner.paths import below, private_dir, remove_tree, write_whole
 
 CHANNELS = ("nightly", "candidate", "stable")
 """From what was built last to what fleets start from."""
+MANIFEST, REMOVING = "manifest.json", "removing.json"
+"""Files of a build: its manifest, and that of a build whose images are being removed."""
 RESTORE = "restore it from git or a backup"
 
 
@@ -66,11 +69,27 @@ class Book:
 
     def builds(self) -> list[str]:
         """All that have a manifest, oldest first."""
-        return sorted(file.parent.name for file in self.folder.glob("builds/*/manifest.json"))
+        return sorted(file.parent.name for file in self.folder.glob(f"builds/*/{MANIFEST}"))
+
+    def withdrawn(self) -> list[str]:
+        """Builds whose images are being removed, oldest first."""
+        return sorted(file.parent.name for file in self.folder.glob(f"builds/*/{REMOVING}"))
+
+    def is_published(self, build: str) -> bool:
+        """Whether a build is among `builds` or `withdrawn`."""
+        return any((self.build(build) / name).exists() for name in (MANIFEST, REMOVING))
+
+    def names(self) -> set[str]:
+        """All builds that this folder has ever had, as far as it is known."""
+        folders = {folder.name for folder in self.folder.glob("builds/*")}
+        return folders.union(*((move.build, move.before) for move in self.history())) - {""}
 
     def manifest(self, build: str) -> Manifest:
         """Raises GpuprovError for a build that is not there, is damaged, or is another one than it says."""
-        file = self.build(build) / "manifest.json"
+        return self._parsed(build, MANIFEST)
+
+    def _parsed(self, build: str, name: str) -> Manifest:
+        file = self.build(build) / name
         try:
             found = Manifest.model_validate_json(file.read_bytes())
         except FileNotFoundError:
@@ -149,11 +168,24 @@ class Book:
         present, known = self.channels().get(channel), set(self.builds())
         return [build for build in stack if build != present and build in known]
 
+    def withdraw(self, build: str) -> Manifest:
+        """Begin to remove a build that no channel has: from here on no channel can have it. Gives its manifest, also
+        where that was begun before."""
+        self._refuse_in_channel(build)
+        file = self.build(build) / MANIFEST
+        if file.exists():
+            self.manifest(build)
+            file.replace(file.with_name(REMOVING))
+        return self._parsed(build, REMOVING)
+
     def forget(self, build: str) -> None:
         """Remove the files of a build that no channel has."""
+        self._refuse_in_channel(build)
+        remove_tree(self.build(build))
+
+    def _refuse_in_channel(self, build: str) -> None:
         if build in self.channels().values():
             raise GpuprovError(f"build {build} is in a channel", hint="promote another one first")
-        remove_tree(self.build(build))
 
     def note_night(self, row: Mapping[str, Any]) -> None:
         """Add how a night went."""

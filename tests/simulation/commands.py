@@ -42,11 +42,16 @@ COMMANDS: Mapping[str, Call] = {
 
 
 def call(words: Sequence[str], folder: Path, process: Process) -> int:
-    """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml; as cli.main.run."""
+    """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml."""
+    return code_of(lambda: COMMANDS[words[0]](folder / "cluster.yaml", *words[1:]), process)
+
+
+def code_of(command: Callable[[], Any], process: Process) -> int:
+    """The exit code of a command; as cli.main.run."""
     json_output.begin()
     ending = None
     try:
-        COMMANDS[words[0]](folder / "cluster.yaml", *words[1:])
+        command()
         return int(Exit.OK)
     except typer.Exit as stopped:
         return int(stopped.exit_code)

@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
@@ -34,6 +34,15 @@ faults = st.one_of(st.just(()), st.tuples(fault), st.tuples(fault), st.tuples(fa
 number = st.integers(0, 11)
 
 
+class Counted(Protocol):
+    """A history that is over, with what it did."""
+
+    steps: int
+    faults: Counter[str]
+    commands: Counter[str]
+    states: set[str]
+
+
 @dataclass
 class Totals:
     """What all histories of a run did."""
@@ -44,7 +53,7 @@ class Totals:
     commands: Counter[str] = field(default_factory=Counter)
     states: set[str] = field(default_factory=set)
 
-    def add(self, history: Simulation) -> None:
+    def add(self, history: Counted) -> None:
         self += Totals(1, history.steps, history.faults, history.commands, history.states)
 
     def __iadd__(self, other: Totals) -> Totals:
@@ -70,7 +79,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="gpuprov-simulation-", dir=_memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="gpuprov-simulation-", dir=memory()))
         self.history: Simulation | None = None
         self.broken = False
 
@@ -157,7 +166,7 @@ class Lifecycle(RuleBasedStateMachine):
             raise
 
 
-def _memory() -> str | None:
+def memory() -> str | None:
     """A folder in memory, where there is one: a history writes some hundred files."""
     shm = Path("/dev/shm")
     return str(shm) if shm.is_dir() else None

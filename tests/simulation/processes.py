@@ -23,7 +23,7 @@ KINDS = ("kill", "power", "power after", "interrupt", "interrupt after", "full",
 off, before the effect or after it, Terraform with it. interrupt: Ctrl-C or SIGTERM. full: the disk has no room for this
 write, or for none from then on. refused: the other side says no. lost: it did it, and the answer never came."""
 ANYWHERE = ("kill", "power", "power after", "interrupt", "interrupt after")
-APPLIES = {"full": ("write",), "stays full": ("write",), "refused": ("cloud", "hook", "store", "node"),
+APPLIES = {"full": ("write",), "stays full": ("write",), "refused": ("cloud", "hook", "store", "node", "tree"),
            "lost": ("cloud", "hook", "store")}  # fmt: skip
 """Fault → the effects that it can strike; those of ANYWHERE strike all."""
 DEADLINE_S = 10.0

@@ -29,7 +29,7 @@ def replay(file: Path, root: Path, simulation: type[Simulation] = Simulation) ->
 def _do(history: Simulation, step: Mapping[str, Any]) -> None:
     picks = step.get("picks", ())
     if "run" in step:
-        history.run(*map(_typed, step["run"]), picks=picks)
+        history.run(*map(typed, step["run"]), picks=picks)
     elif step.get("edit") == "put_back":
         history.put_back()
     elif "edit" in step:
@@ -38,7 +38,7 @@ def _do(history: Simulation, step: Mapping[str, Any]) -> None:
         damage.happen(history, step["event"], picks)
 
 
-def _typed(command: Mapping[str, Any]) -> Typed:
+def typed(command: Mapping[str, Any]) -> Typed:
     return Typed(
         tuple(command["words"].split()), tuple(map(_fault, command.get("faults", ()))), command.get("operator", 0)
     )

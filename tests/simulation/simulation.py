@@ -27,7 +27,7 @@ def drawing(picks: Sequence[int]) -> Callable[[int], int]:
     return lambda count: next(drawn, 0) % count
 
 
-def _kept(typed: Typed, process: Process) -> dict[str, Any]:
+def kept(typed: Typed, process: Process) -> dict[str, Any]:
     """A command as the corpus has it: the faults that struck, by what they struck."""
     faults = [f"{fault.kind} at {fault.at} {fault.name}" for fault in process.met]
     return {"words": " ".join(typed.words), "operator": typed.operator, "faults": faults}
@@ -137,7 +137,7 @@ class Simulation:
         with installed(self.world):
             self.world.processes.run(started)
         done = [process for process, _ in started]
-        self.world.steps.append({"run": [_kept(one, process) for one, process in zip(typed, done, strict=True)]})
+        self.world.steps.append({"run": [kept(one, process) for one, process in zip(typed, done, strict=True)]})
         if picks and len(done) > 1:
             self.world.steps[-1]["picks"] = list(picks)
         for process, one in zip(done, typed, strict=True):

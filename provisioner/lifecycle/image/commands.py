@@ -52,7 +52,7 @@ def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
     if begun:
         lock = lockfile.read(recipe.folder / begun[-1] / "recipe.lock")
         unchanged = lock is not None and pipeline.same_inputs(recipe, begun[-1], lock)
-        if begun[-1] in recipe.book.builds():
+        if recipe.book.is_published(begun[-1]):
             manifest = pipeline.end_published(recipe, begun[-1])
             if unchanged:
                 return manifest
@@ -68,7 +68,7 @@ def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
 def _abandon(recipe: Recipe, binary: Binary, build_id: str, why: str) -> None:
     """Remove what an older build that was killed has left, unless it was published. Raises GpuprovError where something
     stays."""
-    if build_id in recipe.book.builds():
+    if recipe.book.is_published(build_id):
         pipeline.end_published(recipe, build_id)
         return
     Journal(recipe.folder / build_id).fail("abandoned", "", why)
@@ -82,6 +82,8 @@ def _clean_up(recipe: Recipe, binary: Binary) -> None:
     for old in work.unclean(recipe):
         for sentence in failure.cleaned(recipe, binary, old):
             recipe.cluster.events("image", "warning", f"build {old} left something that costs money: {sentence}")
+    for sentence in failure.remove_remains(recipe, binary):
+        recipe.cluster.events("image", "warning", sentence)
 
 
 def overview(recipe: Recipe) -> dict[str, Any]:
@@ -144,9 +146,9 @@ def promote(recipe: Recipe, channel: str, build_id: str | None) -> dict[str, Any
     if not recipe.book.builds():
         recipe.book.resolve(channel)  # raises: a recipe that was never built leaves nothing behind
     with held(recipe, "promote"):
-        found = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
-        page.write(recipe)
-        return found
+        document = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
+        _renew_page(recipe)
+        return document
 
 
 def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
@@ -154,9 +156,19 @@ def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
     _refuse_channel(channel)
     recipe.book.resolve(channel)
     with held(recipe, "rollback"):
-        found = {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
+        document = {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
+        _renew_page(recipe)
+        return document
+
+
+def _renew_page(recipe: Recipe) -> None:
+    """Write the page of the nights again. A failure is no error of the command: the channel has moved already."""
+    import jinja2
+
+    try:
         page.write(recipe)
-        return found
+    except (GpuprovError, OSError, jinja2.TemplateError) as error:
+        recipe.cluster.events("image", "warning", f"nights.html is not up to date: {error}")
 
 
 def _refuse_channel(channel: str) -> None:

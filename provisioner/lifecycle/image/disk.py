@@ -216,6 +216,13 @@ def removed(work: Build, name: str) -> None:
     _forget_cluster(work, name)
 
 
+def remove_unfinished(work: Build, name: str) -> None:
+    """Remove the parts of a disk that was not finished; `steps` makes it again."""
+    folder = work.folder / "disks" / name
+    if work.journal.of(name, "disk") is None and folder.exists():
+        virtual.but_consoles(folder)
+
+
 def _forget(work: Build, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         remove_tree(work.folder / "disks" / name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from provisioner.errors import GpuprovError, Interrupted
 from provisioner.lifecycle.image import disk, virtual
 from provisioner.lifecycle.image.recipe import Recipe, opened, workplace
-from provisioner.lifecycle.image.work import BOOT, BUILD, Build, begun, removed, tags_of
+from provisioner.lifecycle.image.work import BOOT, BUILD, Build, begun, delete_images, remove_cluster, removed
 from provisioner.paths import private_dir, remove_tree, write_whole
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import Binary
@@ -26,14 +26,26 @@ def failing(work: Build, target: str) -> Iterator[None]:
         known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
         work.tell(f"{target or work.recipe.name}: {known.message}", "failed")
         left = list[str]()
-        with noting(left, "why it failed"):  # a disk that is full keeps no machine running
-            work.journal.fail(_last(work, target), target, str(known))
-        left += clean(work)
+        is_recorded = _record(work, target, known, [])
+        if not is_recorded:  # a disk that is full keeps no machine running
+            left = _make_room(work)
+            is_recorded = _record(work, target, known, left)
+        if is_recorded:
+            left = clean(work)
+        # else the next build goes on by the journal: the images that this names stay
         if left:
             known.hint = "; ".join(filter(None, (known.hint, "not removed: " + "; ".join(left))))
         if isinstance(error, (GpuprovError, OSError)):
             raise known from None
         raise
+
+
+def _record(work: Build, target: str, error: GpuprovError, left: list[str]) -> bool:
+    """Write down that the build has failed; False where that is impossible, and `left` gets a sentence."""
+    with noting(left, "why it failed"):
+        work.journal.fail(_last(work, target), target, str(error))
+        return True
+    return False
 
 
 STEPS = (
@@ -51,40 +63,71 @@ def _last(work: Build, target: str) -> str:
 
 def clean(work: Build) -> list[str]:
     """Remove every machine and image of a build that will not be; gives what could not be removed, one sentence
-    each. Reports and logs stay."""
+    each. Reports and logs stay, and the images of a build that was published: they are the book's."""
     left: list[str] = []
     for name in work.targets:
-        for what in (BUILD, BOOT):
-            with noting([], "evidence"):
-                keep_evidence(work, name, what)
-            with noting(left, f"{name}'s machine ({what})"):
-                if what == BUILD and virtual.wanted(work.recipe, name):
-                    virtual.forget(work, name)
-                else:
-                    removed(work, name, what)
+        _remove_machines(work, name, left)
+    for name in () if work.recipe.book.is_published(work.id) else work.targets:
         with noting(left, f"{name}'s disk"):
             disk.removed(work, name)
         if not workplace(work.recipe, work.id, name, BUILD).exists():
             continue
         with noting(left, f"{name}'s image"):
             images = begun(work, name).images
-            regions = work.recipe.target(name).copy_to
+            copied = work.journal.of(name, "regions") or ()  # the recipe may have others by now
+            regions = list(dict.fromkeys([*work.recipe.target(name).copy_to, *copied]))
             ids = images.copies(work.name(name), regions) | dict(work.journal.of(name, "published") or {})
-            if ids:
-                images.delete(ids, tags_of(work, name))
+            delete_images(work, name, images, ids)
     if not left and work.journal.failed is not None:
         with noting(left, "the journal"):
             work.journal.done("", "cleaned")
-        folder = work.recipe.book.build(work.id)
-        if folder.is_dir() and not (folder / "manifest.json").exists():
+        book = work.recipe.book
+        folder = book.build(work.id)
+        if folder.is_dir() and not book.is_published(work.id):
+            remove_tree(folder)
+    return left
+
+
+def _remove_machines(work: Build, name: str, left: list[str]) -> None:
+    """Remove the machines of a target; `left` gets a sentence for each that could not be removed."""
+    for what in (BUILD, BOOT):
+        with noting([], "evidence"):
+            keep_evidence(work, name, what)
+        with noting(left, f"{name}'s machine ({what})"):
+            if what == BUILD and virtual.wanted(work.recipe, name):
+                virtual.forget(work, name)
+            else:
+                removed(work, name, what)
+
+
+def _make_room(work: Build) -> list[str]:
+    """Remove what a build makes again that goes on by its journal: machines, and disks that were not finished. Gives
+    what could not be removed, one sentence each."""
+    left: list[str] = []
+    for name in work.targets:
+        if work.journal.of(name, "off") is None:  # else its disk is the image
+            _remove_machines(work, name, left)
+        with noting(left, f"{name}'s disk"):
+            disk.remove_unfinished(work, name)
+    return left
+
+
+def remove_remains(recipe: Recipe, binary: Binary) -> list[str]:
+    """Remove folders without a journal: of a build that was about to begin, or that was about to be removed. Gives
+    what could not be removed, one sentence each."""
+    left: list[str] = []
+    for folder in sorted(recipe.folder.glob("*")):
+        if (folder / "journal.json").exists():
+            continue
+        with noting(left, f"what is left of build {folder.name}"):
+            for file in sorted(folder.glob("*/*/cluster.yaml")):
+                remove_cluster(recipe, binary, file)
             remove_tree(folder)
     return left
 
 
 def cleaned(recipe: Recipe, binary: Binary, build_id: str) -> list[str]:
-    """`clean` of a build by its id; nothing where it was never begun, or was published: its images are the book's."""
-    if build_id in recipe.book.builds():
-        return []
+    """`clean` of a build by its id; nothing where it was never begun."""
     lock = lockfile.read(recipe.folder / build_id / "recipe.lock")
     return clean(Build(recipe, binary, build_id, lock)) if lock is not None else []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from provisioner import __version__
 from provisioner.images import bill, signing, vulnerabilities
-from provisioner.images.book import now, sha256
+from provisioner.images.book import MANIFEST, now, sha256
 from provisioner.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Target
 from provisioner.lifecycle import locking
 from provisioner.lifecycle.image import boot_test, disk, virtual
@@ -22,7 +22,18 @@ from provisioner.lifecycle.image.failure import failing
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.prepare import prepare
 from provisioner.lifecycle.image.recipe import Recipe, digest, opened, written
-from provisioner.lifecycle.image.work import BOOT, BUILD, Build, builder_of, of_group, region, removed, tags_of, teller
+from provisioner.lifecycle.image.work import (
+    BOOT,
+    BUILD,
+    Build,
+    builder_of,
+    delete_images,
+    of_group,
+    region,
+    removed,
+    tags_of,
+    teller,
+)
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
@@ -109,6 +120,7 @@ def _target(work: Build, name: str) -> Target:
         journal.done(name, "boot removed")
     on_disk = disk.steps(work, name, image)
     if journal.of(name, "published") is None:
+        journal.done(name, "regions", list(settings.copy_to))
         ids = builder.images.publish(
             image, work.name(name), settings.copy_to, settings.share_with, tags_of(work, name), teller(work, name)
         )
@@ -135,7 +147,8 @@ def _captured(work: Build, name: str, builder: Builder) -> None:
         return
     if there is not None:
         tell(f"removing {there.id}, which was not finished")
-        builder.images.delete({region(work, name): there.id}, tags_of(work, name))
+    unusable = {region(work, name): there.id} if there is not None else {}
+    delete_images(work, name, builder.images, unusable)
     if journal.of(name, "generalising") is not None:
         tell("the builder was taken apart already: it is made anew")
         removed(work, name, BUILD)
@@ -208,7 +221,7 @@ def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
 
 def _published(work: Build, text: str) -> Manifest:
     """Write the manifest, last of all: a build without one never was."""
-    write_whole(work.recipe.book.build(work.id) / "manifest.json", text, mode=0o644)
+    write_whole(work.recipe.book.build(work.id) / MANIFEST, text, mode=0o644)
     return end_published(work.recipe, work.id)
 
 

@@ -22,10 +22,14 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, An
     builds, named = book.builds(), named_by(recipe, locks)
     newest, channels = set(builds[-recipe.settings.keep :]), {b: c for c, b in book.channels().items()}
     ways_back = {back[-1]: channel for channel in CHANNELS[1:] if (back := book.earlier(channel))}
-    removed, kept = [], []
-    for build in builds:
+    removed, kept, open_builds = [], [], work.unfinished(recipe)
+    for build in sorted({*book.withdrawn(), *builds}):
         why = ""
-        if build in channels:
+        if build in open_builds:
+            why = "it is published and has not ended: `gpuprov image build` ends it"
+        elif build not in builds:
+            why = _unreachable(recipe, book.withdraw(build))
+        elif build in channels:
             why = f"channel {channels[build]} has it"
         elif build in newest:
             why = f"one of the newest {recipe.settings.keep}"
@@ -38,7 +42,7 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, An
         if why:
             kept.append({"build": build, "why": why})
             continue
-        _remove(recipe, book.manifest(build))
+        _remove(recipe, book.withdraw(build))
         book.forget(build)
         removed.append(build)
         recipe.cluster.events("image", "progress", f"removed build {build}")
@@ -75,16 +79,29 @@ def named_by(recipe: Recipe, locks: Sequence[Path]) -> dict[str, str]:
 
 def _used(recipe: Recipe, manifest: Manifest) -> str:
     """Why a build has to stay for machines that are made of it, or may be; empty where none is."""
+    if reason := _unreachable(recipe, manifest):
+        return reason
     for name, target in manifest.targets.items():
-        images = recipe.cluster.providers.at(target.site).images if target.site in recipe.cluster.spec.sites else None
-        if images is None:
-            return f"{name}: the recipe has no site {target.site} any more, and nobody can be asked"
+        images = recipe.cluster.providers.at(target.site).images
+        assert images is not None
         try:
             machines = images.used(target.ids)
         except GpuprovError as error:
             return f"{name}: whether machines use it could not be asked: {error.message}"
         if machines:
             return f"{name}: {', '.join(machines[:5])} {'was' if len(machines) == 1 else 'were'} made of it"
+    return ""
+
+
+def _unreachable(recipe: Recipe, manifest: Manifest) -> str:
+    """Why the provider that has the images of a build cannot be asked; empty where it can."""
+    sites = recipe.cluster.spec.sites
+    for name, target in manifest.targets.items():
+        if target.site not in sites or recipe.cluster.providers.at(target.site).images is None:
+            return f"{name}: the recipe has no site {target.site} any more, and nobody can be asked"
+        present = sites[target.site].provider
+        if present != target.provider:
+            return f"{name}: its images are at {target.provider}, and site {target.site} is at {present} now"
     return ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from provisioner.lifecycle.image.builder import Builder
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe, opened, workplace, written
 from provisioner.lifecycle.image.use import region_of
+from provisioner.providers.images import Images
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -61,7 +62,8 @@ class Build:
 def new_id(recipe: Recipe) -> str:
     """When a build is begun, UTC, but later than every other build of the recipe: the greatest is the newest one, also
     after a clock that was ahead."""
-    others = [moment for name in (*recipe.book.builds(), *begun_ids(recipe)) if (moment := _moment(name)) is not None]
+    names = {*recipe.book.names(), *begun_ids(recipe)}
+    others = [moment for name in names if (moment := _moment(name)) is not None]
     begins = max(datetime.now(UTC), max(others) + timedelta(seconds=1)) if others else datetime.now(UTC)
     return begins.strftime(ID)
 
@@ -114,16 +116,30 @@ def of_group(lock: Lock, cluster: Cluster, name: str) -> Lock:
 def removed(work: Build, name: str, what: str) -> None:
     """Remove a target's cluster, where one was begun."""
     file = workplace(work.recipe, work.id, name, what)
-    if not file.exists():
-        return
-    cluster = opened(work.recipe, file)
+    if file.exists():
+        remove_cluster(work.recipe, work.binary, file)
+
+
+def remove_cluster(recipe: Recipe, binary: Binary, file: Path) -> None:
+    """Remove the cluster of a builder or prover by its cluster.yaml."""
+    cluster = opened(recipe, file)
     if cluster.paths.exists():
-        down(cluster, work.binary)
-    if work.recipe.sandbox:
+        down(cluster, binary)
+    if recipe.sandbox:
         from provisioner.sandbox import site_faults
 
         for site in cluster.spec.sites:
             site_faults.clear(cluster.paths.site(site))
+
+
+def delete_images(work: Build, name: str, images: Images, ids: Mapping[str, str]) -> None:
+    """Remove images of a target (region → id), and those whose removal was cut off before: their ids are in the
+    journal until nothing is left, because a snapshot is recognised by the id of an image that may be gone."""
+    ids = {**(work.journal.of(name, "removing") or {}), **ids}
+    if ids:
+        work.journal.done(name, "removing", ids)
+        images.delete(ids, tags_of(work, name))
+        work.journal.done(name, "removing", {})
 
 
 def tags_of(work: Build, name: str) -> dict[str, str]:

@@ -55,19 +55,20 @@ class World:
     def recipe(self) -> Any:
         book = SimpleNamespace(
             builds=lambda: list(BUILDS), channels=lambda: self.channels, forget=self.forgotten.append,
-            earlier=lambda channel: self.earlier.get(channel, []), manifest=self.manifest,
+            earlier=lambda channel: self.earlier.get(channel, []), manifest=self.manifest, withdraw=self.manifest,
+            withdrawn=list,
         )  # fmt: skip
         provider = SimpleNamespace(images=self.images)
         cluster = SimpleNamespace(
             providers=SimpleNamespace(at=lambda _: provider), events=Events(self.seen.append),
-            spec=SimpleNamespace(sites=dict.fromkeys(self.sites)),
+            spec=SimpleNamespace(sites=dict.fromkeys(self.sites, SimpleNamespace(provider="aws"))),
         )  # fmt: skip
         settings = SimpleNamespace(keep=2)
         return SimpleNamespace(name="pytorch", book=book, cluster=cluster, settings=settings, folder=self.folder)
 
     @staticmethod
     def manifest(build: str) -> Any:
-        target = SimpleNamespace(site="here", ids={"us-east-1": f"ami-{build}"})
+        target = SimpleNamespace(site="here", provider="aws", ids={"us-east-1": f"ami-{build}"})
         return SimpleNamespace(name="pytorch", build=build, targets={"p4d": target})
 
 
