@@ -83,6 +83,14 @@ class Node:
     """The account on it; empty: that of its site."""
 
 
+def refuse_shape(name: str, number: str) -> None:
+    """Raise ValueError for a node's name, or a machine's id, that could be read as anything else."""
+    for field_name, value in (("name", name), ("id", number)):
+        shape, kind = _SHAPES[field_name]
+        if len(value) > 1024 or not re.fullmatch(shape, value):
+            raise ValueError(f"{value[:60]!r} is no {kind}")
+
+
 def departed(name: str, number: str) -> Node:
     """A node whose machine is gone, as hooks are given it: its name and its machine's id, and nothing else."""
     return Node(name, name.rpartition("-")[0], "", "", number, "", "", "")

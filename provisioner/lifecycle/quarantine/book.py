@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import stored
+from provisioner import fleet, stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
@@ -72,7 +72,10 @@ def load(paths: ClusterPaths) -> Book:
     file = paths.root / "quarantine.json"
     try:
         found: dict[str, Any] = stored.load(file)["nodes"]
-        return Book({name: _entry(entry) for name, entry in found.items()})
+        book = Book({name: _entry(entry) for name, entry in found.items()})
+        for name, entry in book.entries.items():  # hooks are given them, also where no machine has the name any more
+            fleet.refuse_shape(name, entry.id)
+        return book
     except FileNotFoundError:
         return Book()
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import fleet
+from provisioner.errors import GpuprovError
 from provisioner.events import Event
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
@@ -305,3 +306,18 @@ def test_a_verdict_that_changes_nothing_writes_nothing(cluster: Cluster) -> None
 def test_a_node_that_is_in_no_quarantine_is_named_and_nothing_is_done(cluster: Cluster) -> None:
     assert quarantine.release(cluster, ["train-3"]) == (["train-3"], {})
     assert hooked(cluster) == []
+
+
+@pytest.mark.parametrize(("name", "number"), [("../x", "i-1"), ("-rf", "i-1"), ("$(x)", "i-1"), ("old-0", "i 1;x")])
+def test_an_entry_of_no_node_is_damage(cluster: Cluster, name: str, number: str) -> None:
+    """Hooks are given the names of nodes whose machines are gone."""
+    Book({name: Entry(number, OURS, "bad", AT)}).save(cluster.paths)
+    with pytest.raises(GpuprovError, match="is damaged"):
+        quarantine.release(cluster, [name])
+
+
+def test_a_node_whose_machine_is_gone_is_released(cluster: Cluster) -> None:
+    Book({"old-0": entry("old-0")}).save(cluster.paths)
+    assert quarantine.release(cluster, ["old-0"]) == ([], {})
+    assert hooked(cluster) == ["resume release old-0"]
+    assert quarantine_book.load(cluster.paths).entries == {}
