@@ -166,7 +166,7 @@ def load(paths: ClusterPaths) -> list[Node]:
     except FileNotFoundError:
         return []
     except ValueError as error:
-        hint = "remove it and run `gpuprov up`: Terraform knows the nodes"
+        hint = "remove it and run `gpuprov up`: Terraform knows the nodes; `gpuprov down` does without it, too"
         raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint=hint) from error
 
 

@@ -329,7 +329,7 @@ def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
             continue
         if _made_from(other) == paths.spec.name:
             kind = "rehearsal" if other.sandbox else "cluster"
-            way = ", or pass --no-sandbox" if other.sandbox and sandbox is None else ""
+            way = f", or pass --no-sandbox for a real cluster {paths.name}" if other.sandbox and sandbox is None else ""
             raise GpuprovError(
                 f"`name` is {paths.name} now, and machines were created from this file as {kind} {name}",
                 where=str(paths.spec),

@@ -45,12 +45,15 @@ def release(file: File, nodes: Nodes, sandbox: Sandbox = None) -> None:
     """Put nodes in quarantine back into service, whoever quarantined them."""
     from provisioner.lifecycle.quarantine import actions as lifecycle
 
-    free, bad = lifecycle.release(_open(file, sandbox), nodes)
+    cluster = _open(file, sandbox)
+    free, bad = lifecycle.release(cluster, nodes)
+    machines = {node.name for node in cluster.nodes()}
     for name in dict.fromkeys(nodes):
         if name in bad:
             typer.echo(f"{name}: not put back into service: {bad[name]}", err=True)
         else:
-            typer.echo(f"{name}: was not in quarantine" if name in free else f"{name}: back in service")
+            released = "back in service" if name in machines else "out of quarantine; its machine is gone"
+            typer.echo(f"{name}: was not in quarantine" if name in free else f"{name}: {released}")
     raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)
 
 

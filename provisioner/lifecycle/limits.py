@@ -23,8 +23,6 @@ from provisioner.preflight import Finding
 from provisioner.session import Cluster
 from provisioner.state import shared_files
 
-NODES = 10_000
-"""Nodes of one cluster, as many as a group may have: sizes and times are proven up to here (docs/bench.md)."""
 KIB, MIB = 1 << 10, 1 << 20
 RECORD_BYTES = 2 * KIB
 """Of one node in the largest file of the run directory, ids of a cloud and reasons of 200 characters among them."""
@@ -182,11 +180,6 @@ def _memory(_: Fleet) -> int | None:
 
 
 LIMITS = (
-    Limit(
-        "nodes", lambda fleet: fleet.nodes, lambda _: NODES,
-        "cluster.yaml names {needed} nodes, and one cluster has at most {available}",
-        "split the fleet into several clusters, each with a cluster.yaml of its own", shown=_count,
-    ),
     Limit(
         "run directory", lambda fleet: fleet.nodes * RECORD_BYTES, lambda _: stored.LIMIT,
         "{nodes} nodes need {needed} in a file of {folder}, and {available} of one are read",

@@ -31,6 +31,9 @@ ASK_S = 20.0
 CONNECT_S = 5
 """Seconds until ssh gives a node up: `status` is to be quick also where nodes are gone."""
 
+ABSENT = ("planned", "making", "interrupted", "missing", "not made")
+"""Stages of a node that has no machine."""
+
 
 def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
@@ -39,7 +42,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; those that a run was making that is no more have stage "interrupted"; nodes that are there
-    and of which nothing was noted have stage "unknown". `drift` is None
+    and of which nothing was noted, and all where nodes.json was lost, have stage "unknown". `drift` is None
     where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change; `cost` is what
     the machines have cost so far, about (running_cost.so_far).
     """
@@ -81,6 +84,8 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         node, said = known.pop(name, None), noted.get(name, {})
         stage = said.get("stage", "unknown" if node else "planned")
         stage = "interrupted" if stage == "making" and not at_work else stage
+        if node is None and stage not in ABSENT:  # noted of a machine of that name which is gone
+            stage, said = "planned" if cluster.paths.nodes.exists() else "unknown", {}
         machine = cluster.spec.groups[group].machine
         rows.append(row(name, group, cluster.spec.site_of(group), machine, node, stage=stage, ok=said.get("ok")))
     for node in known.values():

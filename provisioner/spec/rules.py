@@ -49,6 +49,10 @@ class Draft:
     dropped: set[Loc] = field(default_factory=set)
 
 
+MOST_NODES = 10_000
+"""Nodes of one cluster, as many as a group may have: sizes and times are proven up to here (docs/bench.md)."""
+
+
 def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     """Everything that the draft asks for and cannot have."""
     for name, site in draft.sites.items():
@@ -239,6 +243,10 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         if draft.verify.min_healthy > count:
             message = f"verify.min_healthy ({draft.verify.min_healthy}) exceeds the fleet size ({count})"
             yield Finding(("verify", "min_healthy"), message, f"at most {count}, or a percentage")
+    if draft.whole and (total := sum(group.count for group in draft.groups.values())) > MOST_NODES:
+        name = list(draft.groups)[-1]
+        message = f"all groups together have {total:,} nodes, and one cluster has at most {MOST_NODES:,}"
+        yield Finding(("groups", name, "count"), message, "split the fleet into several clusters")
     if draft.verify is not None and draft.file is not None:
         for number, folder in enumerate(draft.verify.checks):
             if not (draft.file.parent / folder).is_dir():

@@ -26,6 +26,7 @@ def main() -> int:
     except BrokenInvariant as broken:
         print(f"seed {seed}:\n{broken}")
         return 1
+    print("no contract was broken")
     print(f"{totals} in {time.monotonic() - began:.0f} s")
     for title, counts in (("commands", totals.commands), ("faults", totals.faults)):
         print(f"{title}: {', '.join(f'{name} {count}' for name, count in counts.most_common())}")

@@ -32,6 +32,7 @@ class BrokenInvariant(AssertionError):
             for one in world.cloud.machines.values()
         ]
         text = [*world.script, "", "machines:", *machines, "", "to be kept in tests/simulation/corpus/:"]
+        text += ["finding: what went wrong, in a sentence", "steps:"]
         text += [f"- {json.dumps(step)}" for step in world.steps]
         super().__init__("\n".join([*text, "", *dict.fromkeys(broken)]))
 

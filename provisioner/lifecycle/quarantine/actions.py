@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from provisioner import fleet
-from provisioner.errors import LockedError
+from provisioner.errors import GpuprovError, LockedError
 from provisioner.fleet import Node
 from provisioner.lifecycle import hooks
 from provisioner.lifecycle.quarantine import book as quarantine_book
@@ -76,13 +76,21 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
 
 def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Put nodes back into service, whoever put them into quarantine, also those whose machines are gone. Gives those
-    that were in none, and node → why it could not be put back."""
+    that were in none, and node → why it could not be put back. Raises GpuprovError for nodes that an upgrade which is
+    under way has out of service: they may be half configured."""
     entries, machines = quarantine_book.load(cluster.paths).entries, {node.name for node in cluster.nodes()}
     nodes = [
         fleet.departed(name, entries[name].id) if name in entries and name not in machines else cluster.node(name)
         for name in dict.fromkeys(names)
     ]
     with cluster.exclusively("release"):
+        journal = upgrade_journal.load(cluster.paths)
+        if journal.busy and (moving := [node.name for node in nodes if node.name in journal.out_of_service()]):
+            raise GpuprovError(
+                f"an upgrade is in progress and has {', '.join(moving)} out of service",
+                where=cluster.spec.name,
+                hint=f"`gpuprov upgrade {cluster.file}` resumes it and puts the node back once it is proven",
+            )
         book = quarantine_book.load(cluster.paths)
         known = [node for node in nodes if node.name in book.entries]
         bad = resume(cluster, book, known)

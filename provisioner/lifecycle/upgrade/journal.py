@@ -107,9 +107,12 @@ def load(paths: ClusterPaths) -> Journal:
 
 
 def others(cluster: Cluster, lock: Lock) -> list[Lock]:
-    """Locks other than this one that machines run, or that an upgrade may still bring them to."""
-    ledger = Ledger(cluster.paths)
-    ids = {*ledger.in_use(cluster.nodes()), *load(cluster.paths).needs()} - {identity(lock)}
+    """Locks other than this one that machines run which cluster.yaml wants, or that an upgrade may still bring them
+    to."""
+    ledger, desired = Ledger(cluster.paths), diff.desired(cluster)
+    ids = {*ledger.in_use(node for node in cluster.nodes() if node.name in desired), *load(cluster.paths).needs()} - {
+        identity(lock)
+    }
     return [ledger.lock(release) for release in sorted(ids)]
 
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from provisioner import catalog, fleet, node_state, ssh
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError, InputError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.lifecycle import hooks, limits, machines, preflight
@@ -24,6 +25,7 @@ from provisioner.plan import Plan, build_plan
 from provisioner.preflight import Finding
 from provisioner.release import Ledger
 from provisioner.session import Cluster, open_cluster
+from provisioner.spec import rules
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
 from tests.support import plans
@@ -138,20 +140,22 @@ def test_root_has_what_is_reserved_and_no_limit_of_processes(tmp_path: Path, com
     assert computer.findings(*planned(tmp_path, 10_000)) == []
 
 
-def test_more_nodes_than_a_cluster_has_are_refused_and_every_limit_is_named_at_once(
+def test_more_nodes_than_a_cluster_has_are_refused_where_cluster_yaml_is_read(
     tmp_path: Path, computer: Computer
 ) -> None:
     computer.free_bytes = GIB
-    blocking = computer.findings(*planned(tmp_path, 10_000, 10_000))
-    assert [finding.subject for finding in blocking] == ["nodes", "disk space"]
-    assert blocking[0].message == "cluster.yaml names 20,000 nodes, and one cluster has at most 10,000"
-    assert "split the fleet" in blocking[0].action
+    with pytest.raises(InputError, match="all groups together have 20,000 nodes, and one cluster has at most 10,000"):
+        planned(tmp_path, 10_000, 10_000)
+    with mock.patch.object(rules, "MOST_NODES", 20_000):
+        blocking = computer.findings(*planned(tmp_path, 10_000, 10_000))
+    assert [finding.subject for finding in blocking] == ["disk space"]
 
 
 def test_what_operators_share_has_a_limit_of_its_own(tmp_path: Path, computer: Computer) -> None:
-    cluster, plan = planned(tmp_path, 10_000, 7_000)
+    with mock.patch.object(rules, "MOST_NODES", 20_000):
+        cluster, plan = planned(tmp_path, 10_000, 7_000)
     cluster.sharing = SimpleNamespace()  # type: ignore[assignment]
-    assert [finding.subject for finding in computer.findings(cluster, plan)] == ["nodes", "shared state"]
+    assert [finding.subject for finding in computer.findings(cluster, plan)] == ["shared state"]
     cluster, plan = planned(tmp_path, 10_000)
     cluster.sharing = SimpleNamespace()  # type: ignore[assignment]
     assert computer.findings(cluster, plan) == []
@@ -203,11 +207,12 @@ def test_sockets_of_ssh_that_have_no_place_are_refused_before_there_is_a_machine
 
 
 def test_preflight_has_them_and_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, plan = planned(tmp_path, 6000, 6000)
+    cluster, plan = planned(tmp_path, 1)
+    monkeypatch.setattr(limits, "PATH_MAX", 10)
     monkeypatch.setattr(type(cluster.providers.at("here")), "preflight", lambda *_: [])
     blocked = preflight.blocked(preflight.look(cluster, replace(plan, simulated=True), Events()))
     assert isinstance(blocked[""], ProviderError)
-    assert "nodes: cluster.yaml names 12,000 nodes" in blocked[""].message
+    assert "run directory: " in blocked[""].message
 
 
 def test_what_is_counted_for_a_node_is_enough_for_the_longest_records(tmp_path: Path) -> None:
@@ -241,4 +246,4 @@ def test_what_is_counted_for_a_node_is_enough_for_the_longest_records(tmp_path: 
     assert max(sizes.values()) < count * limits.RECORD_BYTES
     escaped = 1.25  # as texts within JSON: quotes and line ends are two characters
     assert sum(sizes.values()) * escaped < count * limits.SHARED_BYTES
-    assert limits.NODES * limits.SHARED_BYTES < shared_files.LIMIT
+    assert rules.MOST_NODES * limits.SHARED_BYTES < shared_files.LIMIT
