@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -336,6 +337,36 @@ def stop(child: subprocess.Popen[str], *, grace_s: float) -> None:
         except KeyboardInterrupt:
             _stop(child, 0.0)
         raise
+
+
+def stop_all(children: Collection[subprocess.Popen[str]], *, grace_s: float) -> None:
+    """Ask the groups of these children to stop, all at once, wait `grace_s` seconds in all, then end what is left of
+    each group, processes in the background too. Ctrl-C meanwhile shortens the wait, as of `stop`, and is raised once
+    none is left."""
+    interrupted = False
+    try:
+        _signal_all(children, signal.SIGINT, grace_s)
+    except KeyboardInterrupt:
+        interrupted = True
+        with contextlib.suppress(KeyboardInterrupt):
+            _signal_all(children, signal.SIGINT, AGAIN_S)
+    try:
+        _signal_all(children, signal.SIGKILL, 10.0)
+    except KeyboardInterrupt:
+        interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _signal_all(children: Collection[subprocess.Popen[str]], sign: int, seconds: float) -> None:
+    """Send a signal to the groups of these children, and wait that long for the children."""
+    deadline = time.monotonic() + seconds
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, sign)
+    for child in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _stop(child: subprocess.Popen[str], grace_s: float) -> None:

@@ -126,8 +126,10 @@ class Cluster:
         """`identity` where it was made; else an empty string."""
         file = self.paths.root / "id"
         try:
-            kept = file.read_text(encoding="utf-8", errors="replace")
+            kept = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         except FileNotFoundError:
+            return ""
+        if not kept and not file.exists():
             return ""
         if not IDENTITY.fullmatch(kept):
             hint = "restore it from a backup: it is in the tags of the machines that were created here"
@@ -267,11 +269,18 @@ def open_to_remove(
         if len(used) != 1:
             error.hint = "pass --sandbox or --no-sandbox" if used else "correct the file, or restore its last version"
             raise
+        ownership.refuse_foreign(used[0].root)  # its hooks run, and it says what is removed
         try:
             loaded = spec.load_shape(used[0].used_spec, path.absolute().parent)
         except InputError:
             error.hint = "correct the file, or restore its last version"
             raise error from None
+        if loaded.name != used[0].name:
+            raise GpuprovError(
+                f"it is of cluster {loaded.name}, and lies in the run directory of {used[0].name}",
+                where=str(used[0].used_spec),
+                hint="somebody has put it there; correct cluster.yaml, or restore its last version",
+            ) from None
         note(f"{error}\nThe file is not valid: cluster {loaded.name} is removed as {used[0].used_spec} describes it")
         return _opened(path, loaded, used[0].sandbox, events or Events(), offline=False)
 

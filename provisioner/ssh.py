@@ -232,7 +232,7 @@ def refuse_no_control_dir(paths: ClusterPaths) -> None:
 
 def _control_dirs(paths: ClusterPaths) -> list[Path]:
     """Where `control_dir` may be, the best place first: folders that exist and whose paths are short enough."""
-    name = f"gpuprov-{os.getuid()}-{hashlib.sha256(str(paths.root).encode()).hexdigest()[:8]}"
+    name = f"gpuprov-{os.getuid()}-{hashlib.sha256(os.fsencode(paths.root)).hexdigest()[:8]}"
     bases = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")  # noqa: S108 - a private folder in it
     folders = [Path(base) / name for base in bases if base]
     return [folder for folder in folders if folder.parent.is_dir() and _is_short(folder)]

@@ -137,14 +137,13 @@ def _run_at_once(
                 child.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 bad[name] = f"the {step} command did not end within {deadline_s:g} s"
-        for name in bad:
-            process.stop(children[name], grace_s=GRACE_S)
-    except BaseException:
-        for child in children.values():
-            process.stop(child, grace_s=GRACE_S)
+        process.stop_all([children[name] for name in bad], grace_s=GRACE_S)
+    except BaseException:  # a command that runs on would drain a node that is put back meanwhile
+        process.stop_all(children.values(), grace_s=GRACE_S)
         raise
+    read_until = time.monotonic() + 1.0  # a process in the background may keep the output open
     for reader in readers:
-        reader.join(timeout=1)
+        reader.join(timeout=max(0.0, read_until - time.monotonic()))
     for name, child in children.items():
         if name not in bad and child.returncode:
             said = f": {last[name]}" if name in last else ""

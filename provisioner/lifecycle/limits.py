@@ -215,7 +215,8 @@ LIMITS = (
     ),
     Limit(
         "hooks", _open_files, lambda _: _limit_of(resource.RLIMIT_NOFILE, hard=True),
-        "hooks on {nodes} nodes need {needed} open files, and a process of this shell has at most {available}",
+        "{nodes} nodes, with hooks that run on them, need {needed} open files; a process of this shell has at most "
+        "{available}",
         "raise the hard limit of open files: `ulimit -Hn {number}` as root, or nofile in limits.conf(5)",
     ),
     Limit(

@@ -51,7 +51,8 @@ class Person:
                 return
             if process.code == 1 and words == ("up",) and (names := self._kept_by_people()):
                 self.history.types("release", *names)
-            following = words if process.code == 0 or following != words else self._named_in(text, words)
+            hint = words if process.code == 0 else self._named_in(text, following)
+            following = words if hint == following else hint
         raise BrokenInvariant(self.history.world, complaint)
 
     def _set(self, key: str, value: str, site: re.Match[str] | None) -> None:

@@ -387,3 +387,46 @@ def test_a_process_of_another_run_is_not_touched(tmp_path: Path) -> None:
         assert other.poll() is None
         assert keeper.end("b" * 32) == 1
         assert other.wait(10) == -signal.SIGKILL
+
+
+HOOK = "trap '' INT; sleep 300 & echo ready; sleep 300"
+"""Ignores Ctrl-C, and leaves a process in the background."""
+
+
+def started(count: int) -> list[subprocess.Popen[str]]:
+    children = [process.start(["sh", "-c", HOOK], cwd=Path("/")) for _ in range(count)]
+    assert all(child.stdout is not None and child.stdout.readline() == "ready\n" for child in children)
+    return children
+
+
+def groups_alive(children: list[subprocess.Popen[str]]) -> list[int]:
+    """Groups that still have a process which is no zombie."""
+    alive = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if state != "Z" and int(group) in {child.pid for child in children}:
+                alive.append(int(group))
+    return alive
+
+
+def test_children_are_stopped_side_by_side_with_what_they_left_in_the_background() -> None:
+    children = started(5)
+    process.stop_all(children, grace_s=0.5)
+    assert all(child.returncode == -signal.SIGKILL for child in children)
+    assert groups_alive(children) == []
+
+
+def test_ctrl_c_twice_leaves_no_child_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    children, interrupts = started(3), iter([True, True])
+    real = subprocess.Popen.wait
+
+    def wait(child: subprocess.Popen[str], timeout: float | None = None) -> int:
+        if next(interrupts, False):
+            raise KeyboardInterrupt
+        return real(child, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        process.stop_all(children, grace_s=60.0)
+    assert groups_alive(children) == []

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner import catalog, fleet
 from provisioner.cli.main import run
-from provisioner.errors import Diagnostic, InputError, ProviderError
+from provisioner.errors import Diagnostic, GpuprovError, InputError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import down, machines
 from provisioner.machines import terraform
@@ -270,3 +270,16 @@ def test_the_command_says_by_what_it_goes(
     assert "The file is not valid: cluster vision is removed as" in output.err
     assert "5 resources removed, nothing is left" in output.out
     assert not cluster.paths.root.exists()
+
+
+@pytest.mark.parametrize("strange", ["of another cluster", "in a folder of others"])
+def test_a_copy_that_somebody_else_may_have_put_there_removes_nothing(cluster: Cluster, strange: str) -> None:
+    """Its hooks would run, and it says which machines go."""
+    created(cluster)
+    if strange == "of another cluster":
+        cluster.paths.used_spec.write_text(FILE.replace("name: vision", "name: victim"))
+    else:
+        cluster.paths.root.chmod(0o770)
+    cluster.file.write_text("name: [")
+    with pytest.raises(GpuprovError, match=r"it is of cluster victim|is not trusted"):
+        open_to_remove(cluster.file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,13 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     monkeypatch.setattr(hooks.subprocess.Popen, "wait", interrupted)
-    monkeypatch.setattr(hooks.process, "stop", lambda child, grace_s: (stopped.append(child.pid), child.kill()))
+
+    def stop_all(children: Collection[subprocess.Popen[str]], *, grace_s: float) -> None:
+        for child in children:
+            stopped.append(child.pid)
+            child.kill()
+
+    monkeypatch.setattr(hooks.process, "stop_all", stop_all)
     with pytest.raises(KeyboardInterrupt):
         run("sleep 60", tmp_path)
     assert len(stopped) == 2
