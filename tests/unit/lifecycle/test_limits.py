@@ -96,7 +96,7 @@ def test_ten_thousand_nodes_meet_no_limit_of_a_usual_computer(tmp_path: Path, co
         ({"free_bytes": 10 * GIB}, "disk space", "needs 11,024 MiB in", "move cluster.yaml and .gpuprov"),
         ({"free_files": 639_999}, "disk space", "makes 640,000 files in", "free inodes"),
         ({"stack": 2 << 20}, "Terraform", "of arguments, and a process of this shell takes 512 KiB", "ulimit -s"),
-        ({"files": 1024}, "hooks", "need 2256 open files, and a process of this shell has at most 1024",
+        ({"files": 1024}, "hooks", "need 2256 open files; a process of this shell has at most 1024",
          "ulimit -Hn 2256"),
     ],
 )  # fmt: skip
