@@ -80,6 +80,7 @@ class NodeActions:
         return hooks.call(self.cluster, step, [self._nodes[name] for name in nodes], "upgrade", reasons)
 
     def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        self.cluster.share()  # or another operator's `up` would take a node that is being moved for one that drifted
         nodes = [self._nodes[name] for name in wanted]
         releases = {name: self._release(release) for name, release in wanted.items()}
         brought = configuring.bring(self.cluster, nodes, releases, self._run_dir)
