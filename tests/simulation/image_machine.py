@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, Phase, note, seed, settings
+from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from tests.simulation import machine
 from tests.simulation.image_edits import EDITS, EVENTS
 from tests.simulation.image_history import ImageHistory
 from tests.simulation.machine import Totals, memory, number
 from tests.simulation.processes import KINDS, Fault
-from tests.simulation.replay import CORPUS, typed
+from tests.simulation.replay import CORPUS, do
 from tests.simulation.simulation import Typed, remove
 
 IMAGES = CORPUS / "images"
@@ -104,37 +103,14 @@ class ImageLifecycle(RuleBasedStateMachine):
 
 
 def explore(number: int, histories: int, *, minimise: bool = True, steps: int = STEPS) -> Totals:
-    """Run that many histories, all drawn from one seed. Raises BrokenImageInvariant with the shortest history that
-    breaks one."""
-    totals = Totals()
-    drawn: Any = type("ImageLifecycle", (ImageLifecycle,), {"totals": totals})
-    phases = (Phase.generate, Phase.shrink) if minimise else (Phase.generate,)
-    run_state_machine_as_test(
-        seed(number)(drawn),
-        settings=settings(
-            max_examples=histories, stateful_step_count=steps, database=None, deadline=None, phases=phases,
-            suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
-        ),
-    )  # fmt: skip
-    return totals
+    """As machine.explore, with histories of golden images. Raises BrokenImageInvariant."""
+    return machine.explore(number, histories, machine=ImageLifecycle, minimise=minimise, steps=steps)
 
 
 def replay(file: Path, root: Path) -> ImageHistory:
     """Do a history that is written down, to its end. `root`: an empty folder. Raises BrokenImageInvariant."""
     history = ImageHistory(root)
     for step in yaml.safe_load(file.read_text(encoding="utf-8"))["steps"]:
-        _do(history, step)
+        do(history, step, history.happen)
     history.finish()
     return history
-
-
-def _do(history: ImageHistory, step: Mapping[str, Any]) -> None:
-    picks = step.get("picks", ())
-    if "run" in step:
-        history.run(*map(typed, step["run"]), picks=picks)
-    elif step.get("edit") == "put_back":
-        history.put_back()
-    elif "edit" in step:
-        history.edit_by(step["edit"], picks)
-    else:
-        history.happen(step["event"], picks)

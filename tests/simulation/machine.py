@@ -75,7 +75,6 @@ class Lifecycle(RuleBasedStateMachine):
     """One history. See Simulation for what is checked after every step."""
 
     totals = Totals()
-    histories: type[Simulation] = Simulation
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +87,7 @@ class Lifecycle(RuleBasedStateMachine):
         began=st.booleans(),
     )  # fmt: skip
     def begin(self, *, sites: int, shared: bool, hooks: bool, began: bool) -> None:
-        self.history = self.histories(self.folder, sites=sites, shared=shared, hooks=hooks)
+        self.history = Simulation(self.folder, sites=sites, shared=shared, hooks=hooks)
         if began:
             self._run(Typed(("up",)))
 
@@ -173,12 +172,13 @@ def memory() -> str | None:
 
 
 def explore(
-    number: int, histories: int, *, simulation: type[Simulation] = Simulation, minimise: bool = True, steps: int = STEPS
-) -> Totals:
+    number: int, histories: int, *, machine: type[RuleBasedStateMachine] = Lifecycle, minimise: bool = True,
+    steps: int = STEPS,
+) -> Totals:  # fmt: skip
     """Run that many histories, all drawn from one seed. Raises BrokenInvariant with the shortest history that breaks
-    one."""
+    one. `machine`: its `totals` count what the histories did."""
     totals = Totals()
-    drawn: Any = type("Lifecycle", (Lifecycle,), {"totals": totals, "histories": simulation})
+    drawn: Any = type(machine.__name__, (machine,), {"totals": totals})
     phases = (Phase.generate, Phase.shrink) if minimise else (Phase.generate,)
     run_state_machine_as_test(
         seed(number)(drawn),

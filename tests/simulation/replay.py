@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ CORPUS = Path(__file__).parent / "corpus"
 """Histories that broke an invariant once. `finding`: what went wrong; `bug`: its number in a review, if it has one."""
 
 
-def replay(file: Path, root: Path, simulation: type[Simulation] = Simulation) -> Simulation:
+def replay(file: Path, root: Path) -> Simulation:
     """Do it all again, to its end. `root`: an empty folder. Raises BrokenInvariant."""
     steps = yaml.safe_load(file.read_text(encoding="utf-8"))["steps"]
-    history = simulation(root, **steps[0]["start"])
+    history = Simulation(root, **steps[0]["start"])
     for step in steps[1:]:
-        _do(history, step)
+        do(history, step, partial(damage.happen, history))
     history.finish()
     return history
 
 
-def _do(history: Simulation, step: Mapping[str, Any]) -> None:
+def do(history: Any, step: Mapping[str, Any], happen: Callable[[str, Sequence[int]], object]) -> None:
+    """One step of a history. `happen`: an event of its world, by name."""
     picks = step.get("picks", ())
     if "run" in step:
         history.run(*map(typed, step["run"]), picks=picks)
@@ -35,7 +37,7 @@ def _do(history: Simulation, step: Mapping[str, Any]) -> None:
     elif "edit" in step:
         history.edit_by(step["edit"], picks)
     else:
-        damage.happen(history, step["event"], picks)
+        happen(step["event"], picks)
 
 
 def typed(command: Mapping[str, Any]) -> Typed:

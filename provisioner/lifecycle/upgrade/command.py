@@ -19,7 +19,7 @@ from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
 from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_bad, leave_the_quarantined
-from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.lifecycle.upgrade.journal import Journal, Step
 from provisioner.plan import build_plan
 from provisioner.release import Ledger, changes, same
 from provisioner.session import Cluster
@@ -197,7 +197,7 @@ def _choose(
             where=cluster.spec.name,
             hint=f"run `gpuprov up {cluster.file}`: it configures them with the new lock",
         )
-    out = set(journal.at("draining", "drained", "proven", "stuck", "leaving", "failed", "back"))
+    out = set(journal.out_of_service())
     applied = {node: release for node in nodes if (release := ledger.of(node)) is not None}
     kinds = {(release, node.group) for node, release in applied.items()}
     outdated = {kind for kind in kinds if not same(ledger.lock(kind[0]), lock, kind[1])}
@@ -216,10 +216,12 @@ def _choose(
 def _moving(journal: Journal, ledger: Ledger, nodes: Sequence[Node]) -> dict[str, list[str]]:
     """Node → what the upgrade, or the way back from it, changes on it."""
     back = journal.phase == "rolling-back"
-    away = journal.at("moved") if journal.rollback_all or not back else []
-    stay = {*journal.at("rolled-back", "left", "back"), *([] if back else away)}
+    unmoved: list[Step] = ["rolled-back", "left", "back"]
+    if not (back and journal.rollback_all):
+        unmoved.append("moved")
     if back and not journal.rollback_all:
-        stay |= {*journal.at("moved", "waiting")}
+        unmoved.append("waiting")
+    stay = set(journal.at(*unmoved))
 
     @cache
     def changed(source: str, group: str) -> list[str]:
