@@ -43,6 +43,9 @@ whole_disks() { # that can be written to and stay: no CD, no USB stick, no virtu
         [ "$(cat "$path/ro" 2>/dev/null)" = 0 ] || continue
         [ "$(cat "$path/size" 2>/dev/null)" -gt 0 ] || continue
         case "$(readlink -f "$path/device" 2>/dev/null)" in */usb*) continue ;; esac
+        # a path of an NVMe disk with two ports: the kernel shows it beside the disk and makes no device of it
+        [ "$(cat "$path/hidden" 2>/dev/null)" != 1 ] || continue
+        [ -e "/dev/$name" ] || continue
         echo "$name"
     done
 }

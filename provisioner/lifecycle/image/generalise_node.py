@@ -23,6 +23,11 @@ OF_A_HOME = (
     ".sudo_as_admin_successful", ".cache", ".ansible", ".ssh/authorized_keys", ".ssh/authorized_keys2",
     ".netrc", ".ssh/known_hosts", ".ssh/known_hosts.old",
 )  # fmt: skip
+STOPPED = (
+    "walinuxagent.service", "waagent.service", "amazon-ssm-agent.service",
+    "snap.amazon-ssm-agent.amazon-ssm-agent.service", "fwupd-refresh.timer", "fwupd-refresh.service", "fwupd.service",
+)  # fmt: skip
+"""What makes a key of its own when it starts, and would make it again before the machine is off."""
 REMOVED = (
     ("host keys of ssh", "/etc/ssh/ssh_host_*"),
     ("cloud-init's record of this machine", "/var/lib/cloud/*"),
@@ -39,6 +44,13 @@ REMOVED = (
     # certificate stays: by that a machine with Secure Boot is told to take the modules that are here
     ("key that DKMS signs modules with", "/var/lib/dkms/mok.key"),
     ("key that DKMS signs modules with", "/var/lib/shim-signed/mok/MOK.priv"),
+    # TransportPrivate.pem, which the agent makes for its extensions (Azure/WALinuxAgent, protocol/wire.py), ovf-env.xml,
+    # *.prv of certificates: what `waagent -deprovision` removes (azurelinuxagent/pa/deprovision/default.py)
+    ("keys and record of Azure's agent", "/var/lib/waagent/*"),
+    # registration and key of this instance; the agent registers anew (aws/amazon-ssm-agent, agent/managedInstances)
+    ("registration of AWS Systems Manager", "/var/lib/amazon/ssm/*"),
+    # made at fwupd's first start (fwupd/fwupd, jcat's engine for self-signed reports)
+    ("key of fwupd", "/var/lib/fwupd/pki/*"),
     ("lists of packages", "/var/lib/apt/lists/*"),
     ("downloaded packages", "/var/cache/apt/archives/*.deb"),
     ("caches of apt", "/var/cache/apt/*.bin"),
@@ -66,7 +78,10 @@ PIECE, OVERLAP = 1 << 20, 4096
 SECRETS = (
     (
         "a private key", (b"private key", b"putty-user-key-file"),
-        re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-[23]:"),
+        re.compile(
+            rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[\s\\nr]*(?:[A-Za-z-]+: [^\n]*\n\s*){0,9}[0-9A-Za-z+/]{40}"
+            rb"|PuTTY-User-Key-File-[23]:"
+        ),
     ),
     ("an age key", (b"age-secret-key-1",), re.compile(rb"\bAGE-SECRET-KEY-1[0-9A-Z]{50,}")),
     (
@@ -155,14 +170,21 @@ def of_homes(removed: list[str]) -> None:
                 take_away("of a login", f"{glob.escape(home)}/{name}", removed)
 
 
+def of_this_machine(removed: list[str]) -> None:
+    """Keys, records and identities."""
+    for unit in STOPPED:  # most machines have none of them; a key that comes back all the same is found by the scan
+        subprocess.run(["systemctl", "stop", unit], check=False, capture_output=True, timeout=120)
+    for what, pattern in REMOVED:
+        take_away(what, pattern, removed)
+
+
 def generalise() -> list[str]:
     """Take everything away; a line for each kind that was there."""
     removed: list[str] = []
     if shutil.which("cloud-init"):
         subprocess.run(["cloud-init", "clean", "--logs"], check=True, capture_output=True, timeout=120)
     subprocess.run(["apt-get", "clean"], check=False, capture_output=True, timeout=120)
-    for what, pattern in REMOVED:
-        take_away(what, pattern, removed)
+    of_this_machine(removed)
     of_homes(removed)
     for folder, _, names in os.walk("/var/log"):
         for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from provisioner.lifecycle.image import generalise_node
 from provisioner.lifecycle.image.generalise_node import PIECE, lines_of, take_away
 
 SECRETS = {
-    "a private key": "-----BEGIN OPENSSH PRIVATE " + "KEY-----\nb3Bl",
+    "a private key": "-----BEGIN OPENSSH PRIVATE " + "KEY-----\n" + "b3Bl" * 16,
     "an access key of AWS": "AKIA" + "ABCDEFGHIJKLMNOP",
     "a password of netrc or apt": "machine repo.example.com login me password hunter2",
     "a login at a registry": '{"auths": {"nvcr.io": {"auth": "' + "JG9hdXRodG9rZW46" + '"}}}',
@@ -33,7 +34,16 @@ SECRETS = {
 CLEAN = (
     "-----BEGIN PUBLIC KEY-----", "-----BEGIN CERTIFICATE-----", "deb https://repo.example.com/ubuntu noble main",
     "git@github.com:me/x.git", "PrivateTmp=yes", "proxy = http://proxy:3128", "token: none", "AKIA is a prefix",
+    'if line.startswith("-----BEGIN RSA PRIVATE ' + 'KEY-----"):\n    raise ValueError', "-----BEGIN PRIVATE " + "KEY-----\n...\n",
 )  # fmt: skip
+MADE_BY_AGENTS = {
+    "/var/lib/waagent/TransportPrivate.pem": "Azure/WALinuxAgent#2703, #3534: openssl req -x509 -nodes -keyout",
+    "/var/lib/waagent/ovf-env.xml": "Azure/WALinuxAgent azurelinuxagent/common/protocol/ovfenv.py",
+    "/var/lib/waagent/ABCDEF0123456789.prv": "azurelinuxagent/common/protocol/wire.py: Certificates",
+    "/var/lib/amazon/ssm/Vault/Store/RegistrationKey": "aws/amazon-ssm-agent agent/managedInstances/registration",
+    "/var/lib/fwupd/pki/secret.key": "fwupd/fwupd, made at its first start",
+}
+"""Files that software of clouds' own images makes by itself, and where that was read."""
 
 
 @pytest.mark.parametrize("what", SECRETS)
@@ -77,6 +87,39 @@ def test_only_what_the_pattern_names_goes(tmp_path: Path) -> None:
     take_away("nothing", f"{tmp_path}/none*", removed)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sshd_config"]
     assert removed == [f"host keys: {tmp_path}/ssh_host_*"]
+
+
+def key() -> str:
+    """As Azure's agent makes one, with its certificate."""
+    openssl = ["openssl", "req", "-x509", "-nodes", "-subj", "/CN=LinuxTransport", "-days", "730", "-newkey", "rsa:2048"]
+    done = subprocess.run([*openssl, "-keyout", "-"], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+def test_what_agents_of_clouds_make_is_taken_away_and_does_not_fail_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in MADE_BY_AGENTS:
+        file = tmp_path / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(key())
+        assert lines_of(str(file)) == [f"{file}:1: looks like a private key"]
+    stopped: list[str] = []
+
+    def stop(argv: list[str], **_: object) -> None:
+        assert (tmp_path / "var/lib/waagent/TransportPrivate.pem").exists(), "it would come back"
+        stopped.append(argv[-1])
+
+    monkeypatch.setattr(subprocess, "run", stop)
+    patterns = [(what, f"{tmp_path}{pattern}") for what, pattern in generalise_node.REMOVED]
+    monkeypatch.setattr(generalise_node, "REMOVED", patterns)
+    removed: list[str] = []
+    generalise_node.of_this_machine(removed)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [line.partition(": ")[0] for line in removed] == [
+        "keys and record of Azure's agent", "registration of AWS Systems Manager", "key of fwupd",
+    ]  # fmt: skip
+    assert {"walinuxagent.service", "waagent.service", "fwupd.service"} <= set(stopped)
 
 
 def test_a_link_goes_and_not_what_it_leads_to(tmp_path: Path) -> None:

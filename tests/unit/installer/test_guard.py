@@ -1,0 +1,87 @@
+"""The guard that an installer runs before it writes to a disk, over a made /sys/block and /dev."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provisioner.installer import seed
+from tests.unit.netboot.test_netboot_answers import TARGET
+
+TB = 1_875_385_008
+"""Sectors of a 960 GB disk."""
+
+
+class Server:
+    """A computer's disks. A disk that has no file in /dev is one that the kernel makes no device of."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("sys/block", "dev", "bin", "tmp"):
+            (root / folder).mkdir(parents=True)
+        for name, text in {"sleep": "exit 0", "wget": "exit 0", "sync": "exit 0", "poweroff": "kill $PPID"}.items():
+            (root / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (root / "bin" / name).chmod(0o755)
+        (root / "dev/ttyS0").touch()
+
+    def disk(self, name: str, sectors: int = TB, *, content: bytes | None = b"\0" * 4096, **shown: str) -> None:
+        at = self.root / "sys/block" / name
+        at.mkdir()
+        for file, text in {"removable": "0", "ro": "0", "hidden": "0", "size": str(sectors), **shown}.items():
+            (at / file).write_text(f"{text}\n")
+        if content is not None:
+            (self.root / "dev" / name).write_bytes(content)
+
+    def guard(self, word: str, *, reinstall: bool = False) -> tuple[str, str]:
+        """What it prints, and why it switched the machine off."""
+        text = seed.guard(TARGET).replace("reinstall=''", f"reinstall='{'yes' if reinstall else ''}'")
+        text = re.sub(r"/(sys|dev|tmp)/(?!null)", rf"{self.root}/\1/", text)
+        ran = subprocess.run(
+            ["sh", "-c", text, "guard", word], env={"PATH": f"{self.root}/bin:/usr/bin:/bin"}, text=True,
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        told = (ran.stdout, (self.root / "dev/ttyS0").read_text())
+        return told[0].strip().replace(f"{self.root}/", "/"), told[1].strip().replace(f"{self.root}/", "/")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path)
+
+
+@pytest.mark.parametrize("hidden", ["1", None])
+def test_the_paths_of_an_nvme_disk_with_two_ports_are_no_disks(server: Server, hidden: str | None) -> None:
+    """md-raid-utilities/ledmon#152 and cybozu-go/sabakan#301 show what /sys/block has of such disks; a kernel before
+    4.15 has no file `hidden`."""
+    server.disk("nvme0c0n1", content=None, **({"hidden": hidden} if hidden else {}))
+    if hidden is None:
+        (server.root / "sys/block/nvme0c0n1/hidden").unlink()
+    server.disk("nvme0n1")
+    assert server.guard("disks") == ("", "")
+    assert server.guard("smallest") == ("/dev/nvme0n1", "")
+
+
+def test_a_disk_that_holds_something_is_not_overwritten(server: Server) -> None:
+    server.disk("sda", content=b"\0" * 446 + b"\x80" + b"\0" * 4096)
+    printed, why = server.guard("disks")
+    assert (printed, why) == (
+        "", "gpuprov: NOT INSTALLED: disk /dev/sda holds data; say reinstall for this machine to overwrite it",
+    )  # fmt: skip
+
+
+def test_the_smallest_disk_that_is_large_enough(server: Server) -> None:
+    server.disk("sda", 4 * TB)
+    server.disk("sdb", 1_000_000)
+    server.disk("sdc", TB)
+    server.disk("sdd", TB // 2, removable="1")
+    server.disk("sde", TB // 2, ro="1")
+    server.disk("md0", TB // 2)
+    assert server.guard("smallest") == ("/dev/sdc", "")
+
+
+def test_a_machine_without_a_disk_is_told_so(server: Server) -> None:
+    server.disk("nvme0c0n1", content=None, hidden="1")
+    assert server.guard("disks")[1] == "gpuprov: NOT INSTALLED: no disk was found to install on"
