@@ -100,7 +100,8 @@ class Installer:
             target = found.boot.cd
             if target is None:
                 raise BmcError(
-                    "its BMC lists no boot target for virtual media", where=self.host.name, kind="unsupported",
+                    found.boot.why or "its BMC lists no boot target for virtual media",
+                    where=self.host.name, kind="unsupported",
                     hint="update its firmware, or install it over the network and use method: ssh",
                 )  # fmt: skip
             identity = found.identity

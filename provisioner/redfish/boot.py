@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from provisioner.redfish.tree import Resource, Tree, inner, link, rows, text, texts
 from provisioner.redfish.vendors import Vendor
 
+OWN = "virtual CD"
+"""Boot target of a vendor whose own attributes choose the virtual drive."""
+
 
 @dataclass(frozen=True, slots=True)
 class Boot:
     """The boot override. `uri`: the resource that takes a change: the system's, or its settings object where the system
     shows no allowable values; `targets`, `enables`, `modes`: allowable values, None where the BMC does not list them.
-    `cd`: the target that boots virtual media, None where it can't be told; `network`: PXE can be asked for."""
+    `cd`: the target that boots virtual media, None where it can't be told, and `why`. `attributes`: the vendor's own
+    attributes that are written in place of the override, "" where the standard's is used."""
 
     uri: str = ""
     enabled: str | None = None
@@ -24,6 +28,8 @@ class Boot:
     enables: tuple[str, ...] | None = None
     modes: tuple[str, ...] | None = None
     cd: str | None = None
+    why: str = ""
+    attributes: str = ""
     order: tuple[str, ...] = ()
     secure: bool | None = None
     """Whether UEFI Secure Boot takes effect at the next boot; None where the BMC does not say."""
@@ -71,7 +77,7 @@ class Media:
         return next(iter(holding or [one for one in fit if one.free is not False]), None)
 
 
-def boot(tree: Tree, host: Resource, vendor: Vendor) -> Boot:
+def boot(tree: Tree, host: Resource, managers: Iterable[Resource], vendor: Vendor) -> Boot:
     mine, uri = inner(host, "Boot"), link(host)
     settings = tree.get(inner(host, "@Redfish.Settings").get("SettingsObject"))
     theirs = inner(settings, "Boot")
@@ -84,18 +90,57 @@ def boot(tree: Tree, host: Resource, vendor: Vendor) -> Boot:
         return texts(mine.get(key)) or texts(theirs.get(key))
 
     targets = allowed("BootSourceOverrideTarget")
+    managers = list(managers)
+    at, values = own_attributes(tree, managers, vendor.once)
+    set_by_them = bool(at) and all(values.get(name) == value for name, value in vendor.once.items())
+    listed = next((one for one in vendor.cd if targets and one in targets), None)
+    why = "" if at or listed is None else _physical(managers, vendor)
     return Boot(
         uri=uri,
-        enabled=text(mine.get("BootSourceOverrideEnabled")),
-        target=_word(mine.get("BootSourceOverrideTarget")),
+        enabled="Once" if set_by_them else text(mine.get("BootSourceOverrideEnabled")),
+        target=OWN if set_by_them else _word(mine.get("BootSourceOverrideTarget")),
         mode=text(mine.get("BootSourceOverrideMode")),
         targets=targets,
         enables=allowed("BootSourceOverrideEnabled"),
         modes=allowed("BootSourceOverrideMode"),
-        cd=next((one for one in vendor.cd if targets and one in targets), None),
+        cd=OWN if at else None if why else listed,
+        why=why,
+        attributes=at,
         order=texts(mine.get("BootOrder")) or (),
         secure=_secure(tree.get(host.get("SecureBoot"))),
     )
+
+
+def own_attributes(tree: Tree, managers: Iterable[Resource], names: Iterable[str]) -> tuple[str, Mapping[str, object]]:
+    """The vendor's attributes with all of these names: where they are and what they say; "" where there are none. Newer
+    firmware links to them, older has them below the manager (Lenovo/pyghmi redfish/oem/dell)."""
+    names = list(names)
+    for manager in managers if names else ():
+        linked = rows(inner(manager, "Links", "Oem", "Dell").get("DellAttributes"))
+        for place in (*map(link, linked), f"{link(manager)}/Attributes"):
+            values = inner(tree.get(place), "Attributes") if place.startswith("/redfish/") else {}
+            if all(name in values for name in names):
+                return place, values
+    return "", {}
+
+
+def _physical(managers: Iterable[Resource], vendor: Vendor) -> str:
+    """Why the standard's target would start a physical drive on this BMC; "" where it is the virtual one."""
+    if not vendor.cd_since:
+        return ""
+    model, version = next(
+        ((text(one.get("Model")), text(one.get("FirmwareVersion"))) for one in managers), (None, None)
+    )
+    since = next((first for known, first in vendor.cd_since.items() if re.fullmatch(known, model or "")), None)
+    needed = f"it needs firmware {since} or newer" if since else "no firmware of it is known to"
+    if since and _numbers(version or "") >= _numbers(since):
+        return ""
+    bmc = f"{model or 'unknown model'}, firmware {version or 'unknown'}"
+    return f"its BMC ({bmc}) can't start the virtual drive once: {needed}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in re.findall(r"\d+", version))
 
 
 def _secure(resource: Resource) -> bool | None:

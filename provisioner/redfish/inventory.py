@@ -195,7 +195,7 @@ def read(tree: Tree) -> Inventory:
         leaks=sensors.leaks(tree, host.chassis),
         drawn=sensors.power(tree, host.chassis),
         firmware=firmware(tree),
-        boot=booting.boot(tree, system, host.vendor),
+        boot=booting.boot(tree, system, host.managers, host.vendor),
         media=booting.media(tree, system, host.managers, host.vendor),
         resets=booting.resets(tree, system),
         licences=licences(tree, host),

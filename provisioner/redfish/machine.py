@@ -20,6 +20,8 @@ POWER_S = 120.0
 """Seconds that a machine may take to be off or on after it was told."""
 MEDIA_S = 90.0
 """Seconds that an image may take until the BMC says that it is attached; accepting the request proves nothing."""
+HOST_MEDIA_S = 240.0
+"""Seconds that an attached image may take to the host; about 60 were seen (vendors.yaml, Dell)."""
 _OFFERED = ("TransferProtocolType", "TransferMethod", "UserName", "Password", "MediaType", "Inserted", "WriteProtected")
 
 
@@ -43,8 +45,7 @@ class Controlled:
 
     def confirm(self) -> Host:
         """The machine as it is now. Raises BmcError where it is another one than is meant: nothing was changed."""
-        self._tree.forget()
-        host = inventory.find_host(self._tree)
+        host = self._host()
         found = inventory.identity(host)
         if not found.is_called(self.serial):
             raise BmcError(
@@ -57,8 +58,7 @@ class Controlled:
 
     def power(self) -> str | None:
         """On, Off, PoweringOn …; None where the BMC does not say."""
-        self._tree.forget()
-        return text(inventory.find_host(self._tree).system.get("PowerState"))
+        return text(self._host().system.get("PowerState"))
 
     def reset(self, *kinds: str) -> None:
         """The first of these kinds of reset that the machine has. Raises BmcError where it has none."""
@@ -91,7 +91,10 @@ class Controlled:
         A BMC that makes Continuous of Once is refused, and the override taken back: the machine would start the
         installer again each time. Emulators do (sushy-tools, kubevirtbmc#165); no server that was looked at does."""
         before = self.boot()
-        self._override({"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target})
+        if target == booting.OWN:
+            self._own(dict(self._host().vendor.once))
+        else:
+            self._override({"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target})
         now = self.boot()
         if now.target != target or now.enabled != "Once":
             self._take_back(before, target)
@@ -104,6 +107,10 @@ class Controlled:
     def _take_back(self, before: booting.Boot, target: str) -> None:
         """End an override that was not taken as it was meant: Disabled, and where that changes nothing the target that
         was there before."""
+        if target == booting.OWN:
+            with contextlib.suppress(BmcError):
+                self._own(dict(self._host().vendor.as_ever))
+            return
         old = {"BootSourceOverrideEnabled": before.enabled, "BootSourceOverrideTarget": before.target}
         for wanted in ({"BootSourceOverrideEnabled": "Disabled"}, {k: v for k, v in old.items() if v}):
             with contextlib.suppress(BmcError):
@@ -115,22 +122,43 @@ class Controlled:
         """End an override for the next boot; one that somebody made for good stays. HPE refuses the target None."""
         now = self.boot()
         if now.overridden and now.enabled == "Once":
-            self._override({"BootSourceOverrideEnabled": "Disabled"})
+            if now.target == booting.OWN:
+                self._own(dict(self._host().vendor.as_ever))
+            else:
+                self._override({"BootSourceOverrideEnabled": "Disabled"})
 
     def boot(self) -> booting.Boot:
+        host = self._host()
+        return booting.boot(self._tree, host.system, host.managers, host.vendor)
+
+    def _host(self) -> Host:
         self._tree.forget()
-        host = inventory.find_host(self._tree)
-        return booting.boot(self._tree, host.system, host.vendor)
+        return inventory.find_host(self._tree)
 
     def _override(self, wanted: Mapping[str, str]) -> None:
         host = self.confirm()
-        now = booting.boot(self._tree, host.system, host.vendor)
+        now = booting.boot(self._tree, host.system, host.managers, host.vendor)
         with _unanswered():
             self.bmc.patch(now.uri, {"Boot": dict(wanted)})
 
+    def _own(self, wanted: Mapping[str, str]) -> None:
+        """Write attributes of the vendor's own."""
+        host = self.confirm()
+        now = booting.boot(self._tree, host.system, host.managers, host.vendor)
+        try:
+            with _unanswered():
+                self.bmc.patch(now.attributes, {"Attributes": dict(wanted)})
+        except BmcError as error:
+            if not error.kind.startswith("parameter-"):
+                raise
+            asked = ", ".join(f"{name} = {value}" for name, value in wanted.items())
+            raise BmcError(
+                f"does not take {asked}: {error.message}", where=self.bmc.machine, kind="unsupported",
+                hint="update the BMC's firmware; or install the machine over the network, then method: ssh",
+            ) from None  # fmt: skip
+
     def media(self) -> booting.Media:
-        self._tree.forget()
-        host = inventory.find_host(self._tree)
+        host = self._host()
         return booting.media(self._tree, host.system, host.managers, host.vendor)
 
     def attach(self, url: str) -> booting.Slot:
@@ -149,16 +177,28 @@ class Controlled:
                 hint="eject what is attached in the BMC's web interface" if found.slots and not found.why
                 else "install this machine over the network (PXE), or by hand and take it over with method: ssh",
             )  # fmt: skip
-        if slot.free is False:  # our own image is there already
-            return slot
-        self._insert(slot, url)
+        if slot.free is not False:  # else our own image is there already
+            self._insert(slot, url)
+            self._until(
+                "showing the image as attached",
+                lambda: any(one.uri == slot.uri and one.free is False for one in self.media().slots), MEDIA_S,
+                hint="the BMC accepted the image and does not attach it: it must reach this computer "
+                "(install.serve), and may want a certificate that it knows",
+            )  # fmt: skip
         self._until(
-            "showing the image as attached",
-            lambda: any(one.uri == slot.uri and one.free is False for one in self.media().slots), MEDIA_S,
-            hint="the BMC accepted the image and does not attach it: it must reach this computer "
-            "(install.serve), and may want a certificate that it knows",
+            "giving the image to the machine", lambda: self._at_the_host(slot), HOST_MEDIA_S,
+            hint="the BMC has attached the image and does not show it to the machine: look at its virtual media in the "
+            "web interface, detach what is there, and run the command again",
         )  # fmt: skip
         return slot
+
+    def _at_the_host(self, slot: booting.Slot) -> bool:
+        """Whether the machine has what is attached, where the BMC tells that apart: a start before is from its disk."""
+        host = self._host()
+        number = slot.id if slot.id.isdigit() else "1"
+        wanted = {name.format(slot=number): value for name, value in host.vendor.attached.items()}
+        at, values = booting.own_attributes(self._tree, host.managers, wanted)
+        return not at or all(values[name] == value for name, value in wanted.items())
 
     def _insert(self, slot: booting.Slot, url: str) -> None:
         """Ask with the image alone; add what the BMC says is missing, leave out what it refuses."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ class Vendor:
     manufacturer: tuple[str, ...] = ()
     media_slot: str = ""
     cd: tuple[str, ...] = ("Cd", "UsbCd", "UefiUsbCd", "UefiCd", "CD/DVD")
+    once: Mapping[str, str] = field(default_factory=dict)
+    as_ever: Mapping[str, str] = field(default_factory=dict)
+    attached: Mapping[str, str] = field(default_factory=dict)
+    cd_since: Mapping[str, str] = field(default_factory=dict)
     licence: str = ""
     licence_name: str = ""
     source: str = ""

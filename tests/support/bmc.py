@@ -31,8 +31,19 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 
+DELL = {"ServerBoot.1.BootOnce": "Enabled", "ServerBoot.1.FirstBootDevice": "Normal"} | {
+    f"RFS.{number}.{name}": value
+    for number in (1, 2) for name, value in {"MediaAttachState": "Detached", "Status": "Done"}.items()
+}  # fmt: skip
+"""What an iDRAC 9 says of the next start and of its virtual drives while nothing is attached: a published capture of its
+attributes (iDRAC.Embedded.1), and what was read on an R740xd with firmware 7.00.00.182."""
+
+
 def tree(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(gzip.decompress((TREES / f"{name}.redfish.json.gz").read_bytes()))
+    if MANNERS.get(name, Manners()).own:
+        at = found["/redfish/v1/Managers/iDRAC.Embedded.1"]["Links"]["Oem"]["Dell"]["DellAttributes"][0]["@odata.id"]
+        found[at] = {"@odata.id": at, "Id": "iDRACAttributes", "Attributes": dict(MANNERS[name].own)}
     return found
 
 
@@ -43,6 +54,8 @@ class Manners:
 
     etag: str = ""
     insert: tuple[tuple[str, Callable[[dict[str, Any]], bool]], ...] = ()
+    own: dict[str, str] = field(default_factory=dict)
+    """Attributes by which an iDRAC chooses where the next start is from: its `Cd` is a physical drive."""
 
 
 MANNERS = {
@@ -54,7 +67,9 @@ MANNERS = {
         ),
     ),
     "dell-poweredge-r750-h100pcie": Manners(
-        "", (("idrac9-insert-write-protected-SYS458.json", lambda body: body.get("WriteProtected") is False),)
+        "",
+        (("idrac9-insert-write-protected-SYS458.json", lambda body: body.get("WriteProtected") is False),),
+        DELL,
     ),
     "hpe-apollo6500-xl675d-a100": Manners(
         "weak", (("ilo4-patch-property-unknown.json", lambda body: "Inserted" in body),)
@@ -80,6 +95,10 @@ class Faulty:
     wrong_password: bool = False
     never_attaches: bool = False
     never_boots: bool = False
+    never_at_the_host: bool = False
+    """Attaches an image and does not give it to the machine (Dell)."""
+    no_virtual_cd: bool = False
+    """Refuses VCD-DVD as first boot device."""
     forever: bool = False
     """Makes Continuous of the boot override Once."""
     slow_s: float = 0.0
@@ -122,14 +141,33 @@ class Bmc:
 
     @property
     def inserted(self) -> list[str]:
-        return [
-            str(one["Image"])
+        return list(self.attached.values())
+
+    waits: int = 0
+    """How often its attributes are read until an image that was attached is at the host."""
+
+    @property
+    def attached(self) -> dict[str, str]:
+        """Id of a virtual drive → its image."""
+        return {
+            str(one["Id"]): str(one["Image"])
             for uri, one in self.known.items()
             if "/VirtualMedia/" in uri and one.get("Inserted") is True
-        ]
+        }
 
     def get(self, uri: str) -> Any:
-        return self.known.get(uri.rstrip("/") or "/")
+        found = self.known.get(uri.rstrip("/") or "/")
+        if self.own and found is self.own and self.inserted and not self.faults.never_at_the_host:
+            self.waits -= 1
+            if self.waits < 0:
+                for slot in self.attached:
+                    self.own["Attributes"][f"RFS.{slot}.MediaAttachState"] = "Attached"
+        return found
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The attributes of an iDRAC; empty on another one."""
+        return next((one for one in self.known.values() if "ServerBoot.1.BootOnce" in one.get("Attributes", {})), {})
 
     # What a machine does
 
@@ -150,6 +188,11 @@ class Bmc:
             for one in self._boots():
                 one["BootSourceOverrideEnabled"] = "Disabled"
         image = self.inserted[0] if target in ("Cd", "UsbCd", "Usb") and self.inserted else ""
+        if self.own:
+            said = self.own["Attributes"]
+            there = [one for slot, one in self.attached.items() if said[f"RFS.{slot}.MediaAttachState"] == "Attached"]
+            image = there[0] if said["ServerBoot.1.FirstBootDevice"] == "VCD-DVD" and there else ""
+            said["ServerBoot.1.FirstBootDevice"] = "Normal"
         if not self.faults.never_boots:
             self.booted(self, image)
 
@@ -163,6 +206,11 @@ class Bmc:
 
     def patch(self, uri: str, body: dict[str, Any]) -> tuple[int, Any]:
         resource = self.get(uri)
+        if resource and resource is self.own:
+            if self.faults.no_virtual_cd and "VCD-DVD" in body["Attributes"].values():
+                return _answer("idrac9-insert-write-protected-SYS458.json")
+            resource["Attributes"].update(body["Attributes"])
+            return 200, None
         if "Boot" in body:
             settings = self.system.get("@Redfish.Settings", {}).get("SettingsObject", {}).get("@odata.id")
             if (
@@ -226,10 +274,13 @@ class Bmc:
         if got.status != 206 or got.data[1:6] != b"CD001":
             return _answer("idrac9-insert-unreachable-RAC0904.json")
         slot.update(Image=body["Image"], Inserted=True, ConnectedVia="URI")
+        self.waits = 3
         return 204, None
 
     def eject(self, slot: dict[str, Any]) -> tuple[int, Any]:
         slot.update(Inserted=False, ConnectedVia="NotConnected")  # Image stays, as Supermicro keeps it
+        if self.own:
+            self.own["Attributes"][f"RFS.{slot['Id']}.MediaAttachState"] = "Detached"
         return 204, None
 
 

@@ -25,7 +25,8 @@ OF_A_HOME = (
 )  # fmt: skip
 STOPPED = (
     "walinuxagent.service", "waagent.service", "amazon-ssm-agent.service",
-    "snap.amazon-ssm-agent.amazon-ssm-agent.service", "fwupd-refresh.timer", "fwupd-refresh.service", "fwupd.service",
+    "snap.amazon-ssm-agent.amazon-ssm-agent.service", "fwupd-refresh.timer", "fwupd-refresh.service",
+    "fwupd.service",
 )  # fmt: skip
 """What makes a key of its own when it starts, and would make it again before the machine is off."""
 REMOVED = (
@@ -79,7 +80,8 @@ SECRETS = (
     (
         "a private key", (b"private key", b"putty-user-key-file"),
         re.compile(
-            rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[\s\\nr]*(?:[A-Za-z-]+: [^\n]*\n\s*){0,9}[0-9A-Za-z+/]{40}"
+            rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[\s\\nr]*"
+            rb"(?:[A-Za-z-]+: [^\n]*\n\s*){0,9}[0-9A-Za-z+/]{40}"
             rb"|PuTTY-User-Key-File-[23]:"
         ),
     ),

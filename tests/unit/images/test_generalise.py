@@ -34,7 +34,8 @@ SECRETS = {
 CLEAN = (
     "-----BEGIN PUBLIC KEY-----", "-----BEGIN CERTIFICATE-----", "deb https://repo.example.com/ubuntu noble main",
     "git@github.com:me/x.git", "PrivateTmp=yes", "proxy = http://proxy:3128", "token: none", "AKIA is a prefix",
-    'if line.startswith("-----BEGIN RSA PRIVATE ' + 'KEY-----"):\n    raise ValueError', "-----BEGIN PRIVATE " + "KEY-----\n...\n",
+    'if line.startswith("-----BEGIN RSA PRIVATE ' + 'KEY-----"):\n    raise ValueError',
+    "-----BEGIN PRIVATE " + "KEY-----\n...\n",
 )  # fmt: skip
 MADE_BY_AGENTS = {
     "/var/lib/waagent/TransportPrivate.pem": "Azure/WALinuxAgent#2703, #3534: openssl req -x509 -nodes -keyout",
@@ -91,7 +92,18 @@ def test_only_what_the_pattern_names_goes(tmp_path: Path) -> None:
 
 def key() -> str:
     """As Azure's agent makes one, with its certificate."""
-    openssl = ["openssl", "req", "-x509", "-nodes", "-subj", "/CN=LinuxTransport", "-days", "730", "-newkey", "rsa:2048"]
+    openssl = [
+        "openssl",
+        "req",
+        "-x509",
+        "-nodes",
+        "-subj",
+        "/CN=LinuxTransport",
+        "-days",
+        "730",
+        "-newkey",
+        "rsa:2048",
+    ]
     done = subprocess.run([*openssl, "-keyout", "-"], check=True, capture_output=True, text=True, timeout=60)
     return done.stdout
 

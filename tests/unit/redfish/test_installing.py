@@ -122,6 +122,7 @@ def rack(tmp_path: Path, pem: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(installing, "SSH_PAUSE_S", 0.05)
     monkeypatch.setattr("provisioner.redfish.machine.POLL_S", 0.02)
     monkeypatch.setattr("provisioner.redfish.machine.MEDIA_S", 1.0)
+    monkeypatch.setattr("provisioner.redfish.machine.HOST_MEDIA_S", 1.0)
     with contextlib.ExitStack() as running:
 
         def build(named: int = 4, neighbours: int = 2, trees: tuple[str, ...] = (TREE,)) -> Rack:
@@ -356,7 +357,7 @@ def test_an_address_of_another_machine_is_not_taken_for_it(rack: Callable[..., R
 
 def test_an_override_that_would_start_the_installer_again_is_taken_back(rack: Callable[..., Rack]) -> None:
     """With the image: whoever switches the machine on next starts it from its own disk."""
-    mine = rack(named=1, neighbours=1, trees=("dell-poweredge-r750-h100pcie",))
+    mine = rack(named=1, neighbours=1, trees=("hpe-apollo6500-xl675d-a100",))
     bmc = mine.bmcs[mine.named[0]]
     bmc.faults.forever = True
     with pytest.raises(ProviderError, match="shows Continuous Cd, not Once Cd"):
@@ -367,6 +368,69 @@ def test_an_override_that_would_start_the_installer_again_is_taken_back(rack: Ca
     bmc.faults.forever = False
     up(mine, count=1)
     assert list(mine.installed().values()) == [1, 0]
+
+
+def test_a_dell_starts_from_its_virtual_drive_once_the_image_is_at_the_machine(rack: Callable[..., Rack]) -> None:
+    """`Cd` of an iDRAC is a physical drive, and what is attached reaches the machine a minute later."""
+    mine = rack(named=1, neighbours=1, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    up(mine, count=1)
+    assert list(mine.installed().values()) == [1, 0]
+    written = [body["Attributes"] for _, _, body in bmc.changes if body and "Attributes" in body]
+    assert written == [{"ServerBoot.1.BootOnce": "Enabled", "ServerBoot.1.FirstBootDevice": "VCD-DVD"}]
+    assert (bmc.inserted, bmc.own["Attributes"]["ServerBoot.1.FirstBootDevice"]) == ([], "Normal")
+    untouched(mine)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            fake.Faulty(no_virtual_cd=True),
+            "does not take ServerBoot.1.BootOnce = Enabled, ServerBoot.1.FirstBootDevice = VCD-DVD",
+        ),
+        (fake.Faulty(never_at_the_host=True), "not giving the image to the machine"),
+    ],
+)
+def test_a_dell_that_would_not_start_from_the_image_stays_off(
+    rack: Callable[..., Rack], fault: fake.Faulty, said: str
+) -> None:
+    mine = rack(named=1, neighbours=1, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    bmc.faults = fault
+    with pytest.raises(ProviderError, match=said):
+        up(mine, count=1)
+    assert (bmc.inserted, bmc.system["PowerState"]) == ([], "Off"), "nothing is attached, and it was not switched on"
+    assert bmc.own["Attributes"]["ServerBoot.1.FirstBootDevice"] == "Normal"
+    bmc.faults = fake.Faulty()
+    up(mine, count=1)
+    assert list(mine.installed().values()) == [1, 0], "the next run installs it"
+
+
+@pytest.mark.parametrize(
+    ("model", "firmware", "refused"),
+    [
+        ("13G Monolithic", "2.82.82.82", "no firmware of it is known to"),
+        ("14G Monolithic", "3.34.34.34", "it needs firmware 4.40 or newer"),
+        ("15G Monolithic", "6.00.30.00", ""),
+        ("17G Monolithic", "1.20.50.52", ""),
+        ("", "", "unknown model"),
+    ],
+)
+def test_a_dell_without_those_attributes_is_refused_before_anything_is_changed_unless_its_cd_is_virtual(
+    rack: Callable[..., Rack], model: str, firmware: str, refused: str
+) -> None:
+    mine = rack(named=1, neighbours=0, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    bmc.own["Attributes"].clear()
+    bmc.known["/redfish/v1/Managers/iDRAC.Embedded.1"].update(Model=model, FirmwareVersion=firmware)
+    if not refused:
+        up(mine, count=1)
+        assert list(mine.installed().values()) == [1]
+        return
+    with pytest.raises(ProviderError, match=refused):
+        up(mine, count=1)
+    assert bmc.changes == []
 
 
 def test_a_missing_licence_is_said_before_anything_is_changed(rack: Callable[..., Rack]) -> None:
