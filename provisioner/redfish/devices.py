@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -158,15 +159,22 @@ def _named_gpu(device: Resource) -> bool:
 
 
 def _told_apart(found: Iterable[Resource]) -> list[Resource]:
-    """Without those that are the same device again, seen from another system or chassis: same address, same serial."""
-    known: dict[str, Resource] = {}
-    serials = set()
-    for one in found:
-        serial = text(one.get("SerialNumber"))
-        if (uri := link(one)) in known or (serial and serial in serials):
+    """Without those that are the same device again, seen from another system or chassis.
+
+    A device is told by its UUID; without one by its serial number and which of that number it is in its collection: a
+    collection has a device once, and two GPUs of one board share a number (GB200, GB300)."""
+    known: dict[object, Resource] = {}
+    addresses: set[str] = set()
+    counted: Counter[tuple[str, str]] = Counter()
+    for number, one in enumerate(found):
+        uri = link(one)
+        if uri and uri in addresses:
             continue
-        known[uri or f"#{len(known)}"] = one
-        serials.add(serial)
+        addresses.add(uri)
+        uuid, serial = text(one.get("UUID")), text(one.get("SerialNumber"))
+        place = (uri.rpartition("/")[0], serial or "")
+        known.setdefault(uuid.casefold() if uuid else (serial, counted[place]) if serial else number, one)
+        counted[place] += 1
     return list(known.values())
 
 

@@ -164,13 +164,26 @@ def all_chassis(tree: Tree) -> tuple[Resource, ...]:
 
 def _parts(tree: Tree, host: Host, look: Callable[[Tree, Iterable[Resource]], sensors.Parts]) -> sensors.Parts:
     mine = look(tree, host.chassis)
-    return mine if mine.known else look(tree, all_chassis(tree))
+    found = mine if mine.known else look(tree, all_chassis(tree))
+    # an empty list of a chassis that should have them is no answer
+    return found if found.read or _served(host) else replace(found, known=False)
+
+
+_SERVED = frozenset({"Blade", "Card", "Cartridge", "Component", "Drawer", "Module", "Sled"})
+"""Chassis types (DSP0268, Chassis ChassisType) that air and power come to from around them."""
+
+
+def _served(host: Host) -> bool:
+    """Whether the machine sits in an enclosure that has its fans and power supplies."""
+    kinds = {text(one.get("ChassisType")) for one in host.chassis}
+    return bool(kinds) and kinds <= _SERVED
 
 
 def read(tree: Tree) -> Inventory:
     """Everything. Raises BmcError where the service can't be asked, or has no machine."""
     host = find_host(tree)
     system = host.system
+    installed = firmware(tree)
     return Inventory(
         vendor=host.vendor.name,
         system=text(system.get("Id")) or host.uri.rpartition("/")[2],
@@ -184,7 +197,7 @@ def read(tree: Tree) -> Inventory:
         progress=_progress(system),
         cpus=devices.cpus(tree, host.systems, system),
         memory_gib=number(inner(system, "MemorySummary").get("TotalSystemMemoryGiB")) or None,
-        bios=text(system.get("BiosVersion")),
+        bios=text(system.get("BiosVersion")) or _bios(installed),
         bmc=next((devices.firmware_version(one) for one in host.managers if devices.firmware_version(one)), None),
         redfish=text(tree.root.get("RedfishVersion")),
         gpus=_whole(devices.gpus(tree, host.systems, lambda: all_chassis(tree)), text(system.get("PowerState"))),
@@ -194,7 +207,7 @@ def read(tree: Tree) -> Inventory:
         temperatures=_parts(tree, host, sensors.temperatures),
         leaks=sensors.leaks(tree, host.chassis),
         drawn=sensors.power(tree, host.chassis),
-        firmware=firmware(tree),
+        firmware=installed,
         boot=booting.boot(tree, system, host.managers, host.vendor),
         media=booting.media(tree, system, host.managers, host.vendor),
         resets=booting.resets(tree, system),
@@ -246,6 +259,12 @@ def firmware(tree: Tree) -> tuple[Firmware, ...] | None:
         called = said if said and said.lower() != "software inventory" and not re.fullmatch(r"[0-9]+", said) else name
         known.setdefault((called, version), Firmware(called, version))
     return tuple(known.values())
+
+
+def _bios(installed: tuple[Firmware, ...] | None) -> str | None:
+    """Where the system leaves it out (GB300), as the firmware inventory has it; None where that is not one version."""
+    named = {one.version for one in installed or () if re.fullmatch(r"(?i)(host)?bios(_[0-9]+)?|system rom", one.name)}
+    return next(iter(named)) if len(named) == 1 else None
 
 
 def licences(tree: Tree, host: Host) -> Licences:

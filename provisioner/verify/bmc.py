@@ -90,15 +90,18 @@ def health(found: Bmc) -> Finding:
     return Finding("health", status, words, "" if status == "pass" else "`gpuprov bmc FILE sel` shows why")
 
 
-def supplies(found: Bmc) -> Finding:
+def supplies(found: Bmc) -> Finding | None:
     return _parts("power supplies", found.supplies, "reseat or replace it; check its feed")
 
 
-def fans(found: Bmc) -> Finding:
+def fans(found: Bmc) -> Finding | None:
     return _parts("fans", found.fans, "replace it")
 
 
-def _parts(name: str, parts: tuple[Part, ...] | None, action: str) -> Finding:
+def _parts(name: str, parts: tuple[Part, ...] | None, action: str) -> Finding | None:
+    """None for a blade or a sled, whose enclosure has them."""
+    if parts == ():
+        return None
     if parts is None:
         return Finding(name, "unknown", "the BMC does not show them")
     bad = [one for one in parts if one.health in ("Warning", "Critical")]
@@ -107,7 +110,7 @@ def _parts(name: str, parts: tuple[Part, ...] | None, action: str) -> Finding:
         return Finding(name, _worst(one.health for one in bad), listed(f"{p.name} is {p.health}" for p in bad), action)
     if unsaid:
         return Finding(name, "unknown", f"no health is given of {listed(one.name for one in unsaid)}")
-    return Finding(name, "pass", f"{len(parts)} OK" if parts else "none is listed")
+    return Finding(name, "pass", f"{len(parts)} OK")
 
 
 def _worst(said: Iterable[str | None]) -> Status:

@@ -35,8 +35,8 @@ DELL = {"ServerBoot.1.BootOnce": "Enabled", "ServerBoot.1.FirstBootDevice": "Nor
     f"RFS.{number}.{name}": value
     for number in (1, 2) for name, value in {"MediaAttachState": "Detached", "Status": "Done"}.items()
 }  # fmt: skip
-"""What an iDRAC 9 says of the next start and of its virtual drives while nothing is attached: a published capture of its
-attributes (iDRAC.Embedded.1), and what was read on an R740xd with firmware 7.00.00.182."""
+"""What an iDRAC 9 says of the next start and of its virtual drives while nothing is attached: a published capture of
+its attributes (iDRAC.Embedded.1), and what was read on an R740xd with firmware 7.00.00.182."""
 
 
 def tree(name: str) -> dict[str, Any]:

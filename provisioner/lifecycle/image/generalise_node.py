@@ -45,7 +45,7 @@ REMOVED = (
     # certificate stays: by that a machine with Secure Boot is told to take the modules that are here
     ("key that DKMS signs modules with", "/var/lib/dkms/mok.key"),
     ("key that DKMS signs modules with", "/var/lib/shim-signed/mok/MOK.priv"),
-    # TransportPrivate.pem, which the agent makes for its extensions (Azure/WALinuxAgent, protocol/wire.py), ovf-env.xml,
+    # TransportPrivate.pem, which the agent makes for extensions (Azure/WALinuxAgent, protocol/wire.py), ovf-env.xml,
     # *.prv of certificates: what `waagent -deprovision` removes (azurelinuxagent/pa/deprovision/default.py)
     ("keys and record of Azure's agent", "/var/lib/waagent/*"),
     # registration and key of this instance; the agent registers anew (aws/amazon-ssm-agent, agent/managedInstances)

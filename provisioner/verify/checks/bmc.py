@@ -145,7 +145,7 @@ def test_events(node: Facts) -> None:
     says="A power supply is broken or has no feed: the next one that fails switches the machine off.",
 )
 def test_supplies(node: Facts) -> None:
-    _end(judging.supplies(_bmc(node)), "")
+    _end(judging.supplies(_bmc(node)), "its enclosure has them")
 
 
 @check(
@@ -156,7 +156,7 @@ def test_supplies(node: Facts) -> None:
     says="A fan is broken or slow.",
 )
 def test_fans(node: Facts) -> None:
-    _end(judging.fans(_bmc(node)), "")
+    _end(judging.fans(_bmc(node)), "its enclosure has them")
 
 
 @check(

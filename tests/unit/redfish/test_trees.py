@@ -231,3 +231,54 @@ def test_what_is_no_tree_is_said(tmp_path: Path) -> None:
     for path in (tmp_path / "x.redfish.json", tmp_path / "none.json", tmp_path):
         with pytest.raises(BmcError, match="Redfish"):
             tree.saved(path)
+
+
+GPU = "/redfish/v1/Systems/HGX_Baseboard_0/Processors/GPU_{}"
+
+
+@pytest.mark.parametrize("uuids", [True, False])
+def test_two_gpus_of_one_board_are_two(uuids: bool) -> None:
+    """Serial numbers of a GB300 tray as nvidia-smi prints them (capture gb300-4gpu-580): one for each board."""
+
+    def name(number: int) -> Callable[[dict[str, Any]], object]:
+        uuid = {"UUID": f"0000000{number}-0000-0000-0000-00000000000{number}"} if uuids else {}
+        return lambda gpu: gpu.update(SerialNumber=f"165000000000{1 + number // 2}", **uuid)
+
+    found = inventory.read(changed("nvidia-gb200-nvl", *((GPU.format(n), name(n)) for n in range(4)))).gpus
+    assert [(gpu.id, gpu.serial) for gpu in found.read] == [
+        ("GPU_0", "1650000000001"), ("GPU_1", "1650000000001"), ("GPU_2", "1650000000002"), ("GPU_3", "1650000000002"),
+    ]  # fmt: skip
+
+
+def test_gpus_that_two_systems_show_are_counted_once() -> None:
+    known = json.loads(gzip.decompress((HERE / "trees" / "nvidia-gb200-nvl.redfish.json.gz").read_bytes()))
+    listed = known["/redfish/v1/Systems/System_0/Processors"]["Members"]
+    for number in range(4):
+        gpu = known[GPU.format(number)]
+        gpu["SerialNumber"] = f"165000000000{1 + number // 2}"
+        again = GPU.format(number).replace("HGX_Baseboard_0", "System_0")
+        known[again] = {**gpu, "@odata.id": again}
+        listed.append({"@odata.id": again})
+    assert len(inventory.read(Tree(known.get)).gpus.read) == 4
+
+
+def test_a_bios_that_the_system_leaves_out_is_read_from_the_firmware() -> None:
+    system = "/redfish/v1/Systems/System.Embedded.1"
+    found = inventory.read(changed("dell-poweredge-r750-h100pcie", (system, lambda one: one.update(BiosVersion=""))))
+    assert found.bios == "1.8.2"
+
+
+@pytest.mark.parametrize(("kind", "known"), [("RackMount", False), ("Blade", True)])
+def test_a_server_that_lists_no_fan_and_no_supply_is_not_known_to_be_well(kind: str, known: bool) -> None:
+    raw = (HERE / "trees" / "dell-poweredge-r750-h100pcie.redfish.json.gz").read_bytes()
+    known_tree = json.loads(gzip.decompress(raw))
+    for uri, one in known_tree.items():
+        if one.get("ChassisType") == "RackMount":
+            one["ChassisType"] = kind
+        if uri.endswith(("/ThermalSubsystem/Fans", "/PowerSubsystem/PowerSupplies")):
+            one["Members"] = []
+        for name in ("Fans", "PowerSupplies"):
+            if uri.endswith(("/Thermal", "/Power")) and name in one:
+                one[name] = []
+    found = inventory.read(Tree(known_tree.get))
+    assert (found.fans.known, found.supplies.known) == (known, known)
