@@ -227,7 +227,7 @@ class Cluster:
     def forget(self, *, but: str = "") -> None:
         """Remove the run directory: to be called by the holder of the lock, when nothing is left of the cluster."""
         root = self.paths.root
-        for path in root.iterdir():
+        for path in root.iterdir() if root.is_dir() else ():  # somebody may have removed it meanwhile
             if path == self.paths.run_lock or path.name == but:
                 continue
             _remove(path)

@@ -129,6 +129,14 @@ def leave_the_quarantined(journal: Journal, actions: NodeActions, named: str | N
     journal.save(actions.cluster.paths)
 
 
+def end_without_machines(journal: Journal, actions: NodeActions) -> None:
+    """End an upgrade whose machines are gone, by a `down` that was cut short. What it had out of service is in
+    quarantine until the machine that has the name now is proven."""
+    for name in journal.out_of_service():
+        actions.keep_out(name, "the upgrade that had it out of service has ended with its machine")
+    journal.nodes, journal.phase = {}, "done"
+
+
 def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
     """A node that is not healthy before it is touched proves nothing about the release: it is named and left alone."""
     waiting = journal.at("waiting")

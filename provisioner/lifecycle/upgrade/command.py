@@ -18,7 +18,12 @@ from provisioner.lifecycle import diff, locking, machines
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
-from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_bad, leave_the_quarantined
+from provisioner.lifecycle.upgrade.actions import (
+    NodeActions,
+    end_without_machines,
+    leave_the_bad,
+    leave_the_quarantined,
+)
 from provisioner.lifecycle.upgrade.journal import Journal, Step
 from provisioner.plan import build_plan
 from provisioner.release import Ledger, changes, same
@@ -86,8 +91,14 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
         journal.forget(nodes)
         done = Upgrade(run_dir, journal)
         target = ledger.keep(lock)
-        _choose(cluster, journal, lock, target, nodes, options)
-        if journal.busy:
+        if journal.phase == "moving" and not any(ledger.of(node) for node in nodes):
+            end_without_machines(journal, NodeActions(cluster, nodes, run_dir))
+            done.stopped = f"the machines that it was to move are gone; `gpuprov up {cluster.file}` proves the new ones"
+        else:
+            _choose(cluster, journal, lock, target, nodes, options)
+        if done.stopped:
+            journal.save(cluster.paths)
+        elif journal.busy:
             moving = _moving(journal, ledger, nodes)
             first = journal.at("waiting")[: _canaries(cluster, options)]
             if not confirm(moving, journal.batch, first):
