@@ -46,6 +46,8 @@ _QUOTA = re.compile(
 _NOISE = re.compile(
     r"\s*(?:Correlation ID|Activity I[dD]|Trace ID|Timestamp|RequestID|Request ID)[:=]?\s*\"?[\w:. -]*\"?"
 )
+_COMPUTE = re.compile(r"\bCompute\.(?=[A-Z])")
+"""What classic deployments and their descendants put before a code."""
 _SECRET = re.compile(r"([?&](?:sig|se|sp|sv|sr|skoid|sktid)=)[^&\s\"']+")
 
 
@@ -53,8 +55,9 @@ def read(found: Diagnostic, site: AzureSite, group: PlannedGroup | None = None, 
     """A diagnostic as an error of Azure; of several in one, that which needs most: to stop, then another kind, then
     another zone; of equals the innermost that the table knows. `group`, `way`: whose
     machine was asked for, and how."""
-    whole = _SECRET.sub(
-        r"\1…", " ".join(found.text.replace('\\"', '"').replace("\\r", " ").replace("\\n", " ").split())
+    whole = _COMPUTE.sub(
+        "",
+        _SECRET.sub(r"\1…", " ".join(found.text.replace('\\"', '"').replace("\\r", " ").replace("\\n", " ").split())),
     )
     rows = table("azure")
     said = [(code, text, row_of(rows, [code], f"{found.address} {text}")) for code, text in parts(whole)]
