@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from provisioner import catalog
 from provisioner.gpu_drivers import OTHER_DRIVERS
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.roles import Role, Target
 
 
-def variables(group: PlannedGroup, _: Plan) -> dict[str, Any]:
+def variables(group: PlannedGroup, plan: Plan) -> dict[str, Any]:
+    cloud = catalog.load().provider(group.machine.provider).virtual
     return {
+        # at a machine of one's own somebody can enrol DKMS's key, once the role has had it made
+        "gpuprov_secure_boot_refused": cloud and not plan.simulated,
         "gpuprov_fabric_manager": group.machine.fabric_manager_required,
         "gpuprov_subnet_manager": group.machine.subnet_manager_required,
         "gpuprov_imex": group.machine.imex_required,

@@ -67,10 +67,11 @@ resource "alicloud_instance" "node" {
   private_pool_options_match_criteria = local.kind[each.value.group] == "reservation" ? "Target" : null
   private_pool_options_id             = local.kind[each.value.group] == "reservation" ? var.groups[each.value.group].capacity.id : null
 
-  # Metadata answers to tokens only, and one hop far: to the node, not to containers behind a bridge.
+  # Metadata answers to tokens only where the image's cloud-init asks with one, and one hop far: to the node, not to
+  # containers behind a bridge.
   # https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
   http_endpoint               = "enabled"
-  http_tokens                 = "required"
+  http_tokens                 = var.alicloud.groups[each.value.group].metadata_tokens
   http_put_response_hop_limit = 1
 
   tags = merge(local.tags, {

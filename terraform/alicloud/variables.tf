@@ -84,6 +84,8 @@ variable "alicloud" {
       without = optional(list(string), [])
       # whether the network interface carries RDMA (an elastic RDMA interface), for types that have one
       erdma = optional(bool, false)
+      # whether instance metadata answers to tokens only (`required`), or without one too (`optional`)
+      metadata_tokens = optional(string, "required")
     }))
     # a VPC that exists, with one of its vSwitches for each zone; without id one is made from cidr, /16
     vpc = optional(object({

@@ -75,7 +75,7 @@ class Api:
     permissions: list[dict[str, Any]] = field(default_factory=lambda: [{"actions": ["*"], "notActions": []}])
     registered: str = "Registered"
     state: str = "Enabled"
-    feature: str = "Registered"
+    features: dict[str, str] = field(default_factory=lambda: {"EncryptionAtHost": "Registered"})
     views: dict[str, list[str]] = field(default_factory=dict)
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
     rules: list[tuple[str, str, Answer]] = field(default_factory=list)
@@ -208,7 +208,9 @@ _VERSIONS = r"/locations/\w+/publishers/([^/]+)/artifacttypes/vmimage/offers/([^
 _ROUTES: dict[tuple[str, str], Any] = {
     ("GET", ""): lambda api, query: (200, {"displayName": "Fleet", "state": api.state, "subscriptionId": SUBSCRIPTION}),
     ("GET", r"/providers/(Microsoft\.\w+)"): lambda api, name, query: (200, {"registrationState": api.registered}),
-    ("GET", r"/providers/Microsoft\.Features/.*"): lambda api, query: (200, {"properties": {"state": api.feature}}),
+    ("GET", r"/providers/Microsoft\.Features/providers/Microsoft\.Compute/features/(\w+)"): lambda api, name, query: (
+        (200, {"properties": {"state": api.features.get(name, "NotRegistered")}})
+    ),
     ("GET", f"{_COMPUTE}/skus"): lambda api, query: (200, {"value": api.skus}),
     ("GET", rf"{_COMPUTE}/locations/\w+/usages"): lambda api, query: (200, {"value": api.compute}),
     ("GET", rf"{_NETWORK}/locations/\w+/usages"): lambda api, query: (200, {"value": api.network}),

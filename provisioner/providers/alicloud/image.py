@@ -18,6 +18,10 @@ IDS = {
 """Ids of system images, with their date: the same in every region. Seen in public Terraform files and scripts
 (ubuntu_24_04_x64_20G_alibase_20240812.vhd, debian_12_11_x64_20G_alibase_20241201.vhd); those with a GPU driver or UEFI
 in their name are others."""
+WITHOUT_TOKENS = frozenset({"debian-12"})
+"""Distributions whose cloud-init asks Alibaba Cloud's metadata service without a token, and gets neither user nor key
+where one is demanded: Debian 12's 22.4.2 knows AWS's header alone (its DataSourceEc2.py, DataSourceAliYun.py); Alibaba
+Cloud's came with canonical/cloud-init#1865 later. Whether Alibaba Cloud's own Debian image has a newer one: unverified."""
 
 
 def base_image(region: Region, system: str) -> BaseImage:

@@ -11,6 +11,7 @@ from provisioner.providers import first_boot
 from provisioner.providers.alicloud import client, tags
 from provisioner.providers.alicloud.capacity import EcsCapacity
 from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.image import WITHOUT_TOKENS
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.base import Module, Place, ProviderBlock, Standing
 from provisioner.providers.capacity import Choices
@@ -83,6 +84,7 @@ class EcsModule(Module):
         return {
             "image_id": base.id,
             **({"erdma": True} if erdma else {}),
+            **({"metadata_tokens": "optional"} if group.stack.os in WITHOUT_TOKENS else {}),
             **({"zone": way.zone, "kind": way.kind} if way else {}),
             **({"without": without} if without else {}),
         }

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.azure.client import Subscription, parts
 from provisioner.providers.azure.findings import unknown
+from provisioner.providers.azure.sold import Size
 from provisioner.providers.trouble import Trouble
 
 RESERVED = 5
 """Addresses of each subnet that are Azure's own.
 https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq"""
-FEATURE = "/providers/Microsoft.Features/providers/Microsoft.Compute/features/EncryptionAtHost"
+BY_DEFAULT = "TrustedLaunchByDefaultPreview"
+"""Feature with which every client's new machines of the second generation get Trusted Launch; the same name since it is
+generally available (learn.microsoft.com/azure/virtual-machines/trusted-launch, 2026-07)."""
+FEATURE = "/providers/Microsoft.Features/providers/Microsoft.Compute/features/{name}"
 
 
 def findings(subscription: Subscription, groups: Sequence[PlannedGroup], there: Collection[str]) -> Iterator[Finding]:
@@ -86,15 +90,48 @@ def _subnet(subscription: Subscription, number: str, wanted: int) -> Iterator[Fi
         yield Finding("ok", subject, f"{free} addresses are free, {wanted} are wanted")
 
 
+def feature(subscription: Subscription, name: str) -> str:
+    """The state of a feature of Microsoft.Compute: Registered, NotRegistered, Pending … Raises Trouble."""
+    row = subscription.get(f"{subscription.scope}{FEATURE.format(name=name)}", "2021-07-01")
+    return str(row.get("properties", {}).get("state"))
+
+
+def trusted_launch(
+    subscription: Subscription, groups: Sequence[PlannedGroup], there: Collection[str], found: Mapping[str, Size] | None
+) -> Iterator[Finding]:
+    """Whether machines that are to be made would get Secure Boot unasked: DKMS's modules do not load then. azurerm can't say that a machine is to have none (hashicorp/terraform-provider-azurerm#30782).
+    https://learn.microsoft.com/azure/virtual-machines/trusted-launch (Trusted Launch as default)"""
+    subject = "Trusted Launch"
+    known = {name.lower(): size for name, size in (found or {}).items()}
+    sizes = {group.machine.name for group in groups if any(name not in there for name in group.node_names())}
+    able = sorted(
+        name for name in sizes if not ((size := known.get(name.lower())) and size.can("TrustedLaunchDisabled"))
+    )
+    if not able:
+        return
+    try:
+        state = feature(subscription, BY_DEFAULT)
+    except Trouble as trouble:
+        if trouble.kind != "absent":
+            yield unknown(subject, trouble, "Microsoft.Features/providers/features/read")
+        return
+    if state != "Registered":
+        yield Finding("ok", subject, "machines get no Secure Boot that nobody asked for")
+        return
+    kept_out = f"the driver would not load on {', '.join(able)}"
+    said = f"this subscription's new machines get Secure Boot ({BY_DEFAULT}): {kept_out}"
+    hint = f"`az feature unregister --namespace Microsoft.Compute --name {BY_DEFAULT}`, or a subscription without it"
+    yield Finding("blocks", subject, said, hint)
+
+
 def _encryption(subscription: Subscription) -> Iterator[Finding]:
     """https://learn.microsoft.com/azure/virtual-machines/linux/disks-enable-host-based-encryption-cli"""
     subject = "encryption at host"
     try:
-        row = subscription.get(f"{subscription.scope}{FEATURE}", "2021-07-01")
+        state = feature(subscription, "EncryptionAtHost")
     except Trouble as trouble:
         yield unknown(subject, trouble, "Microsoft.Features/providers/features/read")
         return
-    state = str(row.get("properties", {}).get("state"))
     if state != "Registered":
         said = f"the subscription's feature EncryptionAtHost is {state}"
         hint = "`az feature register --namespace Microsoft.Compute --name EncryptionAtHost`, then wait some minutes"

@@ -42,6 +42,7 @@ def preflight(
     found += quotas.room(subscription, groups, sizes, there)
     found += quotas.network(subscription, groups, there)
     found += named.findings(subscription, groups, there)
+    found += named.trusted_launch(subscription, groups, there, sizes)
     found += permissions.findings(subscription)
     if files := subscription.site.storage.files:
         said = (

@@ -31,10 +31,13 @@ SITE = {"provider": "alicloud", "region": "cn-shanghai", "zones": ("cn-shanghai-
 ACTIONS = yaml.safe_load((FOLDER / "actions.yaml").read_text(encoding="utf-8"))
 
 
-def told(folder: Path, site: dict[str, Any], machine: str = MACHINE, **group: Any) -> dict[str, Any]:
+def told(
+    folder: Path, site: dict[str, Any], machine: str = MACHINE, os: str | None = None, **group: Any
+) -> dict[str, Any]:
     allow = (ip_network("203.0.113.0/24"),)
     document = {"name": "speech", "sites": {"here": {**SITE, **site}}, "access": {"allow": allow},
                 "groups": {"train": {"machine": machine, **group}}}  # fmt: skip
+    document |= {"stack": {"os": os}} if os else {}
     found = plans.plan(ClusterSpec.model_validate(document))
     bases = {"here": {found.groups[0].stack.os: BaseImage(id=IMAGE, why="test")}}
     plan = Plan(spec=found.spec, groups=found.groups, simulated=False, bases=bases)
@@ -70,6 +73,10 @@ def test_what_it_says_the_module_is_told(tmp_path: Path) -> None:
         {"bucket": "data-sets", "prefix": "a/", "write": False}
     ]
     assert "erdma" not in told(tmp_path, {}, "ecs.gn8is.2xlarge", network={"rdma": False})["groups"]["train"]
+
+
+def test_debian_12_is_not_asked_for_a_token_that_its_cloud_init_does_not_have(tmp_path: Path) -> None:
+    assert told(tmp_path, {}, os="debian-12")["groups"] == {"train": {"image_id": IMAGE, "metadata_tokens": "optional"}}
 
 
 def test_the_module_takes_the_file_system_as_it_is() -> None:

@@ -83,6 +83,22 @@ def test_all_is_well(api: Api) -> None:
     assert not [call for call in api.calls if call[0] != "GET"], "nothing is changed, nothing is registered"
 
 
+def test_machines_that_would_get_secure_boot_unasked_are_not_made(api: Api) -> None:
+    api.features["TrustedLaunchByDefaultPreview"] = "Registered"
+    (found,) = [one for one in asked(api) if one.status == "blocks"]
+    assert found.subject == "Trusted Launch"
+    assert found.message.endswith(f"the driver would not load on {ND}")
+    assert "az feature unregister --namespace Microsoft.Compute --name TrustedLaunchByDefaultPreview" in found.action
+    assert of(asked(api, there=("train-0", "train-1")), "blocks") == {}, "machines that stand are not changed by it"
+    api.skus[0]["capabilities"] += [{"name": "TrustedLaunchDisabled", "value": "True"}]
+    assert of(asked(api), "blocks") == {}, "the size takes no Trusted Launch"
+
+
+def test_whether_machines_get_secure_boot_is_unknown_where_it_may_not_be_asked(api: Api) -> None:
+    api.rules = [("GET", "Microsoft.Features", error("AuthorizationFailed", "no", 403))]
+    assert "Trusted Launch" in of(asked(api), "unknown")
+
+
 def test_a_family_without_room_blocks_with_what_to_ask_for(api: Api) -> None:
     (found,) = [one for one in asked(api, {"train": {"machine": ND, "count": 4}}) if one.status == "blocks"]
     assert found.subject == "quota ND A100 v4"
@@ -200,7 +216,7 @@ def test_what_cluster_yaml_names_is_looked_at(api: Api) -> None:
     api.groups = [{"name": "mine", "location": "eastus", "id": "x"}]
     api.resources = [network]
     api.others[SUBNET] = subnet
-    api.feature = "NotRegistered"
+    api.features = {}
     found = of(asked(api, **site), "blocks")
     assert found["subnet gpu"] == "1 addresses are free, 2 are wanted"
     assert found["encryption at host"] == "the subscription's feature EncryptionAtHost is NotRegistered"
