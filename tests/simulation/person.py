@@ -88,6 +88,26 @@ class Person:
 
         self.history.edit(f"site {site} and its groups are put back", restore)
 
+    def _nodes_back(self) -> bool:
+        """Sites and groups as cluster.yaml last had them when it wanted the nodes that exist; whether it ever did, and
+        does not now."""
+        run = self.history.world.folders[0] / ".gpuprov" / self.history.file.name
+        there = {node["name"]: node["site"] for node in load(run / "nodes.json") or ()}
+
+        def wants(file: ClusterFile) -> bool:
+            return {f"{n}-{i}": g["site"] for n, g in file.groups.items() for i in range(g["count"])} == there
+
+        before = next((file for file in reversed(self.history.versions) if wants(file)), None)
+        if before is None or wants(self.history.file):
+            return False
+
+        def restore(file: ClusterFile) -> None:
+            file.sites = {name: dict(site) for name, site in before.sites.items()}
+            file.groups = {name: dict(group) for name, group in before.groups.items()}
+
+        self.history.edit("sites and groups are put back as machines were made by them", restore)
+        return True
+
     @staticmethod
     def _groups_at(site: str, file: ClusterFile) -> dict[str, dict[str, Any]]:
         return {name: dict(group) for name, group in file.groups.items() if group["site"] == site}
@@ -113,6 +133,8 @@ class Person:
             return words
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
             self._site_back(abandoned[1])
+            return words
+        if re.search(r"take the change of .* back", text) and self._nodes_back():
             return words
         if re.search(r"\b(put|take) .*\bback\b", text) and self.history.put_back():
             return words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +37,13 @@ class NodeActions:
             self._known[release] = release_of(self.cluster.spec, self._ledger.lock(release))
         return self._known[release]
 
-    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+    def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
         """A node whose drain command failed may be drained all the same: it is put back at once. Where that fails, too,
-        it is in quarantine, and the next verdict tries again."""
+        or where the node may be half moved, it is in quarantine, and the next verdict tries again."""
         failed = self._hook("drain", nodes)
+        for name in begun:
+            if name in failed:
+                self.keep_out(name, f"an upgrade had begun to move it; {failed[name]}")
         held = self.quarantined()
         kept = self._hook("resume", [name for name in failed if name not in held])
         if kept:

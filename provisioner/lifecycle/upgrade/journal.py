@@ -39,11 +39,13 @@ BUSY = ("moving", "rolling-back")
 
 @dataclass(slots=True)
 class Place:
-    """Where one node is. `source` is the release that it came from; `reason` says why where something went wrong."""
+    """Where one node is. `source` is the release that it came from; `reason` says why where something went wrong.
+    `begun`: an upgrade before had begun to move it, so that what it runs may not be what the ledger says."""
 
     source: str
     step: Step = "waiting"
     reason: str = ""
+    begun: bool = False
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ step is in the journal before it begins and after it has ended; whatever is kill
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from provisioner.events import Kind
@@ -20,8 +20,9 @@ NOT_RESUMED = "proven, but not put back into service: "
 class Actions(Protocol):
     """What is done to nodes. What comes back is why it did not work, by node; a node that it worked on is not in it."""
 
-    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
-        """Take nodes out of service, all at once. Called again for a node whose draining was cut off."""
+    def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
+        """Take nodes out of service, all at once. Called again for a node whose draining was cut off. `begun`: those
+        that may be half moved; they are not put back where it does not work."""
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         """Put nodes back into service. Called again where that was cut off."""
@@ -49,7 +50,10 @@ def begin(journal: Journal, to: str, runs: Mapping[str, str], *, first: Sequence
     person may have put them back."""
     out = [name for name in journal.out_of_service() if name in runs]
     turn = dict.fromkeys([*out, *first, *runs])
-    journal.nodes = {name: Place(runs[name], "draining" if name in out else "waiting") for name in turn}
+    begun = {name for name in out if journal.nodes[name].step != "draining" or journal.nodes[name].begun}
+    journal.nodes = {
+        name: Place(runs[name], "draining" if name in out else "waiting", begun=name in begun) for name in turn
+    }
     journal.to, journal.phase, journal.reason = to, "moving", ""
     journal.batch, journal.rollback_all = max(1, batch), False
 
@@ -122,7 +126,7 @@ def _out_of_service(
     if not batch:
         return
     _set(journal, save, batch, during)
-    bad = actions.drain(batch)
+    bad = actions.drain(batch, [name for name in batch if journal.nodes[name].begun])
     for name in batch:
         place = journal.nodes[name]
         place.step = refused if name in bad else done

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
+from provisioner import extras
 from provisioner.errors import GpuprovError
 from provisioner.providers.cloud_errors import row_of, table
 from provisioner.providers.trouble import Kind, Trouble
@@ -38,7 +39,7 @@ SIGN_IN = (
     "set ALIBABA_CLOUD_ACCESS_KEY_ID and ALIBABA_CLOUD_ACCESS_KEY_SECRET, or run `aliyun configure`; "
     "ALIBABA_CLOUD_PROFILE names another profile"
 )
-INSTALL = "pip install 'gpuprov[alicloud]'"
+INSTALL = extras.install("alicloud")
 
 
 def installed() -> None:

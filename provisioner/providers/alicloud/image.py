@@ -21,7 +21,7 @@ in their name are others."""
 WITHOUT_TOKENS = frozenset({"debian-12"})
 """Distributions whose cloud-init asks Alibaba Cloud's metadata service without a token, and gets neither user nor key
 where one is demanded: Debian 12's 22.4.2 knows AWS's header alone (its DataSourceEc2.py, DataSourceAliYun.py); Alibaba
-Cloud's came with canonical/cloud-init#1865 later. Whether Alibaba Cloud's own Debian image has a newer one: unverified."""
+Cloud's came with canonical/cloud-init#1865 later. Whether Alibaba Cloud's Debian image has a newer one: unverified."""
 
 
 def base_image(region: Region, system: str) -> BaseImage:

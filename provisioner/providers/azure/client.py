@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from provisioner import extras
 from provisioner.errors import GpuprovError
 from provisioner.providers.azure.site import GUID, AzureSite, Environment
 from provisioner.providers.trouble import Kind, Trouble
@@ -31,7 +32,7 @@ CONNECT_S, READ_S, RETRIES, MOST_WAIT_S = 5, 20, 3, 10
 MOST_PAGES = 500
 """Of one list: far beyond what a subscription has."""
 CLI_S = 20
-INSTALL = "pip install 'gpuprov[azure]'"
+INSTALL = extras.install("azure")
 NAME = "gpuprov"
 
 

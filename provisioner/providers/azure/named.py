@@ -99,7 +99,8 @@ def feature(subscription: Subscription, name: str) -> str:
 def trusted_launch(
     subscription: Subscription, groups: Sequence[PlannedGroup], there: Collection[str], found: Mapping[str, Size] | None
 ) -> Iterator[Finding]:
-    """Whether machines that are to be made would get Secure Boot unasked: DKMS's modules do not load then. azurerm can't say that a machine is to have none (hashicorp/terraform-provider-azurerm#30782).
+    """Whether machines that are to be made would get Secure Boot unasked: DKMS's modules do not load then. azurerm
+    can't say that a machine is to have none (hashicorp/terraform-provider-azurerm#30782).
     https://learn.microsoft.com/azure/virtual-machines/trusted-launch (Trusted Launch as default)"""
     subject = "Trusted Launch"
     known = {name.lower(): size for name, size in (found or {}).items()}

@@ -252,9 +252,12 @@ def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
             )
     if site.port != 22:
         yield Finding((*at, "port"), "port is not for method: maas", "leave it out", at_key=True)
-    if not site.maas.url.startswith("https://"):
+    if not site.maas.url.startswith("https://") and not site.maas.insecure:
         said = "the API key would cross the network unencrypted"
-        yield Finding((*at, "maas", "url"), said, "https://…; MAAS serves it with its own TLS, or behind a proxy")
+        hint = "https://… (docs/metal.md has how MAAS serves it), or `insecure: true` where that network is yours alone"
+        yield Finding((*at, "maas", "url"), said, hint)
+    if site.maas.url.startswith("https://") and site.maas.insecure:
+        yield Finding((*at, "maas", "insecure"), "insecure is for http://", "leave it out", at_key=True)
     for name in site.maas.tags:
         if name not in groups:
             yield Finding((*at, "maas", "tags", name), f"there is no group {name} at this site", at_key=True)

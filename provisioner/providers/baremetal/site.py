@@ -154,6 +154,11 @@ class Maas(Model):
         description="Address of the MAAS; the API key comes from MAAS_API_KEY",
         examples=["https://maas.lab/MAAS"],
     )
+    insecure: bool = Field(
+        default=False,
+        description="Whether http is taken: the API key, user data and what MAAS answers then cross the network "
+        "readable and changeable",
+    )
     pool: Text | None = Field(default=None, title="a resource pool", description="Resource pool; null: any")
     zone: Text | None = Field(default=None, title="a zone of MAAS", description="Zone of MAAS; null: any")
     tags: dict[Text, tuple[Text, ...]] = Field(

@@ -12,6 +12,7 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
+from provisioner import extras
 from provisioner.errors import GpuprovError
 from provisioner.providers.tencent import credentials
 from provisioner.providers.tencent.credentials import Keys
@@ -27,7 +28,7 @@ CHINA, INTERNATIONAL = "tencentcloudapi.com", "intl.tencentcloudapi.com"
 ANSWER_S, ATTEMPTS, PAUSE_S = 15, 4, 1.0
 """One call: seconds until it has to be answered, how often it is tried, and the first pause, doubled each time."""
 PAGE, MOST_PAGES = 100, 100
-INSTALL = "pip install 'gpuprov[tencent]'"
+INSTALL = extras.install("tencent")
 
 CREDENTIALS = ("AuthFailure", "UnauthorizedOperation.InvalidToken", "UnauthorizedOperation.MFA", "InvalidCredential")
 DENIED = (

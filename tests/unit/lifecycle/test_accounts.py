@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner import extras
 from provisioner.cli.main import run
 from provisioner.events import Events
 from provisioner.providers.azure import provider as azure
@@ -69,10 +70,8 @@ def test_doctor_names_the_sites_account_and_a_missing_sdk(
     def missing(*_: object) -> None:
         from provisioner.errors import GpuprovError
 
-        raise GpuprovError(
-            "provider azure needs Azure's SDK, which is not installed", hint="pip install 'gpuprov[azure]'"
-        )
+        raise GpuprovError("provider azure needs Azure's SDK, which is not installed", hint=extras.install("azure"))
 
     monkeypatch.setattr(azure, "who", missing)
     run(["doctor", str(file)])
-    assert "pip install 'gpuprov[azure]'" in capsys.readouterr().out
+    assert "in gpuprov's checkout: pip install '.[azure]'" in capsys.readouterr().out

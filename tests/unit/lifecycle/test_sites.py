@@ -171,12 +171,12 @@ def test_a_provider_that_can_not_be_asked_blocks_its_own_site_alone(
     lock = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK})
 
     def asked(*_: Any) -> Any:
-        raise GpuprovError("the SDK is missing", hint="pip install 'gpuprov[alicloud]'")
+        raise GpuprovError("the SDK is missing", hint="in gpuprov's checkout: pip install '.[alicloud]'")
 
     cluster.providers.at("shanghai").preflight = asked  # type: ignore[method-assign]
     cluster.providers.at("virginia").preflight = lambda *_: []  # type: ignore[method-assign]
     found = preflight.blocked(preflight.look(cluster, build_plan(cluster.spec, lock, catalog.load()), Events()))
-    assert list(found) == ["shanghai"] and found["shanghai"].hint == "pip install 'gpuprov[alicloud]'"
+    assert list(found) == ["shanghai"] and found["shanghai"].hint == "in gpuprov's checkout: pip install '.[alicloud]'"
 
 
 def test_a_defect_in_a_thread_is_not_an_error_of_a_site() -> None:

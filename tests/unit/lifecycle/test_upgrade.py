@@ -4,7 +4,7 @@ single step."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Fleet:
                 raise Killed
             self.left -= 1
 
-    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+    def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
         self.step()
         self.log.append(f"drain {' '.join(nodes)}")
         bad = {name: "jobs run on it" for name in nodes if f"drain {name}" in self.refuses}

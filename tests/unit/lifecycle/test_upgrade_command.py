@@ -3,7 +3,7 @@ goes on where a call before was stopped, and what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
 
     class Hands(NodeActions):
-        def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+        def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
             made.calls.append(f"drain {' '.join(nodes)}")
             return {}
 
@@ -476,6 +476,16 @@ def test_a_node_that_cannot_be_put_back_either_is_in_quarantine(
     entry = hands.quarantined()["train-1"]
     assert (entry.id, entry.owner, entry.reason) == ("i-train-1", OURS, "drain failed; resume failed")
     assert entry.level == hands.cluster.spec.verify.level
+
+
+def test_a_node_that_may_be_half_moved_is_not_put_back_where_it_could_not_be_drained(
+    hands: NodeActions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = hooks(monkeypatch, "drain train-1")
+    hands.drain(["train-1"], ["train-1"])
+    assert called == ["drain train-1 for upgrade"]
+    entry = hands.quarantined()["train-1"]
+    assert (entry.owner, entry.reason) == (OURS, "an upgrade had begun to move it; drain failed")
 
 
 def test_a_node_in_quarantine_that_could_not_be_drained_stays_out_of_service(

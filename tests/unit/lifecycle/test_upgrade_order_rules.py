@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -117,9 +117,9 @@ class Written(Fleet):
     def look(self, action: str) -> None:
         self.seen.append((action, {name: place.step for name, place in self.written.nodes.items()}))
 
-    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+    def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
         self.look("drain")
-        return super().drain(nodes)
+        return super().drain(nodes, begun)
 
     def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
         self.look("move")

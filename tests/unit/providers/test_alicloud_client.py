@@ -162,4 +162,4 @@ def test_without_the_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(__import__("sys").modules, "alibabacloud_tea_openapi.client", None)
     with pytest.raises(GpuprovError) as caught:
         Region("cn-shanghai").ask("sts", "GetCallerIdentity")
-    assert caught.value.hint == "pip install 'gpuprov[alicloud]'"
+    assert caught.value.hint == "in gpuprov's checkout: pip install '.[alicloud]'"

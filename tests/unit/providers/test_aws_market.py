@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from moto import mock_aws
 
+from provisioner import extras
 from provisioner.cli.main import run
 from provisioner.cost import Wanted, parallel_queries, regions
 from provisioner.cost.document import document
@@ -170,12 +171,12 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_sdk_is_no_answer_and_says_how_to_go_on() -> None:
     def asked() -> bool:
-        raise GpuprovError("Tencent Cloud's SDK is not installed", hint="pip install 'gpuprov[tencent]'")
+        raise GpuprovError("Tencent Cloud's SDK is not installed", hint=extras.install("tencent"))
 
     found = parallel_queries.answers({"spot": asked})["spot"]
     assert isinstance(found, Unanswered)
     assert (found.message, found.action) == (
-        "Tencent Cloud's SDK is not installed", "pip install 'gpuprov[tencent]', or give --offline",
+        "Tencent Cloud's SDK is not installed", "in gpuprov's checkout: pip install '.[tencent]', or give --offline",
     )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_without_the_sdk_the_error_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TENCENTCLOUD_SECRET_KEY", "y")
     with pytest.raises(GpuprovError) as error:
         Region("ap-guangzhou").ask("cvm", "DescribeZones")
-    assert "pip install 'gpuprov[tencent]'" in str(error.value.hint)
+    assert "in gpuprov's checkout: pip install '.[tencent]'" in str(error.value.hint)
 
 
 def test_the_module_is_told_what_the_file_says(api: TencentApi, tmp_path: Path) -> None:

