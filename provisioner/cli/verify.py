@@ -207,6 +207,9 @@ def collect(
     file: Annotated[Path, typer.Argument(help="cluster.yaml")],
     node: Annotated[str, typer.Argument(help="a node of it")],
     output: Annotated[Path, typer.Option("--output", "-o", help="the directory to write")],
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Stand-ins for names, addresses, serial numbers and UUIDs.")
+    ] = False,
     sandbox: Sandbox = None,
 ) -> None:
     """Fetch a node's raw outputs as a support bundle."""
@@ -216,6 +219,12 @@ def collect(
     raw = _fetch(file, node, None, None, sandbox)
     if raw.error:
         raise GpuprovError(raw.error, where=node, hint="`gpuprov status` says where the node should be")
+    if redact:
+        from provisioner.verify.redact import redact as redacted
+
+        raw, counted = redacted(raw)
+        print("replaced: " + ", ".join(f"{kind} {count}" for kind, count in counted.items()), file=sys.stderr)
+        print("kernel logs are free text: read them before you publish this", file=sys.stderr)
     raw.write(output)
     print(f"{len(raw.files)} files in {output}", file=sys.stderr)
 
