@@ -1,0 +1,179 @@
+"""The hour on a real machine: what it refuses, and that the fleet is removed whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.rehearsal import ROOT
+
+SCRIPT = ROOT / "scripts" / "first_run.py"
+FAKE = """\
+#!/usr/bin/env python3
+import json, os, pathlib, sys, time
+here = pathlib.Path(os.environ["FAKE"])
+words = sys.argv[1:]
+with (here / "calls").open("a") as log:
+    log.write(" ".join(words) + "\\n")
+if words[0] == "cost":
+    sums = [{"hour": 1.2}] if not (here / "no-price").exists() else []
+    group = {"machine": "g6.xlarge", "provider": (here / "provider").read_text()}
+    print(json.dumps({"groups": [group], "totals": {"on_demand": {"sums": sums}}}))
+elif words[0] == "up":
+    (here / "fleet").touch()
+    if (here / "hangs").exists():
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            (here / "interrupted").touch()
+            sys.exit(130)
+elif words[0] == "verify":
+    node = {"name": "one-0", "machine": "g6.xlarge", "ok": True, "checks": [{"id": "gpu.count", "status": "pass"}]}
+    print(json.dumps({"nodes": [node]}))
+elif words[0] == "collect":
+    folder = pathlib.Path(words[words.index("--output") + 1])
+    folder.mkdir()
+    (folder / "nvidia-smi.xml").write_text("<x/>")
+elif words[0] == "down":
+    if (here / "stuck").exists():
+        (here / "stuck").unlink()
+        sys.exit(3)
+    (here / "fleet").unlink(missing_ok=True)
+"""
+
+
+class Hour:
+    """A folder with a cluster.yaml, and a gpuprov that keeps what it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir()
+        (folder / "bin" / "gpuprov").write_text(FAKE)
+        (folder / "bin" / "gpuprov").chmod(0o755)
+        (folder / "provider").write_text("aws")
+        (folder / "cluster.yaml").write_text("name: first-run\n")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "FAKE": str(self.folder), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        return subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(self.folder / "cluster.yaml"), *words], env=environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, *words: str) -> tuple[int, str]:
+        process = self.start(*words)
+        said, _ = process.communicate(timeout=120)
+        return process.returncode, said
+
+    @property
+    def calls(self) -> list[str]:
+        log = self.folder / "calls"
+        return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+    def gone(self) -> None:
+        """Wait until the switch has removed the fleet."""
+        end = time.monotonic() + 120
+        while (self.folder / "cluster.first-run" / "switch.json").exists():
+            assert time.monotonic() < end, (self.folder / "cluster.first-run" / "first-run.log").read_text()
+            time.sleep(0.05)
+        assert not (self.folder / "fleet").exists()
+
+
+@pytest.fixture
+def hour(tmp_path: Path) -> Hour:
+    return Hour(tmp_path)
+
+
+def test_it_is_made_proven_kept_and_removed(hour: Hour) -> None:
+    code, said = hour.run("--budget", "1", "--yes")
+    assert code == 0, said
+    assert hour.calls == ["validate", "cost", "lock", "plan", "up", "verify", "collect", "down", "gc"]
+    assert "at most 50 minutes, at most 1.00" in said
+    with tarfile.open(hour.folder / "cluster.first-run" / "evidence-g6.xlarge.tar.gz") as packed:
+        assert sorted(packed.getnames()) == ["evidence.json", "node-0/nvidia-smi.xml"]
+        stream = packed.extractfile("evidence.json")
+        assert stream is not None
+        told: dict[str, Any] = json.load(stream)
+        assert {info.uid for info in packed.getmembers()} == {0}
+    assert (told["machine"], told["simulated"], told["nodes"][0]["checks"]) == (
+        "g6.xlarge",
+        False,
+        {"gpu.count": "pass"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--budget AMOUNT says what it may cost; an hour costs 1.20 at most"),
+        (("--budget", "0.2"), "0.20 buys 10 minutes of 1.20 an hour"),
+    ],
+)
+def test_without_a_budget_that_is_enough_nothing_is_asked_of_a_cloud(
+    hour: Hour, words: tuple[str, ...], said: str
+) -> None:
+    code, told = hour.run(*words, "--yes")
+    assert (code, said in told) == (2, True), told
+    assert "lock" not in hour.calls
+
+
+def test_a_price_that_nobody_knows_has_to_be_given(hour: Hour) -> None:
+    (hour.folder / "no-price").touch()
+    code, told = hour.run("--budget", "1", "--yes")
+    assert (code, "--price AMOUNT" in told) == (2, True)
+
+
+def test_a_machine_of_ones_own_costs_nothing_and_is_not_looked_for_in_a_cloud(hour: Hour) -> None:
+    (hour.folder / "provider").write_text("baremetal")
+    assert hour.run("--yes")[0] == 0
+    assert hour.calls[-1] == "down"
+
+
+def test_who_does_not_say_yes_gets_nothing(hour: Hour) -> None:
+    hour.run("--budget", "1")
+    assert "up" not in hour.calls
+
+
+def test_the_fleet_is_removed_where_the_run_was_killed(hour: Hour) -> None:
+    (hour.folder / "hangs").touch()
+    process = hour.start("--sandbox", "--yes", "--hours", "0.001")
+    while not (hour.folder / "fleet").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    hour.gone()
+    assert (hour.folder / "interrupted").exists(), "what ran was asked to end first"
+
+
+def test_the_run_ends_at_its_deadline(hour: Hour) -> None:
+    (hour.folder / "hangs").touch()
+    code, told = hour.run("--sandbox", "--yes", "--hours", "0.001")
+    assert code == 1, told
+    hour.gone()
+
+
+def test_a_fleet_that_could_not_be_removed_is_the_switchs(hour: Hour) -> None:
+    (hour.folder / "stuck").touch()
+    process = hour.start("--sandbox", "--yes", "--hours", "0.002")
+    said, _ = process.communicate(timeout=120)
+    assert (process.returncode, "tries again at its deadline" in said) == (1, True)
+    hour.gone()
+
+
+def test_a_run_that_has_not_ended_is_not_begun_again(hour: Hour) -> None:
+    folder = hour.folder / "cluster.first-run"
+    folder.mkdir()
+    (folder / "switch.json").write_text("{}")
+    code, told = hour.run("--budget", "1", "--yes")
+    assert (code, "a run before has not ended" in told) == (2, True)
+    assert hour.calls == []
