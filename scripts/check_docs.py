@@ -1,7 +1,7 @@
 """The generated parts of docs/checks.md and docs/runbook.md, made of what the checks declare.
 
-python scripts/check_docs.py writes both, docs/evidence.md and the policies of the clouds' pages; what stands around their
-generated parts stays.
+python scripts/check_docs.py writes both, docs/evidence.md and the policies of the clouds' pages; what stands around
+their generated parts stays.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from provisioner.providers import actions
 from provisioner.providers.actions import ActionTable, Statement
 
 DOCS = Path(__file__).parent.parent / "docs"
-PROVIDERS = ("azure", "alicloud", "tencent")
+PROVIDERS = ("aws", "azure", "alicloud", "tencent")
 WIDTH = 118
 LOOK = re.compile(r"Describe|Get|List|Head|Simulate|Decode")
 REMOVE = re.compile(r"Cancel|Delete|Deregister|Detach|Disassociate|Leave|Release|Revoke|Terminate|Un(assoc|[tT]ag)")

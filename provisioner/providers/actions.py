@@ -1,10 +1,11 @@
 """What gpuprov and Terraform's providers call, as a cloud's permissions name it: `actions.yaml` of a provider's folder.
 
 `resources` has the actions of each resource and data source (`data.TYPE`) of the Terraform module by operation, as the
-provider's source has them: `ACTION: SOURCE[, CONDITION]`. SOURCE is FILE:LINE below `terraform.source`, an address, or
-`unverified`; CONDITION is when the call happens (none: always). What only an argument of a resource takes stands under
-TYPE.ARGUMENT. `calls` has gpuprov's own, by what asks for them. `policies` says which operations and calls a policy has
-to allow, `statements` what it narrows by resource or tag, and `features` which resources only some sites have.
+provider's source has them: `ACTION: SOURCE[, CONDITION]`. SOURCE is FILE:LINE below `terraform.source`, an address,
+`recorded` (tests see the real provider make the call) or `unverified`. CONDITION says when the call happens; without
+one it always does. What only an argument of a resource takes stands under TYPE.ARGUMENT. `calls` has gpuprov's own
+calls, by their purpose. `policies` says which operations and calls a policy has to allow, `statements` what it narrows
+by resource or tag, and `features` which resources only some sites have.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class ActionTable:
         """Every action that the commands of a policy take."""
         parts = self.policies[name]
         operations = [part for part in parts if part in OPERATIONS]
-        own = {action for part in parts if part not in OPERATIONS for action in self.calls[part]}
-        return (self.of_resources(self.resources, *operations) if operations else frozenset()) | own
+        own_calls = {action for part in parts if part not in OPERATIONS for action in self.calls[part]}
+        return (self.of_resources(self.resources, *operations) if operations else frozenset()) | own_calls
 
 
 @cache

@@ -21,9 +21,9 @@ from tests.support.rehearsal import ROOT
 
 Policy = Mapping[str, Any]
 OPERATORS = {
-    "StringEquals": lambda value, wanted: value in wanted,
-    "StringLike": lambda value, wanted: value is not None and any(fnmatchcase(value, one) for one in wanted),
-    "Null": lambda value, wanted: (value is None) == (wanted == ["true"]),
+    "StringEquals": lambda value, expected: value in expected,
+    "StringLike": lambda value, expected: value is not None and any(fnmatchcase(value, one) for one in expected),
+    "Null": lambda value, expected: (value is None) == (expected == ["true"]),
 }
 """Condition operator → whether a key's value (None: the request has none) meets it."""
 
@@ -85,20 +85,22 @@ def _among(patterns: Sequence[str], value: str) -> bool:
 
 
 def _matches(row: Mapping[str, Any], request: Request) -> bool:
-    if not _among(row["action"], request.action) or not any(fnmatchcase(request.resource, one) for one in row["resource"]):
+    if not _among(row["action"], request.action) or not any(
+        fnmatchcase(request.resource, one) for one in row["resource"]
+    ):
         return False
     values = {**request.context, **{f"ResourceTag/{key}": value for key, value in request.tags.items()}}
     for operator, keys in row.get("condition", {}).items():
-        for key, wanted in keys.items():
+        for key, expected in keys.items():
             value = values.get(key, values.get(key.partition(":")[2]))
-            if not OPERATORS[operator](value, [wanted] if isinstance(wanted, str) else wanted):
+            if not OPERATORS[operator](value, [expected] if isinstance(expected, str) else expected):
                 return False
     return True
 
 
 @dataclass
 class Guard:
-    """Denies the calls of Terraform's provider that a policy does not allow. `denied`: the actions that it has denied."""
+    """Denies the calls of Terraform's provider that a policy does not allow. `denied`: the actions that it denied."""
 
     provider: str
     policy: Policy
@@ -119,12 +121,19 @@ def requests(provider: str, operation: str, kind: str, attributes: Mapping[str, 
     tags = {key: value for key, value in (attributes.get("tags") or {}).items() if isinstance(value, str)}
     for name in (kind, *(one for one in table.resources if one.startswith(f"{kind}.") and _has(attributes, one))):
         for action in table.resources[name].get(operation, ()):
+            context = {"iam:PassedToService": "ec2.amazonaws.com"} if action.name == "iam:PassRole" else {}
+            if action.name == "iam:CreateServiceLinkedRole":
+                context = {"iam:AWSServiceName": SERVICES[kind]}
             for resource in _resources(action.name, attributes):
-                yield Request(action.name, resource, tags if operation != "create" else {}, CONTEXT.get(action.name, {}))
+                yield Request(action.name, resource, tags if operation != "create" else {}, context)
 
 
-CONTEXT = {"iam:PassRole": {"iam:PassedToService": "ec2.amazonaws.com"}}
-"""Condition keys that a call has besides its resource's tags."""
+SERVICES = {
+    "aws_instance": "spot.amazonaws.com", "aws_efs_file_system": "elasticfilesystem.amazonaws.com",
+    "aws_ec2_instance_connect_endpoint": "ec2-instance-connect.amazonaws.com",
+    "aws_fsx_lustre_file_system": "fsx.amazonaws.com",
+}  # fmt: skip
+"""Resource → the service whose linked role its creation makes."""
 
 
 def _has(attributes: Mapping[str, Any], kind: str) -> bool:
@@ -143,4 +152,9 @@ def _resources(action: str, attributes: Mapping[str, Any]) -> list[str]:
         names = {"role": role or attributes.get("ram_role_name"), "policy": policy}
         kinds = [kind for kind in names if kind in action.lower()] or list(names)
         return [f"acs:ram::100:{kind}/{names[kind]}" for kind in kinds if names[kind]]
+    if action == "iam:CreateServiceLinkedRole":
+        return ["arn:aws:iam::100:role/aws-service-role/AWSServiceRole"]
+    if action.startswith("iam:"):
+        profile = "InstanceProfile" in action and action != "iam:ListInstanceProfilesForRole"
+        return [f"arn:aws:iam::100:{'instance-profile' if profile else 'role'}/{attributes.get('name', role)}"]
     return ["*"]

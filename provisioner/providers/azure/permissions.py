@@ -39,7 +39,8 @@ def required(site: AzureSite) -> frozenset[str]:
 
 
 def by_scope(subscription: Subscription) -> dict[str, set[str]]:
-    """Scope → the actions that are called there. A subnet and identities that exist have a resource group of their own."""
+    """Scope → the actions that are called there. A subnet and identities that cluster.yaml names are in resource groups
+    of their own."""
     site = subscription.site
     main = subscription.scope + (f"/resourceGroups/{site.resource_group}" if site.resource_group else "")
     existing = [(SUBNETS, site.subnet)] if site.subnet else []

@@ -34,13 +34,16 @@ def test_the_preflight_asks_for_what_a_site_makes_and_removes() -> None:
 
 def test_a_subnet_and_an_identity_of_yours_are_asked_for_where_they_are() -> None:
     hub = f"{SCOPE}/resourceGroups/hub/providers"
-    site = AzureSite.model_validate({
-        "provider": "azure", "region": "eastus", "subnet": f"{hub}/Microsoft.Network/virtualNetworks/hub/subnets/gpu", "resource_group": "mine",
-        "identities": (f"{SCOPE}/resourceGroups/people/providers/Microsoft.ManagedIdentity/userAssignedIdentities/me",),
-    })  # fmt: skip
+    people = f"{SCOPE}/resourceGroups/people/providers/Microsoft.ManagedIdentity/userAssignedIdentities"
+    site = AzureSite(
+        provider="azure", region="eastus", resource_group="mine", identities=(f"{people}/me",),
+        subnet=f"{hub}/Microsoft.Network/virtualNetworks/hub/subnets/gpu",
+    )  # fmt: skip
     scopes = permissions.by_scope(cast(Subscription, SimpleNamespace(scope=SCOPE, site=site)))
     assert scopes[f"{SCOPE}/resourceGroups/hub"] == {"Microsoft.Network/virtualNetworks/subnets/join/action"}
-    assert scopes[f"{SCOPE}/resourceGroups/people"] == {"Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"}
+    assert scopes[f"{SCOPE}/resourceGroups/people"] == {
+        "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
+    }
     assert not scopes[f"{SCOPE}/resourceGroups/mine"] & scopes[f"{SCOPE}/resourceGroups/hub"]
 
 

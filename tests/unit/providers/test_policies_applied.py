@@ -29,10 +29,9 @@ from tests.support.schema_provider import Cloud
 pytestmark = pytest.mark.heavy
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3nV3+3mY2YlqHOZzNmU8bUvMpWIOu0aYJvBqV test"
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
-RESERVATION = (
-    f"/subscriptions/{SUBSCRIPTION}/resourceGroups/shared/providers/Microsoft.Compute/capacityReservationGroups/mine"
-)
-MANAGED = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/shared/providers/Microsoft.ManagedIdentity/userAssignedIdentities/mine"
+SHARED = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/shared/providers"
+RESERVATION = f"{SHARED}/Microsoft.Compute/capacityReservationGroups/mine"
+MANAGED = f"{SHARED}/Microsoft.ManagedIdentity/userAssignedIdentities/mine"
 BUCKETS = [{"bucket": "data-1250000000", "prefix": "imagenet/"}]
 
 
@@ -134,9 +133,9 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Root,
 
 
 def guard(root: Root, cloud: Cloud, policy: Policy) -> Guard:
-    found = Guard(root.case.provider, policy)
-    cloud.guard = found
-    return found
+    watching = Guard(root.case.provider, policy)
+    cloud.guard = watching
+    return watching
 
 
 @pytest.mark.parametrize("root", CASES, indirect=True)
@@ -144,7 +143,7 @@ def test_the_policy_of_up_takes_a_site_from_nothing_to_nothing(root: tuple[Root,
     site, cloud = root
     watching = guard(site, cloud, documented(site.case.provider, "up"))
     site.apply()
-    made = {kind for _, kind, _ in cloud.calls}
+    kinds = {kind for _, kind, _ in cloud.calls}
     site.apply()
     guard(site, cloud, documented(site.case.provider, "plan"))
     assert site.is_unchanged(), "the policy of plan is enough to look at what is there"
@@ -152,11 +151,13 @@ def test_the_policy_of_up_takes_a_site_from_nothing_to_nothing(root: tuple[Root,
     site.write(**site.case.changed)
     site.apply()
     address = site.run("state", "list").split()
-    (node,) = [one for one in address if one.endswith('node["train-1"]') and ("_instance." in one or "_machine." in one)]
+    (node,) = [
+        one for one in address if one.endswith('node["train-1"]') and ("_instance." in one or "_machine." in one)
+    ]
     site.apply(f"-replace={node}")
     site.run("destroy", "-no-color", "-auto-approve", "-input=false")
     assert (cloud.objects, watching.denied) == ({}, set())
-    assert {("create", kind) for kind in made} | {("delete", kind) for kind in made} <= {
+    assert {(operation, kind) for operation in ("create", "delete") for kind in kinds} <= {
         (operation, kind) for operation, kind, _ in cloud.calls
     }
 
