@@ -48,7 +48,7 @@ def required(site: AwsSite) -> frozenset[str]:
 
 
 def simulated(region: Region, cluster: str, names: Collection[str]) -> list[Finding]:
-    """What IAM's simulator says of these actions. Those that policies allow on what has the cluster's tag get the tag."""
+    """What IAM's simulator says of these actions. Those that policies allow on what has the cluster's tag get it."""
     rows = [row for row in actions.load("aws").statements if row.condition == TAGGED and not row.policies]
     tagged = {name for row in rows for name in row.actions}
     try:
