@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 from provisioner.providers import actions
 from tests.support.rehearsal import ROOT
+from tests.support.schema_provider import Cloud
 
 Policy = Mapping[str, Any]
 OPERATORS = {
@@ -38,9 +39,9 @@ class Request:
     context: Mapping[str, str] = field(default_factory=dict)
 
 
-def documented(provider: str, name: str, text: str | None = None) -> Policy:
-    """A policy as it stands in the provider's page, or in the text of one."""
-    text = (ROOT / "docs" / f"{provider}.md").read_text(encoding="utf-8") if text is None else text
+def documented(provider: str, name: str) -> Policy:
+    """A policy as it stands in the provider's page."""
+    text = (ROOT / "docs" / f"{provider}.md").read_text(encoding="utf-8")
     part = text.partition(f"<!-- policy: {name} -->")[2].partition("<!-- end of policy -->")[0]
     (block,) = re.findall(r"```json\n(.*?)```", part, re.S)
     policy: Policy = json.loads(block)
@@ -105,6 +106,17 @@ class Guard:
     provider: str
     policy: Policy
     denied: set[str] = field(default_factory=set)
+
+    @classmethod
+    def over(cls, cloud: Cloud, provider: str, name: str = "up") -> Guard:
+        """A cloud that from now on does what the documented policy allows alone."""
+        guard = cls(provider, documented(provider, name))
+        cloud.guard = guard
+        return guard
+
+    def has_denied(self, own_calls: Collection[str] = ()) -> set[str]:
+        """What was denied, and what of these calls of gpuprov's own would be."""
+        return self.denied | {name for name in own_calls if not allows(self.policy, Request(name))}
 
     def __call__(self, operation: str, kind: str, attributes: Mapping[str, Any]) -> str:
         """What the cloud says to an operation of a resource; nothing where it does it."""
