@@ -1,6 +1,7 @@
 """The generated parts of docs/checks.md and docs/runbook.md, made of what the checks declare.
 
-python scripts/check_docs.py writes both and docs/evidence.md; what stands above their generated parts stays.
+python scripts/check_docs.py writes both, docs/evidence.md and the policies of the clouds' pages; what stands around
+their generated parts stays.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from provisioner.verify.check import Check
 from provisioner.verify.registry import declared
 from provisioner.verify.runbook import STEPS, anchor, by_hand
-from scripts import evidence_docs
+from scripts import evidence_docs, policy_docs
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -52,6 +53,7 @@ def main() -> None:
         head = file.read_text(encoding="utf-8").partition(begins)[0]
         file.write_text(head + text, encoding="utf-8")
     evidence_docs.main()
+    policy_docs.main()
 
 
 if __name__ == "__main__":

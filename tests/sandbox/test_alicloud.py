@@ -16,6 +16,7 @@ from provisioner.stack import lockfile
 from tests.support.alicloud_api import Account, serving, stock
 from tests.support.alicloud_rehearsal import behind
 from tests.support.aws_machines import Machines
+from tests.support.policies import Guard
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
 from tests.support.schema_provider import Cloud
 
@@ -62,8 +63,11 @@ def fleet(tmp_path: Path) -> Iterator[tuple[OnAlicloud, Cloud, Account]]:
         lock = lockfile.read(made.file.with_name("cluster.lock"))
         assert lock is not None
         with behind(cloud, account, Machines(tmp_path, made.name, lock)):
+            guard = Guard.over(cloud, "alicloud")
             yield made, cloud, account
             made.down()
+            own = {name for name, _ in account.calls if ":" in name and ":Delete" not in name}
+            assert guard.has_denied(own - {"sts:GetCallerIdentity"}) == set(), "the documented policy is enough"
 
 
 def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAlicloud, Cloud, Account]) -> None:

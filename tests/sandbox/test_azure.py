@@ -17,6 +17,7 @@ from tests.support import azure_api
 from tests.support.aws_machines import Machines
 from tests.support.azure_api import SUBSCRIPTION, Api, sku, usage
 from tests.support.azure_machines import VM, behind
+from tests.support.policies import Guard
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
 from tests.support.schema_provider import Cloud
 
@@ -69,9 +70,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, C
         assert vendor is not None and vendor.base is not None and vendor.base.id == HPC
         machines = Machines(folder, made.name, lock)
         behind(cloud, api, machines)
+        guard = Guard.over(cloud, "azure")
         try:
             yield made, cloud, api
             made.down()
+            own = {azure_api.permission(method, path) for method, path in api.calls}
+            assert guard.has_denied(own) == set(), "the documented role is enough"
         finally:
             machines.close()
 

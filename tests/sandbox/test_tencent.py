@@ -14,6 +14,7 @@ import yaml
 
 from provisioner.stack import lockfile
 from tests.support.aws_machines import Machines
+from tests.support.policies import Guard
 from tests.support.rehearsal import Rehearsal, wrongs
 from tests.support.schema_provider import Cloud
 from tests.support.tencent_api import TencentApi, serving
@@ -59,8 +60,10 @@ def fleet(tmp_path: Path) -> Iterator[tuple[Rehearsal, Cloud, TencentApi]]:
         assert lock is not None
         machines = Machines(tmp_path, made.name, lock)
         cloud.made, cloud.gone = partial(boot, machines, api), partial(end, machines, api)
+        guard = Guard.over(cloud, "tencent")
         try:
             yield made, cloud, api
+            assert guard.has_denied(api.actions()) == set(), "the documented policy is enough"
         finally:
             made.run("down", made.file, "--yes")
             machines.close()

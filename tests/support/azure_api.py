@@ -34,6 +34,21 @@ def error(code: str, message: str = "no", status: int = 400) -> Answer:
     return status, {"error": {"code": code, "message": message}}
 
 
+def permission(method: str, path: str) -> str:
+    """The action that a request to a path takes, as roles name it. A list of a location's machines is one of machines.
+    https://learn.microsoft.com/azure/role-based-access-control/resource-provider-operations"""
+    verb = {"GET": "read", "DELETE": "delete", "POST": "action"}.get(method, "write")
+    head, _, tail = path.partition(SCOPE)[2].strip("/").partition("providers/")
+    words = tail.split("/")
+    if not tail:
+        below = ("", f"/{head}", "/resourceGroups", "/resourceGroups/resources")[len(head.split("/")) if head else 0]
+        return f"Microsoft.Resources/subscriptions{below.replace('resourcegroups', 'resourceGroups')}/{verb}"
+    if len(words) == 1:
+        return f"Microsoft.Resources/subscriptions/providers/{verb}"
+    kinds = "/".join(words[1::2]).replace("locations/virtualMachines", "virtualMachines")
+    return f"{words[0]}/{kinds}/{verb}"
+
+
 def thing(group: str, kind: str, name: str, tags: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
     """A resource. `kind`: Microsoft.Compute/virtualMachines."""
     number = f"{SCOPE}/resourceGroups/{group}/providers/{kind}/{name}"

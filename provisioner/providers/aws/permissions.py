@@ -1,30 +1,31 @@
 """Whether these credentials may do what `up` and `down` do, asked before anything is spent.
 
-Two questions that change nothing: IAM's policy simulator for every action, and EC2's dry run of RunInstances for every
-group. The simulator knows neither what a resource will be nor every condition, so that its no is a warning; the dry run
-is EC2's own answer, and its no blocks.
+Two questions that change nothing: IAM's policy simulator for every action of actions.yaml, and EC2's dry run of
+RunInstances for every group. The simulator knows neither what a resource will be nor every condition, so that its no
+is a warning; the dry run is EC2's own answer, and its no blocks.
 https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from provisioner import yaml_text
 from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
+from provisioner.providers import actions
 from provisioner.providers.aws import errors
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
+from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.capacity import Way
 from provisioner.providers.trouble import Trouble
 from provisioner.text import few
 
 TAG = "aws:ResourceTag/gpuprov-cluster"
+TAGGED = {"Null": {TAG: "false"}}
+"""The condition of what policies allow on what has the tag (actions.yaml)."""
 WOULD = "DryRunOperation"
 """EC2's word for: it would have been done."""
 POLICY = "docs/aws.md has the policy"
@@ -32,37 +33,38 @@ MOST = 6
 """Actions that are told one by one."""
 
 
-@cache
-def actions() -> Mapping[str, tuple[str, ...]]:
-    """actions.yaml: what asks for them → names of actions."""
-    text = files("provisioner.providers.aws").joinpath("actions.yaml").read_text(encoding="utf-8")
-    return {key: tuple(names) for key, names in yaml_text.load(text).items()}
-
-
-def wanted(*, own_vpc: bool, public: bool, instance_connect: bool, efs: bool = False, fsx: bool = False) -> list[str]:
-    """What `up` calls, with what cluster.yaml asks for."""
-    asks = {
-        "always": True, "own_vpc": own_vpc, "public": public, "instance_connect": instance_connect, "efs": efs,
-        "fsx": fsx,
+def required(site: AwsSite) -> frozenset[str]:
+    """What `up` and `down` call for the resources that cluster.yaml asks for, where the simulator can decide it: of
+    roles by their name it knows nothing as long as there is none."""
+    features = {
+        "own_vpc": site.vpc is None, "nat": site.vpc is None and site.internet == "nat",
+        "public": site.internet == "public", "instance_connect": site.connect == "instance-connect",
+        "efs": site.storage.efs is not None, "fsx": site.storage.fsx is not None,
     }  # fmt: skip
-    return [name for key, asked in asks.items() if asked for name in actions()[key]]
+    table = actions.load("aws")
+    by_name = {name for row in table.statements if row.resource != ("*",) for name in row.actions}
+    present = table.with_features(name for name, enabled in features.items() if enabled)
+    return table.of_resources(present) - by_name
 
 
-def simulated(region: Region, cluster: str, names: Sequence[str]) -> list[Finding]:
-    """What IAM's simulator says of these actions, and of those that remove what has the cluster's tag."""
+def simulated(region: Region, cluster: str, names: Collection[str]) -> list[Finding]:
+    """What IAM's simulator says of these actions. Those that policies allow on what has the cluster's tag get it."""
+    rows = [row for row in actions.load("aws").statements if row.condition == TAGGED and not row.policies]
+    tagged = {name for row in rows for name in row.actions}
     try:
         principal = _principal(region)
         if principal is None:
             return []
         tag = {"ContextKeyName": TAG, "ContextKeyType": "string", "ContextKeyValues": [cluster]}
-        refused = _refused(region, principal, names, []) + _refused(region, principal, actions()["remove"], [tag])
+        refused = _refused(region, principal, sorted(set(names) - tagged), [])
+        refused += _refused(region, principal, sorted(tagged.intersection(names)), [tag])
     except Trouble as trouble:
         return [unknown("permissions", trouble, "iam:SimulatePrincipalPolicy and iam:GetRole")]
     if refused:
-        told = few(refused, MOST, ",")
-        said = f"IAM's simulator says that these credentials may not {told}"
-        return [Finding("warning", "permissions", said, POLICY)]
-    return [Finding("ok", "permissions", f"{len(names) + len(actions()['remove'])} actions, by IAM's simulator")]
+        listed = few(sorted(refused), MOST, ",")
+        message = f"IAM's simulator says that these credentials may not {listed}"
+        return [Finding("warning", "permissions", message, POLICY)]
+    return [Finding("ok", "permissions", f"{len(names)} actions, by IAM's simulator")]
 
 
 def _principal(region: Region) -> str | None:
@@ -76,6 +78,8 @@ def _principal(region: Region) -> str | None:
 
 
 def _refused(region: Region, principal: str, names: Sequence[str], context: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not names:
+        return []
     rows = region.all(
         "iam", "simulate_principal_policy", "EvaluationResults", PolicySourceArn=principal, ActionNames=list(names),
         ContextEntries=list(context),

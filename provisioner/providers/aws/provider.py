@@ -96,15 +96,10 @@ class Aws(Provider):
     def _permitted(self, plan: Plan, groups: Sequence[PlannedGroup]) -> list[Finding]:
         """Whether the credentials may do what `up` does."""
         site = self._site
-        names = permissions.wanted(
-            own_vpc=site.vpc is None, public=site.internet == "public",
-            instance_connect=site.connect == "instance-connect", efs=site.storage.efs is not None,
-            fsx=site.storage.fsx is not None,
-        )  # fmt: skip
         images = {group.name: base.id for group in groups if (base := plan.base(group))}
         subnet = next(iter(site.vpc.subnets), None) if site.vpc else None
         region = Region(site.region)
-        simulated = permissions.simulated(region, plan.spec.name, names)
+        simulated = permissions.simulated(region, plan.spec.name, permissions.required(site))
         return [*simulated, *permissions.tried(region, groups, images, subnet), *storage.buckets(region, site)]
 
     def clean(self, events: Events) -> list[str]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from provisioner import yaml_text
 from provisioner.preflight import Finding
+from provisioner.providers import actions
 from provisioner.providers.azure.client import Subscription, parts
 from provisioner.providers.azure.findings import unknown
 from provisioner.providers.azure.site import AzureSite
@@ -24,50 +22,53 @@ API = "2022-04-01"
 MOST = 6
 """Actions that are told one by one."""
 ROLE = "docs/azure.md has the role"
+SUBNETS = "Microsoft.Network/virtualNetworks/subnets/"
+IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities/"
 
 
-@cache
-def actions() -> Mapping[str, tuple[str, ...]]:
-    """actions.yaml: what asks for them → names of actions."""
-    text = files("provisioner.providers.azure").joinpath("actions.yaml").read_text(encoding="utf-8")
-    return {key: tuple(names) for key, names in yaml_text.load(text).items()}
-
-
-def wanted(site: AzureSite) -> list[str]:
-    """What `up` and `down` call in the resource group, with what cluster.yaml asks for."""
-    asks = {
-        "always": True, "own_group": site.resource_group is None, "own_network": site.subnet is None,
-        "public": site.internet == "public" or (site.internet == "nat" and site.subnet is None),
-        "nat": site.internet == "nat" and site.subnet is None, "files": site.storage.files is not None,
+def required(site: AzureSite) -> frozenset[str]:
+    """What `up` and `down` call for the resources that cluster.yaml asks for."""
+    own_network = site.subnet is None
+    features = {
+        "own_group": site.resource_group is None, "own_network": own_network, "public": site.internet == "public",
+        "nat": site.internet == "nat" and own_network, "files": site.storage.files is not None,
+        "identities": bool(site.identities),
     }  # fmt: skip
-    return [name for key, asked in asks.items() if asked for name in actions()[key]]
+    table = actions.load("azure")
+    return table.of_resources(table.with_features(name for name, enabled in features.items() if enabled))
+
+
+def by_scope(subscription: Subscription) -> dict[str, set[str]]:
+    """Scope → the actions that are called there. A subnet and identities that cluster.yaml names are in resource groups
+    of their own."""
+    site = subscription.site
+    main = subscription.scope + (f"/resourceGroups/{site.resource_group}" if site.resource_group else "")
+    existing = [(SUBNETS, site.subnet)] if site.subnet else []
+    existing += [(IDENTITIES, identity) for identity in site.identities]
+    scopes = {main: {name for name in required(site) if not name.startswith(tuple(kind for kind, _ in existing))}}
+    for kind, number in existing:
+        names = parts(number)
+        group = f"/subscriptions/{names['subscriptions']}/resourceGroups/{names['resourcegroups']}"
+        scopes.setdefault(group, set()).update(name for name in required(site) if name.startswith(kind))
+    return scopes
 
 
 def findings(subscription: Subscription) -> Iterator[Finding]:
-    site = subscription.site
-    scope = subscription.scope + (f"/resourceGroups/{site.resource_group}" if site.resource_group else "")
-    places = {scope: wanted(site)}
-    if site.subnet:
-        names = parts(site.subnet)
-        group = f"/subscriptions/{names['subscriptions']}/resourceGroups/{names['resourcegroups']}"
-        places[group] = [*places.get(group, []), *actions()["join"]]
-    for one in site.identities:
-        names = parts(one)
-        group = f"/subscriptions/{names['subscriptions']}/resourceGroups/{names['resourcegroups']}"
-        places[group] = [*places.get(group, []), *actions()["assign"]]
-    refused: list[str] = []
-    for where, asked in places.items():
+    refused: set[str] = set()
+    answered = 0
+    for scope, names in by_scope(subscription).items():
         try:
-            rows = subscription.get(f"{where}/providers/Microsoft.Authorization/permissions", API).get("value", [])
+            rows = subscription.get(f"{scope}/providers/Microsoft.Authorization/permissions", API).get("value", [])
         except Trouble as trouble:
             yield unknown("permissions", trouble, "Microsoft.Authorization/permissions/read")
             continue
-        refused += [name for name in asked if not allowed(rows, name)]
+        answered += len(names)
+        refused |= {name for name in names if not allowed(rows, name)}
     if refused:
-        told = few(refused, MOST, ",")
-        yield Finding("blocks", "permissions", f"these credentials may not {told}", ROLE)
-    else:
-        yield Finding("ok", "permissions", f"{sum(map(len, places.values()))} actions")
+        listed = few(sorted(refused), MOST, ",")
+        yield Finding("blocks", "permissions", f"these credentials may not {listed}", ROLE)
+    elif answered:
+        yield Finding("ok", "permissions", f"{answered} actions")
 
 
 def allowed(rows: Sequence[Mapping[str, Any]], action: str) -> bool:

@@ -65,7 +65,9 @@ class Cloud:
 
     `objects`: (type, id) → attributes. `calls`: (action, type, id), the id empty where nothing was made. `made` and
     `gone` are called with type and attributes when a resource was created or deleted; `made` may change them, as where
-    a rehearsed node stands behind a machine's address."""
+    a rehearsed node stands behind a machine's address. `guard` is asked before each operation (create, read, update,
+    delete) of a type with its attributes, and says what the cloud refuses. What is created and
+    cannot be read exists."""
 
     name: str
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class Cloud:
     refusals: list[Refusal] = field(default_factory=list)
     made: Callable[[str, dict[str, Any]], None] | None = None
     gone: Callable[[str, dict[str, Any]], None] | None = None
+    guard: Callable[[str, str, Mapping[str, Any]], str] | None = None
     _made: Counter[str] = field(default_factory=Counter)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -97,17 +100,17 @@ class Cloud:
     def create(self, kind: str, planned: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
         """What was made of a plan, and what went wrong."""
         with self._lock:
-            refused = self._refused("create", kind, planned)
-            if refused and not refused.half:
+            refused, denied = self._refused("create", kind, planned), self._denied("create", kind, planned)
+            if denied or (refused and not refused.half):
                 self.calls.append(("create", kind, ""))
-                return None, refused.text
+                return None, denied or (refused.text if refused else "")
             self._made[kind] += 1
             new = self._filled(kind, planned, self._made[kind])
             self.objects[kind, new["id"]] = new
             self.calls.append(("create", kind, new["id"]))
         if self.made:
             self.made(kind, new)
-        return new, refused.text if refused else ""
+        return new, refused.text if refused else self._denied("read", kind, new)
 
     def update(self, kind: str, planned: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         with self._lock:
@@ -116,17 +119,22 @@ class Cloud:
                 return {}, f"{kind} {planned['id']} does not exist"
             refused = self._refused("update", kind, planned)
             self.calls.append(("update", kind, planned["id"]))
+            if denied := self._denied("update", kind, before):
+                return before, denied
             if refused:
                 return before, refused.text
             new = self._filled(kind, planned, self._made[kind])
             self.objects[kind, new["id"]] = new
-            return new, ""
+            return new, self._denied("read", kind, new)
 
     def delete(self, kind: str, id_: str) -> str:
         """What went wrong; nothing where it is gone."""
         with self._lock:
             self.calls.append(("delete", kind, id_))
-            if refused := self._refused("delete", kind, self.objects.get((kind, id_), {})):
+            existing = self.objects.get((kind, id_), {})
+            if denied := self._denied("delete", kind, existing):
+                return denied
+            if refused := self._refused("delete", kind, existing):
                 return refused.text
             old = self.objects.pop((kind, id_), None)
         if self.gone and old is not None:
@@ -138,7 +146,7 @@ class Cloud:
         with self._lock:
             found = self.objects.get((kind, id_))
             refused = self._refused("read", kind, found or {})
-            return found, refused.text if refused else ""
+            return found, refused.text if refused else self._denied("read", kind, found or {})
 
     def data(self, kind: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """What a data source answers: what `<name>.yaml` says, empty lists where it says nothing."""
@@ -153,6 +161,9 @@ class Cloud:
     def rules(self, kind: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = known(self.name).get(kind, {})
         return found
+
+    def _denied(self, operation: str, kind: str, attributes: Mapping[str, Any]) -> str:
+        return self.guard(operation, kind, attributes) if self.guard else ""
 
     def _refused(self, action: str, kind: str, attributes: Mapping[str, Any]) -> Refusal | None:
         found = next((one for one in self.refusals if one.fits(action, kind, attributes)), None)

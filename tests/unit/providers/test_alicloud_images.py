@@ -3,18 +3,16 @@ every single call and gone on."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
-from provisioner.providers import regional_images
+from provisioner.providers import actions, regional_images
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.images import EcsImages
 from provisioner.providers.alicloud.site import AlicloudSite
@@ -271,12 +269,9 @@ def test_it_is_built_on_a_machine_without_a_gpu(images: EcsImages) -> None:
     assert images.builder(planned_group("ecs.gn7-c13g1.26xlarge"), None) == "ecs.g7.2xlarge"
 
 
-def test_the_policy_has_what_is_asked_and_no_more() -> None:
+def test_the_table_has_what_is_asked_and_no_more() -> None:
     source = (ROOT / "provisioner/providers/alicloud/images.py").read_text(encoding="utf-8")
     calls = {
         f"ecs:{name}" for name in re.findall(r'"((?:Describe|Create|Copy|Modify|Tag|Delete|Stop)[A-Z]\w+)"', source)
     }
-    actions = yaml.safe_load((ROOT / "provisioner/providers/alicloud/actions.yaml").read_text(encoding="utf-8"))
-    part = (ROOT / "docs" / "alicloud.md").read_text(encoding="utf-8").partition("For `gpuprov image`")[2]
-    (found,) = json.loads(re.findall(r"```json\n(.*?)```", part, re.S)[0])["Statement"]
-    assert set(found["Action"]) == set(actions["images"]) == calls
+    assert set(actions.load("alicloud").calls["images"]) == calls

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioner import spec
 from provisioner.paths import data
 from provisioner.plan import Plan
+from provisioner.providers import actions
 from provisioner.providers.alicloud import orphans, quotas, tagged_resources
 from provisioner.providers.alicloud.provider import Alicloud
 from provisioner.providers.alicloud.site import AlicloudNas
@@ -28,7 +27,6 @@ from tests.support.rehearsal import ROOT
 FOLDER = ROOT / "provisioner" / "providers" / "alicloud"
 MACHINE, IMAGE = "ecs.gn7-c13g1.26xlarge", "ubuntu_24_04_x64_20G_alibase_20260916.vhd"
 SITE = {"provider": "alicloud", "region": "cn-shanghai", "zones": ("cn-shanghai-b",)}
-ACTIONS = yaml.safe_load((FOLDER / "actions.yaml").read_text(encoding="utf-8"))
 
 
 def told(
@@ -138,17 +136,5 @@ def calls() -> set[str]:
 
 
 def test_the_lists_of_actions_have_every_call_and_no_other() -> None:
-    assert calls() == {name for key in ("looks", "cost", "gc", "removes", "removes_role") for name in ACTIONS[key]}
-
-
-def test_the_policies_of_the_documentation_are_these_lists() -> None:
-    text = (ROOT / "docs" / "alicloud.md").read_text(encoding="utf-8")
-    up, role, state, cost, gc, _images = (
-        json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S)
-    )
-    assert set(up[0]["Action"]) == {*ACTIONS["makes"], *ACTIONS["looks"]}
-    assert set(role[0]["Action"]) == set(ACTIONS["role"]) and all("gpuprov-*" in one for one in role[0]["Resource"])
-    assert set(state[0]["Action"]) == set(ACTIONS["state"])
-    assert set(cost[0]["Action"]) == set(ACTIONS["cost"])
-    assert [set(one["Action"]) for one in gc] == [set(ACTIONS[key]) for key in ("gc", "removes", "removes_role")]
-    assert "acs:ResourceTag/gpuprov-cluster" in str(gc[1]["Condition"])
+    listed = actions.load("alicloud").calls
+    assert calls() == {name for key in ("preflight", "console", "cost", "find", "remove") for name in listed[key]}

@@ -16,7 +16,6 @@ from moto.ec2 import ec2_backends
 from moto.ec2.responses import EC2Response
 
 from provisioner.cli.main import run
-from provisioner.paths import data
 from provisioner.providers import orphans, removal
 from provisioner.providers.aws import orphans as module
 from provisioner.providers.aws import tagged_resources
@@ -26,6 +25,7 @@ from provisioner.spec import schema
 from tests.support import moto_aws
 from tests.support.aws_answers import Answers, ec2_error, sts_error
 from tests.support.clock import Clock
+from tests.support.policies import allowed_actions, documented
 
 REGION = "us-east-1"
 IMAGE = "ami-12c6146b"
@@ -199,11 +199,9 @@ def test_the_policy_in_the_docs_allows_what_gc_asks_and_no_more(
 ) -> None:
     make("crashed")
     gc(capsys, "--cluster", "crashed", "--yes")
-    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
-    (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Gc' in part]
     names = {"efs": "elasticfilesystem"}
     asked = {f"{names.get(s, s)}:{action}" for s, action in (call.split(".") for call in aws.asked)}
-    allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
+    allowed = allowed_actions(documented("aws", "gc"))
     unseen = {"ec2:CancelSpotInstanceRequests"}  # moto has no spot request with tags
     assert allowed - unseen == asked - {"sts:GetCallerIdentity"}
 

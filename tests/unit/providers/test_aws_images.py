@@ -21,12 +21,12 @@ from moto.ec2.responses import EC2Response
 
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
+from provisioner.providers import actions
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.images import Ec2Images
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place
 from tests.support.plans import planned_group
-from tests.support.rehearsal import ROOT
 
 REGION, ACCOUNT = "us-east-1", "123456789012"
 KNOWN = "ami-12c6146b"
@@ -218,9 +218,8 @@ def test_it_is_built_on_a_machine_without_a_gpu(images: Ec2Images) -> None:
     assert images.builder(group, "c7i.4xlarge") == "c7i.4xlarge"
 
 
-def test_the_page_has_the_permissions_that_are_needed_and_no_more() -> None:
+def test_the_table_has_the_permissions_that_are_needed_and_no_more() -> None:
     source = Path(inspect.getfile(Ec2Images)).read_text(encoding="utf-8")
     calls = set(re.findall(r'"((?:describe|create|copy|modify|enable|deregister|delete|stop)_[a-z_]+)"', source))
-    part = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8").partition("### Images")[2].partition("\n## ")[0]
-    listed = set(re.findall(r"`ec2:(\w+)`", part))
-    assert listed == {"".join(word.capitalize() for word in call.split("_")) for call in calls}
+    listed = set(actions.load("aws").calls["images"])
+    assert listed == {"ec2:" + "".join(word.capitalize() for word in call.split("_")) for call in calls}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from provisioner.cost import Wanted, parallel_queries, regions
 from provisioner.cost.document import document
 from provisioner.cost.regions import market_of
 from provisioner.errors import GpuprovError
-from provisioner.paths import data
+from provisioner.providers import actions
 from provisioner.providers.aws import market as ec2_market
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.market import Ec2
@@ -102,10 +101,8 @@ def test_zones_and_spot_of_a_region(aws: Answers) -> None:
 def test_only_looking(aws: Answers) -> None:
     fleet = [Wanted(machine("p4d.24xlarge"))]
     regions.listen(fleet, regions.compare(fleet, ["us-east-1"]), spot=True)
-    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
-    (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Cost"' in part]
     asked = {call.replace(".", ":") for call in aws.asked} - {"sts:GetCallerIdentity"}
-    assert set(policy["Statement"][0]["Action"]) == asked
+    assert set(actions.load("aws").calls["cost"]) == asked
 
 
 def machine(name: str) -> Any:

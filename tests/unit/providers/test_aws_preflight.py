@@ -20,9 +20,9 @@ from moto.core.models import botocore_stubber
 
 from provisioner import catalog
 from provisioner.errors import GpuprovError
-from provisioner.paths import data
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
+from provisioner.providers import actions
 from provisioner.providers.aws import image, permissions, probe, reservations, storage
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.preflight import preflight
@@ -52,7 +52,7 @@ GET_ROLE = b"""<GetRoleResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/
 
 def decided(refused: dict[str, str]) -> bytes:
     """The simulator's answer: everything that `up` and `down` call is allowed, but for these."""
-    names = [name for names in permissions.actions().values() for name in names]
+    names = sorted(actions.load("aws").policy("up"))
     rows = "".join(
         f"<member><EvalActionName>{name}</EvalActionName><EvalResourceName>*</EvalResourceName>"
         f"<EvalDecision>{refused.get(name, 'allowed')}</EvalDecision></member>"
@@ -363,11 +363,9 @@ def test_capacity_is_reserved_and_released_at_once(aws: Answers) -> None:
     assert (way, found.status) == (Way("on-demand", "us-east-1a"), "ok")
     assert "EC2 has 2 × p4d.24xlarge in us-east-1a at this moment" in found.message
     assert aws.asked == ["ec2.CreateCapacityReservation", "ec2.CancelCapacityReservation"]
-    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
-    (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if "ProbeAndDecode" in part]
     calls = {call.replace(".", ":") for call in aws.asked}
     tagged = {"ec2:CreateTags", "ec2:DescribeCapacityReservations", "sts:DecodeAuthorizationMessage"}
-    assert set(policy["Statement"][0]["Action"]) == calls | tagged
+    assert set(actions.load("aws").calls["probe"]) == calls | tagged
 
 
 def test_a_reservation_that_is_not_released_is_told_with_its_id(aws: Answers) -> None:
@@ -494,17 +492,14 @@ def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -
     permissions.simulated(region, "vision", ["ec2:RunInstances"])
     list(permissions.tried(region, [group()], {"train": "ami-0"}, None))
     asked = {call.replace("service-quotas.", "servicequotas.").replace(".", ":") for call in aws.asked}
-    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
-    (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Preflight"' in part]
-    (statement,) = policy["Statement"]
-    assert set(statement["Action"]) == asked - {"sts:GetCallerIdentity"}  # which needs no permission
+    assert set(actions.load("aws").calls["preflight"]) == asked - {"sts:GetCallerIdentity"}  # which needs no permission
 
 
 def test_what_the_simulator_refuses_is_a_warning_that_names_it(aws: Answers) -> None:
     aws.rules["sts.GetCallerIdentity"] = (200, IDENTITY.format(arn=ROLE).encode())
     aws.rules["iam.GetRole"] = (200, GET_ROLE)
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
-    names = permissions.wanted(own_vpc=True, public=True, instance_connect=False)
+    names = permissions.required(AwsSite(provider="aws", region="us-east-1", internet="public"))
     assert [f.status for f in permissions.simulated(aws.region(), "vision", names)] == ["ok"]
     no = {"ec2:RunInstances": "explicitDeny", "ec2:TerminateInstances": "implicitDeny"}
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided(no))
@@ -618,12 +613,18 @@ def test_a_bucket_that_nobody_may_ask_for_is_unknown(aws: Answers, status: int, 
     assert (found.status, said in found.message) == ("unknown", True)
 
 
-def test_what_is_asked_of_the_simulator_is_the_policy_of_the_docs() -> None:
-    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
-    policy = next(json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Make"' in part)
-    by_name = {one["Sid"]: set(one["Action"]) for one in policy["Statement"]}
-    listed = permissions.actions()
-    assert by_name["RemoveWhatHasTheTag"] == set(listed["remove"])
-    assert by_name["FileSystems"] >= {*listed["efs"], *listed["fsx"]}
-    made = {name for key, names in listed.items() if key not in ("remove", "efs", "fsx") for name in names}
-    assert by_name["Make"] == made
+def test_what_is_asked_of_the_simulator_is_what_the_site_makes() -> None:
+    """All that the policy of `up` allows without a limit by name, for a site that has everything."""
+    table = actions.load("aws")
+    site = {"provider": "aws", "region": "us-east-1", "storage": {"efs": {}, "fsx": {"capacity_gib": 1200}}}
+    public = permissions.required(AwsSite.model_validate(site))
+    nat = permissions.required(AwsSite.model_validate({**site, "internet": "nat", "connect": "instance-connect"}))
+    named = {name for row in table.statements if row.resource != ("*",) for name in row.actions}
+    asked_first = {"iam:GetRole"}
+    assert public | nat == table.of_resources(table.resources) - named - asked_first
+    given = AwsSite.model_validate(
+        {**site, "vpc": {"id": "vpc-00000000", "subnets": ("subnet-00000000",)}, "internet": "nat", "storage": {}}
+    )
+    assert not [
+        name for name in permissions.required(given) if re.search("Vpc$|NatGateway|Address|fsx|elasticfile", name)
+    ]

@@ -165,9 +165,7 @@ def test_a_file_system_is_told_to_the_module_and_its_end_to_the_user(tmp_path: P
     assert (found.status, found.subject) == ("warning", "storage")
     assert "`gpuprov down` removes the EFS file system at /efs with its data" in found.message
     assert "is in no figure here" in found.message
-    assert "elasticfilesystem:CreateFileSystem" in permissions.wanted(
-        own_vpc=True, public=True, instance_connect=False, efs=True
-    )
+    assert "elasticfilesystem:CreateFileSystem" in permissions.required(site)
 
 
 def test_lustre_and_buckets_are_told_to_the_module_and_what_they_cost_to_the_user(tmp_path: Path) -> None:
@@ -187,10 +185,9 @@ def test_lustre_and_buckets_are_told_to_the_module_and_what_they_cost_to_the_use
     lustre, buckets = storage.findings(site)
     assert "removes the FSx for Lustre file system at /fsx with its data" in lustre.message
     assert "is in no figure here" in lustre.message and "is in no figure here" in buckets.message
-    ways = {"own_vpc": True, "public": True, "instance_connect": False}
-    assert set(permissions.wanted(**ways, fsx=True)) - set(permissions.wanted(**ways)) == {
-        "fsx:CreateFileSystem", "fsx:DeleteFileSystem", "fsx:TagResource",
-    }  # fmt: skip
+    more = permissions.required(site) - permissions.required(AwsSite.model_validate(plans.SITES["aws"]))
+    assert more >= {"fsx:CreateFileSystem", "fsx:DeleteFileSystem", "fsx:TagResource"}
+    assert {name.partition(":")[0] for name in more} == {"fsx"}
 
 
 @pytest.mark.parametrize(("deployment", "rate"), [("PERSISTENT_2", 250), ("PERSISTENT_1", 200), ("SCRATCH_2", 200)])

@@ -1,56 +1,50 @@
-"""docs/azure.md is true: its role is what is called."""
+"""docs/azure.md is true, and the preflight asks for the permissions that its role has."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import yaml
 
+from provisioner.providers import actions
 from provisioner.providers.azure import permissions
+from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.site import AzureFiles, AzureSite, AzureStorage
 from tests.support.rehearsal import ROOT
 
+SCOPE = "/subscriptions/11111111-2222-3333-4444-555555555555"
 TEXT = (ROOT / "docs" / "azure.md").read_text(encoding="utf-8")
 
 
-def test_the_role_has_what_is_called_and_no_more() -> None:
-    role = json.loads(re.findall(r"```json\n(.*?)```", TEXT, re.S)[0])
-    assert role["Actions"] == sorted({name for names in permissions.actions().values() for name in names})
-    assert role["NotActions"] == [] and not any("*" in name for name in role["Actions"])
-
-
-def test_each_type_of_the_module_may_be_made_and_removed() -> None:
-    """azurerm's resources → the actions of their type."""
-    types = {
-        "azurerm_availability_set": "Microsoft.Compute/availabilitySets",
-        "azurerm_linux_virtual_machine": "Microsoft.Compute/virtualMachines",
-        "azurerm_nat_gateway": "Microsoft.Network/natGateways",
-        "azurerm_nat_gateway_public_ip_association": "Microsoft.Network/natGateways",
-        "azurerm_network_interface": "Microsoft.Network/networkInterfaces",
-        "azurerm_network_interface_security_group_association": "Microsoft.Network/networkInterfaces",
-        "azurerm_network_security_group": "Microsoft.Network/networkSecurityGroups",
-        "azurerm_network_security_rule": "Microsoft.Network/networkSecurityGroups/securityRules",
-        "azurerm_proximity_placement_group": "Microsoft.Compute/proximityPlacementGroups",
-        "azurerm_public_ip": "Microsoft.Network/publicIPAddresses",
-        "azurerm_resource_group": "Microsoft.Resources/subscriptions/resourceGroups",
-        "azurerm_storage_account": "Microsoft.Storage/storageAccounts",
-        "azurerm_storage_share": "Microsoft.Storage/storageAccounts/fileServices/shares",
-        "azurerm_subnet": "Microsoft.Network/virtualNetworks/subnets",
-        "azurerm_subnet_nat_gateway_association": "Microsoft.Network/virtualNetworks/subnets",
-        "azurerm_virtual_network": "Microsoft.Network/virtualNetworks",
-    }
-    module = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "terraform" / "azure").glob("*.tf"))
-    assert set(re.findall(r'^resource "(\w+)"', module, re.M)) == set(types)
+def test_the_preflight_asks_for_what_a_site_makes_and_removes() -> None:
+    """The features of a site decide which resources count (actions.yaml)."""
+    table = actions.load("azure")
     files = AzureStorage(files=AzureFiles())
-    public = permissions.wanted(AzureSite(provider="azure", region="eastus", storage=files))
-    nat = permissions.wanted(AzureSite(provider="azure", region="eastus", internet="nat"))
-    for name in types.values():
-        for verb in ("read", "write", "delete"):
-            assert f"{name}/{verb}" in {*public, *nat}, name
-    mine = permissions.wanted(AzureSite(provider="azure", region="eastus", resource_group="mine", internet="none"))
-    assert not [name for name in mine if re.search("resourceGroups/write|publicIP|Microsoft.Storage", name)]
+    public = permissions.required(AzureSite(provider="azure", region="eastus", storage=files))
+    nat = permissions.required(AzureSite(provider="azure", region="eastus", internet="nat"))
+    rest = [kind for feature in ("reservation", "gallery", "identities") for kind in table.features[feature]]
+    assert public | nat == table.of_resources(kind for kind in table.resources if kind not in rest)
+    assert "Microsoft.Storage/storageAccounts/fileServices/shares/write" in public - nat
+    mine = permissions.required(AzureSite(provider="azure", region="eastus", resource_group="mine", internet="none"))
+    assert not [name for name in mine if re.search("resourceGroups/write|publicIP|Microsoft.Storage|assign", name)]
+
+
+def test_a_subnet_and_an_identity_of_yours_are_asked_for_where_they_are() -> None:
+    hub = f"{SCOPE}/resourceGroups/hub/providers"
+    people = f"{SCOPE}/resourceGroups/people/providers/Microsoft.ManagedIdentity/userAssignedIdentities"
+    site = AzureSite(
+        provider="azure", region="eastus", resource_group="mine", identities=(f"{people}/me",),
+        subnet=f"{hub}/Microsoft.Network/virtualNetworks/hub/subnets/gpu",
+    )  # fmt: skip
+    scopes = permissions.by_scope(cast(Subscription, SimpleNamespace(scope=SCOPE, site=site)))
+    assert scopes[f"{SCOPE}/resourceGroups/hub"] == {"Microsoft.Network/virtualNetworks/subnets/join/action"}
+    assert scopes[f"{SCOPE}/resourceGroups/people"] == {
+        "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
+    }
+    assert not scopes[f"{SCOPE}/resourceGroups/mine"] & scopes[f"{SCOPE}/resourceGroups/hub"]
 
 
 def test_the_page_says_how_many_texts_there_are() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from provisioner.errors import ProviderError
 from provisioner.events import Events
+from provisioner.providers import actions
 from provisioner.providers.azure import client
 from provisioner.providers.azure.machines import of_site
 from provisioner.providers.azure.orphans import InRegion
@@ -16,7 +17,7 @@ from provisioner.providers.azure.provider import Azure
 from provisioner.providers.base import Place
 from provisioner.providers.removal import HOLDS_DATA
 from provisioner.providers.trouble import Trouble
-from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, serving, thing
+from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, permission, serving, thing
 
 GROUP = "gpuprov-test-01234567"
 TAGS = {"gpuprov-cluster": "test", "gpuprov-site": "here", "gpuprov-id": "0123456789ab"}
@@ -67,6 +68,24 @@ def test_everything_of_a_cluster_is_found_and_removed_in_order(api: Api) -> None
     ]  # fmt: skip
     assert told[0] == "eastus: removing 1 machine"
     assert api.groups == []
+
+
+def test_the_table_has_what_is_asked_and_no_more(api: Api) -> None:
+    placed = [
+        thing(GROUP, kind, "gpuprov", TAGS)
+        for kind in (
+            f"{NETWORK}/natGateways",
+            f"{COMPUTE}/proximityPlacementGroups",
+            "Microsoft.Storage/storageAccounts",
+        )
+    ]
+    api.resources += placed[:2]
+    there = region(api)
+    there.remove(there.find().things, lambda _: None)
+    made = {permission(method, path) for method, path in api.calls}
+    listed = actions.load("azure").calls
+    with_data = {"Microsoft.Storage/storageAccounts/read"}  # found in the list of what may be read, and left alone
+    assert made == {*listed["find"], *listed["remove"]} - with_data
 
 
 def test_a_group_with_somebody_elses_things_stays(api: Api) -> None:

@@ -3,7 +3,6 @@ call and gone on."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
+from provisioner.providers import actions
 from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.images import GalleryImages, _action
 from provisioner.providers.base import Place
 from tests.support.azure_api import REGION, SCOPE, Api, error, machine, serving
 from tests.support.plans import planned_group
-from tests.support.rehearsal import ROOT
 
 GROUP = "gpuprov-pytorch-build-01234567"
 NUMBER = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -189,11 +188,9 @@ def test_it_is_built_on_a_machine_without_a_gpu(images: GalleryImages) -> None:
     assert images.builder(group, "Standard_D16s_v5") == "Standard_D16s_v5"
 
 
-def test_the_page_has_the_permissions_that_are_asked_and_no_more(api: Api, images: GalleryImages) -> None:
+def test_the_table_has_the_permissions_that_are_asked_and_no_more(api: Api, images: GalleryImages) -> None:
     ids = images.publish(images.capture(NODE, NAME, TAGS, quiet), NAME, REGIONS, (), TAGS, quiet)
     images.used(ids)
     images.delete(ids, TAGS)
-    part = (ROOT / "docs" / "azure.md").read_text(encoding="utf-8").partition("### Images")[2].partition("\n## ")[0]
-    (listed,) = [json.loads(one) for one in re.findall(r"```json\n(.*?)```", part, re.S)]
     asked = {_action(method, path).replace("/locations", "") for method, path in api.calls}
-    assert asked == set(listed)
+    assert asked == set(actions.load("azure").calls["images"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from azure.core.paging import ItemPaged
 from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
-from provisioner.providers.azure import image, permissions
+from provisioner.providers import actions
+from provisioner.providers.azure import image, machines, permissions
 from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.preflight import preflight
 from provisioner.providers.azure.site import AzureSite
@@ -22,7 +24,7 @@ from provisioner.providers.trouble import Trouble
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
 from tests.support import plans
-from tests.support.azure_api import REGION, SUBSCRIPTION, Api, Token, error, serving, sku, thing, usage
+from tests.support.azure_api import REGION, SUBSCRIPTION, Api, Token, error, permission, serving, sku, thing, usage
 
 ND, NC = "Standard_ND96asr_v4", "Standard_NC24ads_A100_v4"
 FAMILY = "standard NDASv4_A100 Family"
@@ -193,6 +195,26 @@ def test_permissions_are_compared_with_what_is_called(api: Api) -> None:
     assert "Microsoft.Network" not in said
     api.permissions.append({"actions": ["*"], "notActions": []})
     assert "permissions" in of(asked(api), "ok")
+
+
+def test_the_table_has_what_is_asked_and_no_more(api: Api) -> None:
+    """With everything that cluster.yaml can name."""
+    hub = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/hub/providers"
+    here = {
+        "subnet": f"{hub}/Microsoft.Network/virtualNetworks/hub/subnets/gpu", "resource_group": "mine",
+        "identities": (f"{hub}/Microsoft.ManagedIdentity/userAssignedIdentities/me",), "encryption_at_host": True,
+        "disk_encryption_set": f"{hub}/Microsoft.Compute/diskEncryptionSets/keys",
+    }  # fmt: skip
+    reserved = f"{hub}/Microsoft.Compute/capacityReservationGroups/mine"
+    api.resources = [thing("hub", "Microsoft.Network/virtualNetworks", "hub")]
+    asked(api)
+    asked(api, {"t": {"machine": NC, "capacity": {"kind": "reservation", "id": reserved}}}, **here)
+    with suppress(GpuprovError):
+        image.base_image(api.subscription(), "ubuntu-24.04")
+    list(machines.of_site(api.subscription(), "test", "here"))
+    made = {permission(method, path) for method, path in api.calls}
+    failed = {"Microsoft.Compute/virtualMachines/instanceView/read"}  # of a machine whose making has failed
+    assert made == set(actions.load("azure").calls["preflight"]) - failed
 
 
 def test_an_action_of_one_role_is_not_taken_by_another() -> None:

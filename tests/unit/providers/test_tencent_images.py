@@ -3,7 +3,6 @@ every single call and gone on."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
+from provisioner.providers import actions
 from provisioner.providers.base import Place
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.images import CvmImages, short
 from provisioner.providers.tencent.site import TencentDisk, TencentSite
 from tests.support.plans import planned_group
-from tests.support.rehearsal import ROOT
 from tests.support.tencent_api import ACCOUNT, Refused, TencentApi
 from tests.support.tencent_site import api
 
@@ -232,10 +231,8 @@ def test_a_name_fits_and_the_builder_has_no_gpu(images: CvmImages) -> None:
     assert images.builder(planned_group("GN10Xp.20XLARGE320"), None) == "S5.2XLARGE16"
 
 
-def test_the_policy_has_what_is_asked_and_no_more(cvm: Cvm, images: CvmImages) -> None:
+def test_the_table_has_what_is_asked_and_no_more(cvm: Cvm, images: CvmImages) -> None:
     ids = images.publish(images.capture(NODE, NAME, TAGS, quiet), NAME, (OTHER,), (FRIEND,), TAGS, quiet)
     images.used(ids)
     images.delete(ids, TAGS)
-    part = (ROOT / "docs" / "tencent.md").read_text(encoding="utf-8").partition("## Images")[2].partition("\n## ")[0]
-    (listed,) = [json.loads(one) for one in re.findall(r"```json\n(.*?)```", part, re.S)]
-    assert set(listed) == cvm.api.actions()
+    assert set(actions.load("tencent").calls["images"]) == cvm.api.actions()

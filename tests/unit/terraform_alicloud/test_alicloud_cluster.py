@@ -20,6 +20,7 @@ from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
 from tests.support.alicloud_api import Account, serving, stock
+from tests.support.policies import Guard
 from tests.support.schema_provider import Cloud
 from tests.unit.stack.conftest import _served, keys, vendors  # noqa: F401 (fixtures)
 from tests.unit.stack.test_lock import p4d  # noqa: F401
@@ -71,8 +72,16 @@ def file(p4d: Path, account: Account, cloud: Cloud, monkeypatch: pytest.MonkeyPa
     with serving(account) as answers, cloud.serving() as terraform:
         for name, value in (answers | terraform).items():
             monkeypatch.setenv(name, value)
+        guard = Guard.over(cloud, "alicloud")
         yield p4d
     assert account.wrong == []
+    assert guard.has_denied(own_calls(account)) == set(), "the documented policy is enough"
+
+
+def own_calls(account: Account) -> set[str]:
+    """What gpuprov has asked, as RAM names it. A removal is allowed by tag: test_policies.py."""
+    names = {name for name, _ in account.calls if ":" in name} - {"sts:GetCallerIdentity"}
+    return {name for name in names if ":Delete" not in name}
 
 
 def opened(file: Path) -> tuple[Cluster, Plan]:

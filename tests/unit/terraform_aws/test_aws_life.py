@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
-from provisioner.paths import data
+from provisioner.providers import actions
 from tests.support.aws_life import REGION, Life
 from tests.support.moto_aws import Cloud
+from tests.support.policies import documented
 
 NODE_KEYS = {"id", "group", "zone", "private_ip", "public_ip", "machine"}
 
@@ -20,12 +19,10 @@ NOT_SEEN = {
     "ec2:DescribeAvailabilityZones": "only where no zone is named",
     "ec2:CreateLaunchTemplateVersion": "a template that changes",
     "ec2:ModifyLaunchTemplate": "as above",
-    "ec2:DeleteLaunchTemplateVersions": "as above",
     "ec2:DeleteTags": "tags that change",
     "ec2:ModifySecurityGroupRules": "networks of `access.allow` that change",
     "ec2:ReplaceRoute": "internet = nat that becomes public",
     "ec2:ModifyVpcEndpoint": "a zone more",
-    "ec2:GetConsoleOutput": "host keys are compared with the console",
     "iam:PassRole": "no call: RunInstances with a profile needs it",
     "iam:CreateServiceLinkedRole": "no call of ours: the first spot request, FSx and EFS make their role",
     "iam:AttachRolePolicy": "only where `policies` are given",
@@ -33,14 +30,24 @@ NOT_SEEN = {
     "iam:TagRole": "no call: a role made with tags needs it",
     "iam:TagInstanceProfile": "no call: a profile made with tags needs it",
     "elasticfilesystem:TagResource": "no call: a file system made with tags needs it",
-    "elasticfilesystem:ListTagsForResource": "tags that change",
+    "elasticfilesystem:UntagResource": "tags that change",
+    "elasticfilesystem:UpdateFileSystem": "a throughput mode that changes",
+    "ec2:CreateNetworkInterface": "no call: a mount target is made with one",
+    "ec2:DeleteNetworkInterface": "no call: it goes with its mount target",
+    "ec2:DescribeInstanceCreditSpecifications": "burstable machine types",
+    "iam:UntagRole": "tags that change",
+    "iam:UntagInstanceProfile": "as above",
     "fsx:CreateFileSystem": "moto's FSx never becomes available",
     "fsx:DescribeFileSystems": "as above",
     "fsx:UpdateFileSystem": "as above",
     "fsx:DeleteFileSystem": "as above",
     "fsx:TagResource": "as above",
+    "fsx:UntagResource": "as above",
     "fsx:ListTagsForResource": "as above",
 }
+
+
+LOOKING = {"iam:GetRole", "iam:ListInstanceProfiles", "iam:ListRoles", "iam:SimulatePrincipalPolicy"}
 
 
 def test_nodes_come_out_as_the_contract_says(life: Life) -> None:
@@ -122,32 +129,29 @@ def test_nothing_is_left(life: Life, cloud: Cloud) -> None:
     assert not cloud.client("efs", REGION).describe_file_systems()["FileSystems"]
 
 
-def policy() -> dict[str, Any]:
-    """The policy of docs/aws.md."""
-    text = (data("docs") / "aws.md").read_text(encoding="utf-8")
-    found = re.search(r"```json\n(.*?)```", text, re.S)
-    assert found
-    document: dict[str, Any] = json.loads(found.group(1))
-    return document
-
-
-def test_the_policy_of_the_documentation_is_enough_and_no_more(life: Life) -> None:
-    allowed = {action for statement in policy()["Statement"] for action in statement["Action"]}
+def test_the_table_of_actions_has_every_call_of_the_provider_and_no_other(life: Life) -> None:
+    """docs/aws.md has policies that are made of it (tests/unit/providers/test_policies.py)."""
+    table = actions.load("aws")
+    listed = table.of_resources(table.resources)
     services = {"efs": "elasticfilesystem"}
     seen = {
         f"{services.get(service, service)}:{action}" for service, action in (call.split(":") for call in life.calls)
     }
     seen.discard("sts:GetCallerIdentity")  # everybody may ask
-    assert sorted(seen - allowed) == []
-    assert sorted(allowed - seen) == sorted(NOT_SEEN)
-    assert not any("*" in action for action in allowed)
+    assert sorted(seen - listed) == []
+    assert sorted(listed - seen) == sorted(NOT_SEEN)
+    recorded = {
+        action.name for rows in table.resources.values() for row in rows.values() for action in row
+        if action.source == "recorded"
+    }  # fmt: skip
+    assert recorded <= seen
 
 
 def test_the_policy_gives_no_role_of_others_away() -> None:
     """Roles that gpuprov makes have a name of its own: it may touch no others, and hand them to EC2 alone."""
-    for statement in policy()["Statement"]:
+    for statement in documented("aws", "up")["Statement"]:
         for action in statement["Action"]:
-            if action.startswith("iam:") and action != "iam:CreateServiceLinkedRole":
+            if action.startswith("iam:") and action not in LOOKING | {"iam:CreateServiceLinkedRole"}:
                 assert all(":role/gpuprov-" in r or ":instance-profile/gpuprov-" in r for r in statement["Resource"])
             if action in ("iam:PassRole", "iam:CreateServiceLinkedRole"):
                 assert "Condition" in statement
