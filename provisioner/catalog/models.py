@@ -20,6 +20,24 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Basis = Literal["measured", "documented", "unverified"]
+"""What a value, a limit or a check rests on: real output of a tool or a run on such a machine; what a vendor, a tool's
+source or an operator of such machines has written; neither, which warns and never condemns."""
+
+
+class Evidence(Row):
+    """What the keys of a row rest on: the names of those that are measured or unverified; `source` documents all others.
+    `network.ports` is one key of a mapping, `network` the whole mapping."""
+
+    measured: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+
+    def of(self, key: str) -> Basis:
+        """The basis of a key: as the row says of it, or of the mapping that it stands in."""
+        names = {key, key.split(".")[0]}
+        return "unverified" if names & {*self.unverified} else "measured" if names & {*self.measured} else "documented"
+
+
 class NVLink(Row):
     """Links between the GPUs of one node. `topology` is none for a lone GPU or plain PCIe."""
 
@@ -64,6 +82,7 @@ class Gpu(Row):
     gpus_per_serial: int = 1
     """GPUs that share one board and its serial number."""
     source: str = ""
+    basis: Evidence = Evidence()
 
     @property
     def vendor(self) -> Literal["nvidia", "amd"]:
@@ -92,7 +111,7 @@ class Machine(Row):
     mig_capable: bool
     notes: str
     source: tuple[str, ...]
-    unverified_fields: tuple[str, ...]
+    basis: Evidence
     placement_cluster: bool = False
     frontend_gbps: float | None = None
     bmc: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from provisioner.catalog.models import Machine
 from provisioner.gpu_drivers import OTHER_DRIVERS
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.roles import Role, Target
@@ -12,11 +13,22 @@ from provisioner.roles import Role, Target
 def variables(group: PlannedGroup, _: Plan) -> dict[str, Any]:
     return {
         "gpuprov_fabric_manager": group.machine.fabric_manager_required,
+        "gpuprov_fabric_manager_by_switch": by_switch(group.machine),
         "gpuprov_subnet_manager": group.machine.subnet_manager_required,
         "gpuprov_imex": group.machine.imex_required,
         "gpuprov_persistence": group.spec.gpu.persistence,
         "gpuprov_other_drivers": list(OTHER_DRIVERS),
     }
+
+
+def by_switch(machine: Machine) -> bool:
+    """Whether fabric manager runs only on nodes that show an NVSwitch: no source says that the machine needs it. A
+    virtual machine with some of a board's GPUs has no switch (NVIDIA, Fabric Manager user guide: shared NVSwitch)."""
+    return (
+        machine.fabric_manager_required
+        and machine.nvlink.generation in (3, 4)  # those of generation 5 are no NVIDIA devices on the bus
+        and machine.basis.of("fabric_manager_required") == "unverified"
+    )
 
 
 def _nvidia(target: Target) -> bool:

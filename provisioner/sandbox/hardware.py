@@ -68,7 +68,7 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "vcpus": machine.vcpus,
         "memory_gib": machine.memory_gib,
         "cloud": provider.virtual,
-        "unsourced": list(machine.unverified_fields),
+        "unsourced": list(machine.basis.unverified),
         "fabric_manager": {
             "required": machine.fabric_manager_required,
             "subnet_manager": machine.subnet_manager_required,

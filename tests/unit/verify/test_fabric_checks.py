@@ -133,7 +133,7 @@ def test_a_pair_that_is_only_slow_condemns_where_the_limit_was_measured(judged: 
     assert {name: (check.status, check.severity) for name, check in found.items()} == {
         "p4d": ("fail", "warn"), "p4de": ("fail", "fatal"),
     }  # fmt: skip
-    assert found["p4d"].message == "slow (unverified limit: fabric)"
+    assert found["p4d"].message == "slow (unverified: fabric)"
 
 
 @pytest.mark.parametrize("name", ["one of them over sockets", "a hundredth", "a hundredth of the others"])
