@@ -51,11 +51,13 @@ class NVLink(Row):
 class Network(Row):
     """Ports for training traffic; `rate_gbps` is Gbit/s of one port."""
 
-    kind: Literal["efa", "infiniband", "ethernet", "eri", "roce", "none"]
+    kind: Literal["efa", "infiniband", "ethernet", "roce", "none"]
     ports: int = Field(ge=0)
     rate_gbps: float = Field(ge=0)
     cards: int = Field(ge=0)
     total_gbps: float | None = None
+    erdma: bool = False
+    """Alibaba Cloud's elastic RDMA interfaces could be had. Nobody here installs their driver: the machine is Ethernet."""
 
 
 class LocalNVMe(Row):
@@ -136,7 +138,7 @@ class Machine(Row):
     @property
     def rdma(self) -> bool:
         """Whether it has an RDMA network."""
-        return self.network.kind in ("efa", "infiniband", "roce", "eri")
+        return self.network.kind in ("efa", "infiniband", "roce")
 
     @property
     def rdma_optional(self) -> bool:

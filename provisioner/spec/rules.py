@@ -198,6 +198,9 @@ def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterato
         elif network.efa and machine.network.kind != "efa":
             hint = "write rdma: true" if machine.rdma else _with_rdma(machine, catalog)
             yield Finding(at, f"{machine.name} has no EFA", hint)
+    elif network.rdma and machine.network.erdma:
+        message = f"{machine.name} has elastic RDMA interfaces, and gpuprov does not install their driver"
+        yield Finding(at, message, "leave it out: its nodes talk over Ethernet")
     elif network.rdma and not machine.rdma:
         yield Finding(at, f"{machine.name} has no RDMA network", _with_rdma(machine, catalog))
     elif network.rdma is False and machine.rdma and not machine.rdma_optional:

@@ -329,9 +329,8 @@ def expect(
         | ({"fabric": together.threshold} if together else {})
         | ({"rdma": port.threshold} if (port := catalog.rdma_limit(machine)) else {}),
         fabric=joined,
-        # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM, eRDMA) nobody says.
+        # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM) nobody says.
         gpudirect=joined == "rdma"
-        and machine.network.kind != "eri"
         and nvidia
         and machine.nvlink.topology == "nvswitch",
         nvlink_across=machine.imex_required,
@@ -373,7 +372,7 @@ def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "socke
     if group is not None and group.gpu.mig:
         return ""  # a slice of a GPU can't be joined with others
     efa = machine.uses_efa(group.network.wanted if group else None)
-    if efa or machine.network.kind in ("infiniband", "roce", "eri"):
+    if efa or machine.network.kind in ("infiniband", "roce"):
         return "rdma"
     return "sockets" if group is not None and group.placement == "cluster" else ""
 
