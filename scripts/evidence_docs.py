@@ -59,7 +59,7 @@ def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[
 
 @cache
 def _of_machines() -> dict[str, Counter[Basis]]:
-    """Field of Expected that follows from a machine's row → on what it rests, over the types of which it is expected."""
+    """Field of Expected that follows from a machine's row → its basis over the machine types that have the value."""
     known, found = catalog.load(), {field: Counter[Basis]() for field in FROM_ROW}
     for machine in known.machines():
         want = expect(machine, known.gpu(machine.gpu_model), None, None, known)
@@ -70,7 +70,11 @@ def _of_machines() -> dict[str, Counter[Basis]]:
 
 
 def _expectations() -> list[str]:
-    lines = ["## What is expected of a machine type", "", "How many machine types are held to it, by what their rows rest on."]
+    lines = [
+        "## What is expected of a machine type",
+        "",
+        "How many machine types are held to it, by what their rows rest on.",
+    ]
     lines += ["", "| expected | follows from | measured | documented | unverified |", "| --- | --- | --- | --- | --- |"]
     for field, counts in _of_machines().items():
         if counts:

@@ -26,7 +26,7 @@ source or an operator of such machines has written; neither, which warns and nev
 
 
 class Evidence(Row):
-    """What the keys of a row rest on: the names of those that are measured or unverified; `source` documents all others.
+    """What the keys of a row rest on: names of those that are measured or unverified; `source` documents all others.
     `network.ports` is one key of a mapping, `network` the whole mapping."""
 
     measured: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Evidence(Row):
 
     def of(self, key: str) -> Basis:
         """The basis of a key: as the row says of it, or of the mapping that it stands in."""
-        names = {key, key.split(".")[0]}
+        names = {key, key.split(".", maxsplit=1)[0]}
         return "unverified" if names & {*self.unverified} else "measured" if names & {*self.measured} else "documented"
 
 
@@ -57,7 +57,7 @@ class Network(Row):
     cards: int = Field(ge=0)
     total_gbps: float | None = None
     erdma: bool = False
-    """Alibaba Cloud's elastic RDMA interfaces could be had. Nobody here installs their driver: the machine is Ethernet."""
+    """Alibaba Cloud's elastic RDMA interfaces could be had. gpuprov does not install their driver: it is Ethernet."""
 
 
 class LocalNVMe(Row):
@@ -134,6 +134,11 @@ class Machine(Row):
         if self.topo_peer_cell is None:
             return ()
         return (self.topo_peer_cell,) if isinstance(self.topo_peer_cell, str) else self.topo_peer_cell
+
+    @property
+    def local_disks(self) -> bool:
+        """Whether it has local NVMe disks, or may have: no source says how many."""
+        return self.local_nvme.count > 0 or self.basis.of("local_nvme.count") == "unverified"
 
     @property
     def rdma(self) -> bool:

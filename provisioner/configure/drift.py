@@ -78,7 +78,7 @@ class DesiredState:
     vendor: VendorImage | None = None
     """The cloud's own GPU image that it boots."""
     switch_units: tuple[str, ...] = ()
-    """Those of `units` that run only where an NVSwitch is to be seen, because no source says that the machine has one."""
+    """Those of `units` that run only where an NVSwitch is visible: no source says that the machine has one."""
     hook: str | None = None
     """sha256 of what a node runs when its machine is taken away, empty for nothing; None where no machine is."""
 

@@ -19,6 +19,6 @@ def variables(group: PlannedGroup, _: Plan) -> dict[str, Any]:
 
 
 ROLE = Role(
-    units={"gpuprov-scratch.service": lambda on: bool(on.group.storage.scratch and on.machine.local_nvme.count)},
+    units={"gpuprov-scratch.service": lambda on: bool(on.group.storage.scratch and on.machine.local_disks)},
     variables=variables,
 )

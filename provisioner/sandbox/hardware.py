@@ -83,8 +83,8 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
 
 
 def needs_manager(machine: Machine) -> bool:
-    """Whether the node itself has NVSwitches: where its row has none, the host of a virtual machine keeps them, and fabric
-    manager has nothing to do in it."""
+    """Whether the node itself has NVSwitches: where its row has none, the host of a virtual machine keeps them, and
+    fabric manager has nothing to do in it."""
     return machine.fabric_manager_required and machine.nvlink.nvswitch_count > 0
 
 

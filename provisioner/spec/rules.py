@@ -174,7 +174,7 @@ def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Ite
         what = f"no cluster placement is known for {machine.name}"
         yield Finding((*loc, "placement"), what, "leave it out")
     yield from _rdma(loc, group, machine, catalog)
-    if group.storage.scratch is not None and machine.local_nvme.count == 0:
+    if group.storage.scratch is not None and not machine.local_disks:
         yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")
     if group.gpu.mig is not None:
         at = (*loc, "gpu", "mig")

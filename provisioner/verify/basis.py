@@ -1,8 +1,8 @@
 """What each expected value rests on, and how a failing check comes to know it.
 
 A value that follows from the catalogue's row of a machine type has the weakest basis of the keys that it is made of
-(FROM_ROW). Checks do not ask for it: they are given `watched(expected)`, which notes each unverified value that is read,
-and check_runner lowers a failure after such a reading to a warning that names them.
+(FROM_ROW). Checks do not ask for it: they are given `watched(expected)`, which notes each unverified value that is
+read, and check_runner lowers a failure after such a reading to a warning that names them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ WEAKEST: tuple[Basis, ...] = ("unverified", "documented", "measured")
 
 
 def keys_of(field: str, machine: Machine) -> tuple[str, ...]:
-    """The keys that a field follows from, for one machine: without NVSwitch the links of a GPU are counted pair by pair."""
+    """The keys that a field of one machine follows from: without NVSwitch links are counted pair by pair."""
     counted = field == "nvlinks_per_gpu" and machine.nvlink.topology in ("mesh", "bridge")
     return (*FROM_ROW[field], "topo_peer_cell") if counted else FROM_ROW[field]
 

@@ -60,7 +60,7 @@ class Outcome:
         status, message, action = _verdict(error, called=called)
         looked = (seen.expected, seen.actual) if called else (None, None)
         unread = error.unread if isinstance(error, Unknown) else ""
-        unverified = _unverified(status, error)
+        unverified = _unverified(status, error) if called else ()
         message = (message or seen.note)[:MESSAGE] + (f" (unverified: {', '.join(unverified)})" if unverified else "")
         return cls(status, message, action, looked[0], looked[1], unread, bool(unverified))
 
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def _unverified(status: str, error: BaseException | None) -> tuple[str, ...]:
-    """What a failure rests on that is unverified. An unanswered check has compared nothing: it is what makes it apply."""
+    """What a failure rests on that is unverified; of an unanswered check, which compared nothing, why it applies."""
     if status == "unknown":
         return tuple(sorted(seen.applied))
     if status != "fail":

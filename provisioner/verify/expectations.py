@@ -191,8 +191,8 @@ class Expected:
         return self.basis.get(name) != "unverified"
 
     def units_on(self, switches: int | None) -> tuple[str, ...]:
-        """The units of a node that shows so many NVSwitches on its PCI bus (None: not known). Where no source says that a
-        machine needs fabric manager, it runs where a switch is to be seen."""
+        """The units of a node that shows so many NVSwitches on its PCI bus (None: not known). Where no source says that
+        a machine needs fabric manager, it runs where a switch is visible."""
         absent = {FABRIC_MANAGER} if switches == 0 and not self.verified("fabric_manager") else set()
         return tuple(name for name in self.units or () if name not in absent)
 
@@ -244,9 +244,9 @@ def expect(
     joined = _joined(machine, group)
     limits = catalog.limits(machine)
 
-    def built(key: str) -> bool:
-        """Whether every machine of the type has the same of it: a server is ordered with the memory that its owner wants,
-        and what one in the catalogue has by way of example is nobody's promise."""
+    def is_same_for_all(key: str) -> bool:
+        """Whether every machine of the type has the same of it: a server is ordered with the memory that its owner
+        wants, and an example in the catalogue is not an expectation."""
         return catalog.provider(machine.provider).virtual or machine.basis.of(key) != "unverified"
 
     return Expected(
@@ -302,13 +302,13 @@ def expect(
         large_bar=nvidia and machine.nvlink.topology == "nvswitch",
         numa_nodes=machine.numa_nodes,
         gpus_per_serial=gpu.gpus_per_serial,
-        memory_gib=machine.memory_gib if built("memory_gib") else None,
-        vcpus=machine.vcpus if built("vcpus") else None,
+        memory_gib=machine.memory_gib if is_same_for_all("memory_gib") else None,
+        vcpus=machine.vcpus if is_same_for_all("vcpus") else None,
         # A rehearsal's nodes have this computer's kernel.
         kernel=stack.kernel if stack and not simulated else None,
         disk_gb=machine.local_nvme.size_gb,
-        local_nvme=machine.local_nvme.count if built("local_nvme.count") else 0,
-        scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
+        local_nvme=machine.local_nvme.count if is_same_for_all("local_nvme.count") else 0,
+        scratch=group.storage.scratch if group and stack and machine.local_disks else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb,
         image=image,
         maintenance=_maintenance(machine, catalog) if stack and not simulated else None,
@@ -330,9 +330,7 @@ def expect(
         | ({"rdma": port.threshold} if (port := catalog.rdma_limit(machine)) else {}),
         fabric=joined,
         # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM) nobody says.
-        gpudirect=joined == "rdma"
-        and nvidia
-        and machine.nvlink.topology == "nvswitch",
+        gpudirect=joined == "rdma" and nvidia and machine.nvlink.topology == "nvswitch",
         nvlink_across=machine.imex_required,
         published={"busbw": limit.measured} if limit and limit.measured else {},
         level=level,

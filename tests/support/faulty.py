@@ -110,7 +110,9 @@ def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[st
             wrong.append(f"{given}: {check['id']} is {check['severity']}")
         fatal |= check["severity"] == "fatal"
     if verdict.status != int(fatal):
-        wrong.append(f"{given}: exit status {verdict.status}")
+        condemned = [c["id"] for node in verdict.json["nodes"] for c in node["checks"]
+                     if c["severity"] == "fatal" and c["status"] in ("fail", "unknown")]  # fmt: skip
+        wrong.append(f"{given}: exit status {verdict.status}, by {', '.join(condemned)}")
     return wrong
 
 

@@ -56,7 +56,9 @@ def test_the_checks_and_what_up_looks_for_follow_the_node_too() -> None:
     switch = "0000:05:01.0 Bridge [0680]: NVIDIA Corporation GA100 [A100 NVSwitch] [10de:1af1] (rev a1)\n"
     cases = {
         "none": Case(bundle(texts | {"fabricmanager.txt": stopped}), want),
-        "six": Case(bundle(texts | {"fabricmanager.txt": stopped, "lspci.txt": f"{texts['lspci.txt']}{switch * 6}"}), want),
+        "six": Case(
+            bundle(texts | {"fabricmanager.txt": stopped, "lspci.txt": f"{texts['lspci.txt']}{switch * 6}"}), want
+        ),
     }
     found = {name: {check.id: check for check in one.checks} for name, one in judge(cases).items()}
     assert found["none"]["nvswitch.fabric"].status == "skip"

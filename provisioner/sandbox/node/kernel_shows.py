@@ -113,7 +113,8 @@ def lspci(arguments: list[str], _version: str) -> int:
     numbers = sum(a.count("n") for a in arguments if a.startswith("-") and not a.startswith("--"))
     for item in sorted(state.hardware().get("pci", []), key=lambda d: d["slot"]):
         ids = f"{item['vendor']}:{item['device']}"
-        if any(asked and asked != item[key] for asked, key in ((vendor, "vendor"), (device, "device"), (code, "class"))):
+        filters = {"vendor": vendor, "device": device, "class": code}
+        if any(value and value != item[key] for key, value in filters.items()):
             continue
         if "-s" in options and options["-s"] not in item["slot"]:
             continue

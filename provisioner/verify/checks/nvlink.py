@@ -146,7 +146,7 @@ def test_fabric(node: Facts, expected: Expected) -> None:
     assert service is not None
     if switches == 0 and not expected.verified("fabric_manager"):
         skip("no NVSwitch is on this node's PCI bus, and no source says that the machine needs fabric manager")
-    shown = bool(switches)  # whoever sees NVSwitches has to run fabric manager for them
+    has_switches = bool(switches)  # whoever sees NVSwitches has to run fabric manager for them
     # From Hopper on the GPU says how its registration with the fabric ended; older GPUs print N/A.
     states = {f"GPU {g.index}": (g.fabric_state, g.fabric_status, g.fabric_health) for g in node.gpus or ()}
     saw(
@@ -158,12 +158,12 @@ def test_fabric(node: Facts, expected: Expected) -> None:
     )
     if service.state != "active" or service.sub not in ("running", None):
         reason = f": {service.reason}" if service.reason else ""
-        fail(f"nvidia-fabricmanager is {service.state}{reason}", observed=shown)
+        fail(f"nvidia-fabricmanager is {service.state}{reason}", observed=has_switches)
     for gpu, (state, status, health) in states.items():
         if state not in (None, "Completed") or status not in (None, "Success"):
-            fail(f"{gpu}: fabric {state}, {status}", action="reset", observed=shown)
+            fail(f"{gpu}: fabric {state}, {status}", action="reset", observed=has_switches)
         if health not in (None, "Healthy"):
-            fail(f"{gpu}: fabric health is {health}", action="reset", observed=shown)
+            fail(f"{gpu}: fabric health is {health}", action="reset", observed=has_switches)
     if node.gpus is None:
         why = node.source(expected.gpu_file).reason
         unknown(f"the service runs, but the GPUs' fabric state is unknown: {why}", expected.gpu_file)

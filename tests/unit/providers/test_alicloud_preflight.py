@@ -151,7 +151,7 @@ def test_vswitches_that_do_not_fit(account: Account, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("network", "said"), [({}, 1), ({"rdma": False}, 0)])
 def test_elastic_rdma_that_is_not_set_up_is_said(account: Account, network: dict[str, bool], said: int) -> None:
     (group,) = planned(machine="ecs.gn8is.2xlarge", network=network).groups
-    found = list(alicloud_preflight._network(group))  # noqa: SLF001
+    found = list(alicloud_preflight._network(group))
     assert [finding.status for finding in found] == ["warning"] * said
     assert all("does not set up" in finding.message for finding in found)
 

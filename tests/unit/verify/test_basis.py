@@ -1,5 +1,5 @@
-"""A value of the catalogue that no source backs condemns no node: for every machine type, each unverified key of its row
-is contradicted alone by a node that is healthy otherwise."""
+"""A value of the catalogue that no source backs condemns no node: for every machine type, each unverified key of its
+row is contradicted alone by a node that is healthy otherwise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ELSEWHERE = {
     "image", "efa_huge_mib_per_cpu", "maintenance", "repositories", "repo_keys", "sources", "simulated", "most", "xids",
     "min_busbw_gbps", "least", "published", "level", "diag", "bmc", "unverified", "limits", "basis",
 }  # fmt: skip
-"""Fields that cluster.yaml, the lock or the tables of limits give; a limit has a basis of its own (test_evidence.py)."""
+"""Fields that cluster.yaml, the lock or the tables of limits give; a limit has its own basis (test_evidence.py)."""
 
 ROWS = load().machines()
 EXPECTED_KEYS = {key for keys in FROM_ROW.values() for key in keys}
@@ -71,7 +71,13 @@ def contradicted(row: Machine, key: str) -> Iterator[Machine]:
         for name in type(value).model_fields:
             yield from contradicted(row, f"{first}.{name}")
         if first == "nvlink":
-            none = {"generation": None, "links_per_gpu": 0, "gbps_per_link": 0.0, "nvswitch_count": 0, "topology": "none"}
+            none = {
+                "generation": None,
+                "links_per_gpu": 0,
+                "gbps_per_link": 0.0,
+                "nvswitch_count": 0,
+                "topology": "none",
+            }
             cells = {"topo_peer_cell": "SYS", "topology": None} if "topo_peer_cell" in row.basis.unverified else {}
             yield row.model_copy(update={"nvlink": value.model_copy(update=none), **cells})
         return
@@ -111,7 +117,7 @@ OTHERS: dict[str, Any] = {
 @contextmanager
 def catalogued(row: Machine) -> Iterator[None]:
     """The catalogue with another row of that name."""
-    rows: dict[str, Machine] = load()._machines  # type: ignore[assignment]  # noqa: SLF001
+    rows: dict[str, Machine] = load()._machines  # type: ignore[assignment]
     own = rows[row.name]
     rows[row.name] = row
     try:
@@ -157,7 +163,9 @@ def test_a_node_that_contradicts_a_documented_key_is_condemned() -> None:
         assert condemning(row, {key: other}), key
 
 
-@check("own.probe", severity="fatal", action="replace", says="a check of this test", applies=lambda e: e.network != "none")
+@check(
+    "own.probe", severity="fatal", action="replace", says="a check of this test", applies=lambda e: e.network != "none"
+)
 def reads_then_fails(expected: Expected) -> None:
     if expected.nvswitches < 99:
         fail("too few")

@@ -142,8 +142,8 @@ def check_empty(empty, others, wanted):
     """Raise Refused unless the empty disks are those of the machine type."""
     seen = "; ".join(f"{name} {why}" for name, why in others.items()) or "none"
     rest = (
-        f"({listed(disk['name'] for disk in empty)}). The others: {seen}. Nothing was formatted. Replace the machine, or "
-        "empty the disks that may be taken (wipefs --all) and run again"
+        f"({listed(disk['name'] for disk in empty)}). The others: {seen}. Nothing was formatted. Replace the machine, "
+        "or empty the disks that may be taken (wipefs --all) and run again"
     )
     if wanted.disks is not None and len(empty) != wanted.disks:
         raise Refused(
@@ -238,8 +238,8 @@ def main(arguments=None):
     """Exit status 0: scratch is mounted; 1: it is not, standard error says why."""
     parser = argparse.ArgumentParser(prog="gpuprov-scratch", description=__doc__.splitlines()[0])
     parser.add_argument("--mount", required=True, help="where it is mounted")
-    parser.add_argument("--disks", type=number, required=True,
-                        help="how many local NVMe disks the machine type has, or any: all that are empty and alike")  # fmt: skip
+    count = "how many local NVMe disks the machine type has, or any: all that are empty and alike"
+    parser.add_argument("--disks", type=number, required=True, help=count)
     parser.add_argument("--filesystem", choices=("xfs", "ext4"), default="xfs")
     parser.add_argument("--options", default="noatime", help="mount options")
     parser.add_argument("--network-model", action="append", default=[], help="words of a model that is no local disk")
