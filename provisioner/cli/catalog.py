@@ -91,6 +91,7 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
         "host": f"{machine.vcpus} vCPUs, {machine.memory_gib:g} GiB, NUMA nodes: {machine.numa_nodes or 'not known'}",
         "retired": machine.retired or "",
         "notes": machine.notes,
+        "measured": ", ".join(machine.basis.measured),
         "unverified": ", ".join(machine.basis.unverified),
     }
     lines = [machine.name, *(f"  {name:<13} {value}" for name, value in rows.items() if value)]

@@ -10,6 +10,8 @@ import pytest
 from provisioner import catalog
 from provisioner.catalog import nvlinks
 from provisioner.catalog.models import Machine
+from provisioner.spec.groups import Group
+from provisioner.spec.rules import _hardware
 from provisioner.stack.candidates import TRAIT_VALUES
 
 CATALOG = catalog.load()
@@ -125,6 +127,17 @@ def test_ports_and_devices_agree(machine: Machine) -> None:
 @each_machine
 def test_local_disks_agree(machine: Machine) -> None:
     assert (machine.local_nvme.count == 0) == (machine.local_nvme.size_gb == 0)
+
+
+@pytest.mark.parametrize(("name", "disks"), [
+    ("p4d.24xlarge", True), ("Standard_ND96asr_v4", True), ("p3.8xlarge", False), ("supermicro-sys-420gp-tnar", True),
+])  # fmt: skip
+def test_disks_that_nobody_has_counted_may_be_there(name: str, disks: bool) -> None:
+    machine = CATALOG.machine(name)
+    assert machine.local_disks is disks
+    group = Group.model_validate({"machine": name, "storage": {"scratch": "/scratch"}})
+    said = [finding.message for finding in _hardware(("groups", "a"), group, machine, CATALOG)]
+    assert any("no local NVMe disks" in message for message in said) is not disks
 
 
 def test_only_aws_sells_cluster_placement() -> None:
