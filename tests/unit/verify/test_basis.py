@@ -21,7 +21,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from provisioner.verify.peers import Peers
 from provisioner.verify.pytest_runner import Case
-from tests.support.healthy_bundle import bundle, expected, healthy
+from tests.support.healthy_bundle import bundle, edit, expected, healthy
 from tests.support.judging import judge
 
 ELSEWHERE = {
@@ -161,6 +161,27 @@ def test_a_node_that_contradicts_a_documented_key_is_condemned() -> None:
     for key in keys:
         (other,) = contradicted(row, key)
         assert condemning(row, {key: other}), key
+
+
+def test_what_a_node_shows_by_itself_condemns_it_whatever_is_doubted() -> None:
+    """A GPU of which nobody says the model, in a virtual machine of which nobody says the links."""
+    name = "ecs.gn8v-8x.48xlarge"
+    texts, want = healthy(name), expected(name)
+    assert {"gpu_model", "ecc", "nvlinks_per_gpu", "fabric_manager"} <= {
+        k for k, v in want.basis.items() if v == "unverified"
+    }
+    smi = str(texts["nvidia-smi.xml"])
+    xid = (
+        "[ 4711.000000] NVRM: Xid (PCI:0000:04:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+    )
+    cases = {
+        "gpu.ecc": texts | {"nvidia-smi.xml": edit(smi, 3, ecc_errors__volatile__dram_uncorrectable="1")},
+        "gpu.remap": texts | {"nvidia-smi.xml": edit(smi, 3, remapped_rows__remapped_row_failure="Yes")},
+        "gpu.xid": texts | {"dmesg.txt": f"{texts['dmesg.txt']}{xid}"},
+    }
+    judged = judge({failing: Case(bundle(node), want) for failing, node in cases.items()})
+    for failing, verdict in judged.items():
+        assert failing in {one.id for one in verdict.checks if one.condemns and one.status == "fail"}, failing
 
 
 @check(
