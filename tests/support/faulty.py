@@ -109,7 +109,9 @@ def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[st
         if check["severity"] != min(lowered, CHECKS[check["id"]].severity, key=("info", "warn", "fatal").index):
             wrong.append(f"{given}: {check['id']} is {check['severity']}")
         fatal |= check["severity"] == "fatal"
-    if verdict.status != int(fatal):
+    # A quarantine of the fault before stays until the level that found it has passed; a warning does not end it.
+    quarantined = any(node.get("quarantine") for node in verdict.json["nodes"])
+    if verdict.status != int(fatal or quarantined):
         condemned = [c["id"] for node in verdict.json["nodes"] for c in node["checks"]
                      if c["severity"] == "fatal" and c["status"] in ("fail", "unknown")]  # fmt: skip
         wrong.append(f"{given}: exit status {verdict.status}, by {', '.join(condemned)}")
