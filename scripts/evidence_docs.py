@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from provisioner import catalog
 from provisioner.catalog.limits import Ceiling, CopyLimit, GpuLimit, Limit, ScratchLimit
+from provisioner.catalog.models import Basis
 from provisioner.sandbox.sources import shown
 from provisioner.stack.facts import rows
+from provisioner.verify.basis import FROM_ROW
 from provisioner.verify.check import Check
+from provisioner.verify.expectations import expect
 from provisioner.verify.registry import declared
 
 PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
@@ -28,6 +32,7 @@ def text() -> str:
     return "\n".join(
         [
             *_short(checks, limits, catalogue.ceiling_rows),
+            *_expectations(),
             *_checks(checks),
             *_limits(catalogue.limit_rows.items()),
             *_ceilings(catalogue.ceiling_rows),
@@ -41,6 +46,7 @@ def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[
     rows = {
         "fatal checks": Counter(check.basis for check in checks if check.severity == "fatal"),
         "other checks": Counter(check.basis for check in checks if check.severity != "fatal"),
+        "expected values of machine types": sum(_of_machines().values(), Counter[Basis]()),
         "limits of a machine type": Counter(row.basis for row in limits),
         "limits of every machine": Counter(row.basis for row in ceilings),
         "texts of simulated nodes": Counter(row.basis.replace("simulated", "unverified") for row in shown().values()),
@@ -48,6 +54,34 @@ def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[
     lines = [BEGINS, "", "| | measured | documented | unverified |", "| --- | --- | --- | --- |"]
     for name, counts in rows.items():
         lines.append(f"| {name} | {counts['measured']} | {counts['documented']} | {counts['unverified']} |")
+    return [*lines, ""]
+
+
+@cache
+def _of_machines() -> dict[str, Counter[Basis]]:
+    """Field of Expected that follows from a machine's row → its basis over the machine types that have the value."""
+    known, found = catalog.load(), {field: Counter[Basis]() for field in FROM_ROW}
+    for machine in known.machines():
+        want = expect(machine, known.gpu(machine.gpu_model), None, None, known)
+        for field, basis in want.basis.items():
+            if getattr(want, field) not in (None, False, 0, "", "none", (), {}):
+                found[field][basis] += 1
+    return found
+
+
+def _expectations() -> list[str]:
+    lines = [
+        "## What is expected of a machine type",
+        "",
+        "How many machine types are held to it, by what their rows rest on.",
+    ]
+    lines += ["", "| expected | follows from | measured | documented | unverified |", "| --- | --- | --- | --- | --- |"]
+    for field, counts in _of_machines().items():
+        if counts:
+            keys = ", ".join(f"`{key}`" for key in FROM_ROW[field])
+            lines.append(
+                f"| `{field}` | {keys} | {counts['measured']} | {counts['documented']} | {counts['unverified']} |"
+            )
     return [*lines, ""]
 
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from provisioner import yaml_text
 from provisioner.catalog.limits import (
-    Basis,
     Ceiling,
     CopyLimit,
     FabricLimit,
@@ -24,7 +23,7 @@ from provisioner.catalog.limits import (
     RdmaLimit,
     ScratchLimit,
 )
-from provisioner.catalog.models import Board, Gpu, Machine, ProviderName, Row, Topology, Xid
+from provisioner.catalog.models import Basis, Board, Gpu, Machine, ProviderName, Row, Topology, Xid
 from provisioner.catalog.prices import Bought, ListPrices, Price, Seller, Without
 from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError

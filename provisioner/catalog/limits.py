@@ -6,12 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from provisioner.catalog.models import Machine, Row
+from provisioner.catalog.models import Basis, Machine, Row
 
 Efficiency = Annotated[float, Field(gt=0, le=1)]
-Basis = Literal["measured", "documented", "unverified"]
-"""What a limit or a check rests on: real output of a tool or a run on such a machine; what a vendor, a tool's source or
-an operator of such machines has written; neither, which warns and never condemns."""
 
 
 class Limit(Row):

@@ -20,6 +20,24 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Basis = Literal["measured", "documented", "unverified"]
+"""What a value, a limit or a check rests on: real output of a tool or a run on such a machine; what a vendor, a tool's
+source or an operator of such machines has written; neither, which warns and never condemns."""
+
+
+class Evidence(Row):
+    """What the keys of a row rest on: names of those that are measured or unverified; `source` documents all others.
+    `network.ports` is one key of a mapping, `network` the whole mapping."""
+
+    measured: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+
+    def of(self, key: str) -> Basis:
+        """The basis of a key: as the row says of it, or of the mapping that it stands in."""
+        names = {key, key.split(".", maxsplit=1)[0]}
+        return "unverified" if names & {*self.unverified} else "measured" if names & {*self.measured} else "documented"
+
+
 class NVLink(Row):
     """Links between the GPUs of one node. `topology` is none for a lone GPU or plain PCIe."""
 
@@ -33,11 +51,13 @@ class NVLink(Row):
 class Network(Row):
     """Ports for training traffic; `rate_gbps` is Gbit/s of one port."""
 
-    kind: Literal["efa", "infiniband", "ethernet", "eri", "roce", "none"]
+    kind: Literal["efa", "infiniband", "ethernet", "roce", "none"]
     ports: int = Field(ge=0)
     rate_gbps: float = Field(ge=0)
     cards: int = Field(ge=0)
     total_gbps: float | None = None
+    erdma: bool = False
+    """Alibaba Cloud's elastic RDMA interfaces could be had. gpuprov does not install their driver: it is Ethernet."""
 
 
 class LocalNVMe(Row):
@@ -64,6 +84,7 @@ class Gpu(Row):
     gpus_per_serial: int = 1
     """GPUs that share one board and its serial number."""
     source: str = ""
+    basis: Evidence = Evidence()
 
     @property
     def vendor(self) -> Literal["nvidia", "amd"]:
@@ -92,7 +113,7 @@ class Machine(Row):
     mig_capable: bool
     notes: str
     source: tuple[str, ...]
-    unverified_fields: tuple[str, ...]
+    basis: Evidence
     placement_cluster: bool = False
     frontend_gbps: float | None = None
     bmc: str | None = None
@@ -115,9 +136,14 @@ class Machine(Row):
         return (self.topo_peer_cell,) if isinstance(self.topo_peer_cell, str) else self.topo_peer_cell
 
     @property
+    def local_disks(self) -> bool:
+        """Whether it has local NVMe disks, or may have: no source says how many."""
+        return self.local_nvme.count > 0 or self.basis.of("local_nvme.count") == "unverified"
+
+    @property
     def rdma(self) -> bool:
         """Whether it has an RDMA network."""
-        return self.network.kind in ("efa", "infiniband", "roce", "eri")
+        return self.network.kind in ("efa", "infiniband", "roce")
 
     @property
     def rdma_optional(self) -> bool:

@@ -91,7 +91,8 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
         "host": f"{machine.vcpus} vCPUs, {machine.memory_gib:g} GiB, NUMA nodes: {machine.numa_nodes or 'not known'}",
         "retired": machine.retired or "",
         "notes": machine.notes,
-        "unverified": ", ".join(machine.unverified_fields),
+        "measured": ", ".join(machine.basis.measured),
+        "unverified": ", ".join(machine.basis.unverified),
     }
     lines = [machine.name, *(f"  {name:<13} {value}" for name, value in rows.items() if value)]
     if layout := known.layout(machine):

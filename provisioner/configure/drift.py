@@ -18,11 +18,12 @@ from provisioner.configure import playbook
 from provisioner.mounts import unit
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.roles.interruption import digest
+from provisioner.roles.nvidia_driver import by_switch
 from provisioner.stack.models import Image, Package, VendorImage
 from provisioner.text import printable
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.checks.software import brought, is_version
-from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION
+from provisioner.verify.expectations import FABRIC_MANAGER, HEALTH_TIMER, INTERRUPTION
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.parsers.images import tag
 from provisioner.verify.parsers.kernel import is_kernel, newest_kernel
@@ -76,6 +77,8 @@ class DesiredState:
     kernel: str | None = None
     vendor: VendorImage | None = None
     """The cloud's own GPU image that it boots."""
+    switch_units: tuple[str, ...] = ()
+    """Those of `units` that run only where an NVSwitch is visible: no source says that the machine has one."""
     hook: str | None = None
     """sha256 of what a node runs when its machine is taken away, empty for nothing; None where no machine is."""
 
@@ -88,7 +91,8 @@ def desired_state(
     kernel = None if plan.simulated else stack.kernel
     timers = (HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else ()
     return DesiredState(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel, stack.vendor,
-                  digest(plan) if INTERRUPTION in units else None)  # fmt: skip
+                  switch_units=(FABRIC_MANAGER,) if by_switch(group.machine) else (),
+                  hook=digest(plan) if INTERRUPTION in units else None)  # fmt: skip
 
 
 def differences(bundle: Bundle, lock: DesiredState) -> tuple[Difference, ...]:
@@ -214,7 +218,10 @@ def _units(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if facts.units is None:
         yield from _unread(facts, "units.txt")
         return
+    unswitched = facts.bus is not None and not facts.bus.nvswitches
     for name in lock.units:
+        if unswitched and name in lock.switch_units:
+            continue
         unit = facts.units.get(name)
         found = _state(unit)
         if found != "active":

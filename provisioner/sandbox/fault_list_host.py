@@ -10,7 +10,7 @@ from provisioner.sandbox.fault_list import Commands, Fault, Json, _anywhere, _nv
 
 def _sourced(key: str) -> Callable[[Json], bool]:
     """Machines whose value in the catalogue has a source: on others nothing is expected, so nothing is found."""
-    return lambda machine: not {"all", key} & set(machine["unsourced"])
+    return lambda machine: key not in set(machine["unsourced"])
 
 
 def _cloud(machine: Json) -> bool:
@@ -200,7 +200,7 @@ FAULTS: tuple[Fault, ...] = (
         "nvme-lost",
         "one NVMe disk is gone from the bus",
         "storage.nvme_count",
-        lambda m: bool(m["disks"]) and not {"all", "local_nvme", "local_nvme.count"} & set(m["unsourced"]),
+        lambda m: bool(m["disks"]) and not {"local_nvme", "local_nvme.count"} & set(m["unsourced"]),
         "local disks, their number from a source",
         _lost_disk,
     ),

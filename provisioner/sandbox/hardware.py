@@ -68,9 +68,9 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "vcpus": machine.vcpus,
         "memory_gib": machine.memory_gib,
         "cloud": provider.virtual,
-        "unsourced": list(machine.unverified_fields),
+        "unsourced": list(machine.basis.unverified),
         "fabric_manager": {
-            "required": machine.fabric_manager_required,
+            "required": needs_manager(machine),
             "subnet_manager": machine.subnet_manager_required,
             "broken": False,
         },
@@ -80,6 +80,12 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "nvidia_smi": {"hangs": False},
         "kernel_log": _kernel_log(machine, gpus),
     }
+
+
+def needs_manager(machine: Machine) -> bool:
+    """Whether the node itself has NVSwitches: where its row has none, the host of a virtual machine keeps them, and
+    fabric manager has nothing to do in it."""
+    return machine.fabric_manager_required and machine.nvlink.nvswitch_count > 0
 
 
 def _derive(*parts: object) -> bytes:
@@ -127,7 +133,7 @@ def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: 
     links = machine.nvlink.links_per_gpu if product.get("link") else 0
     active = catalog.nvlinks_per_gpu(machine)[index] if links else 0
     # A rack's switches (GB200) are served from outside of the node.
-    served = machine.fabric_manager_required or machine.imex_required
+    served = needs_manager(machine) or machine.imex_required
     fabric = served and gpu.arch in ("hopper", "blackwell")
     return place | {
         "arch": gpu.arch,
@@ -150,7 +156,7 @@ def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: 
         "fabric": {
             "state": "Completed" if fabric else "N/A",
             "status": "Success" if fabric else "N/A",
-            "needs_manager": machine.fabric_manager_required,
+            "needs_manager": needs_manager(machine),
         },
         "virtualised": catalog.provider(machine.provider).virtual,
     }

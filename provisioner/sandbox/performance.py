@@ -22,7 +22,7 @@ ABOVE = 1.06
 def between(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float | str | bool]:
     """Several nodes together: GB/s, which way NCCL says that it goes, and whether it is RDMA."""
     limit, network = catalog.fabric_limit(machine), machine.network
-    kinds = {"efa": "AWS Libfabric", "infiniband": "IB", "roce": "IB", "eri": "IB"}
+    kinds = {"efa": "AWS Libfabric", "infiniband": "IB", "roce": "IB"}
     way = f"NET/{kinds.get(network.kind, 'Socket')}"
     board = gpu.vendor == "nvidia" and machine.nvlink.topology == "nvswitch"
     return {

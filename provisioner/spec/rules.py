@@ -174,7 +174,7 @@ def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Ite
         what = f"no cluster placement is known for {machine.name}"
         yield Finding((*loc, "placement"), what, "leave it out")
     yield from _rdma(loc, group, machine, catalog)
-    if group.storage.scratch is not None and machine.local_nvme.count == 0:
+    if group.storage.scratch is not None and not machine.local_disks:
         yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")
     if group.gpu.mig is not None:
         at = (*loc, "gpu", "mig")
@@ -198,6 +198,9 @@ def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterato
         elif network.efa and machine.network.kind != "efa":
             hint = "write rdma: true" if machine.rdma else _with_rdma(machine, catalog)
             yield Finding(at, f"{machine.name} has no EFA", hint)
+    elif network.rdma and machine.network.erdma:
+        message = f"{machine.name} has elastic RDMA interfaces, and gpuprov does not install their driver"
+        yield Finding(at, message, "leave it out: its nodes talk over Ethernet")
     elif network.rdma and not machine.rdma:
         yield Finding(at, f"{machine.name} has no RDMA network", _with_rdma(machine, catalog))
     elif network.rdma is False and machine.rdma and not machine.rdma_optional:

@@ -160,7 +160,7 @@ def trait(name: str) -> tuple[Candidate, ...]:
 TRAIT_VALUES = {
     "gpu": ("hopper", "ampere", "blackwell", "ada", "turing", "volta", "cdna3", "cdna2"),
     "gpu_class": ("datacenter", "geforce"),
-    "network": ("infiniband", "roce", "efa", "eri", "ethernet", "none"),
+    "network": ("infiniband", "roce", "efa", "ethernet", "none"),
 }
 
 

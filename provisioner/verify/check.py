@@ -15,7 +15,8 @@ keep one cause to one failing check, and neither is an `if` in a check:
 
 `measured` and `documented` say what a check rests on: real output of the tool (a capture in tests/unit/verify/captures,
 as tool/name), or what a vendor, the tool's source or an operator of such machines has written. A fatal check of gpuprov
-has one of them. A failure at a limit that has neither (catalog/data, Expected.unverified) only warns.
+has one of them. A failure at a limit that has neither (catalog/data, Expected.unverified) only warns; so does a failure
+of a check that has read an expected value without either (Expected.basis; basis.py notes what is read).
 
 What a check judges it judges on the GPUs that answer: that one is gone is gpu.count's to say.
 """
@@ -88,12 +89,16 @@ class Verdict(Exception):
 
 
 class Failed(Verdict):
-    def __init__(self, message: str, action: Action | None = None, unverified: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, action: Action | None = None, unverified: tuple[str, ...] = (), *, observed: bool = False
+    ) -> None:
         super().__init__(message)
-        self.message = f"{message} (unverified limit: {', '.join(unverified)})" if unverified else message
+        self.message = message
         self.action = action
-        self.unverified = bool(unverified)
-        """Whether it rests on unverified limits alone."""
+        self.unverified = unverified
+        """The unverified limits on which alone it rests."""
+        self.observed = observed
+        """Whether the node itself shows it, whatever is expected."""
 
 
 class Unknown(Verdict):
@@ -120,6 +125,22 @@ class _Seen:
     expected: Any = None
     actual: Any = None
     note: str = ""
+    unverified: set[str]
+    """The unverified fields of Expected that it has read (basis.py)."""
+    applied: frozenset[str] = frozenset()
+    """Those that were read to decide whether the check applies."""
+
+    def __init__(self) -> None:
+        self.unverified = set()
+
+    def begin(self) -> None:
+        """Another check begins."""
+        self.expected, self.actual, self.note, self.applied = None, None, "", frozenset()
+        self.unverified.clear()
+
+    def applies(self) -> None:
+        """The check applies; what is read from here on is what it judges."""
+        self.applied = frozenset(self.unverified)
 
 
 seen = _Seen()
@@ -179,10 +200,14 @@ def compare(expected: Any, actual: Any, message: str = "", *, action: Action | N
         fail(message or f"{actual} instead of {expected}", action=action)
 
 
-def fail(message: str, *, action: Action | None = None, unverified: tuple[str, ...] = ()) -> NoReturn:
+def fail(
+    message: str, *, action: Action | None = None, unverified: tuple[str, ...] = (), observed: bool = False
+) -> NoReturn:
     """The check fails; `action` where it is another than the declared one. `unverified` are the limits without evidence
-    (Expected.unsupported) on which alone the failure rests: it warns then, whatever the check's severity."""
-    raise Failed(message, action, unverified)
+    (Expected.unsupported) on which alone the failure rests: it warns then, whatever the check's severity. So it does
+    where the check has read an unverified value of `expected`, unless `observed`: the node itself shows what is wrong,
+    and no expected value is part of it."""
+    raise Failed(message, action, unverified, observed=observed)
 
 
 def unknown(reason: str, unread: str = "", *, action: Action | None = None) -> NoReturn:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from provisioner.verify import check as dsl
 from provisioner.verify.baseline import Baseline
+from provisioner.verify.basis import watched
 from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, not_given
@@ -52,7 +52,7 @@ class Outcome:
     unread: str = ""
     """The file that could not be read, where it is unknown for that."""
     unverified: bool = False
-    """Whether a failure rests on unverified limits alone: it warns then."""
+    """Whether a failure rests on what is unverified, or an unanswered check applies for it alone: it warns then."""
 
     @classmethod
     def of(cls, error: BaseException | None, *, called: bool = True) -> Outcome:
@@ -60,12 +60,24 @@ class Outcome:
         status, message, action = _verdict(error, called=called)
         looked = (seen.expected, seen.actual) if called else (None, None)
         unread = error.unread if isinstance(error, Unknown) else ""
-        unverified = isinstance(error, Failed) and error.unverified
-        return cls(status, (message or seen.note)[:MESSAGE], action, looked[0], looked[1], unread, unverified)
+        unverified = _unverified(status, error) if called else ()
+        message = (message or seen.note)[:MESSAGE] + (f" (unverified: {', '.join(unverified)})" if unverified else "")
+        return cls(status, message, action, looked[0], looked[1], unread, bool(unverified))
 
     def bounded(self) -> Outcome:
         """With what was compared in a length that a report can hold."""
         return replace(self, expected=_bounded(self.expected), actual=_bounded(self.actual))
+
+
+def _unverified(status: str, error: BaseException | None) -> tuple[str, ...]:
+    """What a failure rests on that is unverified; of an unanswered check, which compared nothing, why it applies."""
+    if status == "unknown":
+        return tuple(sorted(seen.applied))
+    if status != "fail":
+        return ()
+    limits = error.unverified if isinstance(error, Failed) else ()
+    observed = isinstance(error, Failed) and error.observed
+    return (*limits, *(() if observed else sorted(seen.unverified)))
 
 
 def _bounded(value: Any) -> Any:
@@ -91,12 +103,12 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
     """Call a plain check on a node."""
     given = {
         "node": node.facts,
-        "expected": node.expected,
+        "expected": watched(node.expected),
         "name": node.name,
         "peers": peers,
         "baseline": node.baseline,
     }
-    dsl.saw()
+    seen.begin()
     try:
         ready(declared, node)
         try:
@@ -125,8 +137,9 @@ def enough(declared: Check, node: NodeUnderTest) -> None:
 def ready(declared: Check, node: NodeUnderTest) -> None:
     """The first rule of check.py: what a check needs must have been read."""
     facts, expected = node.facts, node.expected
-    if reason := declared.inapplicable(expected):
+    if reason := declared.inapplicable(watched(expected)):
         raise Skipped(reason)
+    seen.applies()
     needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
     if LEVELS.index(expected.level) < LEVELS.index(declared.level):
         absent = [facts.source(file).state == "absent" for file in needs or declared.reads]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
     from provisioner.catalog import Catalog
-    from provisioner.catalog.models import Gpu, Machine
+    from provisioner.catalog.models import Basis, Gpu, Machine
     from provisioner.spec.groups import Group
     from provisioner.stack.models import Stack
 
@@ -21,6 +21,7 @@ LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
 
 HEALTH_TIMER = "gpuprov-health.timer"
 """What role health starts, where cluster.yaml wants it."""
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
 INTERRUPTION = "gpuprov-interruption.service"
 """What role interruption starts, where a provider that tells the node beforehand may take its machine away."""
 MEMORY_TOLERANCE = 0.03
@@ -181,6 +182,19 @@ class Expected:
     fails at one of them alone warns and does not condemn."""
     limits: tuple[str, ...] = ()
     """Every limit that the node is held to, verified or not."""
+    basis: Mapping[str, Basis] = field(default_factory=dict)
+    """What the fields that follow from the catalogue's row rest on (basis.py). A check that fails after it has read an
+    unverified one warns and does not condemn. Every other field is what cluster.yaml asks for or the lock names."""
+
+    def verified(self, name: str) -> bool:
+        """Whether a field rests on more than a guess; for warnings, which have nothing to be lowered to."""
+        return self.basis.get(name) != "unverified"
+
+    def units_on(self, switches: int | None) -> tuple[str, ...]:
+        """The units of a node that shows so many NVSwitches on its PCI bus (None: not known). Where no source says that
+        a machine needs fabric manager, it runs where a switch is visible."""
+        absent = {FABRIC_MANAGER} if switches == 0 and not self.verified("fabric_manager") else set()
+        return tuple(name for name in self.units or () if name not in absent)
 
     def unsupported(self, *limits: str) -> tuple[str, ...]:
         """Those of `limits` that are unverified; for check.fail."""
@@ -222,12 +236,19 @@ def expect(
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
     from provisioner.catalog.mig import instances
+    from provisioner.verify.basis import basis_of
 
     nvidia = gpu.vendor == "nvidia"
     mig = group.gpu.mig if group else None
     limit, together = catalog.nccl_limit(machine), catalog.fabric_limit(machine)
     joined = _joined(machine, group)
     limits = catalog.limits(machine)
+
+    def is_same_for_all(key: str) -> bool:
+        """Whether every machine of the type has the same of it: a server is ordered with the memory that its owner
+        wants, and an example in the catalogue is not an expectation."""
+        return catalog.provider(machine.provider).virtual or machine.basis.of(key) != "unverified"
+
     return Expected(
         machine=machine.name,
         gpu_model=machine.gpu_model,
@@ -279,16 +300,16 @@ def expect(
         switched=nvidia and machine.nvlink.topology == "nvswitch" and gpu.arch in ("hopper", "blackwell"),
         subnet_manager=machine.subnet_manager_required,
         large_bar=nvidia and machine.nvlink.topology == "nvswitch",
-        numa_nodes=None if {"all", "numa_nodes"} & set(machine.unverified_fields) else machine.numa_nodes,
+        numa_nodes=machine.numa_nodes,
         gpus_per_serial=gpu.gpus_per_serial,
-        memory_gib=machine.memory_gib if _sourced(machine, "memory_gib") else None,
-        vcpus=machine.vcpus if _sourced(machine, "vcpus") else None,
+        memory_gib=machine.memory_gib if is_same_for_all("memory_gib") else None,
+        vcpus=machine.vcpus if is_same_for_all("vcpus") else None,
         # A rehearsal's nodes have this computer's kernel.
         kernel=stack.kernel if stack and not simulated else None,
-        disk_gb=machine.local_nvme.size_gb if _sourced(machine, "local_nvme", "local_nvme.size_gb") else 0.0,
-        local_nvme=machine.local_nvme.count if _sourced(machine, "local_nvme", "local_nvme.count") else 0,
-        scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
-        scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb if _sourced(machine, "local_nvme") else 0.0,
+        disk_gb=machine.local_nvme.size_gb,
+        local_nvme=machine.local_nvme.count if is_same_for_all("local_nvme.count") else 0,
+        scratch=group.storage.scratch if group and stack and machine.local_disks else None,
+        scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb,
         image=image,
         maintenance=_maintenance(machine, catalog) if stack and not simulated else None,
         tuned=_tuned(stack) if stack and group else None,
@@ -308,17 +329,15 @@ def expect(
         | ({"fabric": together.threshold} if together else {})
         | ({"rdma": port.threshold} if (port := catalog.rdma_limit(machine)) else {}),
         fabric=joined,
-        # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM, eRDMA) nobody says.
-        gpudirect=joined == "rdma"
-        and machine.network.kind != "eri"
-        and nvidia
-        and machine.nvlink.topology == "nvswitch",
+        # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM) nobody says.
+        gpudirect=joined == "rdma" and nvidia and machine.nvlink.topology == "nvswitch",
         nvlink_across=machine.imex_required,
         published={"busbw": limit.measured} if limit and limit.measured else {},
         level=level,
         diag=diag,
         unverified=tuple(sorted(name for name, basis in limits.items() if basis == "unverified")),
         limits=tuple(sorted(limits)),
+        basis=basis_of(machine, gpu),
     )
 
 
@@ -345,18 +364,13 @@ def _maintenance(machine: Machine, catalog: Catalog) -> dict[str, Any] | None:
     return service.model_dump(exclude={"source"}) if service is not None else None
 
 
-def _sourced(machine: Machine, *keys: str) -> bool:
-    """Whether a source backs the catalogue's value."""
-    return not {"all", *keys} & set(machine.unverified_fields)
-
-
 def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "sockets"]:
     """Whether a job is meant to run over several nodes, and over what. Plain Ethernet is shared with everything else
     and its rate is nobody's promise: nodes on it are for themselves, unless cluster.yaml wants them close together."""
     if group is not None and group.gpu.mig:
         return ""  # a slice of a GPU can't be joined with others
     efa = machine.uses_efa(group.network.wanted if group else None)
-    if efa or machine.network.kind in ("infiniband", "roce", "eri"):
+    if efa or machine.network.kind in ("infiniband", "roce"):
         return "rdma"
     return "sockets" if group is not None and group.placement == "cluster" else ""
 

@@ -20,10 +20,10 @@ from typing import IO, Any
 import pytest
 from _pytest.outcomes import OutcomeException
 
-from provisioner.verify import check as dsl
 from provisioner.verify import check_runner, user_checks
 from provisioner.verify.baseline import Baseline
-from provisioner.verify.check import Check, Skipped, Unknown
+from provisioner.verify.basis import watched
+from provisioner.verify.check import Check, Skipped, Unknown, seen
 from provisioner.verify.check_runner import NodeUnderTest, Outcome, ready
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -130,7 +130,7 @@ class Judgement:
 
     @pytest.fixture(scope="session")
     def expected(self, node_under_test: NodeUnderTest) -> Expected:
-        return node_under_test.expected
+        return watched(node_under_test.expected)
 
     @pytest.fixture(scope="session")
     def peers(self, node_under_test: NodeUnderTest) -> Peers:
@@ -192,7 +192,7 @@ class Judgement:
         if isinstance(item, FleetItem):
             yield
             return
-        dsl.saw()
+        seen.begin()
         ready(declared_of(item), self.nodes[node_of(item)])
         with self.watch.one():
             yield

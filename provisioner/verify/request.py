@@ -140,8 +140,10 @@ def request_for(expected: Expected) -> ProbeRequest:
 
 def drift_request(expected: Expected) -> ProbeRequest:
     """Only what tells whether a node is what the lock says: nothing that starts a container or wakes a GPU."""
+    # what runs on it may depend on whether it has NVSwitches
+    bus = {"lspci.txt"} if expected.units_on(0) != (expected.units or ()) else set()
     return _request(
-        _deadlines(lambda tool: (tool.drift or tool.configured) and _applies(tool, expected)),
+        _deadlines(lambda tool: (tool.drift or tool.configured or tool.file in bus) and _applies(tool, expected)),
         expected,
     )
 

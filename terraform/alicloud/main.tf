@@ -45,10 +45,9 @@ resource "alicloud_instance" "node" {
   resource_group_id    = var.alicloud.resource_group_id
   deletion_protection  = var.alicloud.protect
 
-  vswitch_id                     = try(local.vswitches[local.zone[each.value.group]], null)
-  security_groups                = concat([alicloud_security_group.nodes.id], var.alicloud.security_groups)
-  network_interface_traffic_mode = var.alicloud.groups[each.value.group].erdma ? "HighPerformance" : null
-  deployment_set_id              = try(alicloud_ecs_deployment_set.cluster[each.value.group].id, null)
+  vswitch_id        = try(local.vswitches[local.zone[each.value.group]], null)
+  security_groups   = concat([alicloud_security_group.nodes.id], var.alicloud.security_groups)
+  deployment_set_id = try(alicloud_ecs_deployment_set.cluster[each.value.group].id, null)
 
   # The system disk alone: local disks show up by themselves and are the role scratch's.
   system_disk_category          = "cloud_essd"

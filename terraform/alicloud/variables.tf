@@ -82,8 +82,6 @@ variable "alicloud" {
       kind = optional(string)
       # nodes of the group that are not made, by name: those that could not be had
       without = optional(list(string), [])
-      # whether the network interface carries RDMA (an elastic RDMA interface), for types that have one
-      erdma = optional(bool, false)
       # whether instance metadata answers to tokens only (`required`), or without one too (`optional`)
       metadata_tokens = optional(string, "required")
     }))

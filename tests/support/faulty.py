@@ -73,7 +73,7 @@ def visible(injected: Iterable[str]) -> set[str]:
 def at_unverified_limits(verdict: dict[str, Any], node: str) -> set[str]:
     """The checks of a node that fail at an unverified limit."""
     (mine,) = (one for one in verdict["nodes"] if one["name"] == node)
-    return {check["id"] for check in mine["checks"] if "(unverified limit" in check["message"]}
+    return {check["id"] for check in mine["checks"] if "(unverified:" in check["message"]}
 
 
 def on_all(do: Callable[[str], object], nodes: Iterable[str]) -> None:
@@ -105,12 +105,16 @@ def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[st
     wrong += [f"{given}: {node} failed {sorted(ids)} too" for node, ids in found.items()]
     fatal = False
     for check in (check for node in verdict.json["nodes"] for check in node["checks"] if check["status"] == "fail"):
-        lowered = "warn" if "(unverified limit" in check["message"] else CHECKS[check["id"]].severity
+        lowered = "warn" if "(unverified:" in check["message"] else CHECKS[check["id"]].severity
         if check["severity"] != min(lowered, CHECKS[check["id"]].severity, key=("info", "warn", "fatal").index):
             wrong.append(f"{given}: {check['id']} is {check['severity']}")
         fatal |= check["severity"] == "fatal"
-    if verdict.status != int(fatal):
-        wrong.append(f"{given}: exit status {verdict.status}")
+    # A quarantine of the fault before stays until the level that found it has passed; a warning does not end it.
+    quarantined = any(node.get("quarantine") for node in verdict.json["nodes"])
+    if verdict.status != int(fatal or quarantined):
+        condemned = [c["id"] for node in verdict.json["nodes"] for c in node["checks"]
+                     if c["severity"] == "fatal" and c["status"] in ("fail", "unknown")]  # fmt: skip
+        wrong.append(f"{given}: exit status {verdict.status}, by {', '.join(condemned)}")
     return wrong
 
 

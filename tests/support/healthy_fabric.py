@@ -12,7 +12,7 @@ from tests.support.healthy_perftest import names, rails
 
 FABRIC_CHECKS = {"fabric.transport", "fabric.pairs", "fabric.path", "fabric.ring"}
 """Judged by test_fabric_checks.py."""
-WAYS = {"efa": "NET/AWS Libfabric+GDR", "infiniband": "NET/IB+GDR", "roce": "NET/IB+GDR", "eri": "NET/IB"}
+WAYS = {"efa": "NET/AWS Libfabric+GDR", "infiniband": "NET/IB+GDR", "roce": "NET/IB+GDR"}
 
 
 def fabric_json(row: Machine, **changes: Any) -> str:

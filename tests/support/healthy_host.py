@@ -99,7 +99,8 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
     rows = [f"{place} dev ext4 {size} {size // 5} {size - size // 5} 26214400 901223" for place, size in sizes.items()]
     rows[1] = rows[1].replace("dev ext4", "tmpfs tmpfs")
     rows.append("/boot/efi /dev/nvme0n1p15 vfat 109422592 6295552 103127040 0 0")
-    scratch = int(row.local_nvme.count * row.local_nvme.size_gb * 10**9 * 0.98)
+    # of a machine whose disks nobody has counted: some
+    scratch = int(row.local_nvme.count * row.local_nvme.size_gb * 10**9 * 0.98) or 10**12 * row.local_disks
     rows += [f"/scratch /dev/md127 xfs {scratch} 7000000 {scratch - 7000000} 3906250 3"] if scratch else []
     count = {"rx_packets": "90000", "rx_errors": "0", "rx_dropped": "411", "tx_packets": "80000", "tx_errors": "0"}
     return {

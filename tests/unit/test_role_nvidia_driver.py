@@ -22,14 +22,47 @@ from tests.support.rehearsal import ROOT
 MACHINE = "p4d.24xlarge"
 
 
-def role(name: str, **changes: Any) -> Any:
+def role(name: str, machine: str = MACHINE, **changes: Any) -> Any:
     """A default of the role, as a node of that machine gets it."""
     loader = DataLoader()
     defaults = loader.load_from_file(str(ROOT / "ansible/roles/nvidia_driver/defaults/main.yml"))
     trusted = {key: trusted_deep(value) for key, value in defaults.items()}
-    plan = plans.plan(plans.cluster_spec(MACHINE, count=1))
+    plan = plans.plan(plans.cluster_spec(machine, count=1))
     variables = {**trusted, **inventory.group_variables(plan.groups[0].name, plan), **changes}
     return Templar(loader=loader, variables=variables).template(trusted[name])
+
+
+SWITCHES = "05:01.0 0680: 10de:1af1 (rev a1)\n06:01.0 0680: 10de:1af1 (rev a1)"
+IN_A_VM = "ecs.gn7-c13g1.26xlarge"
+
+
+@pytest.mark.parametrize(("machine", "seen", "runs"), [
+    (MACHINE, "", True), (IN_A_VM, "", False), (IN_A_VM, SWITCHES, True), ("g6.48xlarge", SWITCHES, False),
+])  # fmt: skip
+def test_fabric_manager_follows_the_node_where_no_source_says_that_it_is_needed(
+    machine: str, seen: str, runs: bool
+) -> None:
+    """Without a switch it ends with NV_WARN_NOTHING_TO_DO (NVIDIA/gpu-operator#610), and the role with it."""
+    services = role("nvidia_driver_services", machine, nvidia_driver_switches={"stdout": seen})
+    assert ("nvidia-fabricmanager" in services) == runs
+
+
+def test_the_checks_and_what_up_looks_for_follow_the_node_too() -> None:
+    texts, want = healthy(IN_A_VM), expected(IN_A_VM)
+    assert "nvidia-fabricmanager.service" in (want.units or ())
+    assert set(want.units or ()) - set(want.units_on(0)) == {"nvidia-fabricmanager.service"}
+    assert want.units_on(6) == want.units_on(None) == want.units
+    stopped = "\u25cb nvidia-fabricmanager.service\n   Loaded: loaded\n   Active: inactive (dead)\n"
+    switch = "0000:05:01.0 Bridge [0680]: NVIDIA Corporation GA100 [A100 NVSwitch] [10de:1af1] (rev a1)\n"
+    cases = {
+        "none": Case(bundle(texts | {"fabricmanager.txt": stopped}), want),
+        "six": Case(
+            bundle(texts | {"fabricmanager.txt": stopped, "lspci.txt": f"{texts['lspci.txt']}{switch * 6}"}), want
+        ),
+    }
+    found = {name: {check.id: check for check in one.checks} for name, one in judge(cases).items()}
+    assert found["none"]["nvswitch.fabric"].status == "skip"
+    assert (found["six"]["nvswitch.fabric"].status, found["six"]["nvswitch.fabric"].severity) == ("fail", "fatal")
 
 
 def trusted_deep(value: Any) -> Any:

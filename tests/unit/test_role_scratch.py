@@ -21,7 +21,7 @@ class Scratch:
     """The script on a node; `said` is what it wrote to standard error the last time."""
 
     def __init__(
-        self, node: Node, module: ModuleType, place: Path, disks: int, monkeypatch: pytest.MonkeyPatch
+        self, node: Node, module: ModuleType, place: Path, disks: int | str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.node, self.module, self.place, self.disks = node, module, place, disks
         fine = subprocess.CompletedProcess(["udevadm"], 0, "", "")
@@ -113,6 +113,51 @@ def test_a_missing_disk_is_refused_and_nothing_is_formatted(scratch: Scratch) ->
     assert "has 8 local NVMe disks, and 7 that are empty are there" in err
     assert "nvme0n1 is a network disk (Amazon Elastic Block Store)" in err
     assert not scratch.formatted()
+
+
+def several(make_node: MakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scratch:
+    """An Azure machine, whose disks are taken however many there are."""
+    node = make_node("Standard_ND96amsr_A100_v4")
+    return Scratch(node, load("scratch", "files/gpuprov_scratch.py"), tmp_path / "s", "any", monkeypatch)
+
+
+def test_where_no_source_says_how_many_all_that_are_alike_are_taken(
+    make_node: MakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = several(make_node, tmp_path, monkeypatch)
+    change(lambda m: m["disks"].pop())
+    code, out, err = scratch.run()
+    assert (code, err) == (0, "")
+    create = next(words for words in scratch.called if "--create" in words)
+    assert "--raid-devices=7" in create
+    assert scratch.run()[:2] == (0, "unchanged")
+    reboot(scratch.node)
+    assert scratch.run()[:2] == (0, f"changed: mounted at {scratch.place}")
+    assert "made xfs" in out
+
+
+def test_disks_of_two_kinds_are_not_put_together(
+    make_node: MakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = several(make_node, tmp_path, monkeypatch)
+    change(lambda m: m["disks"][0].update(bytes=10**12))
+    code, _, err = scratch.run()
+    assert code == 1 and "not of one model and size" in err
+    assert not scratch.formatted()
+    change(lambda m: m["disks"].clear())
+    code, _, err = scratch.run()
+    assert code == 1 and "not of one model and size: none" in err
+
+
+def test_an_array_says_itself_how_many_disks_it_has(
+    make_node: MakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = several(make_node, tmp_path, monkeypatch)
+    scratch.run()
+    change(lambda m: m["disks"].pop())
+    reboot(scratch.node)
+    code, _, err = scratch.run()
+    assert code == 1 and "consists of 8 disks, and 7 of them are there" in err
 
 
 HELD = {

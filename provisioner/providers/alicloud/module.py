@@ -80,10 +80,8 @@ class EcsModule(Module):
                 f"the lock has no image of {group.boots} for {self._place.site}",
                 hint="run `gpuprov lock` again, signed in to Alibaba Cloud",
             )
-        erdma = group.machine.network.kind == "eri" and group.spec.network.wanted is not False
         return {
             "image_id": base.id,
-            **({"erdma": True} if erdma else {}),
             **({"metadata_tokens": "optional"} if group.stack.os in WITHOUT_TOKENS else {}),
             **({"zone": way.zone, "kind": way.kind} if way else {}),
             **({"without": without} if without else {}),

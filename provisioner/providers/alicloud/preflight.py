@@ -40,6 +40,7 @@ def preflight(
     found += _zones(region, zones)
     found += _vswitches(region, site)
     for group in groups:
+        found += _network(group)
         found += _sold(region, group, zones)
         found += _placed(region, group)
     found += quotas.room(region, groups, there)
@@ -90,6 +91,13 @@ def _vswitches(region: Region, site: AlicloudSite) -> Iterator[Finding]:
             yield Finding("blocks", subject, "it has no free addresses", "a larger vSwitch, or another zone")
         else:
             yield Finding("ok", subject, f"in {zone}, {row['AvailableIpAddressCount']} free addresses")
+
+
+def _network(group: PlannedGroup) -> Iterator[Finding]:
+    """What is bought and not used: nodes of several jobs talk over Ethernet where RDMA could be had."""
+    if group.machine.network.erdma and group.spec.network.wanted is not False:
+        said = f"{group.machine.name} can have elastic RDMA interfaces, which gpuprov does not set up: Ethernet is used"
+        yield Finding("warning", f"group {group.name}", said, "network.rdma: false, if that is what you want")
 
 
 def _sold(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator[Finding]:

@@ -107,13 +107,14 @@ def _options(arguments: list[str], with_value: dict[str, str]) -> dict[str, str]
 
 
 def lspci(arguments: list[str], _version: str) -> int:
-    """The node's PCI devices, as pciutils 3.9: plain, -n, -nn, -D, -x, -d VENDOR:DEVICE, -s SLOT."""
+    """The node's PCI devices, as pciutils 3.9: plain, -n, -nn, -D, -x, -d VENDOR:DEVICE:CLASS, -s SLOT."""
     options = _options(arguments, {"-d": "-d", "-s": "-s"})
-    vendor, _, device = options.get("-d", "").lower().partition(":")
+    vendor, device, code = (*options.get("-d", "").lower().split(":"), "", "", "")[:3]
     numbers = sum(a.count("n") for a in arguments if a.startswith("-") and not a.startswith("--"))
     for item in sorted(state.hardware().get("pci", []), key=lambda d: d["slot"]):
         ids = f"{item['vendor']}:{item['device']}"
-        if (vendor and item["vendor"] != vendor) or (device and item["device"] != device):
+        filters = {"vendor": vendor, "device": device, "class": code}
+        if any(value and value != item[key] for key, value in filters.items()):
             continue
         if "-s" in options and options["-s"] not in item["slot"]:
             continue

@@ -107,9 +107,11 @@ def mkfs_ext4(arguments: list[str], _version: str) -> int:
 
 
 def mdadm(arguments: list[str], _version: str) -> int:
-    """--create and --assemble of a RAID0 by name, --stop."""
+    """--create and --assemble of a RAID0 by name, --stop, --examine --export of a member."""
     options = dict(a[2:].partition("=")[::2] for a in arguments if a.startswith("--"))
     names = [a for a in arguments if a.startswith("/dev/")]
+    if names and {"examine", "export"} <= options.keys():
+        return _examine(names[0])
     if not names or not options.keys() & {"create", "assemble", "stop"}:
         print("mdadm: this form is not simulated by gpuprov", file=sys.stderr)
         return 2
@@ -133,6 +135,18 @@ def mdadm(arguments: list[str], _version: str) -> int:
         return 1
     _start(array, device.rpartition("/")[2])
     print(f"mdadm: {device} has been started with {len(names)} drives.", file=sys.stderr)
+    return 0
+
+
+def _examine(device: str) -> int:
+    """A member's superblock as variables: super1.c of mdadm, export_examine_super1."""
+    holds = content().get(identity(device) or "", {})
+    if "array" not in holds:
+        print(f"mdadm: No md superblock detected on {device}.", file=sys.stderr)
+        return 1
+    array = holds["array"].replace("-", "")
+    uuid = ":".join(array[at : at + 8] for at in range(0, 32, 8))
+    print(f"MD_LEVEL=raid0\nMD_DEVICES={holds['members']}\nMD_NAME={holds['label']}\nMD_UUID={uuid}")
     return 0
 
 

@@ -72,8 +72,8 @@ def test_cpus(node: Facts, expected: Expected) -> None:
     severity="warn",
     action="vendor",
     needs=NEEDS,
-    applies=lambda e: e.numa_nodes is not None,
-    otherwise="the catalogue has no number of NUMA nodes for this machine",
+    applies=lambda e: e.verified("numa_nodes") and e.numa_nodes is not None,
+    otherwise="no source says how many NUMA nodes this machine has",
     says="The host shows another number of NUMA nodes than its kind: processes run on cores far from their GPU.",
 )
 def test_numa(node: Facts, expected: Expected) -> None:

@@ -13,7 +13,7 @@ OTHERWISE = "this machine's NVLinks do not leave the node"
 
 
 def _joined(expected: Expected) -> bool:
-    return UNIT in (expected.units or ())
+    return expected.nvlink_across and UNIT in (expected.units or ())
 
 
 def _domain(node: Facts) -> Domain:

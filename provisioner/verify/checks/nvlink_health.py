@@ -177,9 +177,9 @@ def test_fabric_health(node: Facts) -> None:
     cliques = sorted({f"{g.fabric_cluster or ''}/{g.fabric_clique}" for g in gpus if g.fabric_clique is not None})
     saw(expected="full bandwidth, one partition", actual=wrong or cliques)
     if wrong:
-        fail("; ".join(wrong))
+        fail("; ".join(wrong), observed=True)
     if len(cliques) > 1:
-        fail(f"{len(cliques)} partitions in one node: {', '.join(cliques)}")
+        fail(f"{len(cliques)} partitions in one node: {', '.join(cliques)}", observed=True)
     if all(g.fabric_state is None for g in gpus):
         skip("this driver reports no fabric state")
 

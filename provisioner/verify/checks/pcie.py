@@ -67,8 +67,8 @@ def test_replays(node: Facts, expected: Expected) -> None:
     needs=("topo.txt",),
     vendor="nvidia",
     follows=("host.numa",),
-    applies=lambda e: (e.numa_nodes or 1) > 1,
-    otherwise="one NUMA node, or the catalogue has no number of them",
+    applies=lambda e: e.verified("numa_nodes") and (e.numa_nodes or 1) > 1,
+    otherwise="one NUMA node, or no source says how many",
     says="The system does not know, or has wrong, which CPU a GPU hangs on: processes land on the far one. Look at "
     "BIOS or image.",
 )

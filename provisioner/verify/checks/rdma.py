@@ -18,7 +18,7 @@ EXPLAINED = ("ib.ports", "efa.devices")
 
 def used(node: Facts, expected: Expected) -> Iterator[tuple[Device, Port]]:
     """Ports that are up and can carry training traffic: those for training, of the right link layer, at full rate."""
-    other = beside(node, expected.rdma_devices, expected.rdma_pci)
+    other = beside(node, expected.rdma_devices, expected.rdma_pci) if expected.rdma_pci else frozenset()
     layer = {"infiniband": "InfiniBand", "roce": "Ethernet"}.get(expected.network)
     for device in node.rdma or ():
         for port in device.ports:

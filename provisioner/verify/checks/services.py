@@ -36,7 +36,7 @@ AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generat
 )
 def test_expected(node: Facts, expected: Expected) -> None:
     units, wrong = node.units or {}, []
-    for name in expected.units or ():
+    for name in expected.units_on(node.bus.nvswitches if node.bus else None):
         unit = units.get(name)
         if unit is None:
             wrong.append(f"{name}: no such unit reported")
@@ -83,7 +83,7 @@ IMEX = "nvidia-imex.service"
     vendor="nvidia",
     needs=("units.txt",),
     follows=("driver.responds", "driver.version"),
-    applies=lambda e: IMEX in (e.units or ()),
+    applies=lambda e: e.nvlink_across and IMEX in (e.units or ()),
     otherwise="this machine's NVLinks do not leave the node",
     says="IMEX does not run: processes on other nodes of the NVLink domain cannot reach this node's GPU memory.",
 )

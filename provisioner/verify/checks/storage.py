@@ -34,8 +34,11 @@ def test_scratch(node: Facts, expected: Expected) -> None:
     host, place = host_of(node), expected.scratch or ""
     mounts = [m for m in told(host.mounts, "its mounts") if m.place == place]
     fs = next((fs for fs in told(host.space, "its filesystems") if fs.place == place), None)
-    wanted = expected.scratch_gb * 10**9 * (1 - expected.most["scratch.missing_share"])
-    saw(expected=f"{place}, {expected.scratch_gb:g} GB", actual=f"{fs.size / 1e9:.0f} GB" if fs else "not mounted")
+    disks = expected.scratch_gb if expected.verified("scratch_gb") else 0.0
+    wanted = disks * 10**9 * (1 - expected.most["scratch.missing_share"])
+    saw(
+        expected=f"{place}, {disks:g} GB" if disks else place, actual=f"{fs.size / 1e9:.0f} GB" if fs else "not mounted"
+    )
     if not mounts:
         fail(f"nothing is mounted on {place}")
     if mounts[-1].read_only:
@@ -43,7 +46,7 @@ def test_scratch(node: Facts, expected: Expected) -> None:
     if fs is None:
         unknown(f"df does not list {place}")
     if fs.size < wanted:
-        less = f"{place} has {fs.size / 1e9:.0f} GB, the disks {expected.scratch_gb:g}"
+        less = f"{place} has {fs.size / 1e9:.0f} GB, the disks {disks:g}"
         fail(less, unverified=expected.unsupported_floor("scratch.missing_share", fs.size, wanted))
 
 
@@ -178,7 +181,7 @@ def test_readonly(node: Facts) -> None:
     action="replace",
     needs=("lsblk.json",),
     applies=lambda e: e.local_nvme,
-    otherwise="this machine has no local disks, or no source says how many",
+    otherwise="this machine has no local disks, or as many as its owner ordered",
     says="A local NVMe disk is missing. Give the machine back, or have the disk reseated.",
 )
 def test_nvme_count(node: Facts, expected: Expected) -> None:
@@ -203,7 +206,7 @@ def _own(node: Facts) -> list[Disk]:
     action="vendor",
     needs=("lsblk.json",),
     follows=("storage.nvme_count",),
-    applies=lambda e: e.disk_gb,
+    applies=lambda e: e.verified("disk_gb") and e.disk_gb,
     otherwise="this machine has no local disks, or no source says how large they are",
     says="A local NVMe disk is smaller than its machine's: another disk was put in, or one lost part of its flash.",
 )

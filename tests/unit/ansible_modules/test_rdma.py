@@ -240,7 +240,7 @@ def test_efa_that_is_switched_off_is_plain_ethernet(tree: Tree) -> None:
     assert tree.settings("efa", 4) == {"NCCL_SOCKET_IFNAME": "=eth0"}
 
 
-@pytest.mark.parametrize("kind", ["ethernet", "none", "eri"])
+@pytest.mark.parametrize("kind", ["ethernet", "none"])
 def test_without_rdma_only_the_interface_is_named(tree: Tree, kind: str) -> None:
     assert tree.settings(kind, 0) == {"NCCL_SOCKET_IFNAME": "=eth0"}
 

@@ -10,11 +10,13 @@ import pytest
 from provisioner import catalog
 from provisioner.catalog import nvlinks
 from provisioner.catalog.models import Machine
+from provisioner.spec.groups import Group
+from provisioner.spec.rules import _hardware
 from provisioner.stack.candidates import TRAIT_VALUES
 
 CATALOG = catalog.load()
 MACHINES = CATALOG.machines()
-RDMA_KINDS = {"efa", "infiniband", "eri", "roce"}
+RDMA_KINDS = {"efa", "infiniband", "roce"}
 CELLS = {"PIX", "PXB", "PHB", "NODE", "SYS", "XGMI"}
 
 
@@ -116,6 +118,8 @@ def test_ports_and_devices_agree(machine: Machine) -> None:
     assert machine.rdma_pci or not machine.rails
     if network.kind == "efa":
         assert machine.provider == "aws"
+    if network.erdma:
+        assert machine.provider == "alicloud" and network.kind == "ethernet"
     if network.total_gbps is not None:
         assert network.total_gbps <= network.ports * network.rate_gbps
 
@@ -123,6 +127,17 @@ def test_ports_and_devices_agree(machine: Machine) -> None:
 @each_machine
 def test_local_disks_agree(machine: Machine) -> None:
     assert (machine.local_nvme.count == 0) == (machine.local_nvme.size_gb == 0)
+
+
+@pytest.mark.parametrize(("name", "disks"), [
+    ("p4d.24xlarge", True), ("Standard_ND96asr_v4", True), ("p3.8xlarge", False), ("supermicro-sys-420gp-tnar", True),
+])  # fmt: skip
+def test_disks_that_nobody_has_counted_may_be_there(name: str, disks: bool) -> None:
+    machine = CATALOG.machine(name)
+    assert machine.local_disks is disks
+    group = Group.model_validate({"machine": name, "storage": {"scratch": "/scratch"}})
+    said = [finding.message for finding in _hardware(("groups", "a"), group, machine, CATALOG)]
+    assert any("no local NVMe disks" in message for message in said) is not disks
 
 
 def test_only_aws_sells_cluster_placement() -> None:
@@ -150,8 +165,9 @@ def test_no_product_name_means_two_products() -> None:
 def test_boards_agree_with_their_machines() -> None:
     boards = {(b.nvlink_generation, b.nvswitch_count, b.links_per_gpu, b.topo_cell) for b in CATALOG.boards}
     for machine in MACHINES:
-        if machine.nvlink.topology == "nvswitch" and machine.gpu_count == 8:
-            nvlink = machine.nvlink
+        nvlink = machine.nvlink
+        slice_of_one = nvlink.nvswitch_count == 0 and machine.basis.of("nvlink.nvswitch_count") == "unverified"
+        if nvlink.topology == "nvswitch" and machine.gpu_count == 8 and not slice_of_one:
             key = (nvlink.generation, nvlink.nvswitch_count, nvlink.links_per_gpu, machine.topo_peer_cell)
             assert key in boards, machine.name
 

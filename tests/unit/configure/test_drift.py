@@ -386,6 +386,21 @@ def test_else_all_roles_run(parts: list[str | None]) -> None:
     assert runs([difference(part) for part in parts]) == frozenset()
 
 
+def test_fabric_manager_that_nothing_needs_is_no_difference(lock: DesiredState) -> None:
+    """A virtual machine with GPUs of an NVSwitch board, whose host keeps the switches."""
+    stopped = "\n".join([unit("docker.service"), unit("nvidia-fabricmanager.service", ActiveState="inactive")])
+    follows = replace(lock, switch_units=("nvidia-fabricmanager.service",))
+    bus = "0000:00:00.0 Host bridge [0600]: Intel Corporation 440FX [8086:1237]\n"
+    switch = "0000:05:01.0 Bridge [0680]: NVIDIA Corporation GA100 [A100 NVSwitch] [10de:1af1] (rev a1)\n"
+    for state, lspci, found in ((lock, bus, 1), (follows, bus, 0), (follows, bus + switch, 1), (follows, None, 1)):
+        seen = differences(node(state, units_txt=stopped, lspci_txt=lspci), state)
+        assert [one.kind for one in seen] == ["unit"] * found
+    for machine, asked in (("ecs.gn7-c13g1.26xlarge", True), ("p4d.24xlarge", False)):
+        group = planned_group(machine)
+        want = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())
+        assert ("lspci.txt" in drift_request(want).files) == asked
+
+
 def test_every_part_and_unit_has_a_role_that_answers_for_it(group: PlannedGroup) -> None:
     """What has none costs a whole run each time."""
     expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())

@@ -12,6 +12,7 @@ from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.alicloud import client
+from provisioner.providers.alicloud import preflight as alicloud_preflight
 from provisioner.providers.alicloud.provider import Alicloud
 from provisioner.providers.base import Place
 from provisioner.spec.models import ClusterSpec
@@ -145,6 +146,14 @@ def test_vswitches_that_do_not_fit(account: Account, tmp_path: Path) -> None:
         ("blocks", "it has no free addresses"), ("blocks", "it is not there"),
     ]  # fmt: skip
     assert account.asked("RunInstances")[0]["VSwitchId"] == "vsw-uf6f7l4fg9b"
+
+
+@pytest.mark.parametrize(("network", "said"), [({}, 1), ({"rdma": False}, 0)])
+def test_elastic_rdma_that_is_not_set_up_is_said(account: Account, network: dict[str, bool], said: int) -> None:
+    (group,) = planned(machine="ecs.gn8is.2xlarge", network=network).groups
+    found = list(alicloud_preflight._network(group))
+    assert [finding.status for finding in found] == ["warning"] * said
+    assert all("does not set up" in finding.message for finding in found)
 
 
 def test_a_deployment_set_that_does_not_take_the_type(account: Account, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_it_says_the_module_is_told(tmp_path: Path) -> None:
     }  # fmt: skip
     found = told(tmp_path, site, "ecs.gn8is.2xlarge", count=2, storage={"root_gb": 500})
     assert found["groups"] == {"train": {
-        "image_id": IMAGE, "erdma": True, "zone": "cn-shanghai-g", "kind": "spot", "without": ["train-1"]}}  # fmt: skip
+        "image_id": IMAGE, "zone": "cn-shanghai-g", "kind": "spot", "without": ["train-1"]}}  # fmt: skip
     assert found["root"] == {"performance_level": "PL2", "kms_key_id": "0e478b7a-4262"}
     assert found["vpc"] == site["vpc"] and found["nas"] == {"path": "/data", "storage_type": "Performance"}
     assert (found["ram_role"], found["resource_group_id"], found["security_groups"]) == (
@@ -70,7 +70,6 @@ def test_what_it_says_the_module_is_told(tmp_path: Path) -> None:
     assert told(tmp_path, {"buckets": ({"bucket": "data-sets", "prefix": "a/"},)})["buckets"] == [
         {"bucket": "data-sets", "prefix": "a/", "write": False}
     ]
-    assert "erdma" not in told(tmp_path, {}, "ecs.gn8is.2xlarge", network={"rdma": False})["groups"]["train"]
 
 
 def test_debian_12_is_not_asked_for_a_token_that_its_cloud_init_does_not_have(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_limit_without_evidence_warns_and_says_so(
     (found,) = (one for one in judged[name].checks if one.status == "fail")
     assert (found.id, found.severity) == (check, severity)
     assert found.condemns == (severity == "fatal")
-    assert found.message.endswith(f" (unverified limit: {limit})") == bool(limit)
+    assert found.message.endswith(f" (unverified: {limit})") == bool(limit)
 
 
 def test_what_only_warns_explains_no_fatal_failure() -> None:

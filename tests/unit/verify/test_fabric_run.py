@@ -319,7 +319,7 @@ WAYS = {
     "p4d over sockets": (P4D, {"P2P": 96, "NET/Socket": 32}, "32 channels over sockets"),
     "an older EFA": ("p3dn.24xlarge", {"SHM": 4, "NET/AWS Libfabric": 32}, ""),
     "InfiniBand by a plugin": ("Standard_ND96asr_v4", {"NET/IBext_v8+GDR": 32}, ""),
-    "eRDMA": ("ecs.ebmgn7ex.32xlarge", {"NET/IB": 32}, ""),
+    "a machine that could have eRDMA": ("ecs.ebmgn7ex.32xlarge", {"NET/Socket": 32}, ""),
     "silent": (P4D, {}, ""),
     "NVLink across": ("Standard_ND128isr_NDR_GB200_v6", {"P2P": 96}, ""),
     "Ethernet": (RTX, {"NET/Socket": 8}, ""),

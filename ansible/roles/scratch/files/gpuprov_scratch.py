@@ -2,8 +2,9 @@
 """One scratch filesystem over the local NVMe disks of this machine, as RAID0; written by gpuprov.
 
 Runs at each boot (gpuprov-scratch.service) and when gpuprov configures the node. It takes disks on which there is
-nothing at all, and only when there are exactly as many as the machine type has; it never formats over anything. Disks
-that a cloud gives back empty after a stop are made into a new, empty filesystem; an array that lost a disk is left alone.
+nothing at all, and only when there are exactly as many as the machine type has, or, where nobody knows how many that
+are, all that are empty and alike; it never formats over anything. Disks that a cloud gives back empty after a stop are
+made into a new, empty filesystem; an array that lost a disk is left alone.
 """
 
 from __future__ import annotations
@@ -117,8 +118,40 @@ def filesystem_device(ours):
     return running[0] if running else None
 
 
+def members(ours):
+    """Of how many disks the array consists, as one of its members says; 1 for the one disk without an array."""
+    if ours[0].get("fstype") != "linux_raid_member":
+        return 1
+    _, out = run("mdadm", "--examine", "--export", f"/dev/{ours[0]['name']}", timeout=60)
+    found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    if not found.get("MD_DEVICES", "").isdigit():
+        raise Refused(f"mdadm does not say of how many disks the array on {ours[0]['name']} consists")
+    return int(found["MD_DEVICES"])
+
+
 def listed(names):
     return ", ".join(names) or "none"
+
+
+def number(text):
+    """How many disks there must be; None for any."""
+    return None if text == "any" else int(text)
+
+
+def check_empty(empty, others, wanted):
+    """Raise Refused unless the empty disks are those of the machine type."""
+    seen = "; ".join(f"{name} {why}" for name, why in others.items()) or "none"
+    rest = (
+        f"({listed(disk['name'] for disk in empty)}). The others: {seen}. Nothing was formatted. Replace the machine, "
+        "or empty the disks that may be taken (wipefs --all) and run again"
+    )
+    if wanted.disks is not None and len(empty) != wanted.disks:
+        raise Refused(
+            f"this machine type has {wanted.disks} local NVMe disks, and {len(empty)} that are empty are there {rest}"
+        )
+    kinds = sorted({f"{(disk.get('model') or 'no model').strip()}, {disk['size']} bytes" for disk in empty})
+    if wanted.disks is None and len(kinds) != 1:
+        raise Refused(f"the empty local NVMe disks are not of one model and size: {'; '.join(kinds) or 'none'} {rest}")
 
 
 def settle():
@@ -165,18 +198,13 @@ def bring(wanted):
     ours, empty, others = look(wanted.network_model)
     done = []
     if not ours:
-        if len(empty) != wanted.disks:
-            seen = [f"{name} {why}" for name, why in others.items()]
-            raise Refused(
-                f"this machine type has {wanted.disks} local NVMe disks, and {len(empty)} that are empty are there "
-                f"({listed(disk['name'] for disk in empty)}). The others: {'; '.join(seen) or 'none'}. Nothing was "
-                "formatted. Replace the machine, or empty the disks that may be taken (wipefs --all) and run again"
-            )
+        check_empty(empty, others, wanted)
         done.append(make(empty, wanted))
         ours = look(wanted.network_model)[0]
-    if len(ours) != wanted.disks:
+    disks = wanted.disks if wanted.disks is not None else members(ours)
+    if len(ours) != disks:
         raise Refused(
-            f"scratch consists of {wanted.disks} disks, and {len(ours)} of them are there "
+            f"scratch consists of {disks} disks, and {len(ours)} of them are there "
             f"({listed(disk['name'] for disk in ours)}; empty: {listed(disk['name'] for disk in empty)}). A RAID0 that "
             "has lost a disk has lost its data: empty the rest (mdadm --stop, wipefs --all) and run again, or replace "
             "the machine"
@@ -210,7 +238,8 @@ def main(arguments=None):
     """Exit status 0: scratch is mounted; 1: it is not, standard error says why."""
     parser = argparse.ArgumentParser(prog="gpuprov-scratch", description=__doc__.splitlines()[0])
     parser.add_argument("--mount", required=True, help="where it is mounted")
-    parser.add_argument("--disks", type=int, required=True, help="how many local NVMe disks the machine type has")
+    count = "how many local NVMe disks the machine type has, or any: all that are empty and alike"
+    parser.add_argument("--disks", type=number, required=True, help=count)
     parser.add_argument("--filesystem", choices=("xfs", "ext4"), default="xfs")
     parser.add_argument("--options", default="noatime", help="mount options")
     parser.add_argument("--network-model", action="append", default=[], help="words of a model that is no local disk")
