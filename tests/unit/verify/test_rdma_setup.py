@@ -161,6 +161,7 @@ CASES = {
     "no perftest, no lock": ("rdma.loopback", NDV4, worked(LOOP, lambda d: d.update(ABSENT)), unlocked, "skip"),
     "no rail was measured": ("fabric.rails", NDV4, no_rails, stress, "unknown"),
     "no rail was measured, no lock": ("fabric.rails", NDV4, no_rails, unlocked, "skip"),
+    "rails at level standard": ("fabric.rails", NDV4, no_rails, same, "skip"),
     "no pair worked": ("fabric.rails", NDV4, no_pairs, stress, "skip"),
     "a slow rail": ("fabric.rails", NDV4, rail(0, 1), stress, "fail"),
     "a dead rail": ("fabric.rails", NDV4, rail(0, 1, gbps=None), stress, "fail"),
