@@ -71,7 +71,7 @@ GPUS = {"nvidia": ("--gpus=all",), "amd": ("--device=/dev/kfd", "--device=/dev/d
 """What gives a container the GPUs of a maker (installation guides of the container toolkit and of ROCm)."""
 SHARED = ("--network=host", "--ipc=host")
 """NCCL and gloo open ports between nodes; data loaders and NCCL's shared memory need more than docker's 64 MiB of /dev/shm
-(README of NVIDIA's PyTorch image)."""
+(README of NVIDIA's PyTorch image). No capability is added: with no limit on locked memory RDMA needs none (mlock(2))."""
 
 
 def unlimited():
