@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner.sandbox import containers
+from provisioner.sandbox import containers, faults
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -40,6 +40,19 @@ def on(made: Rehearsal, command: str) -> str:
     return containers.execute(made.container("train-0"), "sh", "-c", command, deadline=120)
 
 
+def slow_card(made: Rehearsal) -> None:
+    """Level stress works each card by itself with perftest, which role infiniband installed."""
+    well = made.verify("--level", "stress", "--node", "train-0")
+    states = {check["id"]: check["status"] for check in well.json["nodes"][0]["checks"]}
+    assert (well.status, states["rdma.loopback"]) == (0, "pass"), wrongs(well)
+    faults.inject(made.container("train-0"), "ib-card-slow")
+    try:
+        found = made.verify("--level", "stress", "--node", "train-0")
+    finally:
+        faults.clear(made.container("train-0"))
+    assert failing(found.json) == {"train-0": {"rdma.loopback"}}, wrongs(found)
+
+
 def test_a_healthy_azure_nd_group_is_healthy_and_jobs_run_as_verify_does(fleet: tuple[Rehearsal, str]) -> None:
     made, base = fleet
     first = made.up()
@@ -59,6 +72,8 @@ def test_a_healthy_azure_nd_group_is_healthy_and_jobs_run_as_verify_does(fleet: 
     )
     assert "<system" in seen
 
+    if base == "plain":
+        slow_card(made)
     if base == "vendor-hpc":
         # What happens at a boot: the image's service writes the file anew, and empties it before.
         on(made, "systemctl restart sku-customizations.service")
