@@ -12,10 +12,10 @@ description:
   - The transport is pinned, so that a job which can't use it fails; silently slow sockets are worse.
   - Lines of others in the file are kept, below ours; NCCL takes the first line of a name. An image's own service may
     have written a topology file there.
-  - Our lines alone are in O(kept) too, for the unit that puts them back where such a service writes O(dest) at boot.
+  - Our lines alone are in O(block) too, for the unit that puts them back where such a service writes O(dest) at boot.
 options:
   dest: {description: The file., type: path, default: /etc/nccl.conf}
-  kept: {description: File with our lines alone., type: path, default: /etc/gpuprov/nccl.conf}
+  block: {description: File with our lines alone., type: path, default: /etc/gpuprov/nccl.conf}
   kind: {description: The machine's kind of network., type: str, required: true}
   ports:
     description: How many ports the machine has for training traffic; 0 where that is not known.
@@ -75,7 +75,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "dest": {"type": "path", "default": "/etc/nccl.conf"},
-            "kept": {"type": "path", "default": "/etc/gpuprov/nccl.conf"},
+            "block": {"type": "path", "default": "/etc/gpuprov/nccl.conf"},
             "kind": {"type": "str", "required": True},
             "ports": {"type": "int", "default": 0},
             "pci": {"type": "list", "elements": "str", "default": []},
@@ -101,8 +101,8 @@ def main():
     current = read(given["dest"]) or ""
     ours = [FIRST, *(f"{name}={value}" for name, value in sorted(variables.items())), LAST]
     text = "\n".join([*ours, *others(current)]) + "\n"
-    texts = {given["kept"]: "\n".join(ours) + "\n", given["dest"]: text}
-    changed = [path for path, wanted in texts.items() if read(path) != wanted]
+    texts = {given["block"]: "\n".join(ours) + "\n", given["dest"]: text}
+    changed = [path for path, content in texts.items() if read(path) != content]
     for path in changed if not module.check_mode else ():
         put(module, path, texts[path])
     diff = {"before_header": given["dest"], "after_header": given["dest"], "before": current, "after": text}

@@ -25,30 +25,32 @@ FAR = ("PHB", "SYS")
 def direct(machine: Json, environment: dict[str, str], mounts: list[Json]) -> bool:
     """`environment` and `mounts` are the container's, as OCI's config.json has them (destination, source)."""
     files = {mount["destination"]: mount["source"] for mount in mounts if mount.get("type", "bind") == "bind"}
-    found = settings(environment, files)
-    if found.get("NCCL_NET_GDR_LEVEL") in FAR:
+    variables = settings(environment, files)
+    if variables.get("NCCL_NET_GDR_LEVEL") in FAR:
         return True
     gpus = _addresses(machine["gpus"], "pci")
     cards = set(_addresses([*machine["nics"], *machine["efa"]], "slot"))
-    below = bridges(_text(files, found.get("NCCL_TOPO_FILE", "")))
-    return all(_near(gpu, cards, below) for gpu in gpus)
+    listed = bridges(_text(files, variables.get("NCCL_TOPO_FILE", "")))
+    return all(_near(gpu, cards, listed) for gpu in gpus)
 
 
-def _near(gpu: str, cards: set[str], below: list[set[str]]) -> bool:
+def _near(gpu: str, cards: set[str], listed: list[set[str]]) -> bool:
     """Whether a GPU shares a bridge with a card: by the topology file where that has it, else one PCI domain's."""
-    mine = [group for group in below if gpu in group]
-    return any(group & cards for group in mine) if mine else any(card[:4] == gpu[:4] for card in cards)
+    bridges_of_gpu = [addresses for addresses in listed if gpu in addresses]
+    if bridges_of_gpu:
+        return any(addresses & cards for addresses in bridges_of_gpu)
+    return any(card[:4] == gpu[:4] for card in cards)
 
 
 def settings(environment: dict[str, str], files: dict[str, str]) -> dict[str, str]:
     """NCCL's variables in a container."""
-    found = {name: value for name, value in environment.items() if name.startswith("NCCL_")}
-    for path in (found.get("NCCL_CONF_FILE") or "/root/.nccl.conf", CONF):
+    variables = {name: value for name, value in environment.items() if name.startswith("NCCL_")}
+    for path in (variables.get("NCCL_CONF_FILE") or "/root/.nccl.conf", CONF):
         for line in _text(files, path).splitlines():
             name, equals, value = line.partition("=")
             if equals and not name.startswith("#"):
-                found.setdefault(name, value)
-    return found
+                variables.setdefault(name, value)
+    return variables
 
 
 def bridges(topology: str) -> list[set[str]]:

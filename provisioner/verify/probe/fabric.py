@@ -17,7 +17,7 @@ import struct
 import time
 from typing import Any
 
-from provisioner.verify.probe.job import job_words, unwritten
+from provisioner.verify.probe.job import job_options, unwritten
 from provisioner.verify.probe.load import ASK_S, busy, container, document, follow
 from provisioner.verify.probe.node import rdma
 from provisioner.verify.probe.perftest import rails
@@ -46,10 +46,10 @@ def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if interface is None:
         why = "no interface of this node has its address {}".format(asked["together"]["own"])
         return document({"state": "absent", "why": why})
-    words = job_words(asked["image"])
-    if words is None:
+    options = job_options(asked["image"])
+    if options is None:
         return document({"state": "absent", "why": unwritten(asked["image"])})
-    command, feed = together(asked, words, interface, seconds)
+    command, feed = together(asked, options, interface, seconds)
     before = port_counters()
     try:
         told = follow(command, feed, seconds, None, 0.0)
@@ -83,13 +83,13 @@ def grown(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -
     return found
 
 
-def together(asked: dict[str, Any], words: list[str], interface: str, seconds: float) -> tuple[list[str], bytes]:
-    """The command and what it gets on its standard input. `words`: the environment of a job on this node."""
+def together(asked: dict[str, Any], options: list[str], interface: str, seconds: float) -> tuple[list[str], bytes]:
+    """The command and what it gets on its standard input. `options`: the environment of a job on this node."""
     part = asked["together"]
     command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--pull=never"]
-    command += ["--security-opt", "no-new-privileges", *words]
+    command += ["--security-opt", "no-new-privileges", *options]
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4"}
-    if not any(word.startswith("--env=GLOO_SOCKET_IFNAME=") for word in words):
+    if not any(option.startswith("--env=GLOO_SOCKET_IFNAME=") for option in options):
         # A node without a default route, or with AMD's GPUs: nothing there says which interface is the group's.
         environment.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME="=" + interface)
     command += [item for pair in sorted(environment.items()) for item in ("--env", "=".join(pair))]

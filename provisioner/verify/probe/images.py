@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from provisioner.verify.probe.job import job_words, unwritten
+from provisioner.verify.probe.job import job_options, unwritten
 from provisioner.verify.probe.runner import COLLECTORS, result, run
 
 INSPECT = '{"Id":{{json .Id}},"RepoTags":{{json .RepoTags}},"RepoDigests":{{json .RepoDigests}}}'
@@ -55,10 +55,10 @@ def framework(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
         # A name of its own, so that a container which does not end can be removed.
         name = f"gpuprov-probe-{os.getpid()}-{i}"
         pull = image.get("pull") or image["reference"]
-        words = job_words(pull, network=False)
-        command = ["docker", "run", "--rm", "--name", name, "--pull=never", *(words or ())]
+        options = job_options(pull, network=False)
+        command = ["docker", "run", "--rm", "--name", name, "--pull=never", *(options or ())]
         command += ["--entrypoint", "python3", pull, "-c", VERSIONS]
-        out = run(command, deadline) if words is not None else result(error=unwritten(pull))
+        out = run(command, deadline) if options is not None else result(error=unwritten(pull))
         if out["timed_out"]:
             run(["docker", "rm", "--force", name], 5)
         reports[i] = {

@@ -13,19 +13,19 @@ IMAGES = "/etc/gpuprov/images.json"
 NETWORK = "--network=host"
 
 
-def job_words(image: str, network: bool = True) -> list[str] | None:
-    """The words that `docker run` takes for a job with this image on this node; without the node's network where
-    `network` is False. None where the role has written none."""
+def job_options(image: str, network: bool = True) -> list[str] | None:
+    """The options of `docker run` for a job with this image on this node; without the node's network where `network` is
+    False. None where the role has written none."""
     try:
         with open(IMAGES, encoding="utf-8") as stream:  # noqa: PTH123 (a plain script)
             rows: list[dict[str, Any]] = json.load(stream)
-        found = next(row["docker_run"] for row in rows if row["pull"] == image)
-        words = [str(word) for word in found if str(word).startswith("--")]
+        row = next(row for row in rows if row["pull"] == image)
+        options = [str(option) for option in row["docker_run"] if str(option).startswith("--")]
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return None
     if not network:
-        words = [word for word in words if word != NETWORK] + ["--network=none"]
-    return words
+        options = [option for option in options if option != NETWORK] + ["--network=none"]
+    return options
 
 
 def unwritten(image: str) -> str:

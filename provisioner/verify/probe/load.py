@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from provisioner.verify.probe.job import job_words, unwritten
+from provisioner.verify.probe.job import job_options, unwritten
 from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, result, run
 
 LOAD_MARK = "@gpuprov-load-1 "
@@ -124,12 +124,12 @@ def launch(asked: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4"}
     environment.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
     if asked.get("image"):
-        words = job_words(asked["image"], network=False)
-        if words is None:
+        options = job_options(asked["image"], network=False)
+        if options is None:
             return None, b"", unwritten(asked["image"])
         environment.update(NCCL_NET="Socket")
         command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--pull=never"]
-        command += ["--security-opt", "no-new-privileges", *words]
+        command += ["--security-opt", "no-new-privileges", *options]
         command += [item for pair in environment.items() for item in ("--env", "=".join(pair))]
         command += ["--entrypoint", "sh", asked["image"], "-c", IN_CONTAINER.format(ranks, given)]
         return command, text, "docker " + asked["reference"]

@@ -97,39 +97,39 @@ def own_environment(image):
 
 def settings():
     """NCCL's settings on this node; the first line of a name counts, as it does for NCCL (src/misc/param.cc)."""
-    found = {}
+    variables = {}
     for line in (read(CONF) or "").splitlines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith("#"):
-            found.setdefault(name.strip(), value.strip())
-    return found
+            variables.setdefault(name.strip(), value.strip())
+    return variables
 
 
 def nccl():
     """Words that bring NCCL's settings into a container, with the files that they name (topology, graph)."""
-    found = settings()
-    named = [value for name, value in sorted(found.items()) if name.endswith("_FILE") and value.startswith("/")]
-    paths = [path for path in [CONF, *named] if os.path.isfile(path) and not set(path) & set(": \t")]
-    words = [f"--volume={path}:{path}:ro" for path in paths]
+    variables = settings()
+    files = [value for name, value in sorted(variables.items()) if name.endswith("_FILE") and value.startswith("/")]
+    paths = [path for path in [CONF, *files] if os.path.isfile(path) and not set(path) & set(": \t")]
+    mounts = [f"--volume={path}:{path}:ro" for path in paths]
     # Without it gloo takes the address of the host's name, which Debian and Ubuntu put at 127.0.1.1.
-    interface = found.get("NCCL_SOCKET_IFNAME", "")
-    return words + ([f"--env=GLOO_SOCKET_IFNAME={interface[1:]}"] if interface.startswith("=") else [])
+    interface = variables.get("NCCL_SOCKET_IFNAME", "")
+    return mounts + ([f"--env=GLOO_SOCKET_IFNAME={interface[1:]}"] if interface.startswith("=") else [])
 
 
 def common(vendor):
     """Words for every image of this node."""
-    words = [*GPUS[vendor], *SHARED]
-    words += ["--device=" + VERBS] if os.path.isdir(VERBS) and os.listdir(VERBS) else []
-    words += ["--ulimit=memlock=-1"] if unlimited() else []
-    return words + nccl()
+    docker_options = [*GPUS[vendor], *SHARED]
+    docker_options += ["--device=" + VERBS] if os.path.isdir(VERBS) and os.listdir(VERBS) else []
+    docker_options += ["--ulimit=memlock=-1"] if unlimited() else []
+    return docker_options + nccl()
 
 
 def efa_plugin():
     """Words, libraries' folders and the path of AWS's NCCL plugin on this node; all empty where it is not there."""
-    found = [path for pattern in PLUGINS for path in sorted(glob.glob(os.path.join(OFI_NCCL, pattern)))]
-    if not found:
+    plugins = [path for pattern in PLUGINS for path in sorted(glob.glob(os.path.join(OFI_NCCL, pattern)))]
+    if not plugins:
         return [], [], ""
-    plugin = next((path for path in found if path.endswith("/libnccl-net.so")), found[0])
+    plugin = next((path for path in plugins if path.endswith("/libnccl-net.so")), plugins[0])
     folders = [os.path.dirname(plugin), *(f for f in (EFA + "/lib", EFA + "/lib64") if os.path.isdir(f))]
     return [f"--volume={folder}:{folder}:ro" for folder in (EFA, OFI_NCCL)], folders, plugin
 
