@@ -125,6 +125,8 @@ class Machine(Row):
     """Names under /sys/class/infiniband, one for each RDMA port; empty for plain Ethernet."""
     rdma_pci: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")], ...] = ()
     """PCI addresses of `rdma_devices`, in their order; with them any other RDMA device is for storage or management."""
+    nccl_topology: str | None = None
+    """NCCL's topology file, ansible/roles/nccl/files/<it>.xml, where the guest does not see the PCI switches."""
     rails: bool = False
     """Whether `rdma_devices` are in the order of the GPUs: the first is on the PCIe switch of GPU 0."""
 

@@ -69,7 +69,7 @@ class Provider(Row):
     local_disk: str = "NVMe SSD"
     """Model of a machine's own NVMe disks."""
     adapter_slot: str = "0000:{bus:02x}:00.0"
-    """PCI address of a machine's InfiniBand adapters: `number` counts from 0, `bus` is that of a DGX's."""
+    """PCI address of a machine's InfiniBand adapters: `nth` counts from 1, `bus` is that of a DGX's."""
     machine_type: str = ""
     """A pattern that the names of all its machine types have; empty where it sells none."""
     builder: str | None = None

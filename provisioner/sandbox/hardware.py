@@ -177,7 +177,8 @@ def _nics(machine: Machine, provider: Provider, node: str, numa: int) -> list[Js
     adapters = products()["adapters"]
     adapter = adapters[max(rate for rate in adapters if rate <= max(56, network.rate_gbps))]
     names = machine.rdma_devices or tuple(f"mlx5_{i}" for i in range(network.ports))
-    slots = machine.rdma_pci or [provider.adapter_slot.format(number=i, bus=0x18 + 8 * i) for i in range(len(names))]
+    places = [provider.adapter_slot.format(nth=i + 1, bus=0x18 + 8 * i) for i in range(len(names))]
+    slots = machine.rdma_pci or places
     return [
         {
             "name": name,

@@ -10,12 +10,15 @@ from provisioner.sandbox.sources import DATA
 
 
 def ofed(version: str, _architecture: str) -> Content:
-    files = {f"usr/sbin/{tool}": program(tool, version) for tool in ("ibstat", "ibstatus")}
-    files |= {
-        f"usr/bin/{tool}": program(tool, version)
-        for tool in ("ibv_devinfo", "ibdev2netdev", "ofed_info", "ib_write_bw")
-    }
+    tools = ("ibv_devinfo", "ibdev2netdev", "ofed_info", "ib_write_bw")
+    files = diagnostics(version, _architecture).files
+    files |= {f"usr/bin/{tool}": program(tool, version) for tool in tools}
     return Content("DOCA OFED", files | unit("openibd.service"))
+
+
+def diagnostics(version: str, _architecture: str) -> Content:
+    files = {f"usr/sbin/{tool}": program(tool, version) for tool in ("ibstat", "ibstatus")}
+    return Content("InfiniBand diagnostics", files)
 
 
 def dkms(module: str, source: str) -> Callable[[str, str], Content]:

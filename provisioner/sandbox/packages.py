@@ -213,7 +213,8 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"nvidia-container-toolkit-base", _container_base),
     (r"nvidia-container-toolkit", programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
     (r"libnvidia-container-tools", programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),
-    (r"doca-ofed|infiniband-diags", network.ofed),
+    (r"doca-ofed", network.ofed),
+    (r"infiniband-diags", network.diagnostics),
     (r"libfabric-aws-bin", network.libfabric),
     (r"efa", network.dkms("efa", "efa")),
     (r"efa-config", network.efa_config),
@@ -246,7 +247,7 @@ ALONE = (
 )
 """Packages of which a node has one: another version or flavour takes its place, and its files."""
 
-REPLACES = {"doca-ofed": "infiniband-diags, ibverbs-utils"}
+REPLACES = {"doca-ofed": "infiniband-diags, ibverbs-utils, perftest"}
 """Packages of the distribution whose files one takes over; DOCA brings newer ones of the same names."""
 
 

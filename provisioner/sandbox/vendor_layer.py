@@ -6,12 +6,17 @@ from __future__ import annotations
 import hashlib
 import os
 
+from provisioner.paths import data
 from provisioner.sandbox import image, packages
 from provisioner.sandbox.deb import File, tar
+from provisioner.sandbox.package_files import program
 from provisioner.sandbox.runtime import Podman, limits
+from provisioner.sandbox.sources import unit_file
 from provisioner.stack.models import Stack, VendorImage
 
 NAME = "localhost/gpuprov-sandbox-vendor"
+AZURE = "microsoft-dsvm:ubuntu-hpc:"
+"""How the names of Azure's GPU images begin."""
 EFA_RECORD = "opt/amazon/efa_installed_packages"
 """What AWS's installer leaves behind; its first line has the installer's version."""
 INSTALL = """\
@@ -29,8 +34,24 @@ def contents(vendor: VendorImage, architecture: str) -> dict[str, File]:
     for package in vendor.packages:
         made = packages.build(package, vendor.packages, architecture)
         files[f"var/tmp/gpuprov-vendor/{made.filename}"] = File(made.build())
+    if vendor.name.startswith(AZURE):
+        files |= _azure()
     if "efa" in vendor.parts:
         files[EFA_RECORD] = File(f"# EFA installer version: {vendor.parts['efa']}\n".encode())
+    return files
+
+
+def _azure() -> dict[str, File]:
+    """The service that writes /etc/nccl.conf at every boot, with the topology files that it names."""
+    unit = "etc/systemd/system/sku-customizations.service"
+    files = {
+        unit: File(unit_file("sku-customizations.service").encode()),
+        "etc/systemd/system/multi-user.target.wants/sku-customizations.service": File(link=f"/{unit}"),
+        "usr/sbin/gpuprov-sku-customizations": program("sku-customizations", "1"),
+    }
+    for family, name in (("ndv4", "azure-nd-v4"), ("ndv5", "azure-nd-v5")):
+        topology = data("ansible") / "roles" / "nccl" / "files" / f"{name}.xml"
+        files[f"opt/microsoft/{family}-topo.xml"] = File(topology.read_bytes())
     return files
 
 

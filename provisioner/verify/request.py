@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 CONNECTION_S = 20
 """Seconds beyond the probe's own deadline, for the connection and the way back."""
-GPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "nvidia": ("--gpus", "all"),
-    "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
-}
-"""docker's options that give a container the GPUs of a maker (container toolkit and ROCm installation guides)."""
-
 FRAMEWORK_S = 60.0
 """Seconds: a first torch import from a cold disk takes tens of them."""
 ALL_REDUCE_S = 300.0
@@ -80,7 +74,6 @@ class ProbeRequest:
 
     files: Mapping[str, float]
     images: tuple[Mapping[str, str], ...] = ()
-    gpus: tuple[str, ...] = GPU_OPTIONS["nvidia"]
     gpu_count: int = 1
     port: int = 9400
     units: tuple[str, ...] = ()
@@ -111,7 +104,6 @@ class ProbeRequest:
         return {
             "files": dict(self.files),
             "images": [dict(image) for image in self.images],
-            "gpus": list(self.gpus),
             "gpu_count": self.gpu_count,
             "port": self.port,
             "units": list(self.units),
@@ -215,7 +207,6 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
     return ProbeRequest(
         files,
         images,
-        gpus=GPU_OPTIONS[expected.vendor],
         gpu_count=expected.gpu_count,
         units=(*(expected.units or ()), *expected.timers, *JOB_SERVICES),
         shared=tuple(one["path"] for one in expected.shared),

@@ -22,8 +22,8 @@ P4D = "p4d.24xlarge"
 """What test_faults.py has every fault of."""
 EVERYWHERE = ("gpu-lost", "nvlink-down", "xid-79", "ecc-uncorrectable", "row-remap-pending", "wrong-driver")
 ELSEWHERE = {"ib-card-slow", *(() if Path("/proc/mdstat").exists() else ("raid-degraded",))}
-"""Faults that these rehearsals can't show: the card's needs ib_write_bw, which DOCA brings and no example's lock has
-(tests/unit holds parser and check to real output); the array's needs a kernel with md below the nodes."""
+"""Faults that these rehearsals can't show: a slow card slows its only partner's rail too (test_job_environment.py has
+it); the array's needs a kernel with md below the nodes."""
 CHECKS = {check.id: check for check in declared()}
 
 

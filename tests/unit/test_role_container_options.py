@@ -28,8 +28,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return loaded
 
 
-def words(module: ModuleType, efa: bool) -> list[str]:
-    (found,) = module.options([IMAGE], efa)
+def words(module: ModuleType, efa: bool, vendor: str = "nvidia") -> list[str]:
+    (found,) = module.options([IMAGE], vendor, efa)
     assert {name: found[name] for name in IMAGE} == IMAGE
     return list(found["docker_run"])
 
@@ -45,6 +45,9 @@ def test_nccl_finds_the_nodes_efa_plugin_in_any_image(module: ModuleType, tmp_pa
     (tmp_path / "dev/infiniband/uverbs0").touch()
     (tmp_path / "nccl.conf").touch()
     assert words(module, efa=True) == [
+        "--gpus=all",
+        "--network=host",
+        "--ipc=host",
         f"--device={tmp_path}/dev/infiniband",
         "--ulimit=memlock=-1",
         f"--volume={tmp_path}/nccl.conf:{tmp_path}/nccl.conf:ro",
@@ -57,8 +60,25 @@ def test_nccl_finds_the_nodes_efa_plugin_in_any_image(module: ModuleType, tmp_pa
 
 
 def test_a_node_without_rdma_adds_next_to_nothing(module: ModuleType) -> None:
-    assert words(module, efa=False) == ["--ulimit=memlock=-1"]
-    assert words(module, efa=True) == ["--ulimit=memlock=-1"]
+    assert words(module, efa=False) == ["--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1"]
+    assert words(module, efa=True) == words(module, efa=False)
+    assert words(module, efa=False, vendor="amd")[:2] == ["--device=/dev/kfd", "--device=/dev/dri"]
+
+
+def test_files_that_nccls_settings_name_are_mounted_and_gloo_gets_their_interface(
+    module: ModuleType, tmp_path: Path
+) -> None:
+    """Azure's image: topology and graph; the first line of a name counts, a file that is not there is left out."""
+    topology, graph = tmp_path / "topo.xml", tmp_path / "graph.xml"
+    for file in (topology, graph):
+        file.write_text("<system/>")
+    lines = ["# NCCL_TOPO_FILE=/commented", "NCCL_SOCKET_IFNAME==eth7", f"NCCL_TOPO_FILE={topology}"]
+    lines += [f"NCCL_TOPO_FILE={tmp_path}/other.xml", f"NCCL_GRAPH_FILE={graph}", "NCCL_DEBUG_FILE=relative"]
+    (tmp_path / "nccl.conf").write_text("\n".join([*lines, "NCCL_GRAPH_DUMP_FILE=/not/there"]))
+    found = words(module, efa=False)
+    mounts = [word for word in found if word.startswith("--volume=")]
+    assert mounts == [f"--volume={path}:{path}:ro" for path in (tmp_path / "nccl.conf", graph, topology)]
+    assert "--env=GLOO_SOCKET_IFNAME=eth7" in found
 
 
 def test_a_word_is_one_word(module: ModuleType, tmp_path: Path) -> None:

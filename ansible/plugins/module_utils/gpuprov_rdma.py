@@ -172,12 +172,18 @@ def partition(port):
     return (full or own or [None])[0]
 
 
-def settings(kind, count, efa, devices=(), root="/", pci=()):
+HIDDEN_SWITCHES = {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_IGNORE_CPU_AFFINITY": "1"}
+"""What a machine with a topology file needs beside it (Azure/azhpc-images 8e9d055, components/customizations/ndv4.sh and
+ndv5.sh): relaxed ordering on its virtual functions, and the GPU's processors in place of the job's own."""
+
+
+def settings(kind, count, efa, devices=(), root="/", pci=(), topology=""):
     """NCCL's variables for a node and what is worth a warning: ({name: value}, [sentence]).
 
     kind: the machine's network (efa, infiniband, roce, anything else is plain Ethernet); count: ports that the
     catalogue says; efa: whether the lock has EFA's parts; devices: names that a person has chosen; pci: addresses of the
-    ports for training, where the catalogue has them. Raises Undecided.
+    ports for training, where the catalogue has them; topology: NCCL's topology file of the machine type, where its guest
+    does not see the PCI switches. Raises Undecided.
     """
     interface, found, said = default_interface(root), ports(root), []
     # The exact interface: without it NCCL takes the first that is up, be it docker's bridge.
@@ -189,6 +195,8 @@ def settings(kind, count, efa, devices=(), root="/", pci=()):
     if kind not in ("infiniband", "roce"):
         return values, said
     values["NCCL_NET"] = "IB"
+    if topology:
+        values |= {"NCCL_TOPO_FILE": topology, **HIDDEN_SWITCHES}
     if devices:
         chosen = [port for port in found if port.device in devices]
     else:

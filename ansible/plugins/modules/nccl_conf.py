@@ -12,8 +12,10 @@ description:
   - The transport is pinned, so that a job which can't use it fails; silently slow sockets are worse.
   - Lines of others in the file are kept, below ours; NCCL takes the first line of a name. An image's own service may
     have written a topology file there.
+  - Our lines alone are in O(block) too, for the unit that puts them back where such a service writes O(dest) at boot.
 options:
   dest: {description: The file., type: path, default: /etc/nccl.conf}
+  block: {description: File with our lines alone., type: path, default: /etc/gpuprov/nccl.conf}
   kind: {description: The machine's kind of network., type: str, required: true}
   ports:
     description: How many ports the machine has for training traffic; 0 where that is not known.
@@ -30,6 +32,10 @@ options:
     type: list
     elements: str
     default: []
+  topology:
+    description: NCCL's topology file of the machine type; empty where the guest sees its PCI switches.
+    type: str
+    default: ""
   extra: {description: Further variables of NCCL., type: dict, default: {}}
   root: {description: Folder in place of /., type: path, default: /}
 author: gpuprov
@@ -47,10 +53,8 @@ variables:
   returned: always
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpuprov_files import put
+from ansible.module_utils.gpuprov_files import put, read
 from ansible.module_utils.gpuprov_rdma import Undecided, settings
 
 FIRST = "# gpuprov: what this node shows, found when it was configured"
@@ -71,11 +75,13 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "dest": {"type": "path", "default": "/etc/nccl.conf"},
+            "block": {"type": "path", "default": "/etc/gpuprov/nccl.conf"},
             "kind": {"type": "str", "required": True},
             "ports": {"type": "int", "default": 0},
             "pci": {"type": "list", "elements": "str", "default": []},
             "efa": {"type": "bool", "default": False},
             "devices": {"type": "list", "elements": "str", "default": []},
+            "topology": {"type": "str", "default": ""},
             "extra": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": "/"},
         },
@@ -84,23 +90,23 @@ def main():
     given = module.params
     try:
         variables, warnings = settings(
-            given["kind"], given["ports"], given["efa"], given["devices"], given["root"], tuple(given["pci"])
-        )
+            given["kind"], given["ports"], given["efa"], given["devices"], given["root"], tuple(given["pci"]),
+            given["topology"],
+        )  # fmt: skip
     except Undecided as error:
         module.fail_json(msg=f"NCCL's configuration can't be derived: {error}")
     variables |= {name: str(value) for name, value in given["extra"].items()}
     for sentence in warnings:
         module.warn(sentence)
-    current = ""
-    if os.path.exists(given["dest"]):
-        with open(given["dest"], encoding="utf-8") as stream:
-            current = stream.read()
+    current = read(given["dest"]) or ""
     ours = [FIRST, *(f"{name}={value}" for name, value in sorted(variables.items())), LAST]
     text = "\n".join([*ours, *others(current)]) + "\n"
-    if text != current and not module.check_mode:
-        put(module, given["dest"], text)
+    texts = {given["block"]: "\n".join(ours) + "\n", given["dest"]: text}
+    changed = [path for path, content in texts.items() if read(path) != content]
+    for path in changed if not module.check_mode else ():
+        put(module, path, texts[path])
     diff = {"before_header": given["dest"], "after_header": given["dest"], "before": current, "after": text}
-    module.exit_json(changed=text != current, variables=variables, diff=diff)
+    module.exit_json(changed=bool(changed), variables=variables, diff=diff)
 
 
 if __name__ == "__main__":

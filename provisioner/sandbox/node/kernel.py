@@ -168,12 +168,13 @@ def modinfo(arguments: list[str], _version: str) -> int:
     names = [a for a in arguments if not a.startswith("-") and a not in given.values()]
     name = names[0] if names else ""
     wanted = name.replace("-", "_")
-    found = _on_disk(wanted) or (IN_TREE if wanted == "efa" else None)
+    in_tree = wanted == "efa" or (wanted in INBOX and wanted not in OTHER_DRIVERS)
+    found = _on_disk(wanted) or (IN_TREE if in_tree else None)
     # What is built is for the kernel that runs.
     if found is None or release not in (RELEASE, os.uname().release):
         print(f"modinfo: ERROR: Module {name} not found.", file=sys.stderr)
         return 1
-    own = "kernel/drivers/infiniband/hw" if found is IN_TREE else "updates/dkms"
+    own = f"kernel/drivers/infiniband/{'hw' if wanted == 'efa' else 'core'}" if found is IN_TREE else "updates/dkms"
     facts = {
         "filename": f"/lib/modules/{release}/{own}/{name}.ko",
         **({"version": found["version"]} if found["version"] else {}),

@@ -55,6 +55,7 @@ TOOLS = {
     "fault": ("faultctl", "fault"),
     "image": ("faultctl", "image"),
     "mirror": ("mirror", "mirror"),
+    "sku-customizations": ("azure_hpc", "sku_customizations"),
 }
 
 

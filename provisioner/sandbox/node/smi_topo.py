@@ -88,6 +88,8 @@ def _near(
 ) -> str:
     if gpu["numa"] != nic["numa"]:
         return "SYS"
+    if gpu["pci"].lower()[-12:-8] != nic["slot"].lower()[:4]:
+        return "NODE"  # each on a PCI domain of its own, as in Azure's machines: no bridge is common to them
     # A card shares the PCIe switch of the GPU at the same place in line.
     return "PIX" if nics.index(nic) * len(gpus) // len(nics) == gpus.index(gpu) else "NODE"
 

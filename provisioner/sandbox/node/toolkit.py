@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import between, loading, state
+from . import between, loading, nccl, state
 from .smi_facts import NoDriver, driver
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
@@ -194,7 +194,8 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
         )
         loading.started()
     if any("gpuprov-together" in word for word in config["process"].get("args", [])):
-        (target.parent / between.LINE).write_text(between.line(state.hardware()) + "\n", encoding="utf-8")
+        direct = nccl.direct(state.hardware(), environment, config.get("mounts", []))
+        (target.parent / between.LINE).write_text(between.line(state.hardware(), direct) + "\n", encoding="utf-8")
     state.change(state.GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])
     return 0
 

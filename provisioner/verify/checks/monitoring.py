@@ -88,8 +88,8 @@ EXPLAINED = (
     vendor="nvidia",
     says="DCGM's background watches have seen a part of a GPU fail. Its message says which; drain the node, test it.",
 )
-def test_health(node: Facts) -> None:
-    _watched(node, "Failure")
+def test_health(node: Facts, expected: Expected) -> None:
+    _watched(node, expected, "Failure")
 
 
 @check(
@@ -101,15 +101,16 @@ def test_health(node: Facts) -> None:
     vendor="nvidia",
     says="DCGM's background watches warn of a GPU: replays, heat, power, its InfoROM. Read the message, and watch it.",
 )
-def test_health_warning(node: Facts) -> None:
-    _watched(node, "Warning")
+def test_health_warning(node: Facts, expected: Expected) -> None:
+    _watched(node, expected, "Warning")
 
 
-def _watched(node: Facts, state: str) -> None:
+def _watched(node: Facts, expected: Expected, state: str) -> None:
     assert node.dcgm_health is not None
     health = node.dcgm_health
     if health.overall is None:
-        skip("no watch of DCGM's is set: `dcgmi health -s a` sets all, as role dcgm_exporter does")
+        reason = "no watch of DCGM is set: `dcgmi health -s a` sets all, as role dcgm_exporter does"
+        unknown(reason) if expected.dcgm_exporter else skip(reason)
     wrong = [i for i in health.incidents if (i.state == "Warning") == (state == "Warning") and i.state != "Healthy"]
     saw(expected="Healthy", actual=[f"{i.entity}: {i.system}" for i in wrong] or health.overall)
     if wrong:  # dcgm.health_warning is silent then, and what it knows may be the cause

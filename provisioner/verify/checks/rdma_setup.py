@@ -1,4 +1,4 @@
-"""How RDMA is set up: modules, driver, names, indices of addresses, packet sizes, IPoIB; alone and in its group."""
+"""How RDMA is set up: modules, driver, indices of addresses, packet sizes, IPoIB; alone and in its group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.fleet import alike
 from provisioner.verify.checks.host import host_of, told
-from provisioner.verify.checks.network import beside, training_ports
+from provisioner.verify.checks.network import beside
 from provisioner.verify.checks.rdma import EXPLAINED, some, used
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -60,24 +60,6 @@ def test_driver(node: Facts, expected: Expected) -> None:
     # 25.10-1.2.8 is of package 25.10.OFED.25.10.1.2.8.1-1
     if ".OFED." in package and (other := [v for v in loaded if v.replace("-", ".") not in package]):
         fail(f"mlx5_core {other[0]} is loaded, {OFED_KERNEL} {package} is locked")
-
-
-@check(
-    "rdma.names",
-    severity="warn",
-    action="reconfigure",
-    needs=("ibstat.txt",),
-    follows=("ib.ports",),
-    applies=lambda e: e.network in CARDS and e.rdma_devices and not e.rdma_pci,
-    otherwise="nobody says how the network cards of this machine are called, or their PCI addresses tell them apart",
-    says="Network cards do not have their lasting names: topology files and NCCL_IB_HCA miss them. Start the renaming.",
-)
-def test_names(node: Facts, expected: Expected) -> None:
-    there = {port.device for port in training_ports(node, expected)}
-    missing = [name for name in expected.rdma_devices if name not in there]
-    saw(expected=list(expected.rdma_devices), actual=sorted(there))
-    if missing:
-        fail(f"no {', '.join(missing)}; there are {', '.join(sorted(there)) or 'none'}")
 
 
 def indices(node: Facts) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.fleet import spread_of
+from provisioner.verify.checks.storage import no_health
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.fio import Fio
@@ -118,10 +119,10 @@ def test_latency(node: Facts, expected: Expected) -> None:
     otherwise=NO_SCRATCH,
     says="An NVMe disk counted errors of its flash while it was written and read. Replace it before data is lost.",
 )
-def test_media_errors(node: Facts) -> None:
+def test_media_errors(node: Facts, expected: Expected) -> None:
     disks = tried(node).disks
     if not disks:
-        skip("no disk reports its health: nvme-cli is not installed, or the disks are virtual")
+        no_health(node, expected)
     grown = [f"{d.name}: {d.media_after - d.media_before} more" for d in disks if d.media_after > d.media_before]
     saw(expected="no counter grows", actual=grown or f"{len(disks)} disks count no more")
     if grown:

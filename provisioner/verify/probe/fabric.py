@@ -12,21 +12,17 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import resource
 import socket
 import struct
 import time
 from typing import Any
 
+from provisioner.verify.probe.job import job_options, unwritten
 from provisioner.verify.probe.load import ASK_S, busy, container, document, follow
 from provisioner.verify.probe.node import rdma
 from provisioner.verify.probe.perftest import rails
-from provisioner.verify.probe.runner import COLLECTORS, listed, run
+from provisioner.verify.probe.runner import COLLECTORS, run
 
-CONF = "/etc/nccl.conf"
-IMAGES = "/etc/gpuprov/images.json"
-"""The lock's images with what `docker run` needs on this node (ansible/roles/pytorch_images)."""
 SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 COULD_NOT_BEGIN = 75
@@ -50,7 +46,10 @@ def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if interface is None:
         why = "no interface of this node has its address {}".format(asked["together"]["own"])
         return document({"state": "absent", "why": why})
-    command, feed = together(asked, request["gpus"], interface, seconds)
+    options = job_options(asked["image"])
+    if options is None:
+        return document({"state": "absent", "why": unwritten(asked["image"])})
+    command, feed = together(asked, options, interface, seconds)
     before = port_counters()
     try:
         told = follow(command, feed, seconds, None, 0.0)
@@ -84,74 +83,23 @@ def grown(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -
     return found
 
 
-def together(asked: dict[str, Any], gpus: list[str], interface: str, seconds: float) -> tuple[list[str], bytes]:
-    """The command and what it gets on its standard input."""
+def together(asked: dict[str, Any], options: list[str], interface: str, seconds: float) -> tuple[list[str], bytes]:
+    """The command and what it gets on its standard input. `options`: the environment of a job on this node."""
     part = asked["together"]
-    command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--network", "host", "--pull=never"]
-    command += ["--shm-size", "8g", "--security-opt", "no-new-privileges"]
-    settings, written = conf(), role_options(asked["image"])
-    command += network_options() if written is None else written
-    for path in node_files(settings):
-        if "--volume=" + path + ":" + path + ":ro" not in command:
-            command += ["--volume", path + ":" + path + ":ro"]
-    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4", "GLOO_SOCKET_IFNAME": interface}
-    if "NCCL_SOCKET_IFNAME" not in settings:
-        environment["NCCL_SOCKET_IFNAME"] = "=" + interface
+    command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--pull=never"]
+    command += ["--security-opt", "no-new-privileges", *options]
+    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4"}
+    if not any(option.startswith("--env=GLOO_SOCKET_IFNAME=") for option in options):
+        # A node without a default route, or with AMD's GPUs: nothing there says which interface is the group's.
+        environment.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME="=" + interface)
     command += [item for pair in sorted(environment.items()) for item in ("--env", "=".join(pair))]
-    command += [*gpus, "--entrypoint", "python3", asked["image"], "-", "gpuprov-together"]
+    command += ["--entrypoint", "python3", asked["image"], "-", "gpuprov-together"]
     for name in ("nodes", "node", "address", "port"):
         command += ["--" + name, str(part[name])]
     command += ["--wait", str(int(seconds / 2)), "--only", "all_reduce"]
     command += [word for name, value in sorted(asked["options"].items()) for word in ("--" + name, str(value))]
     text = part["launcher"] + "\nimport json\nmain(json.loads(" + json.dumps(json.dumps(asked["program"])) + "))\n"
     return command, text.encode()
-
-
-def network_options() -> list[str]:
-    """What RDMA wants of docker, on a node that no role has told."""
-    words = ["--ulimit", "memlock=-1"] if unlimited() else []  # RDMA locks what it registers
-    return [*words, "--device=/dev/infiniband"] if listed("/dev/infiniband") else words
-
-
-def role_options(image: str) -> list[str] | None:
-    """The words of role pytorch_images for this image: what documented trainings run with; None where it wrote none."""
-    try:
-        with open(IMAGES, encoding="utf-8") as stream:  # noqa: PTH123 (a plain script)
-            rows = json.load(stream)
-        found = next(row["docker_run"] for row in rows if row["pull"] == image)
-        return [str(word) for word in found if str(word).startswith("--")]
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
-        return None
-
-
-def unlimited() -> bool:
-    """Whether this node lets a process lock all memory; a node that is a container itself may not, and docker refuses
-    to start one that asks for it."""
-    try:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def conf() -> dict[str, str]:
-    """NCCL's settings on this node; the first line of a name counts, as it does for NCCL."""
-    found: dict[str, str] = {}
-    try:
-        with open(CONF, encoding="utf-8", errors="replace") as stream:  # noqa: PTH123 (a plain script)
-            for line in stream:
-                name, equals, value = line.strip().partition("=")
-                if equals and not name.startswith("#"):
-                    found.setdefault(name.strip(), value.strip())
-    except OSError:
-        pass
-    return found
-
-
-def node_files(settings: dict[str, str]) -> list[str]:
-    """What the container has to see of the node: NCCL's settings, and the files that they name."""
-    named = [value for name, value in sorted(settings.items()) if name.endswith("_FILE") and value.startswith("/")]
-    return [path for path in [CONF, *named] if os.path.isfile(path) and ":" not in path]  # noqa: PTH113
 
 
 def interface_of(address: str) -> str | None:

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+from provisioner.verify.probe.job import job_options, unwritten
 from provisioner.verify.probe.runner import COLLECTORS, result, run
 
 INSPECT = '{"Id":{{json .Id}},"RepoTags":{{json .RepoTags}},"RepoDigests":{{json .RepoDigests}}}'
@@ -45,16 +46,19 @@ def images(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
     return out
 
 
-def framework(wanted: list[dict[str, str]], gpus: list[str], deadline: float) -> dict[str, Any]:
-    """Ask python3 in every image for its versions, all images at once; no network, nothing pulled, nothing kept."""
+def framework(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
+    """Ask python3 in every image for its versions, all images at once, in the environment of a job; no network, nothing
+    pulled, nothing kept."""
     reports: list[dict[str, Any] | None] = [None] * len(wanted)
 
     def ask(i: int, image: dict[str, str]) -> None:
         # A name of its own, so that a container which does not end can be removed.
         name = f"gpuprov-probe-{os.getpid()}-{i}"
-        command = ["docker", "run", "--rm", "--name", name, "--network", "none", "--pull=never"]
-        command += [*gpus, "--entrypoint", "python3", image.get("pull") or image["reference"], "-c", VERSIONS]
-        out = run(command, deadline)
+        pull = image.get("pull") or image["reference"]
+        options = job_options(pull, network=False)
+        command = ["docker", "run", "--rm", "--name", name, "--pull=never", *(options or ())]
+        command += ["--entrypoint", "python3", pull, "-c", VERSIONS]
+        out = run(command, deadline) if options is not None else result(error=unwritten(pull))
         if out["timed_out"]:
             run(["docker", "rm", "--force", name], 5)
         reports[i] = {
@@ -85,8 +89,6 @@ def framework(wanted: list[dict[str, str]], gpus: list[str], deadline: float) ->
 COLLECTORS.update(
     {
         "container-images.json": lambda seconds, request: images(request.get("images", []), seconds),
-        "framework.json": lambda seconds, request: framework(
-            request.get("images", []), request.get("gpus", []), seconds
-        ),
+        "framework.json": lambda seconds, request: framework(request.get("images", []), seconds),
     }
 )

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from provisioner.verify.probe.job import job_options, unwritten
 from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, result, run
 
 LOAD_MARK = "@gpuprov-load-1 "
@@ -39,7 +40,7 @@ def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:
         return document({"state": "busy", "busy": holders})
-    command, feed, launcher = launch(asked, request)
+    command, feed, launcher = launch(asked)
     if command is None:
         return document({"state": "absent", "why": launcher})
     watched: dict[str, Any] = {}
@@ -111,20 +112,26 @@ def program(pid: str) -> str:
     return ""
 
 
-def launch(asked: dict[str, Any], request: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
+def launch(asked: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
     """The command, what it gets on its standard input, and a name for people; no command and the reason where neither a
-    locked image nor the node's own Python has PyTorch."""
+    locked image nor the node's own Python has PyTorch, or nothing says how jobs run in the image.
+
+    In the image it has the environment of a job but for the network: torchrun's rendezvous listens on every address, so
+    the container has its own loopback alone, and NCCL is kept from cards that it would not use on one node."""
     given = " ".join(f"--{name} {value}" for name, value in sorted(asked["options"].items()))
     ranks = "--standalone --local-addr 127.0.0.1 --nproc-per-node gpu"
     text = asked["program"].encode()
-    # The container has no network but its own loopback, which is enough for one node.
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4"}
     environment.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
     if asked.get("image"):
-        command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--network", "none", "--pull=never"]
-        command += ["--shm-size", "8g", "--security-opt", "no-new-privileges"]
+        options = job_options(asked["image"], network=False)
+        if options is None:
+            return None, b"", unwritten(asked["image"])
+        environment.update(NCCL_NET="Socket")
+        command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--pull=never"]
+        command += ["--security-opt", "no-new-privileges", *options]
         command += [item for pair in environment.items() for item in ("--env", "=".join(pair))]
-        command += [*request["gpus"], "--entrypoint", "sh", asked["image"], "-c", IN_CONTAINER.format(ranks, given)]
+        command += ["--entrypoint", "sh", asked["image"], "-c", IN_CONTAINER.format(ranks, given)]
         return command, text, "docker " + asked["reference"]
     there = run(["python3", "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
     if there["rc"] != 0:

@@ -5,8 +5,8 @@ this package behind it and a call of `main` with the request at the end. Nothing
 node; what is written is a file on file systems of the network, which is removed again (shared.py).
 
 The request: {"deadline": seconds for everything, "files": {name: seconds}, "tools": {name: {"argv", "merge", "omit"} or
-{"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpus": [docker's options that give a container
-the GPUs], "gpu_count": n, "port": of the DCGM exporter, "units": [names], "shared": [paths], "diag": dcgmi's run level,
+{"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpu_count": n, "port": of the DCGM exporter,
+"units": [names], "shared": [paths], "diag": dcgmi's run level,
 "efa": devices for which it waits,
 "load": {"vendor", "program", "image", "reference", "options", "settle", "every", "during": [names],
 "throughout": [names], "after": [names], "scratch": {"place", "bytes", "write_s", "read_s"}}}.

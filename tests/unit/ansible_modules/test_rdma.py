@@ -73,9 +73,16 @@ class Tree:
             self.write(f"{base}/ports/1/gid_attrs/ndevs/{index}", netdev)
 
     def settings(
-        self, kind: str, count: int, *, efa: bool = False, devices: tuple[str, ...] = (), pci: tuple[str, ...] = ()
+        self,
+        kind: str,
+        count: int,
+        *,
+        efa: bool = False,
+        devices: tuple[str, ...] = (),
+        pci: tuple[str, ...] = (),
+        topology: str = "",
     ) -> dict[str, str]:
-        values, said = rdma.settings(kind, count, efa, devices, str(self.root), pci)
+        values, said = rdma.settings(kind, count, efa, devices, str(self.root), pci, topology)
         self.said = said
         return values
 
@@ -105,6 +112,17 @@ def test_names_come_from_the_node(tree: Tree) -> None:
         "NCCL_IB_HCA": "=" + ",".join(f"mlx5_ib{i}:1" for i in range(8)),
     }
     assert tree.said == []
+
+
+def test_a_machine_whose_switches_are_hidden_gets_its_topology_file(tree: Tree) -> None:
+    """Azure's ND machines: without the file NCCL leaves GPUDirect RDMA out (azhpc-images, ndv4.sh and ndv5.sh)."""
+    tree.card("mlx5_0", netdev="ib0")
+    values = tree.settings("infiniband", 1, topology="/etc/gpuprov/nccl-topology.xml")
+    assert values == tree.settings("infiniband", 1) | {
+        "NCCL_TOPO_FILE": "/etc/gpuprov/nccl-topology.xml",
+        "NCCL_IB_PCI_RELAXED_ORDERING": "1",
+        "NCCL_IGNORE_CPU_AFFINITY": "1",
+    }
 
 
 def test_an_ethernet_function_beside_the_fabric_is_left_out(tree: Tree) -> None:

@@ -56,7 +56,7 @@ def plan() -> Plan:
         ("roles/nccl/defaults/main.yml", "# Seconds", "# Some seconds", set()),
         ("roles/nccl/README.md", "NCCL", "nccl", set()),
         ("roles/mig/files/gpuprov_mig.py", "import sys", "import sys  # all of it", {"mig"}),
-        ("plugins/modules/nccl_conf.py", "import os", "import os ", {"nccl"}),
+        ("plugins/modules/nccl_conf.py", "def main", "def  main", {"nccl"}),
         ("plugins/module_utils/gpuprov_rdma.py", "import os", "import os ", {"nccl"}),
         ("roles/pytorch_images/library/locked_images.py", "import os", "import os ", {"pytorch_images"}),
         ("playbooks/site.yml", "    - name: Install NCCL", "    # faster\n    - name: Install  NCCL", {"nccl"}),

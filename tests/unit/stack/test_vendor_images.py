@@ -73,11 +73,21 @@ def test_a_pin_that_contradicts_the_image_is_refused_with_what_is_right() -> Non
         ({"provider": "tencent", "region": "ap-guangzhou"}, "GN10Xp.20XLARGE320", {}, "not available at tencent"),
         (AZURE, "Standard_ND40rs_v2", {}, "runs on ampere, hopper"),
         (AZURE, "Standard_ND96asr_v4", {"stack": {"os": "debian-12"}}, 'stack.os: "ubuntu-2'),
-        (AZURE, "Standard_ND96asr_v4", {"group": {"storage": {"scratch": "/scratch"}}}, "at /mnt/resource_nvme"),
+        (AWS, "p4d.24xlarge", {"group": {"storage": {"scratch": "/scratch"}}}, "at /opt/dlami/nvme"),
     ],
 )  # fmt: skip
 def test_what_no_image_does_is_refused(site: dict[str, str], machine: str, more: dict[str, object], says: str) -> None:
     assert says in refused(spec(site, machine, **more))
+
+
+@pytest.mark.parametrize("os", ["ubuntu-24.04", "ubuntu-22.04"])
+def test_azures_image_leaves_the_local_disks_to_role_scratch(os: str) -> None:
+    """Its setup_nvme.sh is called by nothing (vendor_images.yaml)."""
+    group: dict[str, object] = {"storage": {"scratch": "/scratch"}}
+    wanted = spec(AZURE, "Standard_ND96isr_H100_v5", group=group, stack={"os": os})
+    solved = stack.solve(wanted)["train"]
+    assert solved.vendor is not None
+    assert wanted.groups["train"].storage.scratch == "/scratch"
 
 
 def test_plain_images_stay_the_default_and_an_older_lock_the_release_that_it_was() -> None:

@@ -18,6 +18,7 @@ from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from provisioner.verify.probe import images as probe_images
+from provisioner.verify.probe import job as probe_job
 from provisioner.verify.probe import node, runner
 from provisioner.verify.request import ProbeRequest, load_request, request_for
 from tests.support.healthy_bundle import expected
@@ -27,8 +28,11 @@ LOCAL = ("sh", "-c")
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is all of the probe's PATH but for the shell's own tools."""
+    """A directory that is all of the probe's PATH but for the shell's own tools; jobs run image r@sha256:2 there."""
     monkeypatch.setattr(runner, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    words = ["--gpus=all", "--network=host"]
+    (tmp_path / "images.json").write_text(json.dumps([{"pull": "r@sha256:2", "docker_run": words}]))
+    monkeypatch.setattr(probe_job, "IMAGES", str(tmp_path / "images.json"))
     return tmp_path
 
 
@@ -151,7 +155,7 @@ def test_images_and_frameworks(tools: Path) -> None:
     tool(tools, "docker", DOCKER)
     wanted = [{"reference": "r:1", "pull": "r@sha256:2"}]
     files = {"container-images.json": 5.0, "framework.json": 5.0}
-    document = runner.probe({"deadline": 20, "files": files, "images": wanted, "gpus": ["--gpus", "all"]})
+    document = runner.probe({"deadline": 20, "files": files, "images": wanted})
     from provisioner.verify.bundle import Bundle
 
     facts = read(Bundle.from_json(document))
@@ -167,18 +171,25 @@ def test_no_image_at_all_is_an_answer_and_no_docker_is_none(tools: Path) -> None
     tool(tools, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
     assert probe_images.images([{"reference": "r:1"}], 5)["text"] == ""
     (tools / "docker").unlink()
-    assert not Path("/usr/bin/docker").exists() or probe_images.framework([], [], 1)["text"]
+    assert not Path("/usr/bin/docker").exists() or probe_images.framework([], 1)["text"]
 
 
 def test_a_container_that_hangs_is_removed(tools: Path) -> None:
     tool(tools, "docker", f'echo "$*" >> {tools}/calls; case "$1" in run) sleep 60;; esac')
-    found = json.loads(probe_images.framework([{"reference": "r:1"}], [], 0.3)["text"])
+    found = json.loads(probe_images.framework([{"reference": "r:1", "pull": "r@sha256:2"}], 0.3)["text"])
     assert found["images"][0]["timed_out"]
     calls = (tools / "calls").read_text().splitlines()
     name = calls[0].split("--name ")[1].split()[0]
     assert f"rm --force {name}" in calls
-    assert "--network none" in calls[0]
+    assert "--gpus=all --network=none" in calls[0] and "--network=host" not in calls[0]
     assert "--pull=never" in calls[0]
+
+
+def test_no_image_runs_where_no_role_wrote_how_jobs_run(tools: Path) -> None:
+    tool(tools, "docker", f'echo "$*" >> {tools}/calls')
+    found = json.loads(probe_images.framework([{"reference": "x:1", "pull": "x@sha256:3"}], 5)["text"])
+    assert "has no docker_run of x@sha256:3: `gpuprov up` writes" in found["images"][0]["error"]
+    assert not (tools / "calls").exists()
 
 
 def test_a_node_that_hangs_up_leaves_no_word_on_standard_error(caplog: pytest.LogCaptureFixture) -> None:

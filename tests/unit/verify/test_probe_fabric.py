@@ -17,6 +17,7 @@ from provisioner.verify.bundle import Bundle
 from provisioner.verify.load import multi_node_launcher as launcher
 from provisioner.verify.parsers.load import Load, parse
 from provisioner.verify.probe import fabric as probe_fabric
+from provisioner.verify.probe import job as probe_job
 from provisioner.verify.probe import load as probe_load
 from provisioner.verify.probe import runner
 from provisioner.verify.request import load_request
@@ -30,6 +31,7 @@ THEN
 """
 SMI = '#!/bin/sh\ncase "$*" in *compute-apps*) cat APPS 2>/dev/null; exit 0;; esac\n'
 EXE = 0o755
+JOB = ("--gpus=all", "--network=host", "--env=GLOO_SOCKET_IFNAME=eth7", "--volume=/etc/topo.xml:/etc/topo.xml:ro")
 
 
 @pytest.fixture
@@ -38,8 +40,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (runner, probe_load):
         monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(probe_fabric, "VANISH_S", 0.1)
-    monkeypatch.setattr(probe_fabric, "CONF", str(tmp_path / "nccl.conf"))
-    monkeypatch.setattr(probe_fabric, "IMAGES", str(tmp_path / "images.json"))
+    monkeypatch.setattr(probe_job, "IMAGES", str(tmp_path / "images.json"))
+    environment(tmp_path, *JOB)
     script(tmp_path / "nvidia-smi", SMI.replace("APPS", str(tmp_path / "apps")))
     docker(tmp_path, "exit 0")
     return tmp_path
@@ -48,6 +50,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def script(file: Path, text: str) -> None:
     file.write_text(text)
     file.chmod(EXE)
+
+
+def environment(folder: Path, *words: str) -> None:
+    """What role pytorch_images writes for users."""
+    (folder / "images.json").write_text(json.dumps([{"pull": PULL, "docker_run": words}]))
 
 
 def docker(folder: Path, then: str) -> None:
@@ -65,22 +72,18 @@ def ask(deadline: float = 10.0, own: str = "127.0.0.1") -> Load:
     return parse(Bundle.from_json(found).files["fabric.json"].text)
 
 
-def test_the_part_runs_with_what_the_role_wrote_for_trainings(node: Path) -> None:
-    """On EFA AWS's plugin of the node; another image's words, and what is no list of words, are not taken."""
-    docker(node, "exit 3")
-    options = ["--ulimit=memlock=-1", "--env=NCCL_NET_PLUGIN=/opt/amazon/ofi-nccl/lib/libnccl-net.so"]
-    for row, taken in (({"pull": PULL, "docker_run": options}, True), ({"pull": "x", "docker_run": options}, False),
-                       ({"pull": PULL, "docker_run": None}, False), ("?", False)):  # fmt: skip
-        (node / "images.json").write_text(json.dumps([row]))
-        (node / "calls").unlink(missing_ok=True)
-        ask()
-        assert (" ".join(options) in (node / "calls").read_text()) == taken
+@pytest.mark.parametrize("rows", [[{"pull": "x", "docker_run": JOB}], [{"pull": PULL, "docker_run": None}], "?", None])
+def test_nothing_runs_where_no_role_wrote_how_jobs_run(node: Path, rows: Any) -> None:
+    """There is no second description of a job's environment to fall back to."""
+    (node / "images.json").unlink()
+    if rows is not None:
+        (node / "images.json").write_text(json.dumps(rows))
+    load = ask()
+    assert (load.state, "`gpuprov up` writes the environment of a job" in load.why) == ("absent", True)
+    assert not (node / "calls").exists()
 
 
-def test_the_part_runs_in_the_locked_image_on_the_nodes_own_network(node: Path) -> None:
-    topology = node / "topo.xml"
-    topology.write_text("<system/>")
-    (node / "nccl.conf").write_text(f"# ours\nNCCL_NET=IB\nNCCL_TOPO_FILE={topology}\nNCCL_GRAPH_FILE=/not/there\n")
+def test_the_part_runs_in_the_locked_image_as_a_job_does(node: Path) -> None:
     docker(node, f"echo '{probe_load.LOAD_MARK}phase all_reduce'; echo trouble >&2; exit 3")
     load = ask()
     assert (load.state, load.rc, load.phase, load.error) == ("ran", 3, "all_reduce", "trouble")
@@ -88,20 +91,19 @@ def test_the_part_runs_in_the_locked_image_on_the_nodes_own_network(node: Path) 
     assert removed.startswith("rm --force gpuprov-load-")
     assert f"{PULL} - gpuprov-together --nodes 2 --node 1 --address 10.0.0.4 --port 23456" in run
     assert run.endswith("--only all_reduce --budget 40")
-    for words in ("--network host", "--pull=never", "--gpus all", "GLOO_SOCKET_IFNAME=lo", "NCCL_SOCKET_IFNAME==lo",
-                  f"--volume {node}/nccl.conf:{node}/nccl.conf:ro", f"--volume {topology}:{topology}:ro"):  # fmt: skip
-        assert words in run
-    assert "/not/there" not in run
+    assert f" --security-opt no-new-privileges {' '.join(JOB)} " in run and "--pull=never" in run
+    assert "NCCL_SOCKET_IFNAME" not in run, "NCCL reads that from the node's settings, as in every job"
     sent = (node / "sent").read_text()
     assert sent.startswith("# launcher\n")
     program = Path(str(launcher.__file__)).with_name("program.py").read_text()
     assert json.dumps(json.dumps(program)) in sent
 
 
-def test_what_the_node_says_of_its_interface_stands(node: Path) -> None:
-    (node / "nccl.conf").write_text("NCCL_SOCKET_IFNAME==eth7\n")
+def test_a_node_that_names_no_interface_takes_the_groups(node: Path) -> None:
+    environment(node, "--network=host")
     ask()
-    assert "NCCL_SOCKET_IFNAME" not in (node / "calls").read_text()
+    run = (node / "calls").read_text()
+    assert "GLOO_SOCKET_IFNAME=lo" in run and "NCCL_SOCKET_IFNAME==lo" in run
 
 
 def test_a_part_that_does_not_end_is_killed_and_removed(node: Path) -> None:

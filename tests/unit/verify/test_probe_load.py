@@ -13,6 +13,8 @@ import pytest
 
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.facts import Facts, read
+from provisioner.verify.probe import host_network as _network  # noqa: F401 (registers interfaces-after.json)
+from provisioner.verify.probe import job as probe_job
 from provisioner.verify.probe import load as probe_load
 from provisioner.verify.probe import node as _node  # noqa: F401 (registers dmesg-after.txt and rdma-after.json)
 from provisioner.verify.probe import runner
@@ -32,12 +34,15 @@ case "$*" in
   *) echo "<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>";;
 esac
 """
+JOB = ["--gpus=all", "--network=host", "--ipc=host", "--volume=/etc/topo.xml:/etc/topo.xml:ro"]
 Ask = Callable[..., Facts]
 
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of programs that stands before all others in PATH."""
+    """A directory of programs that stands before all others in PATH, and the environment of a job."""
+    (tmp_path / "images.json").write_text(json.dumps([{"pull": PULL, "docker_run": JOB}]))
+    monkeypatch.setattr(probe_job, "IMAGES", str(tmp_path / "images.json"))
     path = f"{tmp_path}:/usr/bin:/bin"
     monkeypatch.setattr(runner, "PATH", path)
     monkeypatch.setattr(probe_load, "PATH", path)
@@ -88,8 +93,18 @@ def test_the_program_runs_in_the_locked_image_and_its_result_comes_back(node: Pa
     assert facts.load.error == "trouble"
     call = (node / "calls").read_text()
     assert f" {PULL} " in call
-    assert "--network none" in call and "--pull=never" in call and "--gpus all" in call
+    # A job's environment, but for the network.
+    assert "--gpus=all --ipc=host --volume=/etc/topo.xml:/etc/topo.xml:ro --network=none" in call
+    assert "--pull=never" in call and "--env NCCL_NET=Socket" in call and "--network=host" not in call
     assert "--nproc-per-node gpu" in (node / "given").read_text()
+
+
+def test_nothing_runs_where_no_role_wrote_how_jobs_run(node: Path) -> None:
+    (node / "images.json").unlink()
+    load = ask().load
+    assert load is not None
+    assert (load.state, "`gpuprov up` writes the environment of a job" in load.why) == ("absent", True)
+    assert not (node / "calls").exists()
 
 
 def test_the_node_is_looked_at_meanwhile_and_afterwards(node: Path) -> None:

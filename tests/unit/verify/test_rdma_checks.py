@@ -176,7 +176,6 @@ def test_every_check_of_this_area_is_red_once() -> None:
         "peermem.loaded",
         "rdma.modules",
         "rdma.driver",
-        "rdma.names",
         "rdma.mtu",
         "rdma.carrier",
         "rdma.loopback",
