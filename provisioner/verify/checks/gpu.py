@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from provisioner.verify.check import check, compare, fail, saw, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
@@ -78,23 +78,27 @@ def test_model(node: Facts, expected: Expected) -> None:
     if not models:
         unknown("no GPU answers")
     silent = [index for index, model in models.items() if model is None]
-    other = {index: model for index, model in models.items() if model is not None and not is_model(model, expected)}
+    other = {
+        index: model
+        for index, model in models.items()
+        if model is not None and not is_model(model, expected.product_names, expected.vendor)
+    }
     if other:
         fail("; ".join(f"GPU {index} is {model}" for index, model in other.items()))
     if silent:
         unknown(f"GPU {silent[0]}: no product name reported")
 
 
-def is_model(model: str, expected: Expected) -> bool:
+def is_model(model: str, product_names: Sequence[str], vendor: str) -> bool:
     """Whether a printed name is one of the product's; old drivers leave "NVIDIA " away, rocm-smi adds the chip, tables
     cut them."""
     name = model.removeprefix("NVIDIA ").lower()
     if name.endswith("..."):  # the table cuts long names
-        products = (product.removeprefix("NVIDIA ").lower() for product in expected.product_names)
+        products = (product.removeprefix("NVIDIA ").lower() for product in product_names)
         return any(product.startswith(name[:-3].rstrip()) for product in products)
-    for known in expected.product_names:
+    for known in product_names:
         plain = known.removeprefix("NVIDIA ").lower()
-        if name == plain or (expected.vendor == "amd" and plain.removeprefix("amd ") in name):
+        if name == plain or (vendor == "amd" and plain.removeprefix("amd ") in name):
             return True
     return False
 
@@ -113,7 +117,9 @@ def test_memory(node: Facts, expected: Expected) -> None:
     listed = node.gpus or (node.rocm.gpus if node.rocm else ())
     named_alike = expected.verified("product_names")  # else nobody knows how they spell it
     memory = {
-        gpu.index: gpu.memory_mib for gpu in listed if gpu.model and (not named_alike or is_model(gpu.model, expected))
+        gpu.index: gpu.memory_mib
+        for gpu in listed
+        if gpu.model and (not named_alike or is_model(gpu.model, expected.product_names, expected.vendor))
     }
     saw(
         expected=f"{expected.memory_mib} MiB ± {MEMORY_TOLERANCE:.0%}",

@@ -9,12 +9,10 @@ from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
-from provisioner.verify.parsers.lsblk import Disk
+from provisioner.verify.parsers.lsblk import Disk, local_disks
 
 SYSTEM = ("/", "/var", "/var/lib/docker", "/var/lib/containerd", "/home")
 """Places that a system or a job writes to."""
-NETWORK_DISKS = ("Elastic Block Store", "MSFT NVMe Accelerator", "Elastic Block Storage", "Cloud Block Storage")
-"""Words in the model of a disk that is none of the machine's own (role scratch has the same)."""
 LOCAL_DISKS = ("NVMe Instance Storage", "NVMe Direct Disk")
 """Words in the model of a disk that is the machine's own for sure, and that no system boots from."""
 FREE = 500 * 2**20
@@ -197,9 +195,7 @@ def test_nvme_count(node: Facts, expected: Expected) -> None:
 
 
 def _own(node: Facts) -> list[Disk]:
-    """The machine's own NVMe disks; what it boots from is beside those that the catalogue counts."""
-    local = [d for d in node.disks or () if d.nvme and not any(word in (d.model or "") for word in NETWORK_DISKS)]
-    return [d for d in local if not {"/", "/boot", "/boot/efi"} & set(d.mountpoints)]
+    return local_disks(node.disks or ())
 
 
 @check(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,16 @@ class Disk:
     told: bool = True
     """Whether the list says what is mounted and which model a disk is: what the system boots from, and disks of the
     network, cannot be told from the machine's own without."""
+
+
+NETWORK_DISKS = ("Elastic Block Store", "MSFT NVMe Accelerator", "Elastic Block Storage", "Cloud Block Storage")
+"""Words in the model of a disk that is none of the machine's own (role scratch has the same)."""
+
+
+def local_disks(disks: Iterable[Disk]) -> list[Disk]:
+    """The machine's own NVMe disks; what it boots from is beside those that the catalogue counts."""
+    local = [d for d in disks if d.nvme and not any(word in (d.model or "") for word in NETWORK_DISKS)]
+    return [d for d in local if not {"/", "/boot", "/boot/efi"} & set(d.mountpoints)]
 
 
 def parse(text: str) -> tuple[Disk, ...]:

@@ -647,6 +647,6 @@ def test_what_the_roles_set_is_what_is_expected() -> None:
     roles |= {"governor": files["scaling_governor"]}
     assert dict(TUNED) == {name: roles[name] for name in TUNED}
     scratch = yaml.safe_load((ROLES / "scratch" / "defaults" / "main.yml").read_text())
-    from provisioner.verify.checks.storage import NETWORK_DISKS
+    from provisioner.verify.parsers.lsblk import NETWORK_DISKS
 
     assert set(scratch["scratch_network_models"]) == set(NETWORK_DISKS)

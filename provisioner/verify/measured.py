@@ -1,0 +1,156 @@
+"""What a real node shows of the keys of its machine type's row: which of them its output confirms, which it denies.
+
+A key is confirmed by what a tool printed on the node, never by a check that passed: many checks pass because they do
+not apply. Where nothing was printed, nothing is said. scripts/measured.py writes the result into the catalogue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from provisioner.catalog.models import Gpu, Machine
+from provisioner.verify.checks.gpu import is_model
+from provisioner.verify.expectations import MEMORY_TOLERANCE
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.lsblk import local_disks
+
+HOST_MEMORY = 0.08
+"""Share of its memory that a machine does not show: firmware and the kernel's own (as health.yaml memory.missing_share
+allows); more than the row has is a denial as well."""
+LINK_RATE = 0.15
+"""Share by which `nvidia-smi nvlink -s` may differ from the row: it prints 26.562 where 25 is meant (nvlink/*)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One key of a row: what the row has, what the node shows, by which tool's output."""
+
+    key: str
+    row: str
+    node: str
+    tool: str
+    agrees: bool
+
+
+def observed(facts: Facts, machine: Machine, gpu: Gpu) -> list[Observed]:
+    """Every key that the node's output says something of, in the order of the row."""
+    return [*_gpus(facts, machine, gpu), *_links(facts, machine), *_network(facts, machine), *_host(facts, machine)]
+
+
+def _of(key: str, row: object, node: object, tool: str, *, agrees: bool | None = None) -> Observed:
+    return Observed(key, _said(row), _said(node), tool, row == node if agrees is None else agrees)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, set | frozenset | tuple | list):
+        return "/".join(sorted(map(str, value)))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _gpus(facts: Facts, machine: Machine, gpu: Gpu) -> Iterator[Observed]:
+    tool = "nvidia-smi" if gpu.vendor == "nvidia" else "rocm-smi"
+    given = facts.smi if gpu.vendor == "nvidia" else facts.rocm
+    listed = [one for one in given.gpus if not getattr(one, "lost", False)] if given else []
+    if not listed:
+        return
+    names = {one.model for one in listed if one.model}
+    if names:
+        same = all(is_model(name, gpu.product_names, gpu.vendor) for name in names)
+        yield _of("gpu_model", machine.gpu_model, names, tool, agrees=same)
+        yield _of("gpu:product_names", gpu.product_names, names, tool, agrees=same)
+    yield _of("gpu_count", machine.gpu_count, len(listed), tool)
+    memory = {one.memory_mib for one in listed if one.memory_mib}
+    if memory:
+        close = all(abs(one - machine.gpu_memory_mib) <= machine.gpu_memory_mib * MEMORY_TOLERANCE for one in memory)
+        yield _of("gpu_memory_mib", machine.gpu_memory_mib, memory, tool, agrees=close)
+
+
+def _links(facts: Facts, machine: Machine) -> Iterator[Observed]:
+    cells = facts.topo.cells if facts.topo else {}
+    if machine.gpu_count > 1 and len(cells) == machine.gpu_count and machine.peer_cells:
+        shown = {cells[a][b] for a, b in combinations(cells, 2)}
+        if None not in shown:
+            tool = "nvidia-smi topo -m"
+            yield _of("topo_peer_cell", machine.peer_cells, shown, tool, agrees=shown <= {*machine.peer_cells})
+    links = facts.nvlinks or {}
+    if machine.nvlink.topology == "nvswitch" and links:
+        active = {one.active for one in links.values()}
+        if None not in active:
+            yield _of("nvlink.links_per_gpu", machine.nvlink.links_per_gpu, active, "nvidia-smi nvlink -s",
+                      agrees=active == {machine.nvlink.links_per_gpu})  # fmt: skip
+        speeds = {speed for one in links.values() for speed in one.speeds}
+        if speeds and machine.nvlink.gbps_per_link:
+            one_way = machine.nvlink.gbps_per_link / 2
+            close = all(abs(speed - one_way) <= one_way * LINK_RATE for speed in speeds)
+            yield _of("nvlink.gbps_per_link", machine.nvlink.gbps_per_link, {2 * one for one in speeds},
+                      "nvidia-smi nvlink -s", agrees=close)  # fmt: skip
+    if facts.bus is not None and machine.nvlink.generation in (3, 4) and machine.nvlink.topology == "nvswitch":
+        yield _of("nvlink.nvswitch_count", machine.nvlink.nvswitch_count, facts.bus.nvswitches, "lspci")
+        yield _of("fabric_manager_required", machine.fabric_manager_required, facts.bus.nvswitches > 0, "lspci")
+
+
+def _network(facts: Facts, machine: Machine) -> Iterator[Observed]:
+    if not machine.rdma or not facts.rdma:
+        return
+    for_training = [one for one in facts.rdma if not machine.rdma_pci or one.pci in machine.rdma_pci]
+    ports = [port for one in for_training for port in one.ports if port.up]
+    if ports:
+        yield _of("network.ports", machine.network.ports, len(ports), "sysfs, infiniband")
+        rates = {port.rate_gbps for port in ports if port.rate_gbps}
+        if rates:
+            yield _of("network.rate_gbps", machine.network.rate_gbps, rates, "sysfs, infiniband",
+                      agrees=rates == {machine.network.rate_gbps})  # fmt: skip
+    if machine.rdma_devices:
+        names = {one.name for one in for_training}
+        yield _of("rdma_devices", machine.rdma_devices, names, "sysfs, infiniband",
+                  agrees=names == {*machine.rdma_devices})  # fmt: skip
+
+
+def _host(facts: Facts, machine: Machine) -> Iterator[Observed]:
+    host = facts.host
+    disks = local_disks(facts.disks or ())
+    if facts.disks is not None:
+        yield _of("local_nvme.count", machine.local_nvme.count, len(disks), "lsblk")
+        sizes = {round(one.size / 1e9) for one in disks if one.size}
+        if sizes and machine.local_nvme.size_gb:
+            close = all(abs(one - machine.local_nvme.size_gb) <= machine.local_nvme.size_gb * 0.05 for one in sizes)
+            yield _of("local_nvme.size_gb", machine.local_nvme.size_gb, sizes, "lsblk", agrees=close)
+    if host is None:
+        return
+    if host.cpu is not None:
+        yield _of("vcpus", machine.vcpus, host.cpu.processors, "/proc/cpuinfo")
+    if host.memory is not None:
+        have = host.memory.total / 2**20
+        close = machine.memory_gib * (1 - HOST_MEMORY) <= have <= machine.memory_gib * 1.02
+        yield _of("memory_gib", machine.memory_gib, round(have, 1), "/proc/meminfo", agrees=close)
+    if host.numa_nodes is not None and machine.numa_nodes is not None:
+        yield _of("numa_nodes", machine.numa_nodes, host.numa_nodes, "sysfs, node")
+
+
+_ROW = r"(?m)^  - name: {name}\n(?:(?!  - name: )    .*\n|\n)+"
+_BASIS = re.compile(r"(?m)^    basis: \{(?P<inner>.*)\}$")
+
+
+def rewritten(text: str, machine: str, confirmed: list[str], source: str) -> str:
+    """machines.yaml with the confirmed keys of a row as measured, and where that was seen. Raises ValueError where the
+    row is not written as the others."""
+    row = re.search(_ROW.format(name=re.escape(machine)), text)
+    basis = row and _BASIS.search(row[0])
+    if row is None or not basis:
+        raise ValueError(f"{machine} has no row with `basis: {{…}}`")
+    lists = {kind: _keys(basis["inner"], kind) for kind in ("measured", "unverified")}
+    lists["measured"] = [*lists["measured"], *(key for key in confirmed if key not in lists["measured"])]
+    lists["unverified"] = [key for key in lists["unverified"] if key not in confirmed]
+    inner = ", ".join(f"{kind}: [{', '.join(keys)}]" for kind, keys in lists.items() if keys)
+    changed = row[0].replace(basis[0], f"    basis: {{{inner}}}")
+    quoted = "'" + source.replace("'", "''") + "'"
+    changed = re.sub(r"(?m)^    basis:", lambda found: f"      - {quoted}\n{found[0]}", changed, count=1)
+    return text[: row.start()] + changed + text[row.end() :]
+
+
+def _keys(inner: str, kind: str) -> list[str]:
+    found = re.search(rf"{kind}: \[(.*?)\]", inner)
+    return [key.strip() for key in found[1].split(",") if key.strip()] if found else []

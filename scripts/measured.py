@@ -1,0 +1,109 @@
+"""Turn rows of the catalogue into measured ones, by the evidence of a real machine.
+
+    python scripts/measured.py evidence-g6.xlarge.tar.gz            # what the machine shows of each key
+    python scripts/measured.py evidence-g6.xlarge.tar.gz --write    # into machines.yaml, the output beside the captures
+
+The archive is scripts/first_run.py's, or one that is laid out like it: evidence.json and a folder of
+`gpuprov collect --redact` for each node. Only what all its healthy nodes show counts. A key that a machine denies is
+said and never written: its row is wrong, or the machine is. What a rehearsal shows is refused, but
+for a copy of the catalogue (--catalog).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from provisioner import catalog
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.facts import read
+from provisioner.verify.measured import Observed, observed, rewritten
+
+ROOT = Path(__file__).resolve().parents[1]
+CATALOG = ROOT / "provisioner" / "catalog" / "data" / "machines.yaml"
+CAPTURES = ROOT / "tests" / "unit" / "verify" / "captures" / "nodes"
+LARGEST = 64 << 20
+"""Bytes of an archive, unpacked."""
+
+
+def unpacked(archive: Path, folder: Path) -> dict[str, Any]:
+    """The archive's evidence.json, its files below the folder. Raises SystemExit for what is none."""
+    try:
+        with tarfile.open(archive) as packed:
+            if sum(info.size for info in packed.getmembers()) > LARGEST:
+                raise SystemExit(f"{archive}: more than {LARGEST >> 20} MiB, unpacked")
+            packed.extractall(folder, filter="data")
+        told: dict[str, Any] = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        if told["schema"] != 1 or not isinstance(told["nodes"], list):
+            raise ValueError("of another schema")
+        return told
+    except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{archive}: no evidence of a first run: {error}") from None
+
+
+def of_nodes(folder: Path, told: dict[str, Any]) -> dict[str, list[Observed]]:
+    """Key → what each healthy node shows of it."""
+    known = catalog.load()
+    machine = known.machine(told["machine"])
+    gpu = known.gpu(machine.gpu_model)
+    found: dict[str, list[Observed]] = {}
+    for number, node in enumerate(told["nodes"]):
+        if node["ok"] is not True:
+            print(f"node {number} was not healthy: it proves nothing")
+            continue
+        for one in observed(read(Bundle.read(folder / f"node-{number}")), machine, gpu):
+            found.setdefault(one.key, []).append(one)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("--write", action="store_true", help="write what is confirmed into the catalogue")
+    parser.add_argument("--catalog", type=Path, default=CATALOG, help="another machines.yaml than this checkout's")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        told = unpacked(given.archive, folder)
+        simulated = told["simulated"] or any(
+            Bundle.read(path).simulated for path in sorted(folder.glob("node-*")) if path.is_dir()
+        )
+        found, name = of_nodes(folder, told), told["machine"]
+        row = catalog.load().machine(name)
+        print(f"{'key':26} {'catalogue':28} {'node':28} {'rests on':12} by")
+        for key, seen in found.items():
+            basis = row.basis.of(key) if not key.startswith("gpu:") else "gpus.yaml"
+            agrees = "" if all(one.agrees for one in seen) else "  DENIED"
+            for one in dict.fromkeys((one.row, one.node, one.tool) for one in seen):
+                print(f"{key:26} {one[0]:28} {one[1]:28} {basis:12} {one[2]}{agrees}")
+        denied = [key for key, seen in found.items() if not all(one.agrees for one in seen)]
+        confirmed = [key for key in found if key not in denied and not key.startswith("gpu:")]
+        new = [key for key in confirmed if row.basis.of(key) != "measured"]
+        print(f"\n{len(confirmed)} keys confirmed, {len(new)} of them newly measured; {len(denied)} denied")
+        if denied:
+            print(f"look at {', '.join(denied)}: correct the row and its source, or find out what the machine has")
+        if not given.write:
+            return 1 if denied else 0
+        if simulated and given.catalog == CATALOG:
+            raise SystemExit("this is a rehearsal's output: it proves nothing of a real machine, and is not written")
+        if not new:
+            return 1 if denied else 0
+        kept = given.catalog.parent / "captures" if given.catalog != CATALOG else CAPTURES
+        place = kept / f"{name}-{told['date']}"
+        source = f"output of {len(told['nodes'])} nodes, {told['date']}: tests/unit/verify/captures/nodes/{place.name}"
+        text = rewritten(given.catalog.read_text(encoding="utf-8"), name, new, source)
+        shutil.copytree(folder, place)
+        given.catalog.write_text(text, encoding="utf-8")
+        print(f"written: {given.catalog}, {place}")
+        print("now: python scripts/check_docs.py && pytest tests/unit/catalog tests/unit/verify/test_evidence.py")
+        return 1 if denied else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
