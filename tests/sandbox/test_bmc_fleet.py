@@ -27,7 +27,7 @@ from tests.support.rehearsal import Done, Rehearsal
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
-TREES = ("nvidia-dgx-h100", "hpe-apollo6500-xl675d-a100")
+TREES = ("nvidia-dgx-h100", "hpe-apollo6500-xl675d-a100", "dell-poweredge-r750-h100pcie")
 NAMES = tuple(f"dgx{number:02d}.lab" for number in range(1, 5))
 NEIGHBOURS = ("dgx05.lab", "dgx06.lab")
 FILE = """
@@ -108,6 +108,8 @@ class Rack:
         for host in NAMES:
             bmc = self.bmcs[host]
             assert (bmc.inserted, bmc._boot()["BootSourceOverrideEnabled"] == "Once") == ([], False), host
+            attributes = bmc.own.get("Attributes", {})
+            assert attributes.get("ServerBoot.1.FirstBootDevice", "Normal") == "Normal", host
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +154,7 @@ def test_machines_whose_bmcs_fail_are_named_and_the_others_are_healthy(rack: Rac
     rack.bmcs[empty].faults.never_attaches = True
     up = rack.up()
     assert up.status == 3, up.stderr
+    assert "failed" in up.json, up.stderr
     said = up.json["failed"]["rack"]["message"]
     assert "3 of 4 machines could not be installed" in said
     for host, why in (

@@ -50,5 +50,5 @@ if __name__ == "__main__":
     baremetal.PROVIDER = Rehearsed  # type: ignore[assignment]
     redfish.RedfishMachines = Impatient  # type: ignore[misc]
     iso.make = write
-    machine.MEDIA_S, machine.POLL_S, installing.SSH_PAUSE_S = 3.0, 0.2, 0.5
+    machine.MEDIA_S, machine.HOST_MEDIA_S, machine.POLL_S, installing.SSH_PAUSE_S = 3.0, 20.0, 0.2, 0.5
     sys.exit(run(sys.argv[1:]))
