@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import shlex
@@ -30,11 +31,15 @@ LEAST_MIN = 20.0
 """Minutes below which nothing is proven: machines come up, a driver is built, images of some GiB are pulled."""
 TRIES, PAUSE_S = 30, 60.0
 """How often the switch asks for the fleet's removal, and what it waits between."""
+DOWN_S = 3600
+"""Seconds that one removal may take before the switch ends it and asks again."""
 LOG = "first-run.log"
 
 
-def say(text: str) -> None:
-    print(f"\n== {text}", flush=True)
+def say(text: str, *, error: bool = False) -> None:
+    """Where nobody reads any more (a terminal that is gone, a pipe that is closed) the run goes on."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 class Run:
@@ -49,87 +54,117 @@ class Run:
         return ["gpuprov", command, str(self.file), *words, *flags]
 
     def call(self, argv: list[str], *, may_fail: bool = False) -> int:
-        """Run it in the foreground, so that Ctrl-C reaches it, and keep it where the switch finds it."""
-        print(f"$ {shlex.join(argv)}", flush=True)
-        process = subprocess.Popen(argv)
-        self.note(child=process.pid)
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            code = process.wait()
-        self.note(child=None)
+        """Run it in the foreground, so that Ctrl-C reaches it. Raises KeyboardInterrupt once it has ended by that."""
+        code, _ = self._run(argv, None)
         if code and not may_fail:
             raise SystemExit(f"`{shlex.join(argv[:2])}` ended with {code}")
         return code
 
     def answer(self, argv: list[str]) -> Any:
-        print(f"$ {shlex.join(argv)}", flush=True)
-        done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
+        code, said = self._run(argv, subprocess.PIPE)
         try:
-            return json.loads(done.stdout)
+            return json.loads(said)
         except ValueError:
-            raise SystemExit(f"`{shlex.join(argv[:2])}` ended with {done.returncode} and gave no document") from None
+            raise SystemExit(f"`{shlex.join(argv[:2])}` ended with {code} and gave no document") from None
+
+    def _run(self, argv: list[str], stdout: int | None) -> tuple[int, str]:
+        """Exit status and output; while it runs the switch knows it."""
+        say(f"$ {shlex.join(argv)}")
+        try:
+            process = subprocess.Popen(argv, stdout=stdout, text=True)
+        except OSError as error:
+            raise SystemExit(f"`{shlex.join(argv[:2])}` could not be started: {error}") from None
+        self.note(child=process.pid, began=_began(process.pid))
+        try:
+            said, _ = process.communicate()
+        except KeyboardInterrupt:
+            process.communicate()
+            raise
+        finally:
+            self.note(child=None)
+        return process.returncode, said or ""
 
     @property
     def switch(self) -> Path:
         return self.folder / "switch.json"
 
     def note(self, **changes: Any) -> None:
-        """What the switch has to know, written whole."""
-        if not self.switch.exists():
-            return
-        state = json.loads(self.switch.read_text()) | changes
-        beside = self.switch.with_suffix(".new")
-        beside.write_text(json.dumps(state))
-        beside.replace(self.switch)
+        """What the switch has to know, written whole. What cannot be written is no reason to end: the switch acts at
+        its deadline all the same."""
+        with contextlib.suppress(OSError, ValueError):
+            state = json.loads(self.switch.read_text()) | changes
+            beside = self.switch.with_suffix(".new")
+            beside.write_text(json.dumps(state))
+            beside.replace(self.switch)
 
 
-def start_switch(run: Run, seconds: float) -> int:
-    """The process that removes the fleet when the time is over. Gives its pid."""
-    run.switch.write_text(
-        json.dumps({"at": time.time() + seconds, "down": run.gpuprov("down", ask=False), "child": None})
-    )
+def start_switch(run: Run, seconds: float) -> subprocess.Popen[bytes]:
+    """The process that removes the fleet when the time is over. Raises SystemExit where it cannot be started."""
+    state = {"at": time.time() + seconds, "seconds": seconds, "down": run.gpuprov("down", ask=False), "child": None}
+    try:
+        with run.switch.open("x") as file:
+            json.dump(state, file)
+    except FileExistsError:
+        raise SystemExit(f"{run.switch} is there: another run began meanwhile") from None
+    except OSError as error:
+        raise SystemExit(f"the switch could not be started: {error}") from None
     with (run.folder / LOG).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), "--switch", str(run.switch)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    return process.pid
+    run.note(switch=process.pid)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.3)
+        run.switch.unlink(missing_ok=True)
+        raise SystemExit(f"the switch ended at once: see {run.folder / LOG}")
+    return process
 
 
 def switch(file: Path) -> int:
-    """Wait for the end of the run (its file is gone) or for the deadline; then remove the fleet, and try again until it
-    is gone. Looks at the clock, not at its own time: a computer that slept acts when it wakes."""
-    while True:
-        try:
-            state = json.loads(file.read_text())
-        except FileNotFoundError:
-            print("the run has ended by itself", flush=True)
-            return 0
-        if (left := state["at"] - time.time()) <= 0:
-            break
+    """Wait for the deadline, then remove the fleet, and try again until it is gone; a run that has removed it ends this
+    process. The deadline is over when the clock says so (a computer that slept acts when it wakes) or when as much
+    time has passed (a clock that was set back)."""
+    state = json.loads(file.read_text())
+    end = time.monotonic() + state["seconds"]
+    while (left := min(state["at"] - time.time(), end - time.monotonic())) > 0:
         time.sleep(min(1.0, left))
-    print(f"{time.ctime()}: the time is over: the fleet is removed", flush=True)
+        with contextlib.suppress(OSError, ValueError):  # without its file it still knows what to remove
+            state |= json.loads(file.read_text())
+    say(f"{time.ctime()}: the time is over: the fleet is removed")
     if child := state["child"]:
         for kind, patience in ((signal.SIGINT, 120), (signal.SIGTERM, 30), (signal.SIGKILL, 5)):
-            if not _ended(child, kind, patience):
-                continue
-            break
+            if _ended(child, state.get("began"), kind, patience):
+                break
     for number in range(TRIES):
-        code = subprocess.run(state["down"], check=False).returncode
-        print(f"`gpuprov down` ended with {code}", flush=True)
+        try:
+            code = subprocess.run(state["down"], check=False, timeout=DOWN_S).returncode
+        except (OSError, subprocess.TimeoutExpired) as error:
+            say(str(error))
+            code = -1
+        say(f"`gpuprov down` ended with {code}")
         if code == 0:
             file.unlink(missing_ok=True)
             return 0
         if number + 1 < TRIES:
             time.sleep(PAUSE_S)
-    print("THE FLEET IS STILL THERE: remove it by hand (docs/first-real-run.md)", flush=True)
+    say("THE FLEET IS STILL THERE: remove it by hand (docs/first-real-run.md)")
     return 1
 
 
-def _ended(pid: int, kind: signal.Signals, patience: int) -> bool:
-    """Whether a process has ended within so many seconds after that signal."""
-    with contextlib.suppress(ProcessLookupError):
+def _began(pid: int) -> str:
+    """When a process began, "" where there is none: a pid is given to another one later."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        argv = ["ps", "-o", "lstart=", "-p", str(pid)]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
+    return ""
+
+
+def _ended(pid: int, began: str | None, kind: signal.Signals, patience: int) -> bool:
+    """Whether the process has ended within so many seconds after that signal."""
+    if began and _began(pid) != began:
+        return True
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, kind)
         for _ in range(patience * 10):
             os.kill(pid, 0)
@@ -142,7 +177,8 @@ def evidence(run: Run, machine: str) -> Path:
     """Redacted bundles of all nodes and the verdicts, in one archive."""
     report = run.answer(run.gpuprov("verify", "--level", "standard", "--json"))
     folder = run.folder / "evidence"
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run before
+    folder.mkdir()
     verdicts = []
     for number, node in enumerate(report["nodes"]):
         run.call(run.gpuprov("collect", node["name"], "--output", str(folder / f"node-{number}"), "--redact"))
@@ -167,12 +203,19 @@ def evidence(run: Run, machine: str) -> Path:
     return archive
 
 
+def amount(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError
+    return value
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, nargs="?", help="a cluster.yaml; examples/first-run has some")
-    parser.add_argument("--budget", type=float, help="what it may cost, in the price's currency")
-    parser.add_argument("--hours", type=float, default=1.0, help="how long it may take at most")
-    parser.add_argument("--price", type=float, help="what an hour costs, where `gpuprov cost` does not know")
+    parser.add_argument("--budget", type=amount, help="what it may cost, in the price's currency")
+    parser.add_argument("--hours", type=amount, default=1.0, help="how long it may take at most")
+    parser.add_argument("--price", type=amount, help="what an hour costs, where `gpuprov cost` does not know")
     parser.add_argument("--folder", type=Path, help="where log and evidence are kept (default: beside the file)")
     parser.add_argument("--sandbox", action="store_true", help="rehearse it on this computer: nothing real is proven")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -184,21 +227,44 @@ def main() -> int:
         parser.error(f"{given.file or 'FILE'}: no such file")
     if not shutil.which("gpuprov"):
         parser.error("there is no gpuprov in PATH: in its checkout `pip install .`, or `source .venv/bin/activate`")
-    folder = given.folder or given.file.parent / f"{given.file.stem}.first-run"
-    folder.mkdir(exist_ok=True)
-    run = Run(given.file, sandbox=given.sandbox, folder=folder)
+    run = Run(
+        given.file, sandbox=given.sandbox, folder=given.folder or given.file.parent / f"{given.file.stem}.first-run"
+    )
+    try:
+        run.folder.mkdir(exist_ok=True)
+        with (run.folder / LOG).open("ab"):
+            pass
+    except OSError as error:
+        parser.error(f"{run.folder}: {error.strerror}; --folder names another place for the log and the switch")
     if run.switch.exists():
         parser.error(
-            f"{run.switch} is there: a run before has not ended; see {folder / LOG}, or `gpuprov down {given.file}`"
+            f"{run.switch} is there: a run before has not ended; see {run.folder / LOG}. `gpuprov down {given.file}`"
+            " removes its fleet; then remove that file"
         )
+    try:
+        told = asked(parser, given, run)
+    except KeyboardInterrupt:
+        say("\nfirst_run: interrupted; nothing was made", error=True)
+        return 130
+    return hour_of(run, *told) if told else 0
 
-    say("the file, and what it may cost")
+
+def asked(parser: argparse.ArgumentParser, given: argparse.Namespace, run: Run) -> tuple[str, float, bool] | None:
+    """What is read of the file and asked of its owner before anything is made: machine, minutes, whether it is a
+    cloud's; None where the answer is no."""
+    say("\n== the file, and what it may cost")
     run.call(run.gpuprov("validate", sandbox=False))
     cost = run.answer(["gpuprov", "cost", str(run.file), "--json", *(["--offline"] if given.sandbox else [])])
-    machine, sums = cost["groups"][0]["machine"], cost["totals"]["on_demand"]["sums"]
-    owned = all(group["provider"] == "baremetal" for group in cost["groups"])
-    # on demand is the most: spot does not exceed it
-    minutes, hour = given.hours * 60, given.price or (float(sums[0]["hour"]) if len(sums) == 1 else None)
+    try:
+        machine = str(cost["groups"][0]["machine"])
+        owned = all(group["provider"] == "baremetal" for group in cost["groups"])
+        sums = cost["totals"]["on_demand"]["sums"]  # on demand is the most: spot does not exceed it
+        hour = given.price or (amount(sums[0]["hour"]) if len(sums) == 1 else None)
+    except (LookupError, TypeError, ValueError):
+        if given.price is None:
+            parser.error("`gpuprov cost` gave no price that can be read: --price AMOUNT says what an hour costs")
+        raise SystemExit("`gpuprov cost` gave no document of a fleet") from None
+    minutes = given.hours * 60
     if not owned and not given.sandbox:
         if hour is None:
             parser.error(
@@ -211,46 +277,64 @@ def main() -> int:
             parser.error(
                 f"{given.budget:.2f} buys {minutes:.0f} minutes of {hour:.2f} an hour; it takes {LEAST_MIN:.0f}"
             )
-    say("what would keep it from working")
+    say("\n== what would keep it from working")
     run.call(run.gpuprov("lock"))
     run.call(run.gpuprov("plan"))
     most = f", at most {hour * minutes / 60:.2f}" if hour and not given.sandbox else ""
-    print(
-        f"\nat most {minutes:.0f} minutes{most}; then everything is removed, by a process that outlives this terminal"
-    )
-    if not given.yes and input("go on? [y/N] ").strip().lower() not in ("y", "yes"):
-        return 0
-
-    return hour_of(run, machine, minutes, clouds=not owned and not given.sandbox)
+    say(f"\nat most {minutes:.0f} minutes{most}; then everything is removed, by a process that outlives this terminal")
+    with contextlib.suppress(EOFError):
+        if given.yes or input("go on? [y/N] ").strip().lower() in ("y", "yes"):
+            return machine, minutes, not owned and not given.sandbox
+    return None
 
 
-def hour_of(run: Run, machine: str, minutes: float, *, clouds: bool) -> int:
+def hour_of(run: Run, machine: str, minutes: float, clouds: bool) -> int:
     """From the switch to the removal. Gives the exit status."""
-    pid = start_switch(run, minutes * 60)
-    print(f"the switch is process {pid}; its log is {run.folder / LOG}")
+    end = time.monotonic() + minutes * 60
+    try:
+        ahead = start_switch(run, minutes * 60)
+    except KeyboardInterrupt:
+        say("first_run: interrupted; nothing was made", error=True)
+        return 130
     failed, healthy, archive = "", False, run.folder
     try:
-        say("machines are made, configured and proven")
+        say(f"the switch is process {ahead.pid}; its log is {run.folder / LOG}")
+        say("\n== machines are made, configured and proven")
         healthy = run.call(run.gpuprov("up", ask=False), may_fail=True) == 0
-        say("evidence")
+        if time.monotonic() >= end:
+            raise SystemExit("the time is over")
+        say("\n== evidence")
         archive = evidence(run, machine)
-        print(f"\n{machine} is {'proven healthy' if healthy else 'NOT healthy: look at the report above'}")
-    except (SystemExit, KeyboardInterrupt) as error:
-        failed = str(error) or "interrupted"
-        print(f"first_run: {failed}", file=sys.stderr)
-    say("everything is removed")
-    if run.call(run.gpuprov("down", ask=False), may_fail=True):
-        print(f"not removed yet: the switch (process {pid}) tries again at its deadline", file=sys.stderr)
+        say(f"\n{machine} is {'proven healthy' if healthy else 'NOT healthy: look at the report above'}")
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # whatever it is, the fleet is removed
+        failed = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else repr(error))
+        say(f"first_run: {failed}", error=True)
+    try:
+        say("\n== everything is removed")
+        code = run.call(run.gpuprov("down", ask=False), may_fail=True)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        say(f"first_run: {str(error) or 'interrupted'}", error=True)
+        code = -1
+    if code:
+        if ahead.poll() is None:
+            say(f"not removed yet: the switch (process {ahead.pid}) tries again at its deadline", error=True)
+        elif ahead.returncode:
+            say(f"THE FLEET IS STILL THERE, and the switch is gone: `gpuprov down {run.file}`", error=True)
         return 1
+    ahead.terminate()
     run.switch.unlink(missing_ok=True)
     if clouds:
-        run.call(["gpuprov", "gc", str(run.file)], may_fail=True)
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            run.call(["gpuprov", "gc", str(run.file)], may_fail=True)
     if failed:
         return 1
-    print(f"\n{archive}\nread it, then turn rows into measured ones, in a checkout of gpuprov:")
-    print(f"    python scripts/measured.py {archive}")
+    say(f"\n{archive}\nread it, then turn rows into measured ones, in a checkout of gpuprov:")
+    say(f"    python scripts/measured.py {shlex.quote(str(archive))}")
     return 0 if healthy else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -13,14 +13,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
+import re
 import shutil
 import sys
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 from provisioner import catalog
+from provisioner.catalog.models import Gpu, Machine
+from provisioner.errors import GpuprovError
+from provisioner.text import printable
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.facts import read
 from provisioner.verify.measured import Observed, observed, rewritten
@@ -30,36 +36,50 @@ CATALOG = ROOT / "provisioner" / "catalog" / "data" / "machines.yaml"
 CAPTURES = ROOT / "tests" / "unit" / "verify" / "captures" / "nodes"
 LARGEST = 64 << 20
 """Bytes of an archive, unpacked."""
+MOST = 10_000
+"""Files of an archive."""
 
 
 def unpacked(archive: Path, folder: Path) -> dict[str, Any]:
     """The archive's evidence.json, its files below the folder. Raises SystemExit for what is none."""
     try:
+        size = 0
         with tarfile.open(archive) as packed:
-            if sum(info.size for info in packed.getmembers()) > LARGEST:
-                raise SystemExit(f"{archive}: more than {LARGEST >> 20} MiB, unpacked")
+            for count, info in enumerate(packed):  # stops before the rest is unpacked
+                size += info.size
+                if size > LARGEST or count > MOST:
+                    raise SystemExit(f"{archive}: more than {MOST} files or {LARGEST >> 20} MiB, unpacked")
+                if not (info.isfile() or info.isdir()):
+                    raise ValueError(f"{info.name} is a link or a device")
             packed.extractall(folder, filter="data")
-        told: dict[str, Any] = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-        if told["schema"] != 1 or not isinstance(told["nodes"], list):
+        told = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        if told["schema"] != 1 or not isinstance(told["simulated"], bool):
             raise ValueError("of another schema")
-        return told
-    except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{archive}: no evidence of a first run: {error}") from None
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d", told["date"]) or not isinstance(told["machine"], str):
+            raise ValueError("no date, or no machine")
+        if not all(isinstance(node, dict) for node in told["nodes"]) or not isinstance(told["nodes"], list):
+            raise ValueError("its nodes are none")
+        return dict(told)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, ValueError, KeyError, TypeError,
+            RecursionError) as error:  # fmt: skip
+        raise SystemExit(printable(f"{archive}: no evidence of a first run: {error}")) from None
 
 
-def of_nodes(folder: Path, told: dict[str, Any]) -> dict[str, list[Observed]]:
-    """Key → what each healthy node shows of it."""
-    known = catalog.load()
-    machine = known.machine(told["machine"])
-    gpu = known.gpu(machine.gpu_model)
+def of_nodes(folder: Path, told: dict[str, Any], machine: Machine, gpu: Gpu) -> tuple[dict[str, list[Observed]], int]:
+    """Key → what each healthy node of this machine type shows of it, and how many such nodes there are."""
     found: dict[str, list[Observed]] = {}
+    healthy = 0
     for number, node in enumerate(told["nodes"]):
-        if node["ok"] is not True:
+        if node.get("ok") is not True:
             print(f"node {number} was not healthy: it proves nothing")
             continue
+        if node.get("machine", machine.name) != machine.name:
+            print(printable(f"node {number} is {node['machine']}: it proves nothing of {machine.name}"))
+            continue
+        healthy += 1
         for one in observed(read(Bundle.read(folder / f"node-{number}")), machine, gpu):
             found.setdefault(one.key, []).append(one)
-    return found
+    return found, healthy
 
 
 def main() -> int:
@@ -74,30 +94,37 @@ def main() -> int:
         simulated = told["simulated"] or any(
             Bundle.read(path).simulated for path in sorted(folder.glob("node-*")) if path.is_dir()
         )
-        found, name = of_nodes(folder, told), told["machine"]
-        row = catalog.load().machine(name)
+        known, name = catalog.load(), told["machine"]
+        row = known.machine(name)
+        found, healthy = of_nodes(folder, told, row, known.gpu(row.gpu_model))
         print(f"{'key':26} {'catalogue':28} {'node':28} {'rests on':12} by")
         for key, seen in found.items():
             basis = row.basis.of(key) if not key.startswith("gpu:") else "gpus.yaml"
             agrees = "" if all(one.agrees for one in seen) else "  DENIED"
             for one in dict.fromkeys((one.row, one.node, one.tool) for one in seen):
-                print(f"{key:26} {one[0]:28} {one[1]:28} {basis:12} {one[2]}{agrees}")
+                print(printable(f"{key:26} {one[0]:28} {one[1]:28} {basis:12} {one[2]}{agrees}"))
         denied = [key for key, seen in found.items() if not all(one.agrees for one in seen)]
-        confirmed = [key for key in found if key not in denied and not key.startswith("gpu:")]
+        some = [key for key, seen in found.items() if len(seen) < healthy and key not in denied]
+        confirmed = [key for key in found if key not in (*denied, *some) and not key.startswith("gpu:")]
         new = [key for key in confirmed if row.basis.of(key) != "measured"]
         print(f"\n{len(confirmed)} keys confirmed, {len(new)} of them newly measured; {len(denied)} denied")
         if denied:
             print(f"look at {', '.join(denied)}: correct the row and its source, or find out what the machine has")
+        if some:
+            print(f"not every node shows {', '.join(some)}: they are not confirmed")
         if not given.write:
             return 1 if denied else 0
-        if simulated and given.catalog == CATALOG:
+        ours = given.catalog.resolve() == CATALOG
+        if simulated and ours:
             raise SystemExit("this is a rehearsal's output: it proves nothing of a real machine, and is not written")
         if not new:
             return 1 if denied else 0
-        kept = given.catalog.parent / "captures" if given.catalog != CATALOG else CAPTURES
+        kept = CAPTURES if ours else given.catalog.parent / "captures"
         place = kept / f"{name}-{told['date']}"
-        source = f"output of {len(told['nodes'])} nodes, {told['date']}: tests/unit/verify/captures/nodes/{place.name}"
+        source = f"output of {healthy} nodes, {told['date']}: tests/unit/verify/captures/nodes/{place.name}"
         text = rewritten(given.catalog.read_text(encoding="utf-8"), name, new, source)
+        if place.exists():
+            raise SystemExit(f"{place} is there: another archive of that day was written before")
         shutil.copytree(folder, place)
         given.catalog.write_text(text, encoding="utf-8")
         print(f"written: {given.catalog}, {place}")
@@ -106,4 +133,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (GpuprovError, OSError, ValueError) as error:
+        sys.exit(printable(str(error)))

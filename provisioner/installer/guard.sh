@@ -35,25 +35,30 @@ machine() {
     stop "this machine is not the one that it was made for ($serials)" machine
 }
 
+device() { # the kernel writes a slash of a device's name as ! (cciss!c0d0)
+    echo "/dev/$(echo "$1" | tr '!' '/')"
+}
+
 whole_disks() { # that can be written to and stay: no CD, no USB stick, no virtual drive of the BMC
     for path in /sys/block/*; do
         name=${path##*/}
-        case "$name" in loop* | ram* | zram* | sr* | fd* | dm-* | md*) continue ;; esac
+        case "$name" in loop* | ram* | zram* | sr* | fd* | dm-* | md* | mtdblock* | mmcblk*boot*) continue ;; esac
         [ "$(cat "$path/removable" 2>/dev/null)" = 0 ] || continue
         [ "$(cat "$path/ro" 2>/dev/null)" = 0 ] || continue
         [ "$(cat "$path/size" 2>/dev/null)" -gt 0 ] || continue
         case "$(readlink -f "$path/device" 2>/dev/null)" in */usb*) continue ;; esac
         # a path of an NVMe disk with two ports: the kernel shows it beside the disk and makes no device of it
         [ "$(cat "$path/hidden" 2>/dev/null)" != 1 ] || continue
-        [ -e "/dev/$name" ] || continue
+        [ -e "$(device "$name")" ] || continue
         echo "$name"
     done
 }
 
-blank() { # the first and the last MiB: partition tables, file systems, RAID and volume labels
+blank() { # the first and the last MiB: partition tables, file systems, RAID and volume labels; what can't be read is not blank
     size=$(cat "/sys/block/$1/size")
-    { dd "if=/dev/$1" bs=1M count=1 2>/dev/null
-      dd "if=/dev/$1" bs=512 skip=$((size > 2048 ? size - 2048 : 0)) count=2048 2>/dev/null; } > /tmp/gpuprov-ends
+    { dd "if=$(device "$1")" bs=1M count=1 2>/dev/null &&
+      dd "if=$(device "$1")" bs=512 skip=$((size > 2048 ? size - 2048 : 0)) count=2048 2>/dev/null; } > /tmp/gpuprov-ends ||
+        return 1
     [ -s /tmp/gpuprov-ends ] || return 1
     [ "$(tr -d '\0' < /tmp/gpuprov-ends | wc -c)" -eq 0 ]
 }
@@ -63,7 +68,7 @@ disks() {
     [ -n "$found" ] || stop "no disk was found to install on" no-disk
     if [ "$reinstall" != yes ]; then
         for name in $found; do
-            blank "$name" || stop "disk /dev/$name holds data; say reinstall for this machine to overwrite it" data
+            blank "$name" || stop "disk $(device "$name") holds data or can't be read; say reinstall for this machine to overwrite it" data
         done
     fi
 }
@@ -71,12 +76,12 @@ disks() {
 smallest() { # of at least 32 GB
     best='' least=0
     for name in $(whole_disks); do
-        size=$(cat "/sys/block/$name/size")
-        [ "$size" -ge 62500000 ] || continue
+        size=$(cat "/sys/block/$name/size" 2>/dev/null)
+        [ "${size:-0}" -ge 62500000 ] || continue
         if [ -z "$best" ] || [ "$size" -lt "$least" ]; then best=$name least=$size; fi
     done
     [ -n "$best" ] || stop "no disk of at least 32 GB was found" small
-    echo "/dev/$best"
+    device "$best"
 }
 
 "$@"

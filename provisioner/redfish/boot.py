@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from provisioner.redfish.tree import Resource, Tree, inner, link, rows, text, texts
+from provisioner.redfish.tree import MISSING, Resource, Tree, inner, link, rows, text, texts
 from provisioner.redfish.vendors import Vendor
 
 OWN = "virtual CD"
@@ -94,7 +94,7 @@ def boot(tree: Tree, host: Resource, managers: Iterable[Resource], vendor: Vendo
     at, values = own_attributes(tree, managers, vendor.once)
     set_by_them = bool(at) and all(values.get(name) == value for name, value in vendor.once.items())
     listed = next((one for one in vendor.cd if targets and one in targets), None)
-    why = "" if at or listed is None else _physical(managers, vendor)
+    why = "" if at or listed is None else _unread(tree, managers, vendor) or _physical(managers, vendor)
     return Boot(
         uri=uri,
         enabled="Once" if set_by_them else text(mine.get("BootSourceOverrideEnabled")),
@@ -122,6 +122,15 @@ def own_attributes(tree: Tree, managers: Iterable[Resource], names: Iterable[str
             if all(name in values for name in names):
                 return place, values
     return "", {}
+
+
+def _unread(tree: Tree, managers: Iterable[Resource], vendor: Vendor) -> str:
+    """Why it is not known whether the BMC has the vendor's own attributes; "" where it is."""
+    for manager in managers if vendor.once else ():
+        for place in map(link, rows(inner(manager, "Links", "Oem", "Dell").get("DellAttributes"))):
+            if (said := tree.unread.get(place, MISSING)) != MISSING:
+                return f"its own attributes ({place}) can't be read: {said}"
+    return ""
 
 
 def _physical(managers: Iterable[Resource], vendor: Vendor) -> str:

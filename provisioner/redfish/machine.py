@@ -177,6 +177,12 @@ class Controlled:
                 hint="eject what is attached in the BMC's web interface" if found.slots and not found.why
                 else "install this machine over the network (PXE), or by hand and take it over with method: ssh",
             )  # fmt: skip
+        others = [one.image or one.id for one in found.slots if one.uri != slot.uri and one.cd and one.free is False]
+        if others and host.vendor.once:  # the next start is from a virtual drive, and it does not say which
+            raise BmcError(
+                f"another virtual drive has an image, which the machine might start from: {', '.join(others)}",
+                where=self.bmc.machine, kind="media", hint="eject it in the BMC's web interface",
+            )  # fmt: skip
         if slot.free is not False:  # else our own image is there already
             self._insert(slot, url)
             self._until(

@@ -129,7 +129,7 @@ class Tree:
                 self.unread[uri], found = error.message, None
             else:
                 if found is None:
-                    self.unread[uri] = "the service does not have it"
+                    self.unread[uri] = MISSING
             self._known[uri] = found
         return self._known[uri] or {}
 
@@ -169,6 +169,8 @@ class Tree:
         return {uri: found for uri, found in sorted(self._known.items()) if found is not None}
 
 
+MISSING = "the service does not have it"
+"""What `unread` says of an address that there is nothing at."""
 _LOCAL = ("", "denied", "internal", "unsupported", "not-found")
 """Kinds of errors that concern one resource; any other one concerns the service."""
 

@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from provisioner.catalog.models import Gpu, Machine
+import yaml
+
+from provisioner.catalog.models import Gpu, LocalNVMe, Machine, Network, NVLink, Row
 from provisioner.verify.checks.gpu import is_model
 from provisioner.verify.expectations import MEMORY_TOLERANCE
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.lsblk import local_disks
+from provisioner.verify.parsers.lspci import Pci
+from provisioner.yaml_text import LOADER
 
 HOST_MEMORY = 0.08
 """Share of its memory that a machine does not show: firmware and the kernel's own (as health.yaml memory.missing_share
@@ -87,9 +91,19 @@ def _links(facts: Facts, machine: Machine) -> Iterator[Observed]:
             close = all(abs(speed - one_way) <= one_way * LINK_RATE for speed in speeds)
             yield _of("nvlink.gbps_per_link", machine.nvlink.gbps_per_link, {2 * one for one in speeds},
                       "nvidia-smi nvlink -s", agrees=close)  # fmt: skip
-    if facts.bus is not None and machine.nvlink.generation in (3, 4) and machine.nvlink.topology == "nvswitch":
+    if (
+        facts.bus is not None
+        and _whole(facts.bus, machine)
+        and machine.nvlink.generation in (3, 4)
+        and machine.nvlink.topology == "nvswitch"
+    ):
         yield _of("nvlink.nvswitch_count", machine.nvlink.nvswitch_count, facts.bus.nvswitches, "lspci")
         yield _of("fabric_manager_required", machine.fabric_manager_required, facts.bus.nvswitches > 0, "lspci")
+
+
+def _whole(bus: Pci, machine: Machine) -> bool:
+    """Whether lspci shows all of the GPUs: otherwise it does not show all of the switches either."""
+    return len(bus.gpus) >= machine.gpu_count
 
 
 def _network(facts: Facts, machine: Machine) -> Iterator[Observed]:
@@ -112,7 +126,7 @@ def _network(facts: Facts, machine: Machine) -> Iterator[Observed]:
 def _host(facts: Facts, machine: Machine) -> Iterator[Observed]:
     host = facts.host
     disks = local_disks(facts.disks or ())
-    if facts.disks is not None:
+    if facts.disks:  # lsblk lists the system's disk at least
         yield _of("local_nvme.count", machine.local_nvme.count, len(disks), "lsblk")
         sizes = {round(one.size / 1e9) for one in disks if one.size}
         if sizes and machine.local_nvme.size_gb:
@@ -142,13 +156,45 @@ def rewritten(text: str, machine: str, confirmed: list[str], source: str) -> str
     if row is None or not basis:
         raise ValueError(f"{machine} has no row with `basis: {{…}}`")
     lists = {kind: _keys(basis["inner"], kind) for kind in ("measured", "unverified")}
+    lists["unverified"] = [part for key in lists["unverified"] for part in _parts(key, confirmed)]
     lists["measured"] = [*lists["measured"], *(key for key in confirmed if key not in lists["measured"])]
     lists["unverified"] = [key for key in lists["unverified"] if key not in confirmed]
     inner = ", ".join(f"{kind}: [{', '.join(keys)}]" for kind, keys in lists.items() if keys)
     changed = row[0].replace(basis[0], f"    basis: {{{inner}}}")
     quoted = "'" + source.replace("'", "''") + "'"
     changed = re.sub(r"(?m)^    basis:", lambda found: f"      - {quoted}\n{found[0]}", changed, count=1)
-    return text[: row.start()] + changed + text[row.end() :]
+    result = text[: row.start()] + changed + text[row.end() :]
+    _compare(text, result, machine, source, confirmed)
+    return result
+
+
+def _parts(key: str, confirmed: list[str]) -> list[str]:
+    """An unverified mapping of which a key is confirmed: its other keys are what is unverified."""
+    kinds: dict[str, type[Row]] = {"network": Network, "nvlink": NVLink, "local_nvme": LocalNVMe}
+    if key not in kinds or not any(one.startswith(f"{key}.") for one in confirmed):
+        return [key]
+    return [f"{key}.{name}" for name in kinds[key].model_fields]
+
+
+def _compare(before: str, after: str, machine: str, source: str, confirmed: list[str]) -> None:
+    """Raises ValueError where anything but one row's basis and sources has changed."""
+    try:
+        old, new = (
+            {
+                row["name"]: row
+                for row in yaml.load(text, Loader=LOADER)["machines"]  # noqa: S506 (a safe loader)
+            }
+            for text in (before, after)
+        )
+        mine, was = new[machine], old[machine]
+        basis = mine.pop("basis")
+        was.pop("basis")
+        was["source"] = [*was["source"], source]
+        good = old == new and {*confirmed} <= {*basis["measured"]} and not {*confirmed} & {*basis.get("unverified", ())}
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        good = False
+    if not good:
+        raise ValueError(f"the row of {machine} is not written as the others: write its basis and source by hand")
 
 
 def _keys(inner: str, kind: str) -> list[str]:

@@ -7,6 +7,7 @@ said. Versions, models, counts, rates and logs stay. Kernel logs are free text: 
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import re
@@ -15,29 +16,61 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from provisioner.errors import GpuprovError
 from provisioner.verify.bundle import Bundle, Output
 
 _HEX = "0-9a-fA-F"
-_UUID = re.compile(rf"\b(GPU-|MIG-)?([{_HEX}]{{8}}-[{_HEX}]{{4}}-[{_HEX}]{{4}}-[{_HEX}]{{4}}-[{_HEX}]{{12}})\b")
+_START = r"(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))"
+"""A word begins here: JSON writes the end of a line before it as two characters."""
+_UUID = re.compile(rf"{_START}(GPU-|MIG-)?([{_HEX}]{{8}}-[{_HEX}]{{4}}-[{_HEX}]{{4}}-[{_HEX}]{{4}}-[{_HEX}]{{12}})\b")
 _MAC = re.compile(rf"(?<![{_HEX}:])(?:[{_HEX}]{{2}}:){{5}}[{_HEX}]{{2}}(?![{_HEX}:])")
-_GID = re.compile(rf"(?<![{_HEX}:])(?:[{_HEX}]{{4}}:){{3,7}}[{_HEX}]{{4}}(?![{_HEX}:.])")
-_GUID = re.compile(rf"\b0x[{_HEX}]{{16}}\b")
-_MACHINE_ID = re.compile(rf"(?<![{_HEX}])[0-9a-f]{{32}}(?![{_HEX}])")
-_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
-_IPV6 = re.compile(
-    rf"(?<![{_HEX}:.])(?:[{_HEX}]{{1,4}}:){{2,7}}(?::?[{_HEX}]{{1,4}})?(?![{_HEX}:.])|(?<!\w)[{_HEX}:]*::[{_HEX}:]+"
+_IPOIB = re.compile(
+    rf"(?<![{_HEX}:])((?:[{_HEX}]{{2}}:){{11}}[{_HEX}]{{2}}):((?:[{_HEX}]{{2}}:){{7}}[{_HEX}]{{2}})(?![{_HEX}:])"
 )
-_CLOUD = re.compile(r"\b(i|vol|eni|subnet|vpc|sg|ami|snap|eipalloc|d|ins|disk)(-?)((?=[0-9a-z]*\d)[0-9a-z]{8,20})\b")
+_GID = re.compile(rf"(?<![{_HEX}:])(?:[{_HEX}]{{4}}:){{3,7}}[{_HEX}]{{4}}(?![{_HEX}:.])")
+_GUID = re.compile(rf"\b0x(?!0000)[{_HEX}]{{16}}\b")
+_UNIQUE = re.compile(rf"(?i)(unique[ _]id\"?[ \t]*[:=][ \t]*\"?)(0x[{_HEX}]{{8,16}})\b")
+_EUI = re.compile(rf"(?i)\b((?:eui|naa|nguid)\.?)([{_HEX}]{{16}})\b")
+_MACHINE_ID = re.compile(rf"(?<![{_HEX}])[0-9a-f]{{32}}(?![{_HEX}])")
+_OCTETS = r"(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
+_IPV4 = re.compile(rf"(?:(?<![\w.])|(?<=\\[nrt])){_OCTETS}")
+_PUBLIC = re.compile(
+    rf"(?i)({_START}(?:nameserver|address|addr|server|gateway|inet|peer|via|src|dst|host|ip)\"?[ \t]*[:= ][ \t]*\"?|://|@)({_OCTETS})"
+)
+"""An address that is not a private one, where a text says that it is an address: versions look the same."""
+_IPV6 = re.compile(
+    rf"(?<![{_HEX}:.])(?:[{_HEX}]{{1,4}}:){{2,7}}(?::?[{_HEX}]{{1,4}})?(?![{_HEX}:.])"
+    rf"|(?:(?<![\w:])|(?<=\\[nrt]))(?:[{_HEX}]{{1,4}}:){{0,7}}:(?:[{_HEX}]{{1,4}}:){{0,7}}[{_HEX}]{{0,4}}(?![{_HEX}:])"
+)
+_CLOUD = re.compile(
+    rf"{_START}((?:i|eni|subnet|vpc|sg|ami|snap|eipalloc|d|ins|disk)-|vol-?)((?=[0-9a-z]*\d)[0-9a-z]{{8,20}})\b"
+)
 _ACCOUNT = re.compile(r"(?<=:)\d{12}(?=:)|(?<=\baccount )\d{12}\b")
-_KEY = re.compile(r"\b(ssh-(?:ed25519|rsa|dss)|ecdsa-\S+) AAAA[0-9A-Za-z+/=]{20,}(?: \S+)?")
-_HOME = re.compile(r"/home/(?!user\b)[a-z_][a-z0-9_-]*")
+_KEY = re.compile(
+    r"\b((?:sk-)?(?:ssh-(?:ed25519|rsa|dss)|ecdsa-sha2-\w{1,20})(?:@openssh\.com)?)[ \t]+"
+    r"AAAA[0-9A-Za-z+/=]{20,}(?:[ \t]+[^\s\"'\\]+)?"
+)
+_HOME = re.compile(r"/home/(?!user(?![\w.@-]))[\w.@-]+")
+_DNS = re.compile(r"(?:^|\\n|\n|\")(?:search|domain)[ \t]+([\w. -]+)")
 SERIALS = (
-    re.compile(r"<(?:board_|module_|chassis_)?serial(?:_number)?>([^<]{4,})<"),
-    re.compile(r"(?i)\bserial(?:[ _]?(?:number|no\.?))?[ \t\"']*[:=][ \t\"']*([0-9A-Za-z][0-9A-Za-z._-]{4,})"),
+    re.compile(r"(<(?:board_|module_|chassis_)?serial(?:_number)?>)([^<]{4,64})(?=<)"),
+    re.compile(
+        r"(?i)(\b(?:serial(?:[ _]?(?:number|no\.?))?|asset[ _]?tag)[ \t\"']{0,60}(?:[:=]|\bis\b)[ \t\"']*)"
+        r"([0-9A-Za-z][0-9A-Za-z._-]{4,})"
+    ),
 )
 """Where tools print a serial number: nvidia-smi -x, then JSON and texts."""
-_SAID = frozenset({"n/a", "none", "unknown", "notspecified", "default"})
-HOST_NAMES = ("hostname", "node", "nodename", "fqdn", "machine_id")
+_WORD = re.compile(r"\\[nrt]|[0-9A-Za-z]+(?:[.-][0-9A-Za-z]+)*")
+_SAID = frozenset({"na", "none", "unknown", "notspecified", "default"})
+HOST_NAMES = frozenset({"hostname", "node", "nodename", "fqdn", "machine_id"})
+NOBODYS = frozenset(
+    {"localhost", "localhost.localdomain", "ubuntu", "debian", "nvidia", "amd", "amdgpu", "kernel", "linux", "gpu",
+     "node", "host", "server", "compute", "master", "worker", "user", "root", "default", "none", "unknown",
+     "docker", "systemd"}
+)  # fmt: skip
+"""Host names that tell nobody anything and are words of tools: replaced, they would change what a tool said."""
+MOST_NAMES = 64
+"""Host names in one bundle: above what any node has, each is looked for in every file."""
 
 
 @dataclass(slots=True)
@@ -56,21 +89,46 @@ class _Known:
 
 
 def redact(bundle: Bundle) -> tuple[Bundle, dict[str, int]]:
-    """The bundle with stand-ins, and how many different ones there are of each kind."""
+    """The bundle with stand-ins, and how many different ones there are of each kind. Raises GpuprovError for one that
+    has more host names than a node can have."""
     known = _Known()
-    serials = sorted({one for output in bundle.files.values() for one in _serials(output.text)}, key=len, reverse=True)
-    names = sorted({one for output in bundle.files.values() for one in _names(output.text)}, key=len, reverse=True)
+    texts = [output.text for output in bundle.files.values()]
+    serials = {one: _serial(one, known) for one in sorted({one for text in texts for one in _serials(text)})}
+    # a short number is one of many things elsewhere, and is replaced in its own place alone
+    anywhere = {one: shown for one, shown in serials.items() if len(one) >= 8 or not one.isdigit()}
+    names = _stand_ins({one for text in texts for one in _names(text)}, known)
 
     def clean(text: str) -> str:
-        for serial in serials:
-            text = text.replace(serial, known.of("serial number", serial, lambda n, s=serial: _alike(s, n)))  # type: ignore[misc]
-        for name in names:
-            word = rf"(?<![\w.-]){re.escape(name)}(?![\w-])"
-            text = re.sub(word, known.of("host name", name, lambda n: f"node-{n}"), text)
+        for pattern in SERIALS:
+            text = pattern.sub(lambda found: found[1] + serials.get(found[2].strip(), found[2]), text)
+        text = _WORD.sub(lambda found: anywhere.get(found[0], found[0]), text)
+        for pattern, name in names:
+            text = pattern.sub(name, text)
         return _patterns(text, known)
 
     files = {name: _cleaned(output, clean) for name, output in bundle.files.items()}
     return replace(bundle, files=files, error=clean(bundle.error)), dict(known.counted)
+
+
+def _stand_ins(names: set[str], known: _Known) -> list[tuple[re.Pattern[str], str]]:
+    """Patterns of host names, of their first labels and of their domains; the longest first."""
+    whole = {one for one in names if one.casefold() not in NOBODYS and not re.fullmatch(r"[\d.:]*", one)}
+    if len(whole) > MOST_NAMES:
+        raise GpuprovError(f"{len(whole)} host names in one bundle: nothing is written")
+    labels = {one.partition(".")[0]: one for one in sorted(whole) if not one.startswith(".")}
+    shown: dict[str, str] = {}
+    for one in sorted(whole):
+        label, _, domain = one.partition(".")
+        if not label:
+            shown[domain] = known.of("domain", domain, lambda n: f"domain-{n}.example")
+            continue
+        shown[one] = known.of("host name", labels[label], lambda n: f"node-{n}")
+        if label.casefold() not in NOBODYS and not label.isdigit() and len(label) > 1:
+            shown.setdefault(label, shown[one])
+    return [
+        (re.compile(rf"(?:(?<!\w)|(?<=\\[nrt])){re.escape(one)}(?!\w)"), shown[one])
+        for one in sorted(shown, key=len, reverse=True)
+    ]
 
 
 def _cleaned(output: Output, clean: Callable[[str], str]) -> Output:
@@ -80,23 +138,33 @@ def _cleaned(output: Output, clean: Callable[[str], str]) -> Output:
 def _patterns(text: str, known: _Known) -> str:
     def uuid(found: re.Match[str]) -> str:
         prefix = found[1] or ""
+        if not found[2].strip("0-"):  # of no cluster
+            return found[0]
         return prefix + known.of("UUID", found[2], lambda n: f"{n:08x}-0000-4000-8000-{n:012x}")
 
-    text = _KEY.sub(lambda found: f"{found[1]} (left out)", text)
+    text = _KEY.sub(lambda found: f"{found[1]} {known.of('SSH key', found[0], lambda n: f'(key {n} left out)')}", text)
     text = _UUID.sub(uuid, text)
+    text = _IPOIB.sub(lambda found: f"{found[1]}:{_octets(found[2], known)}", text)
     text = _MAC.sub(
         lambda found: known.of("MAC address", found[0], lambda n: f"02:00:00:00:{n >> 8:02x}:{n & 255:02x}"), text
     )
+    text = _UNIQUE.sub(lambda found: found[1] + _guid(found[2], known), text)
+    text = _EUI.sub(lambda found: found[1] + known.of("GUID", found[2], lambda n: f"0200000000{n:06x}"), text)
     text = _GUID.sub(lambda found: _guid(found[0], known), text)
     text = _GID.sub(lambda found: _gid(found[0], known), text)
     text = _MACHINE_ID.sub(lambda found: known.of("machine id", found[0], lambda n: f"{n:032x}"), text)
     text = _IPV4.sub(lambda found: _ipv4(found[0], known), text)
+    text = _PUBLIC.sub(lambda found: found[1] + _ipv4(found[2], known, public=True), text)
     text = _IPV6.sub(lambda found: _ipv6(found[0], known), text)
-    text = _CLOUD.sub(
-        lambda found: known.of("cloud id", found[0], lambda n: f"{found[1]}{found[2]}{n:0{len(found[3])}x}"), text
-    )
+    text = _CLOUD.sub(lambda found: known.of("cloud id", found[0], lambda n: f"{found[1]}{n:0{len(found[2])}x}"), text)
     text = _ACCOUNT.sub(lambda found: known.of("account", found[0], lambda n: f"{n:012d}"), text)
     return _HOME.sub("/home/user", text)
+
+
+def _octets(text: str, known: _Known) -> str:
+    """A port's GUID, as the end of an address of IP over InfiniBand."""
+    shown = known.of("GUID", text, lambda n: f"0x0200000000{n:06x}")[2:]
+    return ":".join(shown[i : i + 2] for i in range(0, 16, 2))
 
 
 def _guid(text: str, known: _Known) -> str:
@@ -121,13 +189,15 @@ def _gid(text: str, known: _Known) -> str:
     )
 
 
-def _ipv4(text: str, known: _Known) -> str:
+def _ipv4(text: str, known: _Known, *, public: bool = False) -> str:
     """Addresses of networks; a version of four numbers is none, unless it looks like a private address."""
     try:
         address = ipaddress.IPv4Address(text)
     except ValueError:
         return text
-    if not address.is_private or address.is_loopback or address.is_unspecified or text.startswith(("255.", "192.0.2.")):
+    if address.is_loopback or address.is_unspecified or text.startswith(("255.", "192.0.2.", "198.51.")):
+        return text
+    if not address.is_private and not public:
         return text
     return known.of("address", text, lambda n: f"192.0.2.{n}" if n < 255 else f"198.51.{n >> 8}.{n & 255}")
 
@@ -144,32 +214,45 @@ def _ipv6(text: str, known: _Known) -> str:
     return known.of("address", text, lambda n: f"2001:db8::{n:x}")
 
 
-def _alike(serial: str, number: int) -> str:
+def _serial(serial: str, known: _Known) -> str:
     """A serial number of the same length and letters, so that columns stay where they are."""
-    digits = f"{number:0{len(serial)}d}"[-len(serial) :]
-    return "".join(one if one in "._-" else digit for one, digit in zip(serial, digits, strict=True))
+
+    def alike(number: int) -> str:
+        digits = f"{number:0{len(serial)}d}"[-len(serial) :]
+        return "".join(one if one in "._- " else digit for one, digit in zip(serial, digits, strict=True))
+
+    return known.of("serial number", serial, alike)
 
 
 def _serials(text: str) -> Iterator[str]:
     for pattern in SERIALS:
         for found in pattern.finditer(text):
-            said = found[1].strip()
-            if re.sub(r"\W", "", said).casefold() not in _SAID and any(one.isdigit() for one in said) and len(said) > 4:
+            said = found[2].strip()
+            plain = re.sub(r"\W", "", said).casefold()
+            if plain not in _SAID and plain.strip("0") and any(one.isdigit() for one in said) and len(said) > 4:
                 yield said
 
 
 def _names(text: str) -> Iterator[str]:
-    """Host names: of JSON files by their keys, of a kernel log by systemd's line."""
-    if text.lstrip().startswith("{"):
-        try:
+    """Host names: of JSON files by their keys, of exporters by their label, of a kernel log by systemd's line; with a
+    dot before it, a domain that names are looked up in."""
+    if text.lstrip().startswith(("{", "[")):
+        with contextlib.suppress(ValueError, RecursionError):
             yield from _named(json.loads(text))
-        except (ValueError, RecursionError):
-            return
-    yield from re.findall(r"Hostname set to <([\w.-]{2,})>", text)
+    yield from re.findall(r"Hostname set to <([\w.-]{2,253})>", text)
+    yield from re.findall(r"[{,]Hostname=\"([\w.-]{2,253})\"", text)
+    yield from re.findall(r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}\b", text)
+    for found in _DNS.finditer(text[: 1 << 20]):
+        yield from ("." + one.strip(".") for one in found[1].split() if "." in one.strip("."))
 
 
-def _named(value: Any, depth: int = 6) -> Iterator[str]:
+def _named(value: Any, depth: int = 8) -> Iterator[str]:
+    if isinstance(value, list) and depth:
+        for one in value:
+            yield from _named(one, depth - 1)
     for key, one in value.items() if isinstance(value, dict) and depth else ():
-        if key in HOST_NAMES and isinstance(one, str) and len(one) > 1:
+        if key.casefold() in HOST_NAMES and isinstance(one, str) and len(one.strip()) > 1:
             yield one.strip()
         yield from _named(one, depth - 1)
+    if isinstance(value, dict) and {"status", "name", "text"} <= value.keys() and isinstance(value["name"], str):
+        yield value["name"]  # of maintenance.json: what the cloud calls the machine

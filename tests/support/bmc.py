@@ -97,6 +97,8 @@ class Faulty:
     never_boots: bool = False
     never_at_the_host: bool = False
     """Attaches an image and does not give it to the machine (Dell)."""
+    no_attributes: bool = False
+    """Answers 500 for its own attributes (Dell)."""
     no_virtual_cd: bool = False
     """Refuses VCD-DVD as first boot device."""
     forever: bool = False
@@ -351,6 +353,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(204)
         elif self.command == "GET":
             found = bmc.get(uri)
+            if bmc.faults.no_attributes and found is not None and found is bmc.own:
+                return self._say(500, {"error": {"code": "Base.1.12.InternalError", "message": "internal"}})
             self._say(
                 404 if found is None else 200, found, {"ETag": self._etag(found)} if found and bmc.manners.etag else {}
             )

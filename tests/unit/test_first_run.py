@@ -24,7 +24,9 @@ here = pathlib.Path(os.environ["FAKE"])
 words = sys.argv[1:]
 with (here / "calls").open("a") as log:
     log.write(" ".join(words) + "\\n")
-if words[0] == "cost":
+if words[0] == "cost" and (here / "costs").exists():
+    print((here / "costs").read_text())
+elif words[0] == "cost":
     sums = [{"hour": 1.2}] if not (here / "no-price").exists() else []
     group = {"machine": "g6.xlarge", "provider": (here / "provider").read_text()}
     print(json.dumps({"groups": [group], "totals": {"on_demand": {"sums": sums}}}))
@@ -36,6 +38,8 @@ elif words[0] == "up":
         except KeyboardInterrupt:
             (here / "interrupted").touch()
             sys.exit(130)
+elif words[0] == "verify" and (here / "verified").exists():
+    print((here / "verified").read_text())
 elif words[0] == "verify":
     node = {"name": "one-0", "machine": "g6.xlarge", "ok": True, "checks": [{"id": "gpu.count", "status": "pass"}]}
     print(json.dumps({"nodes": [node]}))
@@ -44,6 +48,9 @@ elif words[0] == "collect":
     folder.mkdir()
     (folder / "nvidia-smi.xml").write_text("<x/>")
 elif words[0] == "down":
+    if (here / "slow").exists():
+        (here / "removing").touch()
+        time.sleep(60)
     if (here / "stuck").exists():
         (here / "stuck").unlink()
         sys.exit(3)
@@ -177,3 +184,138 @@ def test_a_run_that_has_not_ended_is_not_begun_again(hour: Hour) -> None:
     code, told = hour.run("--budget", "1", "--yes")
     assert (code, "a run before has not ended" in told) == (2, True)
     assert hour.calls == []
+
+
+@pytest.mark.parametrize("flag", ["--budget", "--price", "--hours"])
+@pytest.mark.parametrize("amount", ["nan", "inf", "0", "-1", "1,5"])
+def test_an_amount_that_is_none_is_refused(hour: Hour, flag: str, amount: str) -> None:
+    code, told = hour.run("--budget", "3", flag, amount, "--yes")
+    assert (code, hour.calls) == (2, []), told
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        "[]",
+        "{}",
+        '{"groups": [], "totals": {"on_demand": {"sums": []}}}',
+        '{"groups": [{"machine": "m", "provider": "aws"}], "totals": {"on_demand": {"sums": [{"hour": "abc"}]}}}',
+        '{"groups": [{"machine": "m", "provider": "aws"}], "totals": {"on_demand": {"sums": [{"hour": null}]}}}',
+        '{"groups": [{"machine": "m", "provider": "aws"}], "totals": {"on_demand": {"sums": [{"hour": 0}]}}}',
+        '{"groups": [{"machine": "m", "provider": "aws"}], "totals": {"on_demand": null}}',
+    ],
+)
+def test_a_price_that_cannot_be_read_is_said(hour: Hour, cost: str) -> None:
+    (hour.folder / "costs").write_text(cost)
+    code, told = hour.run("--budget", "1", "--yes")
+    assert (code, "--price AMOUNT" in told, "Traceback" in told) == (2, True, False), told
+    assert "lock" not in hour.calls
+
+
+@pytest.mark.parametrize("verified", ["[]", "{}", '{"nodes": null}', '{"nodes": [{"name": "a"}]}', ""])
+def test_the_fleet_is_removed_whatever_a_command_answers(hour: Hour, verified: str) -> None:
+    (hour.folder / "verified").write_text(verified)
+    code, told = hour.run("--budget", "1", "--yes")
+    assert (code, "Traceback" in told, "down" in hour.calls) == (1, False, True), told
+    hour.gone()
+
+
+def test_a_second_run_in_the_same_folder_has_its_own_evidence(hour: Hour) -> None:
+    assert hour.run("--budget", "1", "--yes")[0] == 0
+    code, told = hour.run("--budget", "1", "--yes")
+    assert code == 0, told
+
+
+@pytest.mark.parametrize("place", ["absent/folder", "cluster.yaml", "/proc/self"])
+def test_without_a_place_for_the_switch_nothing_is_made(hour: Hour, place: str) -> None:
+    code, told = hour.run("--budget", "1", "--yes", "--folder", str(hour.folder / place))
+    assert (code, "--folder" in told, "Traceback" in told, hour.calls) == (2, True, False, []), told
+
+
+def test_nobody_to_answer_is_a_no(hour: Hour) -> None:
+    code, told = hour.run("--budget", "1")
+    assert (code, "Traceback" in told) == (0, False), told
+
+
+def interrupted(hour: Hour, mark: str) -> tuple[int, str]:
+    """The run with Ctrl-C (to all of its processes) once a file is there."""
+    environment = {**os.environ, "FAKE": str(hour.folder), "PATH": f"{hour.folder}/bin:{os.environ['PATH']}"}
+    argv = [sys.executable, str(SCRIPT), str(hour.folder / "cluster.yaml"), "--sandbox", "--yes", "--hours", "0.004"]
+    process = subprocess.Popen(
+        argv, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    while not (hour.folder / mark).exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.3)
+    (hour.folder / "slow").unlink(missing_ok=True)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def test_one_who_interrupts_it_gets_the_fleet_removed_and_no_more(hour: Hour) -> None:
+    (hour.folder / "hangs").touch()
+    code, told = interrupted(hour, "fleet")
+    assert (code, "verify" in hour.calls, hour.calls[-1]) == (1, False, "down"), told
+    assert not (hour.folder / "fleet").exists()
+
+
+def test_a_removal_that_was_interrupted_is_the_switchs(hour: Hour) -> None:
+    (hour.folder / "slow").touch()
+    code, told = interrupted(hour, "removing")
+    assert (code, "tries again at its deadline" in told) == (1, True), told
+    hour.gone()
+
+
+def switched(hour: Hour, **state: Any) -> None:
+    """The switch alone, to its end."""
+    folder = hour.folder / "cluster.first-run"
+    folder.mkdir()
+    (hour.folder / "fleet").touch()
+    down = [str(hour.folder / "bin" / "gpuprov"), "down", "cluster.yaml"]
+    given = {"at": time.time() + 1, "seconds": 1.0, "down": down, "child": None, **state}
+    (folder / "switch.json").write_text(json.dumps(given))
+    argv = [sys.executable, str(SCRIPT), "--switch", str(folder / "switch.json")]
+    subprocess.run(argv, env={**os.environ, "FAKE": str(hour.folder)}, check=True, timeout=60)
+    assert not (hour.folder / "fleet").exists()
+
+
+def test_a_clock_that_was_set_back_moves_no_deadline(hour: Hour) -> None:
+    switched(hour, at=time.time() + 3600)
+
+
+def test_a_pid_that_another_process_has_now_is_left_alone(hour: Hour) -> None:
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        switched(hour, child=stranger.pid, began="Mon Jan  1 00:00:00 2024")
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_the_switch_needs_no_folder(hour: Hour) -> None:
+    (hour.folder / "hangs").touch()
+    process = hour.start("--sandbox", "--yes", "--hours", "0.002")
+    while not (hour.folder / "fleet").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(1.5)
+    (hour.folder / "cluster.first-run" / "switch.json").unlink()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    end = time.monotonic() + 60
+    while (hour.folder / "fleet").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_of_two_runs_at_once_one_is_refused(hour: Hour) -> None:
+    (hour.folder / "hangs").touch()
+    runs = [hour.start("--sandbox", "--yes", "--hours", "0.002") for _ in range(2)]
+    said = [one.communicate(timeout=120)[0] for one in runs]
+    assert sum("is there: a" in one for one in said) == 1, said
+    assert hour.calls.count("up") == 1
+    hour.gone()

@@ -33,7 +33,9 @@ class Server:
         for file, text in {"removable": "0", "ro": "0", "hidden": "0", "size": str(sectors), **shown}.items():
             (at / file).write_text(f"{text}\n")
         if content is not None:
-            (self.root / "dev" / name).write_bytes(content)
+            at = self.root / "dev" / name.replace("!", "/")
+            at.parent.mkdir(exist_ok=True)
+            at.write_bytes(content)
 
     def guard(self, word: str, *, reinstall: bool = False) -> tuple[str, str]:
         """What it prints, and why it switched the machine off."""
@@ -68,7 +70,8 @@ def test_a_disk_that_holds_something_is_not_overwritten(server: Server) -> None:
     server.disk("sda", content=b"\0" * 446 + b"\x80" + b"\0" * 4096)
     printed, why = server.guard("disks")
     assert (printed, why) == (
-        "", "gpuprov: NOT INSTALLED: disk /dev/sda holds data; say reinstall for this machine to overwrite it",
+        "",
+        "gpuprov: NOT INSTALLED: disk /dev/sda holds data or can't be read; say reinstall for this machine to overwrite it",
     )  # fmt: skip
 
 
@@ -85,3 +88,32 @@ def test_the_smallest_disk_that_is_large_enough(server: Server) -> None:
 def test_a_machine_without_a_disk_is_told_so(server: Server) -> None:
     server.disk("nvme0c0n1", content=None, hidden="1")
     assert server.guard("disks")[1] == "gpuprov: NOT INSTALLED: no disk was found to install on"
+
+
+def test_a_disk_whose_name_has_a_slash_is_guarded_like_any(server: Server) -> None:
+    server.disk("cciss!c0d0", content=b"data")
+    assert "disk /dev/cciss/c0d0 holds data" in server.guard("disks")[1]
+    assert server.guard("smallest")[0] == "/dev/cciss/c0d0"
+
+
+def test_a_disk_whose_beginning_cannot_be_read_is_not_blank(server: Server) -> None:
+    server.disk("sda")
+    (server.root / "bin/dd").write_text('#!/bin/sh\ncase "$*" in *skip=*) exec /bin/dd "$@" ;; *) exit 1 ;; esac\n')
+    (server.root / "bin/dd").chmod(0o755)
+    server.root.joinpath("dev/sda").write_bytes(b"\0" * (4 << 20))
+    server.root.joinpath("sys/block/sda/size").write_text("8192\n")
+    assert "can't be read" in server.guard("disks")[1]
+
+
+def test_flash_of_the_firmware_and_of_a_card_is_no_disk(server: Server) -> None:
+    server.disk("mtdblock0", content=b"firmware")
+    server.disk("mmcblk0boot0", content=b"loader")
+    server.disk("sda")
+    assert server.guard("disks") == ("", "")
+
+
+def test_a_disk_that_goes_meanwhile_is_none(server: Server) -> None:
+    server.disk("sda")
+    server.disk("sdb")
+    (server.root / "sys/block/sdb/size").unlink()
+    assert server.guard("smallest") == ("/dev/sda", "")

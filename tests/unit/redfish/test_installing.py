@@ -433,6 +433,44 @@ def test_a_dell_without_those_attributes_is_refused_before_anything_is_changed_u
     assert bmc.changes == []
 
 
+def test_a_dell_whose_attributes_cannot_be_read_just_now_is_not_started_by_the_standards_cd(
+    rack: Callable[..., Rack],
+) -> None:
+    mine = rack(named=1, neighbours=0, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    bmc.known["/redfish/v1/Managers/iDRAC.Embedded.1"].update(Model="15G Monolithic", FirmwareVersion="6.00.30.00")
+    bmc.faults = fake.Faulty(no_attributes=True)
+    with pytest.raises(ProviderError, match="can't be read"):
+        up(mine, count=1)
+    assert (bmc.changes, bmc.system["PowerState"]) == ([], "Off")
+    bmc.faults = fake.Faulty()
+    up(mine, count=1)
+    assert list(mine.installed().values()) == [1]
+
+
+def test_a_dell_with_another_image_in_another_drive_is_not_started(rack: Callable[..., Rack]) -> None:
+    """Its next start is from a virtual drive, and nobody says from which."""
+    mine = rack(named=1, neighbours=0, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    drive = next(one for uri, one in bmc.known.items() if "/VirtualMedia/" in uri and one.get("Id") == "1")
+    drive.update(Inserted=True, ConnectedVia="URI", Image="http://192.0.2.1/wipe.iso")
+    with pytest.raises(ProviderError, match="another virtual drive has an image"):
+        up(mine, count=1)
+    assert (bmc.inserted, bmc.system["PowerState"]) == (["http://192.0.2.1/wipe.iso"], "Off")
+    drive.update(Inserted=False, ConnectedVia="NotConnected", Image=None)
+    up(mine, count=1)
+    assert list(mine.installed().values()) == [1]
+
+
+@pytest.mark.parametrize("value", [None, 1, ["VCD-DVD"], {"a": "b"}])
+def test_attributes_of_another_type_are_no_override(rack: Callable[..., Rack], value: object) -> None:
+    mine = rack(named=1, neighbours=0, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    bmc.own["Attributes"].update({"ServerBoot.1.BootOnce": value, "ServerBoot.1.FirstBootDevice": value})
+    up(mine, count=1)
+    assert list(mine.installed().values()) == [1]
+
+
 def test_a_missing_licence_is_said_before_anything_is_changed(rack: Callable[..., Rack]) -> None:
     mine = rack(named=1, neighbours=0, trees=("hpe-apollo6500-xl675d-a100",))
     bmc = mine.bmcs[mine.named[0]]

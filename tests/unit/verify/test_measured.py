@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -70,15 +71,17 @@ def test_the_row_says_what_is_measured_and_where_it_was_seen(machine: str) -> No
     assert others == {name: row for name, row in same.items() if name != machine}
 
 
-def archive(folder: Path, machine: str, *, ok: bool = True, **changes: str) -> Path:
+def archive(folder: Path, machine: str, *, ok: bool = True, head: dict[str, Any] | None = None, **changes: str) -> Path:
     texts = {**healthy(machine), **changes}
     bundle(texts).write(folder / "evidence" / "node-0")
+    given = head or {}
     head = {
         "schema": 1,
         "machine": machine,
         "simulated": False,
         "date": "2026-11-24",
         "nodes": [{"ok": ok, "checks": {}}],
+        **given,
     }
     (folder / "evidence" / "evidence.json").write_text(json.dumps(head))
     with tarfile.open(folder / "e.tar.gz", "w:gz") as packed:
@@ -122,3 +125,116 @@ def test_what_is_no_evidence_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tar.gz").write_bytes(b"no archive")
     code, said = measured(tmp_path / "x.tar.gz")
     assert code == 1 and "no evidence of a first run" in said and "Traceback" not in said
+
+
+RTX = "workstation-rtx4090"
+OK = {"ok": True, "checks": {}}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"machine": "no-such-machine"},
+        {"machine": ["a"]},
+        {"machine": "../../../tmp/evil"},
+        {"date": "../../../../tmp/evil"},
+        {"date": "2026-11-24\n      - injected"},
+        {"date": None},
+        {"simulated": None},
+        {"simulated": "no"},
+        {"nodes": [1]},
+        {"nodes": {"ok": True}},
+        {"nodes": [OK, OK]},  # of the second there is nothing
+    ],
+)
+def test_evidence_of_a_strange_form_is_refused(tmp_path: Path, head: dict[str, Any]) -> None:
+    copy = tmp_path / "machines.yaml"
+    copy.write_text(CATALOG.read_text(encoding="utf-8"), encoding="utf-8")
+    code, said = measured(archive(tmp_path, RTX, head=head), "--write", "--catalog", copy)
+    assert (code, "Traceback" in said) == (1, False), said
+    assert copy.read_text(encoding="utf-8") == CATALOG.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["link", "many", "cut", "deep"])
+def test_an_archive_of_a_strange_form_is_refused(tmp_path: Path, kind: str) -> None:
+    packed = archive(tmp_path, RTX)
+    if kind == "cut":
+        packed.write_bytes(packed.read_bytes()[:-200])
+    else:
+        with tarfile.open(packed, "w:gz") as made:
+            made.add(tmp_path / "evidence" / "node-0", "node-0")
+            info = tarfile.TarInfo("evidence.json")
+            if kind == "link":
+                info.type, info.linkname = tarfile.SYMTYPE, "node-0/nvidia-smi.xml"
+                made.addfile(info)
+            elif kind == "many":
+                for number in range(10_001):
+                    made.addfile(tarfile.TarInfo(f"x{number}"))
+            else:
+                info.size = 200_000
+                made.addfile(info, io.BytesIO(b"[" * 200_000))
+    code, said = measured(packed)
+    assert (code, "Traceback" in said) == (1, False), said
+
+
+def test_a_rehearsal_is_not_written_by_another_name_of_the_catalogue(tmp_path: Path) -> None:
+    before = CATALOG.read_text(encoding="utf-8")
+    try:
+        packed = archive(tmp_path, RTX, head={"simulated": True})
+        code, said = measured(packed, "--write", "--catalog", CATALOG.relative_to(ROOT))
+        assert (code, "rehearsal" in said) == (1, True), said
+        assert CATALOG.read_text(encoding="utf-8") == before
+    finally:
+        CATALOG.write_text(before, encoding="utf-8")
+
+
+def two(folder: Path, second: dict[str, Any], machine: str = RTX) -> tuple[int, str]:
+    texts = {"nvidia-smi.xml": healthy(RTX)["nvidia-smi.xml"]}
+    bundle(texts).write(folder / "evidence" / "node-1")
+    return measured(archive(folder, RTX, head={"nodes": [OK, second]}))
+
+
+def test_what_one_of_two_nodes_shows_is_not_confirmed(tmp_path: Path) -> None:
+    code, said = two(tmp_path, OK)
+    assert code == 0 and "not every node shows" in said and "numa_nodes" in said.partition("not every")[2], said
+
+
+def test_a_node_of_another_type_proves_nothing_of_this_one(tmp_path: Path) -> None:
+    code, said = two(tmp_path, {**OK, "machine": "dgx-h100"})
+    assert code == 0 and "node 1 is dgx-h100: it proves nothing" in said and "not every node" not in said, said
+
+
+def test_what_a_node_printed_reaches_no_terminal_as_it_is(tmp_path: Path) -> None:
+    texts = edit(str(healthy(RTX)["nvidia-smi.xml"]), 0, product_name="\u202eRTX \u009b31m 4090")
+    code, said = measured(archive(tmp_path, RTX, **{"nvidia-smi.xml": texts}))
+    assert code == 1 and "\u202e" not in said and "\u009b" not in said, said
+
+
+def test_lists_of_nothing_confirm_nothing() -> None:
+    texts = healthy("azure-nd96isr-h100-v5" if "azure-nd96isr-h100-v5" in ALL else "dgx-h100")
+    texts["lsblk.json"] = '{"blockdevices": []}'
+    texts["lspci.txt"] = "00:00.0 0600: 8086:1237 (rev 02)\n"
+    assert not {"local_nvme.count", "nvlink.nvswitch_count", "fabric_manager_required"} & seen("dgx-h100", texts).keys()
+
+
+def test_a_confirmed_key_of_an_unverified_mapping_is_measured() -> None:
+    text = CATALOG.read_text(encoding="utf-8")
+    name = next(row.name for row in KNOWN.machines() if "network" in row.basis.unverified)
+    row = rows(rewritten(text, name, ["network.ports"], "seen"))[name]
+    assert (row.basis.of("network.ports"), row.basis.of("network.kind")) == ("measured", "unverified")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    basis: {", "    basis: # a word\n      {"),
+        ("    source:\n", "    source: []\n    notes:\n"),
+    ],
+)
+def test_a_row_that_is_written_otherwise_is_left_alone(old: str, new: str) -> None:
+    text = CATALOG.read_text(encoding="utf-8")
+    start = text.index(f"  - name: {RTX}\n")
+    odd = text[:start] + text[start:].replace(old, new, 1)
+    assert odd != text
+    with pytest.raises(ValueError, match="basis"):
+        rewritten(odd, RTX, ["gpu_count"], "seen")

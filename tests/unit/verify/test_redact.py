@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 
+from provisioner.errors import GpuprovError
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.pytest_runner import Case
 from provisioner.verify.redact import redact
@@ -69,3 +72,92 @@ def test_real_captures_keep_what_checks_read() -> None:
 def test_it_is_written_and_read_like_any_bundle(tmp_path: Path) -> None:
     redact(Bundle({name: Output(text) for name, text in TELLS.items()}))[0].write(tmp_path / "b")
     assert "gpu-ada" not in "".join(path.read_text() for path in (tmp_path / "b").iterdir())
+
+
+def cleaned(**files: str) -> str:
+    named = {name.replace("__", "-").replace("_", "."): Output(text) for name, text in files.items()}
+    return "\n".join(output.text for output in redact(Bundle(named))[0].files.values())
+
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0123456789abcdefghijklmnop"
+HOST = {"hostname": "gpu-ada-17.corp.example.com", "files": {}}
+HOST_JSON = json.dumps(HOST)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (json.dumps({"routes": "x\n10.1.2.3 y"}), "10.1.2.3"),  # behind an end of line, as JSON writes it
+        (json.dumps({"text": "x\ngpu-ada-17 y"}), "ada"),
+        (json.dumps({"text": "x\n5f1e0b0a-6f0e-4b1f-9a55-0123456789ab"}), "5f1e0b0a"),
+        ("systemd on gpu-ada-17 and gpu-ada-17-ib0", "ada"),  # the name without its domain
+        ('DCGM_FI_DEV_GPU_TEMP{gpu="0",Hostname="lovelace-4",DCGM_FI_DRIVER_VERSION="580.105.08"} 29', "lovelace"),
+        ("bound to ip-172-31-16-106.ec2.internal", "172-31"),
+        (json.dumps([{"HostName": "lovelace-4"}]), "lovelace"),
+        (json.dumps({"status": 200, "name": "vm-ada-3", "text": '{"Resources": ["vm-ada-3"]}'}), "vm-ada-3"),
+        (json.dumps({"files": {"etc/resolv.conf": "search ada.example.net\nnameserver 52.1.2.3\n"}}), "52.1.2.3"),
+        (json.dumps({"files": {"etc/resolv.conf": "search ada.example.net\nnameserver 52.1.2.3\n"}}), "ada.example"),
+        ("IN=eth0 SRC=52.9.8.7 DST=10.0.0.1", "52.9.8.7"),
+        ("http://52.9.8.7:3128/", "52.9.8.7"),
+        ("/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_vol0deef6a374e22c4d9", "deef6a374e"),
+        ('"address": "80:00:00:29:fe:80:00:00:00:00:00:00:50:6b:4b:03:00:cb:c3:a8"', "cb:c3:a8"),
+        ('"wwn": "eui.0025385b21404e3a"', "25385b21"),
+        ('"Unique ID": "0x4edfb117a17a07d"', "edfb117a"),
+        ("\tAsset Tag: 0F154830", "0F154830"),
+        ("/home/ada.lovelace/run", "lovelace"),
+        (f"sk-ssh-ed25519@openssh.com {KEY} ada@laptop", "laptop"),
+        (f"ssh-rsa  {KEY}\tada@laptop", KEY),
+    ],
+)
+def test_what_tells_is_found_wherever_it_stands(text: str, secret: str) -> None:
+    assert secret not in cleaned(host_json=HOST_JSON, dmesg_txt=text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Serial Number: 00000000\nGPU 00000000:53:00.0",  # no number, and PCI addresses begin so
+        "NVRM: Row Remapper: New row (0x00000012bac1c3e0) marked, data 0x0000000000002081",
+        "<clusterUuid>00000000-0000-0000-0000-000000000000</clusterUuid>",
+        "DCGM 4.2.3.1, upgrade from 2.15.3.1 to 2.16.0.1",
+        "git d60459902a, snapd2024abcd",
+        "a std::add, 12:34:56, PCI:0000:19:00, 0000:17:00.0",
+    ],
+)
+def test_what_is_nobodys_stays(text: str) -> None:
+    assert cleaned(dmesg_txt=text) == text
+
+
+@pytest.mark.parametrize("name", ["ubuntu", "nvidia", "42"])
+def test_a_host_name_that_is_a_word_of_tools_changes_none_of_them(name: str) -> None:
+    assert f"ID={name}" in cleaned(host_json=json.dumps({"hostname": name}), os__release_txt=f"ID={name}")
+
+
+def test_a_short_serial_number_changes_no_count_and_no_other_serial_number() -> None:
+    text = "Serial Number: 15360\n15360 MiB\nSerial Number: 00000002\nSerial Number: AWS648CF8359A6402E69\n"
+    found = cleaned(dmidecode_txt=text)
+    assert "15360 MiB" in found and "Number: 15360" not in found
+    assert len({len(line) for line in found.splitlines()} & {len(line) for line in text.splitlines()}) == 4
+
+
+def test_a_host_key_leaves_the_document_readable() -> None:
+    key = f"ssh-ed25519 {KEY} root@gpu-ada-17\n"
+    text = json.dumps({**HOST, "files": {"etc/ssh/ssh_host_ed25519_key.pub": key, "run/cloud-init/result.json": "{}"}})
+    found = cleaned(host_json=text)
+    assert json.loads(found)["files"]["run/cloud-init/result.json"] == "{}"
+    assert KEY not in found and "ada" not in found
+
+
+@pytest.mark.parametrize("text", ["aa:" * 100_000, "abcd:" * 60_000, "ecdsa-" * 50_000, ":" * 300_000])
+def test_a_hostile_text_takes_no_longer_than_another(text: str) -> None:
+    started = time.process_time()
+    cleaned(dmesg_txt=text)
+    assert time.process_time() - started < 10
+    many = "".join(f"serial: ab{number:07d}\n" for number in range(20_000))
+    cleaned(dmesg_txt=many)
+    assert time.process_time() - started < 20
+
+
+def test_more_host_names_than_a_node_has_are_refused() -> None:
+    with pytest.raises(GpuprovError, match="host names"):
+        cleaned(dmesg_txt="".join(f"Hostname set to <a{number}>\n" for number in range(100)))
