@@ -47,7 +47,8 @@ class Run:
 
     def __init__(self, file: Path, *, sandbox: bool, folder: Path) -> None:
         self.file, self.folder = file, folder
-        self.flags = ["--sandbox"] if sandbox else []
+        self.flags = ["--sandbox" if sandbox else "--no-sandbox"]
+        self.sandbox = sandbox
 
     def gpuprov(self, command: str, *words: str, ask: bool = True, sandbox: bool = True) -> list[str]:
         flags = [*(self.flags if sandbox else ()), *(() if ask else ("--yes",))]
@@ -113,12 +114,30 @@ def start_switch(run: Run, seconds: float) -> subprocess.Popen[bytes]:
             [sys.executable, str(Path(__file__).resolve()), "--switch", str(run.switch)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    run.note(switch=process.pid)
+    run.note(switch=process.pid, switch_began=_began(process.pid))
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(0.3)
         run.switch.unlink(missing_ok=True)
         raise SystemExit(f"the switch ended at once: see {run.folder / LOG}")
     return process
+
+
+def finish(run: Run) -> None:
+    """Remove what a run before has left whose switch is gone, as after a restart of this computer. Raises SystemExit
+    where that run goes on, or its fleet is not removed."""
+    pid, began, removal = 0, "", run.gpuprov("down", ask=False)
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        state = json.loads(run.switch.read_text())
+        removal = [str(word) for word in state["down"]]
+        pid, began = state["switch"], state["switch_began"]
+    if began and _began(pid) == began:
+        say(f"first_run: a run before goes on (process {pid} is its switch); see {run.folder / LOG}", error=True)
+        raise SystemExit(2)
+    say(f"\n== a run before was cut off, and its switch with it ({run.switch}): its fleet is removed first")
+    if run.call(removal, may_fail=True):
+        say("first_run: its fleet is not removed; nothing new was made", error=True)
+        raise SystemExit(2)
+    run.switch.unlink(missing_ok=True)
 
 
 def switch(file: Path) -> int:
@@ -154,6 +173,9 @@ def switch(file: Path) -> int:
 
 def _began(pid: int) -> str:
     """When a process began, "" where there is none: a pid is given to another one later."""
+    with contextlib.suppress(OSError, LookupError):  # ps counts from the clock, which may be corrected meanwhile
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else fields[19]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         argv = ["ps", "-o", "lstart=", "-p", str(pid)]
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
@@ -187,7 +209,7 @@ def evidence(run: Run, machine: str) -> Path:
     head = {
         "schema": 1,
         "machine": machine,
-        "simulated": bool(run.flags),
+        "simulated": run.sandbox,
         "date": time.strftime("%Y-%m-%d"),
         "nodes": verdicts,
     }
@@ -213,8 +235,10 @@ def amount(text: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, nargs="?", help="a cluster.yaml; examples/first-run has some")
-    parser.add_argument("--budget", type=amount, help="what it may cost, in the price's currency")
-    parser.add_argument("--hours", type=amount, default=1.0, help="how long it may take at most")
+    parser.add_argument(
+        "--budget", type=amount, help="what it may cost, in the currency of `gpuprov cost`; needed in a cloud"
+    )
+    parser.add_argument("--hours", type=amount, default=1.0, help="how long it may take at most (default: 1)")
     parser.add_argument("--price", type=amount, help="what an hour costs, where `gpuprov cost` does not know")
     parser.add_argument("--folder", type=Path, help="where log and evidence are kept (default: beside the file)")
     parser.add_argument("--sandbox", action="store_true", help="rehearse it on this computer: nothing real is proven")
@@ -236,17 +260,19 @@ def main() -> int:
             pass
     except OSError as error:
         parser.error(f"{run.folder}: {error.strerror}; --folder names another place for the log and the switch")
-    if run.switch.exists():
-        parser.error(
-            f"{run.switch} is there: a run before has not ended; see {run.folder / LOG}. `gpuprov down {given.file}`"
-            " removes its fleet; then remove that file"
-        )
+    # A shell without job control starts what is in its background with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if run.switch.exists():
+            finish(run)
         told = asked(parser, given, run)
     except KeyboardInterrupt:
         say("\nfirst_run: interrupted; nothing was made", error=True)
         return 130
-    return hour_of(run, *told) if told else 0
+    if told is None:
+        say("first_run: nothing was made", error=True)
+        return 1
+    return hour_of(run, *told)
 
 
 def asked(parser: argparse.ArgumentParser, given: argparse.Namespace, run: Run) -> tuple[str, float, bool] | None:
@@ -272,6 +298,8 @@ def asked(parser: argparse.ArgumentParser, given: argparse.Namespace, run: Run) 
             )
         if given.budget is None:
             parser.error(f"--budget AMOUNT says what it may cost; an hour costs {hour:.2f} at most")
+        if minutes < LEAST_MIN:
+            parser.error(f"--hours {given.hours:g} is {minutes:.0f} minutes; it takes {LEAST_MIN:.0f}")
         minutes = min(minutes, given.budget / hour * 60)
         if minutes < LEAST_MIN:
             parser.error(

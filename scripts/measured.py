@@ -5,7 +5,7 @@
 
 The archive is scripts/first_run.py's, or one that is laid out like it: evidence.json and a folder of
 `gpuprov collect --redact` for each node. Only what all its healthy nodes show counts. A key that a machine denies is
-said and never written: its row is wrong, or the machine is. What a rehearsal shows is refused, but
+said and never written: its row is wrong, or the machine is. What a sandbox run shows is refused, but
 for a copy of the catalogue (--catalog).
 """
 
@@ -107,6 +107,8 @@ def main() -> int:
         some = [key for key, seen in found.items() if len(seen) < healthy and key not in denied]
         confirmed = [key for key in found if key not in (*denied, *some) and not key.startswith("gpu:")]
         new = [key for key in confirmed if row.basis.of(key) != "measured"]
+        if simulated:
+            print("\nthis is a sandbox run's output: it proves nothing of a real machine")
         print(f"\n{len(confirmed)} keys confirmed, {len(new)} of them newly measured; {len(denied)} denied")
         if denied:
             print(f"look at {', '.join(denied)}: correct the row and its source, or find out what the machine has")
@@ -116,7 +118,7 @@ def main() -> int:
             return 1 if denied else 0
         ours = given.catalog.resolve() == CATALOG
         if simulated and ours:
-            raise SystemExit("this is a rehearsal's output: it proves nothing of a real machine, and is not written")
+            raise SystemExit("a sandbox run's output is not written")
         if not new:
             return 1 if denied else 0
         kept = CAPTURES if ours else given.catalog.parent / "captures"

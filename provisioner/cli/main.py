@@ -117,7 +117,7 @@ def gpuprov(
         False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
-    """One file in, a GPU fleet that is proven to work out."""
+    """Provision and verify GPU fleets from one YAML file."""
 
 
 def main(arguments: list[str] | None = None, *, interruptible: bool = False) -> None:

@@ -213,12 +213,18 @@ def collect(
     sandbox: Sandbox = None,
 ) -> None:
     """Fetch a node's raw outputs as a support bundle."""
+    new = not output.exists()
     _room(output, "bundle")
     if any(output.iterdir()):
         raise GpuprovError("the directory is not empty", where=str(output), hint="pass a new directory")
-    raw = _fetch(file, node, None, None, sandbox)
-    if raw.error:
-        raise GpuprovError(raw.error, where=node, hint="`gpuprov status` says where the node should be")
+    try:
+        raw = _fetch(file, node, None, None, sandbox)
+        if raw.error:
+            raise GpuprovError(raw.error, where=node, hint="`gpuprov status` says where the node should be")
+    except GpuprovError:
+        if new:
+            output.rmdir()
+        raise
     if redact:
         from provisioner.verify.redact import redact as redacted
 
@@ -226,7 +232,7 @@ def collect(
         print("replaced: " + ", ".join(f"{kind} {count}" for kind, count in counted.items()), file=sys.stderr)
         print("kernel logs are free text: read them before you publish this", file=sys.stderr)
     raw.write(output)
-    print(f"{len(raw.files)} files in {output}", file=sys.stderr)
+    print(f"{len(list(output.iterdir()))} files in {output}", file=sys.stderr)
 
 
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:

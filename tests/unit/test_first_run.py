@@ -69,10 +69,12 @@ class Hour:
         (folder / "provider").write_text("aws")
         (folder / "cluster.yaml").write_text("name: first-run\n")
 
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "FAKE": str(self.folder), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+
     def start(self, *words: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "FAKE": str(self.folder), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
         return subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(self.folder / "cluster.yaml"), *words], env=environment, text=True,
+            [sys.executable, str(SCRIPT), str(self.folder / "cluster.yaml"), *words], env=self.environment(), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -123,6 +125,7 @@ def test_it_is_made_proven_kept_and_removed(hour: Hour) -> None:
     [
         ((), "--budget AMOUNT says what it may cost; an hour costs 1.20 at most"),
         (("--budget", "0.2"), "0.20 buys 10 minutes of 1.20 an hour"),
+        (("--budget", "3", "--hours", "0.1"), "--hours 0.1 is 6 minutes; it takes 20"),
     ],
 )
 def test_without_a_budget_that_is_enough_nothing_is_asked_of_a_cloud(
@@ -146,8 +149,8 @@ def test_a_machine_of_ones_own_costs_nothing_and_is_not_looked_for_in_a_cloud(ho
 
 
 def test_who_does_not_say_yes_gets_nothing(hour: Hour) -> None:
-    hour.run("--budget", "1")
-    assert "up" not in hour.calls
+    code, told = hour.run("--budget", "1")
+    assert (code, "nothing was made" in told, "up" in hour.calls) == (1, True, False), told
 
 
 def test_the_fleet_is_removed_where_the_run_was_killed(hour: Hour) -> None:
@@ -178,12 +181,54 @@ def test_a_fleet_that_could_not_be_removed_is_the_switchs(hour: Hour) -> None:
 
 
 def test_a_run_that_has_not_ended_is_not_begun_again(hour: Hour) -> None:
+    (hour.folder / "hangs").touch()
+    first = hour.start("--sandbox", "--yes", "--hours", "0.01")
+    while not (hour.folder / "fleet").exists():
+        assert first.poll() is None
+        time.sleep(0.02)
+    before = list(hour.calls)
+    code, told = hour.run("--sandbox", "--yes")
+    assert (code, "a run before goes on" in told, hour.calls) == (2, True, before), told
+    first.communicate(timeout=120)
+    hour.gone()
+
+
+@pytest.mark.parametrize(
+    "cut_off", ["{}", "", '{"switch": 1, "switch_began": "earlier", "down": ["gpuprov", "down", "FILE"]}']
+)
+def test_a_fleet_whose_run_and_switch_are_gone_is_removed_first(hour: Hour, cut_off: str) -> None:
     folder = hour.folder / "cluster.first-run"
     folder.mkdir()
-    (folder / "switch.json").write_text("{}")
+    (folder / "switch.json").write_text(cut_off.replace("FILE", str(hour.folder / "cluster.yaml")))
+    (hour.folder / "stuck").touch()
     code, told = hour.run("--budget", "1", "--yes")
-    assert (code, "a run before has not ended" in told) == (2, True)
-    assert hour.calls == []
+    assert (code, hour.calls, (folder / "switch.json").exists()) == (2, ["down"], True), told
+    code, told = hour.run("--budget", "1", "--yes")
+    assert code == 0, told
+    assert hour.calls == ["down", "down", "validate", "cost", "lock", "plan", "up", "verify", "collect", "down", "gc"]
+
+
+def test_a_real_run_says_so_to_each_command(hour: Hour) -> None:
+    """Without it they go on with the sandbox where a sandbox run was left behind."""
+    _, told = hour.run("--budget", "1", "--yes")
+    commands = [line for line in told.splitlines() if line.startswith("$ gpuprov")]
+    without = {line.split()[2] for line in commands if "--no-sandbox" not in line}
+    assert without == {"validate", "cost", "gc"}, told
+    assert "--sandbox" not in told
+
+
+def test_a_run_in_the_background_ends_at_its_deadline(hour: Hour) -> None:
+    """A shell without job control ignores Ctrl-C for it, and what it starts would inherit that."""
+    (hour.folder / "hangs").touch()
+    ignored = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", ignored, sys.executable, str(SCRIPT), str(hour.folder / "cluster.yaml")]
+    code = subprocess.run(
+        [*command, "--sandbox", "--yes", "--hours", "0.001"], env=hour.environment(), check=False
+    ).returncode
+    assert code == 1
+    assert (hour.folder / "interrupted").exists()
 
 
 @pytest.mark.parametrize("flag", ["--budget", "--price", "--hours"])
@@ -234,7 +279,7 @@ def test_without_a_place_for_the_switch_nothing_is_made(hour: Hour, place: str) 
 
 def test_nobody_to_answer_is_a_no(hour: Hour) -> None:
     code, told = hour.run("--budget", "1")
-    assert (code, "Traceback" in told) == (0, False), told
+    assert (code, "Traceback" in told) == (1, False), told
 
 
 def interrupted(hour: Hour, mark: str) -> tuple[int, str]:

@@ -118,7 +118,7 @@ def test_a_machine_that_is_not_healthy_or_not_real_proves_nothing(tmp_path: Path
     host = json.loads(str(healthy("workstation-rtx4090")["host.json"]))
     host["files"]["proc/cpuinfo"] = "model name\t: simulated by gpuprov\n"
     code, said = measured(archive(tmp_path / "b", "workstation-rtx4090", **{"host.json": json.dumps(host)}), "--write")
-    assert code == 1 and "rehearsal" in said
+    assert code == 1 and "sandbox run's output" in said
 
 
 def test_what_is_no_evidence_is_refused(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_rehearsal_is_not_written_by_another_name_of_the_catalogue(tmp_path: P
     try:
         packed = archive(tmp_path, RTX, head={"simulated": True})
         code, said = measured(packed, "--write", "--catalog", CATALOG.relative_to(ROOT))
-        assert (code, "rehearsal" in said) == (1, True), said
+        assert (code, "sandbox run's output" in said) == (1, True), said
         assert CATALOG.read_text(encoding="utf-8") == before
     finally:
         CATALOG.write_text(before, encoding="utf-8")

@@ -326,7 +326,11 @@ def test_a_verdict_is_told_also_where_it_cannot_be_written_down(
 def test_a_support_bundle(cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("collect", cluster, "train-0", "-o", tmp_path / "support") == 0
     assert set(Bundle.read(tmp_path / "support").files) == set(healthy(P4D))
+    written = len(list((tmp_path / "support").iterdir()))
+    assert f"{written} files in {tmp_path / 'support'}" in capsys.readouterr().err
     assert run("collect", cluster, "train-0", "-o", tmp_path / "support") == 2
+    assert run("collect", cluster, "train-99", "-o", tmp_path / "none") == 2
+    assert not (tmp_path / "none").exists()
     assert run("facts", cluster, "train-0", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["gpus"]) == 8
 
