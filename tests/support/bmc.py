@@ -354,7 +354,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "GET":
             found = bmc.get(uri)
             if bmc.faults.no_attributes and found is not None and found is bmc.own:
-                return self._say(500, {"error": {"code": "Base.1.12.InternalError", "message": "internal"}})
+                self._say(500, {"error": {"code": "Base.1.12.InternalError", "message": "internal"}})
+                return
             self._say(
                 404 if found is None else 200, found, {"ETag": self._etag(found)} if found and bmc.manners.etag else {}
             )

@@ -71,7 +71,8 @@ def test_a_disk_that_holds_something_is_not_overwritten(server: Server) -> None:
     printed, why = server.guard("disks")
     assert (printed, why) == (
         "",
-        "gpuprov: NOT INSTALLED: disk /dev/sda holds data or can't be read; say reinstall for this machine to overwrite it",
+        "gpuprov: NOT INSTALLED: disk /dev/sda holds data or can't be read; "
+        "say reinstall for this machine to overwrite it",
     )  # fmt: skip
 
 
