@@ -40,7 +40,12 @@ def test_scratch(node: Facts, expected: Expected) -> None:
         expected=f"{place}, {disks:g} GB" if disks else place, actual=f"{fs.size / 1e9:.0f} GB" if fs else "not mounted"
     )
     if not mounts:
-        fail(f"nothing is mounted on {place}")
+        # where no source says that the machine has local disks, and it shows none, there is nothing to be mounted
+        shown = bool(node.disks and local_disks(node.disks))
+        fail(
+            f"nothing is mounted on {place}",
+            unverified=() if shown or expected.verified("local_nvme") else ("local_nvme",),
+        )
     if mounts[-1].read_only:
         fail(f"{place} is mounted read-only", action="reboot")
     if fs is None:

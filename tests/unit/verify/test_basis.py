@@ -3,6 +3,7 @@ row is contradicted alone by a node that is healthy otherwise."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 
 from provisioner.catalog import load
 from provisioner.catalog.models import Gpu, Machine
+from provisioner.spec.models import Group
 from provisioner.verify import health
 from provisioner.verify.basis import FROM_ROW, watched
 from provisioner.verify.check import Check, Failed, Unknown, check, fail, seen, unknown
@@ -242,3 +244,35 @@ def test_a_value_that_nobody_doubts_costs_no_watching() -> None:
         fail("x")
     with pytest.raises(Unknown):
         unknown("x")
+
+
+@pytest.mark.parametrize(
+    ("machine", "shown", "condemned"),
+    [
+        ("p3dn.24xlarge", False, False),
+        ("p3dn.24xlarge", True, True),
+        ("amd-mi250-node", False, False),
+        ("dgx-h100", True, True),
+    ],
+)
+def test_scratch_of_disks_that_nobody_has_counted_and_none_shows_only_warns(
+    machine: str, shown: bool, condemned: bool
+) -> None:
+    group = Group.model_validate({"machine": machine, "storage": {"scratch": "/scratch"}})
+    texts, want = healthy(machine), expected(machine, "standard", group)
+    if not shown:
+        system = {
+            "name": "sda",
+            "type": "disk",
+            "size": 64 << 30,
+            "rota": False,
+            "model": "Virtual Disk",
+            "mountpoint": "/",
+        }
+        texts["lsblk.json"] = json.dumps({"blockdevices": [system]})
+    host = json.loads(str(texts["host.json"]))
+    host["mounts"] = [row for row in host["mounts"] if "/scratch" not in row]
+    texts["host.json"] = json.dumps(host)
+    (verdict,) = judge({"a": Case(bundle(texts), want)}).values()
+    (one,) = (check for check in verdict.checks if check.id == "storage.scratch")
+    assert (one.status != "pass", one.condemns) == (True, condemned), one.message
