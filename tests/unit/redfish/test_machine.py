@@ -118,7 +118,8 @@ def test_media_of_somebody_else_stays(start: Start, tmp_path: Path, images: serv
     slots[0].update(Image=theirs, Inserted=True, ConnectedVia="URI")
     machine = controlled(bmc, tmp_path, SERIALS["dell-poweredge-r750-h100pcie"])
     with machine.bmc:
-        machine.attach(images.url(TOKEN))
+        with pytest.raises(BmcError, match=f"another virtual drive has an image.*{theirs}"):
+            machine.attach(images.url(TOKEN))
         machine.detach(images.url(TOKEN))
         assert bmc.inserted == [theirs]
         for slot in slots:
