@@ -240,7 +240,10 @@ def test_first_boot_gives_a_host_key_of_which_nothing_stays(tmp_path: Path) -> N
     assert [one["name"] for one in config["users"]] == ["ubuntu"]
 
 
-@pytest.mark.skipif(shutil.which("mcopy") is None, reason="mtools is not installed")
+@pytest.mark.skipif(
+    shutil.which("mcopy") is None or shutil.which("mkdosfs", path=tools.PATH) is None,
+    reason="mtools or dosfstools is not installed",
+)
 def test_the_seed_is_a_small_disk_that_only_its_owner_reads(tmp_path: Path) -> None:
     file = first_boot.seed(tmp_path, "dgx-0", "#cloud-config\n{}\n")
     assert file.stat().st_mode & 0o077 == 0
