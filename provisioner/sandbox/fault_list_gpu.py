@@ -23,6 +23,16 @@ from provisioner.sandbox.sources import variant
 REASON = "clocks_event_reasons/clocks_event_reason_hw_"
 
 
+def _shows_link(machine: Json) -> bool:
+    """The kernel shows the PCIe links of its InfiniBand cards; a virtual function has none to show."""
+    return any(nic["kind"] == "infiniband" and "pcie" in nic for nic in machine["nics"])
+
+
+def _narrow_link(machine: Json, _gpu: int) -> None:
+    speed, lanes, most = machine["nics"][0]["pcie"]
+    machine["nics"][0]["pcie"] = [speed, str(int(lanes) // 2), most]
+
+
 def _printed(**values: str) -> Change:
     """`a__b="x"`: the element a/b of one GPU reads x."""
 
@@ -236,7 +246,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("ib-partition", "the first InfiniBand port is a limited member of its partition", "rdma.pkey",
           _kind("infiniband"), INFINIBAND, _first_port(pkeys=["0x7fff"])),
     Fault("ib-pcie-narrow", "the PCIe link of the first InfiniBand card has lost half its lanes", "rdma.pcie",
-          _kind("infiniband"), INFINIBAND, _first_port(pcie=("16.0 GT/s PCIe", "8", "16"))),
+          _shows_link, "InfiniBand on bare metal", _narrow_link),
     Fault("cpu-dead", "the kernel log has a hard lockup", "log.hard_lockup", _anywhere, "a GPU",
           _log("watchdog: Watchdog detected hard LOCKUP on cpu 17")),
     Fault("disk-late", "the kernel log says that a disk answered too late", "log.io_timeout", _anywhere, "a GPU",

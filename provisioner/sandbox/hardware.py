@@ -179,6 +179,7 @@ def _nics(machine: Machine, provider: Provider, node: str, numa: int) -> list[Js
     names = machine.rdma_devices or tuple(f"mlx5_{i}" for i in range(network.ports))
     places = [provider.adapter_slot.format(nth=i + 1, bus=0x18 + 8 * i) for i in range(len(names))]
     slots = machine.rdma_pci or places
+    link = {} if provider.virtual else {"pcie": adapter["pcie"]}  # a virtual function shows none
     return [
         {
             "name": name,
@@ -192,6 +193,7 @@ def _nics(machine: Machine, provider: Provider, node: str, numa: int) -> list[Js
             "link_layer": "InfiniBand" if network.kind == "infiniband" else "Ethernet",
             "slot": slots[i],
             "numa": i * numa // len(names),
+            **link,
         }
         for i, name in enumerate(names)
     ]

@@ -130,7 +130,7 @@ def try_faults(rehearsal: Rehearsal, wanted: Sequence[tuple[str, ...]], nodes: S
         on_all(lambda node: faults.clear(where[node]), nodes)
     assert not wrong, "\n".join(wrong)
     well = rehearsal.verify("--level", "standard")  # quick does not load a node, as one that lost a GPU has to be
-    assert well.status == 0, wrongs(well)
+    assert well.status == 0, (wrongs(well), [node.get("quarantine") for node in well.json["nodes"]])
     assert failing(well.json) == {}
 
 
