@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 import pytest
 import urllib3
 
+from provisioner.installer.seed import Target
 from provisioner.sandbox import network
 from provisioner.stack import lockfile
 from tests.support import bmc as fake
 from tests.support import bmc_rehearsal
 from tests.support.aws_machines import Machines
 from tests.support.baremetal_rehearsal import Box
+from tests.support.installer_disks import Server
 from tests.support.rehearsal import Done, Rehearsal
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -54,6 +56,8 @@ class Rack:
     bmcs: dict[str, fake.Bmc]
     installs: dict[str, list[str]] = field(default_factory=dict)
     """Host → token of each installation that was started on it."""
+    disks: dict[str, Server] = field(default_factory=dict)
+    """Host → what the installer finds there: NVMe disks with two ports, blank until it was installed."""
     kill: tuple[str, subprocess.Popen[str]] | None = None
     """Host at whose start this process is killed."""
     threads: list[threading.Thread] = field(default_factory=list)
@@ -65,6 +69,10 @@ class Rack:
         with urllib3.PoolManager(cert_reqs="CERT_NONE") as web:
             target = bmc_rehearsal.read(web.request("GET", image, retries=False, timeout=10).data)
         assert self.bmcs[host].system["SerialNumber"] in target["serials"], "an installer started on another machine"
+        told = {**target, "serials": tuple(target["serials"]), "fixed": None}
+        _, refused = self.disks[host].guard("disks", Target(**told))
+        assert not refused, refused
+        self.disks[host].root.joinpath("dev/nvme0n1").write_bytes(b"\x55\xaa" * 2048)
         self.installs.setdefault(host, []).append(target["token"])
         self.threads.append(threading.Thread(target=self._boot, args=(host, target), daemon=True))
         self.threads[-1].start()
@@ -136,6 +144,9 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
         machines = Machines(folder, made.name, lock)
         found = Rack(made, machines, bmcs)
         for host, bmc in bmcs.items():
+            found.disks[host] = Server(folder / "disks" / host)
+            for number in range(2):
+                found.disks[host].two_ports(number)
             bmc.booted = lambda _, image, host=host: found.start(host, image)  # type: ignore[misc]
         found.write()
         try:

@@ -2,51 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from provisioner.installer import seed
-from tests.unit.netboot.test_netboot_answers import TARGET
-
-TB = 1_875_385_008
-"""Sectors of a 960 GB disk."""
-
-
-class Server:
-    """A computer's disks. A disk that has no file in /dev is one that the kernel makes no device of."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for folder in ("sys/block", "dev", "bin", "tmp"):
-            (root / folder).mkdir(parents=True)
-        for name, text in {"sleep": "exit 0", "wget": "exit 0", "sync": "exit 0", "poweroff": "kill $PPID"}.items():
-            (root / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-            (root / "bin" / name).chmod(0o755)
-        (root / "dev/ttyS0").touch()
-
-    def disk(self, name: str, sectors: int = TB, *, content: bytes | None = b"\0" * 4096, **shown: str) -> None:
-        at = self.root / "sys/block" / name
-        at.mkdir()
-        for file, text in {"removable": "0", "ro": "0", "hidden": "0", "size": str(sectors), **shown}.items():
-            (at / file).write_text(f"{text}\n")
-        if content is not None:
-            at = self.root / "dev" / name.replace("!", "/")
-            at.parent.mkdir(exist_ok=True)
-            at.write_bytes(content)
-
-    def guard(self, word: str, *, reinstall: bool = False) -> tuple[str, str]:
-        """What it prints, and why it switched the machine off."""
-        text = seed.guard(TARGET).replace("reinstall=''", f"reinstall='{'yes' if reinstall else ''}'")
-        text = re.sub(r"/(sys|dev|tmp)/(?!null)", rf"{self.root}/\1/", text)
-        ran = subprocess.run(
-            ["sh", "-c", text, "guard", word], env={"PATH": f"{self.root}/bin:/usr/bin:/bin"}, text=True,
-            capture_output=True, timeout=60, check=False,
-        )  # fmt: skip
-        told = (ran.stdout, (self.root / "dev/ttyS0").read_text())
-        return told[0].strip().replace(f"{self.root}/", "/"), told[1].strip().replace(f"{self.root}/", "/")
+from tests.support.installer_disks import TB, Server
 
 
 @pytest.fixture
