@@ -14,6 +14,7 @@ from provisioner.text import printable
 
 if TYPE_CHECKING:
     from provisioner.verify.bundle import Bundle
+    from provisioner.verify.facts import Facts
     from provisioner.verify.request import ProbeRequest
     from provisioner.verify.run import Subject
     from provisioner.verify.support_bundle import Supplied
@@ -26,29 +27,37 @@ def of_no_fleet(
 ) -> tuple[list[Subject], Supplied | None]:
     """Machines that gpuprov did not make, or what was saved of one. Those of a range are a group."""
     from provisioner.catalog import load
-    from provisioner.verify.expectations import expect
+    from provisioner.verify.expectations import expect, expect_no_machine
     from provisioner.verify.request import request_for
     from provisioner.verify.run import Subject
 
     catalog = load()
     supplied = supplied_at(bundle) if bundle is not None else None
-    if machine is not None:
-        row = catalog.machine(machine)
-    elif supplied is not None:
+    row = catalog.machine(machine) if machine is not None else None
+    vendor: Literal["nvidia", "amd"] = "nvidia"
+    if row is None and supplied is not None:
         from provisioner.verify.facts import read
         from provisioner.verify.support_bundle.machine import tell
 
-        row, why = tell(read(supplied.bundle), supplied.told, catalog)
-        print(f"machine: {row.name}, from {printable(why)}", file=sys.stderr)
-    else:
+        facts = read(supplied.bundle)
+        try:
+            row, why = tell(facts, supplied.told, catalog)
+            print(f"machine: {row.name}, from {printable(why)}", file=sys.stderr)
+        except GpuprovError as error:
+            vendor = _vendor(facts)
+            print(f"machine: not known ({printable(error.message)}); judged is what needs none", file=sys.stderr)
+    if row is None and supplied is None:
         raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
-    expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
+    if row is None:
+        expected = expect_no_machine(vendor, catalog, level=level)
+    else:
+        expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
     if supplied is not None and bundle is not None:
         raw = supplied.bundle
         managed: dict[str, Any] | None = {} if "bmc.json" in raw.files else None
         as_found = replace(expected, simulated=raw.simulated, bmc=managed)
-        return [Subject(bundle.absolute().name, "", "", row.name, raw, as_found)], supplied
-    assert host is not None
+        return [Subject(bundle.absolute().name, "", "", row.name if row else "", raw, as_found)], supplied
+    assert host is not None and row is not None
     hosts = _expanded(host)
     if len(hosts) > 1:
         ways = {one: target(one) for one in hosts}
@@ -60,6 +69,13 @@ def of_no_fleet(
     as_found = replace(expected, simulated=found.simulated)
     reach = target(hosts[0])
     return [Subject(hosts[0], "", "", row.name, found, as_found, host_spec=connection, reach=reach)], None
+
+
+def _vendor(facts: Facts) -> Literal["nvidia", "amd"]:
+    """Who made the GPUs, by what lists them or by the driver that the kernel's log names."""
+    log = facts.outputs["dmesg.txt"].text if "dmesg.txt" in facts.outputs else ""
+    logged = "amdgpu" in log and "NVRM" not in log
+    return "amd" if facts.smi is None and (facts.rocm is not None or logged) else "nvidia"
 
 
 def _expanded(host: str) -> list[str]:

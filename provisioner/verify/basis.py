@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from provisioner.verify.check import seen
+from provisioner.verify.check import NEEDS_MACHINE, Skipped, Unknown, seen
 
 if TYPE_CHECKING:
     from provisioner.catalog.models import Basis, Gpu, Machine
@@ -76,20 +76,26 @@ def basis_of(machine: Machine, gpu: Gpu) -> dict[str, Basis]:
 
 
 class _Watched:
-    """An Expected whose unverified values are noted when they are read."""
+    """An Expected whose unverified values are noted when they are read, and that ends a check which asks for what
+    follows from a machine type that nobody named: how many GPUs there must be decides whether a node is healthy."""
 
-    __slots__ = ("_expected", "_unverified")
+    __slots__ = ("_expected", "_unknown", "_unverified")
 
     def __init__(self, expected: Expected, unverified: frozenset[str]) -> None:
-        self._expected, self._unverified = expected, unverified
+        self._expected, self._unverified, self._unknown = expected, unverified, frozenset(expected.unknown)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "gpu_count" and name in self._unknown:
+            raise Unknown(NEEDS_MACHINE, action="none")
+        if name in self._unknown:
+            raise Skipped(NEEDS_MACHINE)
         if name in self._unverified:
             seen.unverified.add(name)
         return getattr(self._expected, name)
 
 
 def watched(expected: Expected) -> Expected:
-    """What a check is given: reading an unverified value of it is noted in check.seen."""
+    """What a check is given: reading an unverified value of it is noted in check.seen; Skipped or Unknown for one that
+    is not known."""
     unverified = frozenset(field for field, basis in expected.basis.items() if basis == "unverified")
-    return cast("Expected", _Watched(expected, unverified)) if unverified else expected
+    return cast("Expected", _Watched(expected, unverified)) if unverified or expected.unknown else expected

@@ -111,6 +111,8 @@ class Unknown(Verdict):
 
 LATER = "only from level "
 """How the reason of a check begins that a higher level would have answered."""
+NEEDS_MACHINE = "what is expected follows from the machine type: --machine TYPE"
+"""The reason of a check that was not judged because nobody named the machine type."""
 CRASHED, TIMED_OUT = "the check crashed: ", "the check timed out on this node"
 """How the reason of a check begins whose own code is at fault."""
 
@@ -129,13 +131,15 @@ class _Seen:
     """The unverified fields of Expected that it has read (basis.py)."""
     applied: frozenset[str] = frozenset()
     """Those that were read to decide whether the check applies."""
+    undecided: bool = False
+    """Whether it applies depends on the machine type, which nobody named."""
 
     def __init__(self) -> None:
         self.unverified = set()
 
     def begin(self) -> None:
         """Another check begins."""
-        self.expected, self.actual, self.note, self.applied = None, None, "", frozenset()
+        self.expected, self.actual, self.note, self.applied, self.undecided = None, None, "", frozenset(), False
         self.unverified.clear()
 
     def applies(self) -> None:

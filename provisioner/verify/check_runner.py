@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.basis import watched
-from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Check, Failed, Skipped, Unknown, seen
+from provisioner.verify.check import CRASHED, LATER, NEEDS_MACHINE, TIMED_OUT, Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, not_given
 from provisioner.verify.peers import Peers
@@ -117,9 +117,12 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
             enough(declared, node)
             raise
         enough(declared, node)
+        verdict: Exception | None = None
     except Exception as raised:
-        return Outcome.of(raised)
-    return Outcome.of(None)
+        verdict = raised
+    if seen.undecided and not (isinstance(verdict, Failed) and verdict.observed):
+        verdict = Skipped(NEEDS_MACHINE)
+    return Outcome.of(verdict)
 
 
 def enough(declared: Check, node: NodeUnderTest) -> None:
@@ -137,7 +140,11 @@ def enough(declared: Check, node: NodeUnderTest) -> None:
 def ready(declared: Check, node: NodeUnderTest) -> None:
     """The first rule of check.py: what a check needs must have been read."""
     facts, expected = node.facts, node.expected
-    if reason := declared.inapplicable(watched(expected)):
+    try:
+        reason = declared.inapplicable(watched(expected))
+    except (Skipped, Unknown):  # it asks for the machine type: then only what the node itself shows counts
+        reason, seen.undecided = "", True
+    if reason:
         raise Skipped(reason)
     seen.applies()
     needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]

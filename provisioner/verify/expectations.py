@@ -186,6 +186,13 @@ class Expected:
     """What the fields that follow from the catalogue's row rest on (basis.py). A check that fails after it has read an
     unverified one warns and does not condemn. Every other field is what cluster.yaml asks for or the lock names."""
 
+    unknown: tuple[str, ...] = ()
+    """Fields that follow from a machine type, where nobody named one: what reads them is not judged (basis.py)."""
+
+    def knows(self, name: str) -> bool:
+        """Whether a field is known; False for what follows from a machine type that nobody named."""
+        return name not in self.unknown
+
     def verified(self, name: str) -> bool:
         """Whether a field rests on more than a guess; for warnings, which have nothing to be lowered to."""
         return self.basis.get(name) != "unverified"
@@ -321,7 +328,7 @@ def expect(
         sources=_sources(stack) if stack and group else (),
         simulated=simulated,
         most=catalog.ceilings,
-        xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
+        xids=_xids(catalog),
         min_busbw_gbps=limit.threshold if limit else None,
         least=catalog.copy_limits(machine)
         | catalog.gpu_limits(machine)
@@ -339,6 +346,30 @@ def expect(
         limits=tuple(sorted(limits)),
         basis=basis_of(machine, gpu),
     )
+
+
+OF_A_MACHINE = ("machine", "least", "gpudirect", "maintenance", "bare_metal", "mig")
+"""What follows from a machine type, or from the file that asks for it, besides the keys of its row (basis.py, FROM_ROW)."""
+
+
+def expect_no_machine(vendor: Literal["nvidia", "amd"], catalog: Catalog, *, level: Level = "standard") -> Expected:
+    """What every machine must show, of which type it may be."""
+    from provisioner.verify.basis import FROM_ROW
+
+    return Expected(
+        machine="",
+        gpu_model="",
+        gpu_count=0,
+        vendor=vendor,
+        most=catalog.ceilings,
+        xids=_xids(catalog),
+        level=level,
+        unknown=tuple(sorted({*FROM_ROW, *OF_A_MACHINE})),
+    )
+
+
+def _xids(catalog: Catalog) -> dict[str, Mapping[str, str]]:
+    return {str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()}
 
 
 def _brought(stack: Stack) -> dict[str, Mapping[str, Any]] | None:

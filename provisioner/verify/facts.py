@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from time import process_time
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import (
@@ -59,6 +59,9 @@ from provisioner.verify.parsers import (
 from provisioner.verify.tool import Tool
 from provisioner.verify.tools import FILES, TOOLS
 from provisioner.verify.watch import TooLong, limited
+
+if TYPE_CHECKING:
+    from provisioner.verify.expectations import Expected
 
 State = Literal["read", "absent", "missing", "hung", "unreadable"]
 T = TypeVar("T")
@@ -211,10 +214,12 @@ class Facts:
             return len(self.gpus)
         return None if self.rocm is None else len(self.rocm.gpus)
 
-    def gone(self, expected: int) -> set[str]:
+    def gone(self, expected: Expected) -> set[str]:
         """PCI addresses of GPUs that are not among those that answer, where GPUs are short: what the kernel says of
         them belongs to gpu.count. Empty where all are there or nothing is known."""
-        if self.gpus is None or len(self.gpus) >= expected or self.smi is None:
+        if self.gpus is None or self.smi is None or not expected.knows("gpu_count"):
+            return set()
+        if len(self.gpus) >= expected.gpu_count:
             return set()
         answering = {gpu.pci for gpu in self.gpus}
         lost = {gpu.pci for gpu in self.smi.gpus if gpu.lost} | set(self.smi.unreachable)
@@ -222,7 +227,7 @@ class Facts:
         absent = {address for address in named | lost if address and address not in answering}
         # More strange addresses than missing GPUs: then the kernel speaks of something else, and that is judged.
         known_lost = {address for address in lost if address}
-        return absent if len(absent) <= expected - len(self.gpus) else known_lost
+        return absent if len(absent) <= expected.gpu_count - len(self.gpus) else known_lost
 
     @property
     def listed_by(self) -> str:

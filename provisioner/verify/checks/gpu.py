@@ -45,7 +45,7 @@ def all_report(node: Facts, values: Mapping[int, object], what: str) -> None:
 def test_count(node: Facts, expected: Expected) -> None:
     present = node.gpus_present
     lost = [*(str(gpu.pci) for gpu in node.smi.gpus if gpu.lost), *node.smi.unreachable] if node.smi else []
-    absent = node.gone(expected.gpu_count)
+    absent = node.gone(expected)
     on_bus = f"; {len(node.bus.gpus)} on the PCI bus" if node.bus else ""
     # What is on the bus and does not answer is the one to look at; without addresses of the rest that is a guess.
     known = {gpu.pci for gpu in node.gpus or ()}
@@ -53,6 +53,8 @@ def test_count(node: Facts, expected: Expected) -> None:
         on_bus += f", {', '.join(silent)} without an answer"
     kernel = [f"Xid {x.code} on {x.pci}" for x in node.log.xids if pci(x.pci) in absent] if node.log else []
     said = "".join([f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)])
+    if lost and not expected.knows("gpu_count"):
+        fail(f"{len(lost)} GPUs do not answer{said}", observed=True)
     if present is None and lost:
         saw(expected=expected.gpu_count, actual=f"{len(lost)} without an answer")
         fail(f"{len(lost)} of {expected.gpu_count} GPUs cannot be opened, and nothing is said of the others{said}")

@@ -109,7 +109,7 @@ def test_remap(node: Facts) -> None:
 )
 def test_xid(node: Facts, expected: Expected) -> None:
     assert node.log is not None
-    table, absent = expected.xids or {}, node.gone(expected.gpu_count)
+    table, absent = expected.xids or {}, node.gone(expected)
     # Lines of a GPU that is gone belong to gpu.count, which names them.
     logged = [x for x in node.log.xids if pci(x.pci) not in absent]
     off = [address for address in node.log.fallen_off if pci(address) not in absent]
@@ -122,6 +122,7 @@ def test_xid(node: Facts, expected: Expected) -> None:
     fatal = [x for x in logged if table.get(str(x.code), {}).get("severity") == "fatal" and x.fatal is not False]
     # 154 only repeats, in words, what the driver wants done: those words decide.
     fatal += [x for x in logged if x.code == RECOVERY and x not in fatal and recovery(x) is not None]
+    hopper = expected.knows("nvlink_generation") and expected.nvlink_generation == 4
     if fatal or off:
         actions: list[Action] = ["reboot"] * len(off)
         told = []
@@ -129,7 +130,7 @@ def test_xid(node: Facts, expected: Expected) -> None:
             row = table.get(str(x.code), {})
             own: Action | None = recovery(x) if x.code == RECOVERY else None
             actions.append(own if own is not None else next(a for a in ACTIONS if a == row.get("action", "reset")))
-            said = nvlink_registers.read(x.text) if x.code == 74 and expected.nvlink_generation == 4 else None
+            said = nvlink_registers.read(x.text) if x.code == 74 and hopper else None
             actions += ["vendor"] if said is not None and said.vendor else []
             registers = f" (link {said.link}: {', '.join(said.words)})" if said is not None and said.words else ""
             told.append(f"{_named(x)}: {x.text if own else row.get('advice', x.text)}{registers}")

@@ -45,7 +45,7 @@ def _line(event: Event) -> str:
     says="The driver could not start a GPU at one time. All answer now: watch it, and replace it if it happens again.",
 )
 def test_rm_init(node: Facts, expected: Expected) -> None:
-    told(node, "rm_init", but=node.gone(expected.gpu_count))
+    told(node, "rm_init", but=node.gone(expected))
 
 
 @check(

@@ -30,7 +30,7 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     models = models or Counter(gpu.model for gpu in (facts.rocm.gpus if facts.rocm else ()) if gpu.model)
     if not models:
         raise GpuprovError(
-            "--machine TYPE is required: nothing in the bundle tells which machine it is from",
+            "nothing in the bundle tells which machine it is from",
             hint="`gpuprov catalog` lists the types; `gpuprov facts --bundle PATH` tells what was read without one",
         )
     model = models.most_common(1)[0][0]
@@ -56,7 +56,7 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
         return mine[0], seen
     candidates = ", ".join(m.name for m in (mine or alike or left)[:8])
     raise GpuprovError(
-        f"--machine TYPE is required: {seen} is "
+        f"{seen} is "
         + (
             f"{'what is left of one' if left else 'any'} of {candidates}"
             if candidates

@@ -30,7 +30,7 @@ ELSEWHERE = {
     "machine", "vendor", "mig", "persistence", "system", "driver", "cuda", "nccl", "dcgm_exporter", "packages", "held",
     "kernel", "brought", "images", "units", "timers", "kernel_modules", "bare_metal", "scratch", "shared", "tuned",
     "image", "efa_huge_mib_per_cpu", "maintenance", "repositories", "repo_keys", "sources", "simulated", "most", "xids",
-    "min_busbw_gbps", "least", "published", "level", "diag", "bmc", "unverified", "limits", "basis",
+    "min_busbw_gbps", "least", "published", "level", "diag", "bmc", "unknown", "unverified", "limits", "basis",
 }  # fmt: skip
 """Fields that cluster.yaml, the lock or the tables of limits give; a limit has its own basis (test_evidence.py)."""
 
