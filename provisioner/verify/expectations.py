@@ -349,7 +349,7 @@ def expect(
 
 
 OF_A_MACHINE = ("machine", "least", "gpudirect", "maintenance", "bare_metal", "mig")
-"""What follows from a machine type, or from the file that asks for it, besides the keys of its row (basis.py, FROM_ROW)."""
+"""What follows from a machine type, or from the file that asks for it, besides its row (basis.py, FROM_ROW)."""
 
 
 def expect_no_machine(vendor: Literal["nvidia", "amd"], catalog: Catalog, *, level: Level = "standard") -> Expected:
