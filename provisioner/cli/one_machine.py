@@ -13,6 +13,7 @@ from provisioner.errors import GpuprovError
 from provisioner.text import printable
 
 if TYPE_CHECKING:
+    from provisioner.catalog.models import Machine
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.facts import Facts
     from provisioner.verify.request import ProbeRequest
@@ -33,9 +34,11 @@ def of_no_fleet(
 
     catalog = load()
     supplied = supplied_at(bundle) if bundle is not None else None
-    row = catalog.machine(machine) if machine is not None else None
+    row: Machine | None = None
     vendor: Literal["nvidia", "amd"] = "nvidia"
-    if row is None and supplied is not None:
+    if machine is not None:
+        row = catalog.machine(machine)
+    elif supplied is not None:
         from provisioner.verify.facts import read
         from provisioner.verify.support_bundle.machine import tell
 
@@ -46,7 +49,7 @@ def of_no_fleet(
         except GpuprovError as error:
             vendor = _vendor(facts)
             print(f"machine: not known ({printable(error.message)}); judged is what needs none", file=sys.stderr)
-    if row is None and supplied is None:
+    else:
         raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
     if row is None:
         expected = expect_no_machine(vendor, catalog, level=level)

@@ -348,7 +348,7 @@ def expect(
     )
 
 
-OF_A_MACHINE = ("machine", "least", "gpudirect", "maintenance", "bare_metal", "mig")
+OF_A_MACHINE = ("machine", "least", "maintenance", "bare_metal", "mig")
 """What follows from a machine type, or from the file that asks for it, besides its row (basis.py, FROM_ROW)."""
 
 

@@ -80,8 +80,8 @@ class _Known:
     stand_ins: dict[str, str] = field(default_factory=dict)
     counted: Counter[str] = field(default_factory=Counter)
 
-    def of(self, kind: str, found: str, make: Callable[[int], str]) -> str:
-        key = f"{kind} {found.casefold()}"
+    def of(self, kind: str, original: str, make: Callable[[int], str]) -> str:
+        key = f"{kind} {original.casefold()}"
         if key not in self.stand_ins:
             self.counted[kind] += 1
             self.stand_ins[key] = make(self.counted[kind])
@@ -100,8 +100,8 @@ def redact(bundle: Bundle) -> tuple[Bundle, dict[str, int]]:
 
     def clean(text: str) -> str:
         for pattern in SERIALS:
-            text = pattern.sub(lambda found: found[1] + serials.get(found[2].strip(), found[2]), text)
-        text = _WORD.sub(lambda found: anywhere.get(found[0], found[0]), text)
+            text = pattern.sub(lambda match: match[1] + serials.get(match[2].strip(), match[2]), text)
+        text = _WORD.sub(lambda match: anywhere.get(match[0], match[0]), text)
         for pattern, name in names:
             text = pattern.sub(name, text)
         return _patterns(text, known)
@@ -136,28 +136,28 @@ def _cleaned(output: Output, clean: Callable[[str], str]) -> Output:
 
 
 def _patterns(text: str, known: _Known) -> str:
-    def uuid(found: re.Match[str]) -> str:
-        prefix = found[1] or ""
-        if not found[2].strip("0-"):  # of no cluster
-            return found[0]
-        return prefix + known.of("UUID", found[2], lambda n: f"{n:08x}-0000-4000-8000-{n:012x}")
+    def uuid(match: re.Match[str]) -> str:
+        prefix = match[1] or ""
+        if not match[2].strip("0-"):  # of no cluster
+            return match[0]
+        return prefix + known.of("UUID", match[2], lambda n: f"{n:08x}-0000-4000-8000-{n:012x}")
 
-    text = _KEY.sub(lambda found: f"{found[1]} {known.of('SSH key', found[0], lambda n: f'(key {n} left out)')}", text)
+    text = _KEY.sub(lambda match: f"{match[1]} {known.of('SSH key', match[0], lambda n: f'(key {n} left out)')}", text)
     text = _UUID.sub(uuid, text)
-    text = _IPOIB.sub(lambda found: f"{found[1]}:{_octets(found[2], known)}", text)
+    text = _IPOIB.sub(lambda match: f"{match[1]}:{_octets(match[2], known)}", text)
     text = _MAC.sub(
-        lambda found: known.of("MAC address", found[0], lambda n: f"02:00:00:00:{n >> 8:02x}:{n & 255:02x}"), text
+        lambda match: known.of("MAC address", match[0], lambda n: f"02:00:00:00:{n >> 8:02x}:{n & 255:02x}"), text
     )
-    text = _UNIQUE.sub(lambda found: found[1] + _guid(found[2], known), text)
-    text = _EUI.sub(lambda found: found[1] + known.of("GUID", found[2], lambda n: f"0200000000{n:06x}"), text)
-    text = _GUID.sub(lambda found: _guid(found[0], known), text)
-    text = _GID.sub(lambda found: _gid(found[0], known), text)
-    text = _MACHINE_ID.sub(lambda found: known.of("machine id", found[0], lambda n: f"{n:032x}"), text)
-    text = _IPV4.sub(lambda found: _ipv4(found[0], known), text)
-    text = _PUBLIC.sub(lambda found: found[1] + _ipv4(found[2], known, public=True), text)
-    text = _IPV6.sub(lambda found: _ipv6(found[0], known), text)
-    text = _CLOUD.sub(lambda found: known.of("cloud id", found[0], lambda n: f"{found[1]}{n:0{len(found[2])}x}"), text)
-    text = _ACCOUNT.sub(lambda found: known.of("account", found[0], lambda n: f"{n:012d}"), text)
+    text = _UNIQUE.sub(lambda match: match[1] + _guid(match[2], known), text)
+    text = _EUI.sub(lambda match: match[1] + known.of("GUID", match[2], lambda n: f"0200000000{n:06x}"), text)
+    text = _GUID.sub(lambda match: _guid(match[0], known), text)
+    text = _GID.sub(lambda match: _gid(match[0], known), text)
+    text = _MACHINE_ID.sub(lambda match: known.of("machine id", match[0], lambda n: f"{n:032x}"), text)
+    text = _IPV4.sub(lambda match: _ipv4(match[0], known), text)
+    text = _PUBLIC.sub(lambda match: match[1] + _ipv4(match[2], known, public=True), text)
+    text = _IPV6.sub(lambda match: _ipv6(match[0], known), text)
+    text = _CLOUD.sub(lambda match: known.of("cloud id", match[0], lambda n: f"{match[1]}{n:0{len(match[2])}x}"), text)
+    text = _ACCOUNT.sub(lambda match: known.of("account", match[0], lambda n: f"{n:012d}"), text)
     return _HOME.sub("/home/user", text)
 
 
@@ -226,8 +226,8 @@ def _serial(serial: str, known: _Known) -> str:
 
 def _serials(text: str) -> Iterator[str]:
     for pattern in SERIALS:
-        for found in pattern.finditer(text):
-            said = found[2].strip()
+        for match in pattern.finditer(text):
+            said = match[2].strip()
             plain = re.sub(r"\W", "", said).casefold()
             if plain not in _SAID and plain.strip("0") and any(one.isdigit() for one in said) and len(said) > 4:
                 yield said
@@ -242,8 +242,8 @@ def _names(text: str) -> Iterator[str]:
     yield from re.findall(r"Hostname set to <([\w.-]{2,253})>", text)
     yield from re.findall(r"[{,]Hostname=\"([\w.-]{2,253})\"", text)
     yield from re.findall(r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}\b", text)
-    for found in _DNS.finditer(text[: 1 << 20]):
-        yield from ("." + one.strip(".") for one in found[1].split() if "." in one.strip("."))
+    for match in _DNS.finditer(text[: 1 << 20]):
+        yield from ("." + one.strip(".") for one in match[1].split() if "." in one.strip("."))
 
 
 def _named(value: Any, depth: int = 8) -> Iterator[str]:

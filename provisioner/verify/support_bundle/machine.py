@@ -29,10 +29,7 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     models = Counter(gpu.model for gpu in (facts.smi.gpus if facts.smi else ()) if gpu.model and not gpu.lost)
     models = models or Counter(gpu.model for gpu in (facts.rocm.gpus if facts.rocm else ()) if gpu.model)
     if not models:
-        raise GpuprovError(
-            "nothing in the bundle tells which machine it is from",
-            hint="`gpuprov catalog` lists the types; `gpuprov facts --bundle PATH` tells what was read without one",
-        )
+        raise GpuprovError("nothing in the bundle tells which machine it is from")
     model = models.most_common(1)[0][0]
     count = _count(facts)
     alike = [
@@ -55,17 +52,9 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     if len(mine) == 1:
         return mine[0], seen
     candidates = ", ".join(m.name for m in (mine or alike or left)[:8])
-    raise GpuprovError(
-        f"{seen} is "
-        + (
-            f"{'what is left of one' if left else 'any'} of {candidates}"
-            if candidates
-            else "no machine of the catalogue"
-        ),
-        hint="the one that it is; `gpuprov facts --bundle PATH` tells what was read without a type"
-        if candidates
-        else "`gpuprov catalog` lists the types; `gpuprov facts --bundle PATH` tells what was read without one",
-    )
+    if not candidates:
+        raise GpuprovError(f"{seen} is no machine of the catalogue")
+    raise GpuprovError(f"{seen} is {'what is left of one' if left else 'any'} of {candidates}")
 
 
 def _has(machine: Machine, model: str, facts: Facts, catalog: Catalog) -> bool:
