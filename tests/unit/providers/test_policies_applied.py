@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ from provisioner.plan import Plan
 from provisioner.providers.base import Place, named
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.binary import find
 from provisioner.workspace.render import render
 from tests.support import plans
 from tests.support.policies import Guard, Policy, documented, without
 from tests.support.schema_provider import Cloud
+from tests.support.terraform_run import terraform
 
 pytestmark = pytest.mark.heavy
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3nV3+3mY2YlqHOZzNmU8bUvMpWIOu0aYJvBqV test"
@@ -110,12 +109,7 @@ class Root:
         render(plan, "here", provider.module, self.workspace, ssh_public_key=KEY, identity="0123456789ab")
 
     def run(self, *words: str, check: bool = True) -> str:
-        done = subprocess.run(
-            [*find().argv, *words], cwd=self.workspace, env=self.environment, capture_output=True, text=True,
-            timeout=240, check=False,
-        )  # fmt: skip
-        assert not check or done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
-        return done.stdout + done.stderr
+        return terraform(self.workspace, self.environment, *words, check=check)
 
     def apply(self, *words: str, check: bool = True) -> str:
         return self.run("apply", "-no-color", "-auto-approve", "-input=false", *words, check=check)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import pytest
 from provisioner import catalog
 from provisioner.paths import data
 from provisioner.providers.alicloud import module
-from provisioner.workspace.binary import find
 from tests.support.schema_provider import Cloud
+from tests.support.terraform_run import terraform
 
 pytestmark = pytest.mark.heavy
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3nV3+3mY2YlqHOZzNmU8bUvMpWIOu0aYJvBqV test"
@@ -51,12 +50,7 @@ class Root:
         (self.folder / "main.tf.json").write_text(json.dumps(root), encoding="utf-8")
 
     def run(self, *words: str, check: bool = True) -> str:
-        done = subprocess.run(
-            [*find().argv, *words], cwd=self.folder, env=self.environment, check=False, capture_output=True, text=True,
-            timeout=120,
-        )  # fmt: skip
-        assert not check or done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return done.stdout + done.stderr
+        return terraform(self.folder, self.environment, *words, check=check, timeout_s=120)
 
     def apply(self, *words: str) -> dict[str, Any]:
         self.run("apply", "-auto-approve", "-no-color", *words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from provisioner.providers.base import Place
 from provisioner.providers.capacity import Choices, Way
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.binary import find
 from provisioner.workspace.render import render
 from tests.support import plans
 from tests.support.schema_provider import Cloud
+from tests.support.terraform_run import terraform
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3nV3+3mY2YlqHOZzNmU8bUvMpWIOu0aYJvBqV test"
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
@@ -64,12 +63,7 @@ class Root:
         return plan
 
     def run(self, *words: str, check: bool = True) -> str:
-        done = subprocess.run(
-            [*find().argv, *words], cwd=self.workspace, env=self.environment, capture_output=True, text=True,
-            timeout=240, check=False,
-        )  # fmt: skip
-        assert not check or done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
-        return done.stdout + done.stderr
+        return terraform(self.workspace, self.environment, *words, check=check)
 
     def apply(self, check: bool = True) -> str:
         return self.run("apply", "-no-color", "-auto-approve", "-input=false", check=check)
