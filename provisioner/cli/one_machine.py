@@ -13,7 +13,8 @@ from provisioner.errors import GpuprovError
 from provisioner.text import printable
 
 if TYPE_CHECKING:
-    from provisioner.catalog.models import Machine
+    from provisioner.catalog import Catalog
+    from provisioner.catalog.models import Gpu, Machine
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.facts import Facts
     from provisioner.verify.request import ProbeRequest
@@ -36,6 +37,7 @@ def of_no_fleet(
     supplied = supplied_at(bundle) if bundle is not None else None
     row: Machine | None = None
     vendor: Literal["nvidia", "amd"] = "nvidia"
+    gpu: Gpu | None = None
     if machine is not None:
         row = catalog.machine(machine)
     elif supplied is not None:
@@ -47,12 +49,14 @@ def of_no_fleet(
             row, why = tell(facts, supplied.told, catalog)
             print(f"machine: {row.name}, from {printable(why)}", file=sys.stderr)
         except GpuprovError as error:
-            vendor = _vendor(facts)
-            print(f"machine: not known ({printable(error.message)}); judged is what needs none", file=sys.stderr)
+            vendor = _vendor(facts, supplied.bundle)
+            gpu = _gpu(facts, vendor, catalog)
+            told = f"; GPU: {gpu.model}, by its name" if gpu is not None else ""
+            print(f"machine: not known ({printable(error.message)}); judged is what needs none{told}", file=sys.stderr)
     else:
         raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
     if row is None:
-        expected = expect_no_machine(vendor, catalog, level=level)
+        expected = expect_no_machine(vendor, catalog, gpu=gpu, level=level)
     else:
         expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
     if supplied is not None and bundle is not None:
@@ -74,11 +78,22 @@ def of_no_fleet(
     return [Subject(hosts[0], "", "", row.name, found, as_found, host_spec=connection, reach=reach)], None
 
 
-def _vendor(facts: Facts) -> Literal["nvidia", "amd"]:
+def _vendor(facts: Facts, bundle: Bundle) -> Literal["nvidia", "amd"]:
     """Who made the GPUs, by what lists them or by the driver that the kernel's log names."""
-    log = facts.outputs["dmesg.txt"].text if "dmesg.txt" in facts.outputs else ""
+    log = bundle.files["dmesg.txt"].text if "dmesg.txt" in bundle.files else ""
     logged = "amdgpu" in log and "NVRM" not in log
     return "amd" if facts.smi is None and (facts.rocm is not None or logged) else "nvidia"
+
+
+def _gpu(facts: Facts, vendor: Literal["nvidia", "amd"], catalog: Catalog) -> Gpu | None:
+    """The catalogue's one model of which all listed GPUs can be; a name that a table has cut can be several."""
+    from provisioner.verify.checks.gpu import is_model
+
+    listed = facts.gpus or (facts.rocm.gpus if facts.rocm is not None else ())
+    names = {gpu.model for gpu in listed if gpu.model}
+    models = [row for row in catalog.gpus() if row.vendor == vendor
+              and all(is_model(name, row.product_names, vendor) for name in names)]  # fmt: skip
+    return models[0] if names and len(models) == 1 else None
 
 
 def _expanded(host: str) -> list[str]:
@@ -117,10 +132,8 @@ def supplied_at(path: Path) -> Supplied:
     if len(supplied.unplaced) > SHOWN:
         print(f"not used: {len(supplied.unplaced) - SHOWN} more", file=sys.stderr)
     if not supplied.bundle.files and supplied.foreign:
-        raise GpuprovError(
-            "nothing in it is the output of a tool that gpuprov reads", where=str(path),
-            hint="docs/verify.md, Bundles, lists them",
-        )  # fmt: skip
+        print(f"{path}: nothing in it is the output of a tool that gpuprov reads (docs/verify.md, Bundles, lists them)",
+              file=sys.stderr)  # fmt: skip
     return supplied
 
 

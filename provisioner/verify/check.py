@@ -113,6 +113,8 @@ LATER = "only from level "
 """How the reason of a check begins that a higher level would have answered."""
 NEEDS_MACHINE = "what is expected follows from the machine type: --machine TYPE"
 """The reason of a check that was not judged because nobody named the machine type."""
+NO_TYPE = "the machine type"
+"""What a failure rests on, for `unverified`, where a node shows it and only a machine type tells whether it matters."""
 CRASHED, TIMED_OUT = "the check crashed: ", "the check timed out on this node"
 """How the reason of a check begins whose own code is at fault."""
 

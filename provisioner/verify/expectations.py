@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
@@ -352,19 +352,28 @@ OF_A_MACHINE = ("machine", "least", "maintenance", "bare_metal", "mig")
 """What follows from a machine type, or from the file that asks for it, besides its row (basis.py, FROM_ROW)."""
 
 
-def expect_no_machine(vendor: Literal["nvidia", "amd"], catalog: Catalog, *, level: Level = "standard") -> Expected:
-    """What every machine must show, of which type it may be."""
+def expect_no_machine(
+    vendor: Literal["nvidia", "amd"], catalog: Catalog, *, gpu: Gpu | None = None, level: Level = "standard"
+) -> Expected:
+    """What every machine must show, of which type it may be; `gpu` is the one model that it lists, where the catalogue
+    has that. ECC off warns: nobody said what was asked for."""
     from provisioner.verify.basis import FROM_ROW
 
-    return Expected(
-        machine="",
-        gpu_model="",
-        gpu_count=0,
-        vendor=vendor,
-        most=catalog.ceilings,
-        xids=_xids(catalog),
-        level=level,
-        unknown=tuple(sorted({*FROM_ROW, *OF_A_MACHINE})),
+    unknown = {*FROM_ROW, *OF_A_MACHINE}
+    expected = Expected(machine="", gpu_model="", gpu_count=0, vendor=vendor, most=catalog.ceilings,
+                        xids=_xids(catalog), level=level, unknown=tuple(sorted(unknown)))  # fmt: skip
+    if gpu is None:
+        return expected
+    of_gpu: dict[str, Basis] = {
+        "product_names": gpu.basis.of("product_names"), "memory_mib": gpu.basis.of("memory_mib"), "ecc": "unverified"
+    }  # fmt: skip
+    return replace(
+        expected,
+        product_names=gpu.product_names,
+        memory_mib=gpu.memory_mib,
+        ecc=True if vendor == "nvidia" and gpu.ecc else None,
+        basis=of_gpu,
+        unknown=tuple(sorted(unknown - of_gpu.keys())),
     )
 
 

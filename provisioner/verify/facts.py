@@ -40,6 +40,7 @@ from provisioner.verify.parsers import (
     maintenance,
     mdstat,
     mlxlink,
+    nccl_log,
     nccl_tests,
     nvidia_driver,
     nvidia_smi,
@@ -142,6 +143,8 @@ class Facts:
     arrays: tuple[mdstat.Array, ...] | None = None
     """Software RAID; empty where there is none."""
     nccl: nccl_tests.Nccl | None = None
+    nccl_log: nccl_log.NcclLog | None = None
+    """What NCCL warned of in a job's log, where somebody gave one."""
     cables: mlxlink.Cables | None = None
     loopback: perftest.Loopback | None = None
     """Each RDMA card with itself."""
@@ -273,6 +276,8 @@ def read(bundle: Bundle) -> Facts:
         values[tool.field] = value
     after = After(**{inner.name: values.pop(f"after.{inner.name}") for inner in fields(After)})
     smi_output = bundle.files.get("nvidia-smi.xml")
+    if smi_output is not None and smi_output.partial and values["smi"] is not None:
+        values["smi"] = replace(values["smi"], excerpt=True)
     return Facts(
         **values,
         after=after,

@@ -200,6 +200,24 @@ def test_bad_pages(node: Facts) -> None:
 
 
 @check(
+    "amd.ecc",
+    severity="fatal",
+    documented="AMD SMI, amd-smi metric --ecc: TOTAL_UNCORRECTABLE_COUNT; docs.kernel.org/gpu/amdgpu/ras.html",
+    action="reset",
+    needs=("gpus",),
+    vendor="amd",
+    says="A GPU had uncorrectable memory errors since the driver was loaded. Drain, reset and test it; then replace it.",
+)
+def test_ecc(node: Facts) -> None:
+    counts = {f"GPU {gpu.index}": gpu.ecc_uncorrectable for gpu in (node.rocm.gpus if node.rocm else ())}
+    if all(count is None for count in counts.values()):
+        skip("`amd-smi metric --ecc` was not given")
+    saw(expected="none", actual={gpu: count for gpu, count in counts.items() if count} or "none")
+    if wrong := [f"{gpu}: {count} uncorrectable errors" for gpu, count in counts.items() if count]:
+        fail("; ".join(wrong))
+
+
+@check(
     "amd.ras",
     severity="fatal",
     documented="docs.kernel.org/gpu/amdgpu/ras.html; github ROCm/cvs health tests",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from provisioner.verify.check import CUT_UP, check, fail, saw, skip, unknown
+from provisioner.text import few
+from provisioner.verify.check import CUT_UP, NO_TYPE, check, fail, saw, skip, unknown
 from provisioner.verify.checks.load import reached
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.dcgmi_diag import Diag
 from provisioner.verify.parsers.nccl_tests import Nccl
 
 PERSISTENCE = "Persistence mode for GPU"
@@ -51,7 +53,8 @@ def test_diag(node: Facts, expected: Expected) -> None:
     if off and diag.failed == ("software",) and diag.messages and all(PERSISTENCE in m for m in diag.messages):
         skip("only persistence mode failed: see gpu.persistence")
     if diag.failed:
-        fail(f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else ""))
+        told = f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else "")
+        fail(told, unverified=_unused_links(diag, expected))
     ran = {re.sub(r"\W+", "_", name.lower()) for name in (*diag.passed, *diag.warned)}
     if not ran or len(diag.skipped) > len(ran):
         unknown(f"{len(diag.skipped)} of {len(diag.skipped) + len(ran)} tests were skipped, and skipped is not passed")
@@ -60,6 +63,18 @@ def test_diag(node: Facts, expected: Expected) -> None:
     lacking = [" or ".join(sorted(kind)) for kind in kinds if not ran & kind]
     if lacking and not expected.mig and expected.ecc is not None:
         unknown(f"-r {level} did not run {'; '.join(lacking)}: tests of software alone prove no GPU")
+
+
+def has_nvlink(expected: Expected) -> bool:
+    """Whether the machine type is known, and has NVLink."""
+    return expected.knows("nvlinks_per_gpu") and any(expected.nvlinks_per_gpu or ())
+
+
+def _unused_links(diag: Diag, expected: Expected) -> tuple[str, ...]:
+    """DCGM calls each NVLink without a bridge a failure (github NVIDIA/DCGM#49, NVIDIA/NVSentinel#1481): where nothing
+    else failed, only a machine type that has NVLink tells that it is one."""
+    links_alone = bool(diag.messages) and all("NvLink link" in message for message in diag.messages)
+    return (NO_TYPE,) if links_alone and not has_nvlink(expected) else ()
 
 
 @check(
@@ -129,3 +144,20 @@ def _of_load(node: Facts, expected: Expected) -> Nccl:
     load = reached(node, expected)
     best = max((rate for _, rate in load.busbw), default=None)
     return Nccl(None, best, load.ranks, load.wrong, load.wrong == 0 if load.wrong is not None else None)
+
+
+# A warning: both ends of a broken connection complain, and most causes are not on the node that wrote the log.
+@check(
+    "nccl.log",
+    severity="warn",
+    action="none",
+    reads=("nccl.log",),
+    says="NCCL warned in a job's log. What it names is where to look; both ends of a broken connection complain.",
+)
+def test_nccl_log(node: Facts) -> None:
+    if node.nccl_log is None:
+        skip("no log of a job was given")
+    warnings = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in node.nccl_log.warnings]
+    saw(expected="no warning", actual=warnings[:8] or "no warning")
+    if warnings:
+        fail(few(warnings, 3))

@@ -126,7 +126,9 @@ def test_memory(node: Facts, expected: Expected) -> None:
     saw(
         expected=f"{expected.memory_mib} MiB ± {MEMORY_TOLERANCE:.0%}",
         actual=sorted({f"{m} MiB" for m in memory.values() if m is not None}),
-        note=f"judged on {len(memory)} of {expected.gpu_count} GPUs" if len(memory) != expected.gpu_count else "",
+        note=f"judged on {len(memory)} of {expected.gpu_count} GPUs"
+        if expected.knows("gpu_count") and len(memory) != expected.gpu_count
+        else "",
     )
     margin = expected.memory_mib * MEMORY_TOLERANCE
     wrong = {i: m for i, m in memory.items() if m is not None and abs(m - expected.memory_mib) > margin}

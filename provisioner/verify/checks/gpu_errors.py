@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
+from provisioner.text import few
 from provisioner.verify.check import ACTIONS, Action, check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering, named
 from provisioner.verify.expectations import Expected
@@ -158,15 +161,39 @@ def _faults(log: KernelLog, expected: Expected) -> set[tuple[str, int]]:
     return {(pci(x.pci), x.code) for x in fatal} | {(pci(address), 79) for address in log.fallen_off}
 
 
-def _loads_before(node: Facts, expected: Expected) -> set[tuple[str, int]]:
-    """The same of what stands in this boot's log before the driver's last load."""
+def _earlier(log: KernelLog | None, expected: Expected) -> set[tuple[str, int]]:
+    """The same of what stands in a log before the driver's last load, or before its last boot."""
     table = expected.xids or {}
-    found = node.log.earlier if node.log is not None else ()
+    found = log.earlier if log is not None else ()
     return {(pci(where), code) for code, where in found if table.get(str(code), {}).get("severity") == "fatal"}
 
 
 def _told(faults: set[tuple[str, int]]) -> str:
-    return ", ".join(f"Xid {code} on {address}" for address, code in sorted(faults)[:4])
+    """The faults in words. A GPU can fall off the bus without an Xid 79."""
+    words = (
+        f"{address or 'a GPU'} fell off the bus" if code == 79 else f"Xid {code} on {address}"
+        for address, code in sorted(faults)
+    )
+    return ", ".join(islice(words, 4))
+
+
+@check(
+    "gpu.xid_program",
+    severity="info",
+    action="none",
+    needs=("dmesg.txt",),
+    vendor="nvidia",
+    follows=("gpu.xid", "gpu.count"),
+    says="Errors that ended a program and no more, a contained memory error among them. Restart the program; where one "
+    "GPU has them again and again, test it.",
+)
+def test_xid_program(node: Facts, expected: Expected) -> None:
+    assert node.log is not None
+    table = expected.xids or {}
+    mild = [x for x in node.log.xids if table.get(str(x.code), {}).get("severity") == "warn"]
+    saw(expected="none", actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in mild] or "none")
+    if mild:
+        fail(few([f"{_named(x)}: {table[str(x.code)].get('advice', x.text)}" for x in mild], 3))
 
 
 @check(
@@ -185,9 +212,11 @@ def test_xid_again(node: Facts, expected: Expected) -> None:
     assert node.log is not None
     now, source = _faults(node.log, expected), node.source("dmesg-before.txt")
     saw(expected="no fault of the boot before", actual="none" if not now else _told(now))
+    if node.before is not None and (repeated := _faults(node.before, expected) & _earlier(node.before, expected)):
+        fail(f"in several of the boots before: {_told(repeated)}", observed=True)
     if not now:
         return
-    if again := now & _loads_before(node, expected):
+    if again := now & _earlier(node.log, expected):
         fail(f"before the driver was loaded again and after it: {_told(again)}")
     if source.state == "hung":
         unknown(source.reason)
@@ -208,7 +237,7 @@ def test_xid_again(node: Facts, expected: Expected) -> None:
 )
 def test_xid_before(node: Facts, expected: Expected) -> None:
     source = node.source("dmesg-before.txt")
-    if old := _loads_before(node, expected):
+    if old := _earlier(node.log, expected):
         saw(expected="no fatal Xid before", actual=_told(old))
         fail(f"before the driver was loaded again: {_told(old)}")
     if source.state == "hung":

@@ -42,7 +42,7 @@ def _line(event: Event) -> str:
     needs=LOG,
     vendor="nvidia",
     follows=("gpu.count", "gpu.xid", "driver.responds", "driver.version"),
-    says="The driver could not start a GPU at one time. All answer now: watch it, and replace it if it happens again.",
+    says="The driver could not start a GPU once. Where all answer now, watch it; if it happens again, replace it.",
 )
 def test_rm_init(node: Facts, expected: Expected) -> None:
     told(node, "rm_init", but=node.gone(expected))

@@ -46,6 +46,18 @@ def test_oom(node: Facts) -> None:
     told(node, "oom")
 
 
+@check(
+    "log.oom_cgroup",
+    severity="info",
+    action="none",
+    needs=LOG,
+    says="A container or a job used up the memory that it is allowed, and the kernel killed a process in it. The node "
+    "is not at fault: raise the limit or load less.",
+)
+def test_oom_cgroup(node: Facts) -> None:
+    told(node, "oom_cgroup")
+
+
 # A warning: it is over where the process went on. What hangs still is for driver.responds, storage.network and
 # host.dstate to say.
 @check(
@@ -179,7 +191,8 @@ def test_nic(node: Facts) -> None:
     action="vendor",
     needs=LOG,
     follows=("log.nic", "ib.ports"),
-    says="A network card warns of heat or of its cable, or its queue stood still. Look at air flow and transceiver.",
+    says="A network card warns of heat or of its cable, its queue stood still, or its firmware refused a command or did "
+    "not answer. Look at air flow and transceiver; reboot where commands fail.",
 )
 def test_nic_warning(node: Facts) -> None:
     told(node, "nic_warning")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.text import few
+from provisioner.verify.check import NO_TYPE, check, fail, saw, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
-from provisioner.verify.parsers.ibstat import Port
+from provisioner.verify.parsers.ibstat import Ibstat, Port
 
 LAYER = {"infiniband": "InfiniBand", "roce": "Ethernet"}
 
@@ -54,8 +55,10 @@ def shown(ports: tuple[Port, ...]) -> dict[str, str]:
     says="A port for training traffic is down or missing. Look at cable and switch port, on a cloud replace the node.",
 )
 def test_ports(node: Facts, expected: Expected) -> None:
-    ports = training_ports(node, expected)
     assert node.ib is not None
+    if not expected.knows("network"):
+        _ports_of_no_machine(node.ib)
+    ports = training_ports(node, expected)
     saw(expected=f"{expected.ports} active", actual=shown(ports))
     if node.ib.panic:
         fail(f"ibstat broke off: {node.ib.panic}")
@@ -69,6 +72,8 @@ def test_ports(node: Facts, expected: Expected) -> None:
     lost = [f"no card at {at}{_whose(at, expected)}" for at in expected.rdma_pci if place and at not in place]
     if down or (lost and len(up) < expected.ports):
         fail("; ".join((*down, *lost)))
+    if len(up) < expected.ports and node.ib.excerpt:
+        unknown(node.ib.excerpt, action="none")
     if len(up) < expected.ports and node.collected is None and len(node.ib.ports) == 1:
         unknown("ibstat shows one card alone, as `ibstat CARD` does: give all that `ibstat` prints", action="none")
     if len(up) < expected.ports:
@@ -76,6 +81,18 @@ def test_ports(node: Facts, expected: Expected) -> None:
         rest = [p for p in node.ib.ports if p.up and p.link_layer not in (layer, None) and p.device not in storage]
         told = f"; {len(rest)} active ports are {', '.join(sorted({str(p.link_layer) for p in rest}))}"
         fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (told if rest else ""))
+
+
+def _ports_of_no_machine(ib: Ibstat) -> None:
+    """Where nobody named a machine type: which ports carry training traffic is not known, nor whether one that is down
+    has a cable."""
+    saw(expected="all ports up", actual=shown(ib.ports))
+    if ib.panic:
+        fail(f"ibstat broke off: {ib.panic}", observed=True)
+    down = [f"{p.device} port {p.port} is {p.state}" + (f" ({p.physical_state})" if p.physical_state else "")
+            for p in ib.ports if not p.up]  # fmt: skip
+    if down:
+        fail(few(down, 8), observed=True, unverified=(NO_TYPE,))
 
 
 def _whose(address: str, expected: Expected) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from itertools import combinations, islice
 
 from provisioner.text import few
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import NO_TYPE, check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.nvlink import Links
 
 LAYOUTS = 20_000
 """Ways to place the GPUs that are left into the slots of the machine that are tried; 16 GPUs with 4 lost are 1820."""
@@ -84,8 +85,10 @@ def _layouts(cells: dict[str, dict[str, str | None]], names: list[str], expected
     says="NVLinks are down. Drain and reset the GPUs; links that stay down mean a new board, so replace the node.",
 )
 def test_links(node: Facts, expected: Expected) -> None:
-    wanted = expected.nvlinks_per_gpu or ()
     assert node.nvlinks is not None
+    if not expected.knows("nvlinks_per_gpu"):
+        _links_of_no_machine(node.nvlinks)
+    wanted = expected.nvlinks_per_gpu or ()
     active = {index: links.active for index, links in sorted(node.nvlinks.items())}
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
     saw(
@@ -123,6 +126,18 @@ def test_links(node: Facts, expected: Expected) -> None:
         unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool reported no value'}")
 
 
+def _links_of_no_machine(links: dict[int, Links]) -> None:
+    """Where nobody named a machine type: a GPU with links up and down is odd on every machine; one with all down may
+    stand in a machine without a bridge or a switch."""
+    half = [f"GPU {i} has {x.inactive} of {x.active + x.inactive} links down" for i, x in sorted(links.items())
+            if x.active and x.inactive]  # fmt: skip
+    dead = [index for index, x in sorted(links.items()) if x.active == 0 and x.note != "no NVLink"]
+    saw(expected="all links of a GPU alike", actual=half or "alike")
+    if half or dead:
+        down = [f"no link of GPU {', '.join(map(str, dead))} is up"] if dead else []
+        fail("; ".join([*half, *down]), observed=True, unverified=(NO_TYPE,))
+
+
 def _bonded(cell: str) -> int:
     """Links between two GPUs, by their cell in the matrix."""
     return int(cell[2:]) if cell.startswith("NV") else 0
@@ -158,7 +173,10 @@ def test_fabric(node: Facts, expected: Expected) -> None:
     )
     if service.state != "active" or service.sub not in ("running", None):
         reason = f": {service.reason}" if service.reason else ""
-        fail(f"nvidia-fabricmanager is {service.state}{reason}", observed=has_switches)
+        told = f"nvidia-fabricmanager is {service.state}{reason}"
+        if not expected.knows("fabric_manager") and service.state == "failed":
+            fail(told, observed=True, unverified=() if has_switches else (NO_TYPE,))
+        fail(told, observed=has_switches)
     for gpu, (state, status, health) in states.items():
         if state not in (None, "Completed") or status not in (None, "Success"):
             fail(f"{gpu}: fabric {state}, {status}", action="reset", observed=has_switches)
@@ -187,7 +205,7 @@ def test_fabric_log(node: Facts) -> None:
     if not log.entries:
         skip("fabric manager has written no log")
     if log.count:
-        fail(f"{log.count} errors: {'; '.join(log.errors[:3])}")
+        fail(f"{log.count} errors: {'; '.join(log.errors[:3])}", observed=True)
 
 
 @check(
@@ -205,6 +223,29 @@ def test_fabric_log(node: Facts) -> None:
 def test_sxid(node: Facts) -> None:
     assert node.log is not None
     fatal = [x for x in node.log.sxids if x.fatal]
+    open_severity = [x for x in node.log.sxids if x.fatal is None]
     saw(expected="no fatal SXid since boot", actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in fatal])
     if fatal:
         fail("; ".join(f"SXid {x.code} on {x.pci}: {x.text}" for x in fatal), observed=True)
+    if open_severity:
+        named = few([f"SXid {x.code} on {x.pci}: {x.text}" for x in open_severity], 3)
+        fail(named, observed=True, unverified=("whether it is fatal: the line that says so is missing",))
+
+
+@check(
+    "nvswitch.sxid_nonfatal",
+    severity="info",
+    action="none",
+    needs=("dmesg.txt",),
+    vendor="nvidia",
+    follows=("nvswitch.sxid", "gpu.count", "gpu.xid"),
+    says="An NVSwitch logged errors that it calls non-fatal. Where jobs slow down or fail, look at the link named.",
+)
+def test_sxid_nonfatal(node: Facts) -> None:
+    assert node.log is not None
+    mild = [x for x in node.log.sxids if x.fatal is False]
+    saw(expected="none", actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in mild] or "none")
+    if mild:
+        fail(
+            few([f"SXid {x.code}{f' ({x.count} lines)' if x.count > 1 else ''} on {x.pci}: {x.text}" for x in mild], 3)
+        )

@@ -11,6 +11,8 @@ from functools import lru_cache
 
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,18}(?:\.[0-9]{1,9})?)(?![0-9])", re.ASCII)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ELIDED = re.compile(r"\s*(?:\[?\.\.\.+\]?|<snip>|…)\s*")
+"""A line where somebody has left lines out."""
 WIDTH = 4096
 """Characters of a line that are searched: four times what printk writes of one (kernel/printk/printk.c, 1 KiB)."""
 LONGEST = 65_536

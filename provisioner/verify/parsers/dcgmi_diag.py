@@ -55,7 +55,7 @@ def parse(text: str) -> Diag:
     sorted_by: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
     messages: list[str] = []
     for category in (category for body in bodies for category in body["test_categories"]):
-        for test in _list(_dict(category).get("tests")):
+        for test in filter(None, _list(_dict(category).get("tests"))):  # there can be a null between two
             name = str(_dict(test).get("name", "?"))[:80]
             results = [_dict(r) for r in _list(_dict(test).get("results"))]
             summary = _dict(_dict(test).get("test_summary"))

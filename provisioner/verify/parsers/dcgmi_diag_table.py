@@ -1,8 +1,9 @@
 """`dcgmi diag -r N` as people see it: a table of tests.
 
 Traps: a message that a row cannot hold goes on in the next rows, in the midst of a word; a result may name the GPUs
-("Fail - GPU: 3", "Skip - All"), and a test's GPUs can have several, in rows without its name; older releases underline
-with = only.
+("Fail - GPU: 3", "Skip - All"), and a test's GPUs can have several, in rows without its name, with "GPU0: " before each
+in DCGM 4; older releases underline with = only; a test is named Diagnostic, as the head of the column is; an error of
+the test can stand where its result should; people paste the rows without the head.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 from provisioner.verify.parsers import lines
 
 _ROW = re.compile(r"^\|\s(.{1,60}?)\s*\| (.*)\|$")
-_RESULT = re.compile(r"^(Pass|Fail|Warn|Skip)\b(?: - (.*))?$")
+_RESULT = re.compile(r"^(?:GPU\s?\d{1,3}: )?(Pass|Fail|Warn|Skip)\b(?: - (.*))?$")
+_SECTION = re.compile(r"^[+|]-----  (Metadata|Deployment|Integration|Hardware|Stress)  -", re.M)
+_BROKEN = re.compile(r"\b(?:error|fail(?:ed|ure)|unable|could not|cannot|invalid)\b", re.I)
+"""An error in the place of a result."""
 WORST_FIRST = ("fail", "warn", "pass", "skip")
 """Results of a test's GPUs: the first of these that one has is the test's."""
 WIDTH = 45
@@ -31,16 +35,18 @@ class Table:
 
 def read(text: str) -> Table | None:
     """None where the text is no such table."""
-    if "| Diagnostic " not in text:
+    if "| Diagnostic " not in text and _SECTION.search(text) is None:
         return None
     results: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
     messages: list[str] = []
     about: dict[str, str] = {}
     told: dict[str, set[str]] = {}
     test = "?"
-    open_message = False
+    open_message = in_metadata = False
     for line in lines(text):
-        if (match := _ROW.match(line)) is None or match[1] == "Diagnostic":
+        if section := _SECTION.match(line):
+            in_metadata = section[1] == "Metadata"
+        if (match := _ROW.match(line)) is None or (match[1] == "Diagnostic" and match[2].strip() == "Result"):
             continue
         name, value = match[1].strip(), match[2].rstrip()
         if result := _RESULT.match(value):
@@ -51,6 +57,11 @@ def read(text: str) -> Table | None:
             about[name] = value
         elif name and re.match(r"(?:Error|Warning|Info)\b", name):
             messages.append(match[2][:WIDTH])
+            open_message = True
+        elif name and value and not in_metadata and told and _BROKEN.search(value):
+            test = name
+            told.setdefault(test, set()).add("fail")
+            messages.append(f"{name}: {match[2]}"[: WIDTH + len(name) + 2])
             open_message = True
         elif not name and open_message and value:
             messages[-1] = (messages[-1] + match[2][:WIDTH])[:1000]

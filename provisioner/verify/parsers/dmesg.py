@@ -22,6 +22,7 @@ _XID = re.compile(
 )
 """An address that somebody has made unreadable ("PCI:...", "PCI:xxxx:xx:00") is one all the same."""
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{3,6})(?:\.[0-9]+)?,?\s*(.*)")
+_SEVERITY = re.compile(r"(fatal|non-fatal)\b", re.I)
 _OFF = re.compile(r"(?:has )?fallen off the bus|(?:GPU|is) lost from the bus", re.I)
 """In any of the driver's wordings, of which some have no Xid: "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.",
 "NVRM: GPU at PCI:0000:91:00: GPU has …", "GPU at 0000:01:00.0 has …", "NVRM: The NVIDIA GPU 0000:02:00.0" with the
@@ -50,6 +51,8 @@ _CAUSE = re.compile(r"\bcaused by previous Xid ([0-9]{1,4})\b")
 LOADED = "NVRM: loading NVIDIA UNIX"
 """The driver's first line each time that it is loaded, which starts its GPUs anew."""
 _BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
+NEXT_BOOT = "-- Boot "
+"""What journalctl writes between two boots, and before each earlier one in dmesg-before.txt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,8 @@ class Xid:
     count: int
     text: str = ""
     fatal: bool | None = None
-    """Whether the driver called it fatal, once at least; None for Xids of which it does not say so (all but those of
-    NVLink 5)."""
+    """Whether the driver called it fatal, once at least; None where no line of it says (all Xids but those of NVLink 5,
+    SXids of which the line with the severity is missing)."""
     minutes: int = 1
     """In how many minutes there is such a line: one fault of a program writes many at once."""
 
@@ -93,8 +96,8 @@ class KernelLog:
     """Whether the log reaches back to the kernel's first line."""
     lines: int = 0
     earlier: tuple[tuple[int, str], ...] = ()
-    """(code, device) of Xids from before the driver's last load; 79 for a GPU that fell off the bus. `xids` and
-    `fallen_off` are of what came since."""
+    """(code, device) of Xids from before the driver's last load, or from earlier boots; 79 for a GPU that fell off the
+    bus. `xids` and `fallen_off` are of what came since."""
 
     def of(self, *kinds: str) -> tuple[Event, ...]:
         return tuple(event for event in self.events if event.kind in kinds)
@@ -105,7 +108,7 @@ def parse(text: str) -> KernelLog:
     xids: Counter[tuple[int, str]] = Counter()
     sxids: Counter[tuple[int, str]] = Counter()
     said: dict[tuple[int, str], str] = {}
-    fatal: set[tuple[int, str]] = set()
+    severities: dict[tuple[int, str], set[str]] = {}
     weights: dict[tuple[int, str], set[str]] = {}
     causes: dict[tuple[int, str], str] = {}
     minutes: dict[tuple[int, str], set[int]] = {}
@@ -113,13 +116,14 @@ def parse(text: str) -> KernelLog:
     aer: Counter[str] = Counter()
     rest: list[str] = []
     earlier: dict[tuple[int, str], None] = {}
-    loaded = max((i for i, row in enumerate(rows) if LOADED in row), default=0)
+    loaded = max((i for i, row in enumerate(rows) if LOADED in row or row.startswith(NEXT_BOOT)), default=0)
     for i, row in enumerate(rows):
         if "SXid" in row and (match := _SXID.search(row)):
             key = (int(match[2]), match[1])
             sxids[key] += 1
-            if match[3].lower().startswith("fatal"):
-                fatal.add(key)
+            if severity := _SEVERITY.match(match[3]):
+                severities.setdefault(key, set()).add(severity[1].lower())
+                said[key] = match[3][:160]
             said.setdefault(key, match[3][:160])
         elif "Xid (" in row and (found := list(_XID.finditer(row))):
             for one in found:
@@ -162,7 +166,10 @@ def parse(text: str) -> KernelLog:
             )
             for (code, where), n in sorted(xids.items())
         ),
-        sxids=tuple(Xid(c, where, n, said[c, where], (c, where) in fatal) for (c, where), n in sorted(sxids.items())),
+        sxids=tuple(
+            Xid(c, where, n, said[c, where], _sxid_fatal(severities.get((c, where))))
+            for (c, where), n in sorted(sxids.items())
+        ),
         fallen_off=tuple(where for where in off if pci(where) not in known),
         aer_correctable=aer["Correct"],
         aer_uncorrectable=aer["Uncorrect"],
@@ -185,6 +192,11 @@ def _completed(rows: list[str], text: str) -> list[str]:
 def _fatal(weights: set[str]) -> bool | None:
     """What the weights of all lines of one code together say; a line without one leaves it open."""
     return True if "Fatal" in weights else None if "" in weights else False
+
+
+def _sxid_fatal(severities: set[str] | None) -> bool | None:
+    """The same of an SXid, whose severity stands in one of its lines."""
+    return None if severities is None else "fatal" in severities
 
 
 def _fallen(rows: list[str], place: int) -> str | None:

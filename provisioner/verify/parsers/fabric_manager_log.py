@@ -1,7 +1,8 @@
-"""/var/log/fabricmanager.log: what fabric manager itself calls an error.
+"""/var/log/fabricmanager.log: what fabric manager itself calls an error. In a bundle its lines of the journal are read
+too (`journalctl -u nvidia-fabricmanager`).
 
 Traps: a message goes on in lines without a stamp; INFO lines tell of partitions, multicast teams and connections by the
-thousand; the file is kept over starts of the service.
+thousand; the file is kept over starts of the service; the journal's lines have no level.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from provisioner.verify.tool import Tool
 
 _ENTRY = re.compile(r"^\[\w{3} [ \d]\d \d{4} [\d:]{8}\] \[([A-Z]{4,8})\] \[tid \d{1,10}\] (.*)$")
 _STARTED = re.compile(r"Fabric Manager version .* is running|Fabric manager.* (?:starting|started)\b", re.I)
+_JOURNAL = re.compile(r"\b(?:nv-fabricmanager|nvidia-fabricmanager-start\.sh|nvlsm)\[\d{1,10}\]: (.*)$")
+_FAILURE = re.compile(r"\b(?:failed|failure|fatal|error|unable|lost|not match)\b", re.I)
 BAD = ("ERROR", "FATAL", "CRITICAL", "ALERT", "EMERG")
 
 
@@ -34,6 +37,9 @@ def parse(text: str) -> FabricLog:
     entries = 0
     for line in lines(text):
         if (match := _ENTRY.match(line)) is None:
+            if journal := _JOURNAL.search(line):
+                entries += 1
+                found += [journal[1].strip()[:200]] if _FAILURE.search(journal[1]) else []
             continue
         entries += 1
         if _STARTED.search(match[2]):

@@ -54,6 +54,8 @@ class Ibstat:
     ports: tuple[Port, ...]
     panic: str | None = None
     """What ibstat said when it broke off."""
+    excerpt: str = ""
+    """Where its end is missing, where it was cut: what is listed is not all."""
 
 
 def parse(text: str) -> Ibstat:
@@ -87,7 +89,11 @@ def parse(text: str) -> Ibstat:
     last = ports[-1] if ports else None
     half = last is not None and last.link_layer is None and (ports[0].link_layer or last.state not in STATES)
     if panic is None and (short or half):
-        raise Unreadable(f"it ends in the midst of {(short or [ports[-1].device])[0]}")
+        cut = f"it ends in the midst of {(short or [ports[-1].device])[0]}"
+        complete = [port for port in ports if port.state in STATES and (port.link_layer or port.physical_state)]
+        if not complete:
+            raise Unreadable(cut)
+        return Ibstat(tuple(complete), excerpt=f"ibstat's output is cut: {cut}")
     return Ibstat(tuple(ports), panic)
 
 

@@ -41,7 +41,8 @@ def read(text: str, port: type[Port]) -> tuple[Port, ...] | None:
             words = match[3].split()
             told = dict(zip(words[::2], words[1::2], strict=False))
             found.append(port(match[1], int(match[2]), state=_word(told.get("state")),
-                              physical_state=_word(told.get("physical_state"))))  # fmt: skip
+                              physical_state=_word(told.get("physical_state")),
+                              lid=_whole(told.get("lid", "")), sm_lid=_whole(told.get("sm_lid", ""))))  # fmt: skip
         elif device and (match := _PORT.match(line)):
             found.append(port(device, int(match[1]), firmware=card.get("fw_ver"), node_guid=card.get("node_guid")))
             speed = width = 0.0

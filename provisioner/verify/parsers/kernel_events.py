@@ -58,6 +58,8 @@ KINDS: tuple[Kind, ...] = (
         r"NVRM: (?!Xid).*\b(?:rpcRecvPoll|_?issueRpcAndWait\w*|_?kgspRpcRecvPoll\w*)\b.*(?:time(?:d ?)?out|0x65|"
         r"failed)",
         r"NVRM: (?!Xid).*GSP\b.*\b(?:crash|panic|hang|halted|heartbeat .*(?:lost|timed out))",
+        # kernel_gsp.c, _kgspIsHeartbeatTimedOut and _kgspLogRpcTimeout; github open-gpu-kernel-modules#1230
+        r"NVRM: (?!Xid).*(?:\b[Hh]eartbeat timed out|\*{4,} GSP Timeout \*{4,})",
         # github scitix/sichek#51: no program can use the GPU any more, and there is no Xid
         r"NVRM: (?!Xid).*\bNV_ERR_RESET_REQUIRED\b",
     ),
@@ -113,6 +115,12 @@ KINDS: tuple[Kind, ...] = (
         r"Out of memory: Kill(?:ed)? process",
         r"oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY)",
         but=r"Memory cgroup out of memory",
+    ),
+    _kind(
+        "oom_cgroup",
+        ("Memory cgroup out of memory", "oom-kill"),
+        r"Memory cgroup out of memory: Kill(?:ed)? process",
+        r"oom-kill:constraint=CONSTRAINT_MEMCG",
     ),
     _kind("hung_task", ("blocked",), r"INFO: task \S+:\d+ (?:\S+ )?blocked (?:in I/O wait )?for more than \d+ seconds"),
     _kind(
@@ -201,8 +209,14 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "nic_warning",
-        ("mlx", "NETDEV"),
+        ("mlx", "NETDEV", "efa "),
         r"mlx[45]_\w+ .*(?:[Hh]igh [Tt]emperature|temperature warning|Bad or shorted cable|Cable error)",
+        # mlx5/core/cmd.c: each command that got no answer keeps its entry, and there are 32
+        r"mlx5_\w+ .*(?:failed to allocate command entry|canceled on out of queue timeout)",
+        r"mlx5_\w+ .*\w+\(0x[0-9a-f]+\) (?:No done completion|Async, )?.*\btimeout\b(?!\. Will cause a leak)",
+        # drivers/infiniband/hw/efa/efa_com.c, as ibdev_err prints it: driver, address, device
+        r"\befa \S+ \S+: (?:Failed to (?:submit|process) command|Wait for completion \(\w+\) timeout|"
+        r"The device (?:didn't send any|sent a) completion)",
         # dev_watchdog in net/sched/sch_generic.c: until Linux 6.7; since then driver and device stand before it
         r"NETDEV WATCHDOG: (?:\S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\)|CPU: \d+): transmit queue \d+ timed out",
     ),

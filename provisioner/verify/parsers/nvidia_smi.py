@@ -28,6 +28,10 @@ UNREACHABLE = re.compile(
 """A GPU's address, in newer branches behind its index; in some there is no space before either. Where the driver has
 forgotten the address there is the index alone."""
 
+COMPLAINT = re.compile(
+    r"inforom|^\W*(?:warning|error)\b|\bunable to\b|\bfailed\b|\bis lost\b|\breboot\b|\bcorrupt", re.I
+)
+"""A line of nvidia-smi's own beside its answer; prompts, titles and what people write around it are none."""
 BETWEEN = re.compile(r">[ \t\r\n]+<")
 """What only indents: a third of the time that reading the document takes."""
 
@@ -93,7 +97,7 @@ def _smi(root: ElementTree.Element, around: list[str]) -> Smi:
         raise Unreadable("elements within elements without an end") from error
     blank = " \t\r\x00\ufeff"
     said = [line.strip(blank)[:200] for part in around for line in part.splitlines() if line.strip(blank)]
-    said = [line for line in said if not line.startswith("<")]
+    said = [line for line in said if COMPLAINT.search(line)]
     return Smi(
         driver_version=_version(given(top, "driver_version") or given(top, "kmd_version")),
         cuda_version=_version(given(top, "cuda_version") or given(top, "cuda_umd_version")),

@@ -14,11 +14,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element, SubElement
 
-from provisioner.verify.parsers import LONGEST, lines
+from provisioner.verify.parsers import ELIDED, LONGEST, lines
 from provisioner.verify.parsers.nvidia_smi_keys import CSV, QUERY
 
 BUS = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
-_BLOCK = re.compile(rf"^GPU ({BUS})\s*$")
+_BLOCK = re.compile(rf"^GPU ({BUS})\s*$", re.M)
+SECTION = re.compile(
+    r"^(?: {4})?(?:Remapped Rows|Retired Pages|ECC (?:Mode|Errors)|Clocks (?:Throttle|Event) Reasons|Fabric|MIG Mode|"
+    r"(?:GPU|Module) Power Readings|Power Readings|Temperature|FB Memory Usage|GPU Reset Status) *\n {4}(?: {4})?\S"
+    r"|^ {4}(?:Product Name|GPU Recovery Action) +: ",
+    re.M,
+)
+"""The first line of a part of `-q`, which people paste without its head."""
 _PAIR = re.compile(r"^( *)(\S.*?) *:(?: (.*))?$")
 _HEADING = re.compile(r"^( +)([A-Z][A-Za-z0-9 ./()-]*?) *$")
 _DEPRECATED = re.compile(r"\s*\[Deprecated[^\]]*\]?.*$|^Deprecated,.*$")
@@ -26,6 +33,7 @@ _VERSIONS = re.compile(r"(Driver|KMD|CUDA(?: UMD)?) Version: *([0-9][0-9.]*[0-9]
 _FIRST = re.compile(
     rf"^\| +([0-9]{{1,3}}) +(\S.*?) +(On|Off|N/A|ERR!) *\| *({BUS}|N/A|ERR!) +(On|Off|N/A|ERR!) *\| *(\S+) *\|$"
 )
+FIRST_ROW = re.compile(_FIRST.pattern, re.M)
 _SECOND = re.compile(
     r"^\| *(?:\S+) +(\S+) +(\S+) +(\S+) */ +(\S+) *\| *([0-9]+MiB|N/A|ERR!) */ +([0-9]+MiB|N/A|ERR!) *\|"
     r" *(\S+) +(\S.*?) *\|$"
@@ -35,15 +43,14 @@ _LOST = re.compile(r"^\| *(?:\S+ +ERR! +ERR!|.*\|) .*?(?:(GPU is lost|GPU requir
 stands why, or ERR! again. ERR! of the fan alone is of a GPU that works (github utkuozdemir/nvidia_gpu_exporter#393)."""
 _STUCK = re.compile(r"^\| *\S+ +ERR! +ERR! +N/A */ +N/A *\|")
 """That of a GPU which branch 580 wants reset: it still knows its memory."""
-_MIG = re.compile(r"^\| +\| +\| +(Enabled|Disabled|N/A|ERR!)\*? *\|$")
+_MIG = re.compile(r"^\| +\| +\| +(Enabled|Disabled|N/A|ERR!)(\*?) *\|$")
+"""With a star where another mode waits for a reset."""
 _PROCESS = re.compile(
     r"^\| +([0-9]{1,3}) +(?:(?:N/A|[0-9]+) +(?:N/A|[0-9]+) +)?([0-9]+) +([CGM+]{1,3}) +(\S.*?) +([0-9]+MiB|N/A) *\|$"
 )
 _LISTED = re.compile(r"^GPU ([0-9]{1,3}): (\S.*?) \(UUID: (GPU-[0-9a-fA-F-]{36})\)$")
 _INSTANCE = re.compile(r"^\s+MIG \S+\s+Device\s+[0-9]+: \(UUID: ")
 _DISCOVERED = re.compile(r"^\|\s*(?:([0-9]{1,3})\s*)?\|\s*(Name|PCI Bus ID|Device UUID): (\S.*?)\s*\|$")
-_ELIDED = re.compile(r"\s*(?:\[?\.\.\.+\]?|<snip>|…)\s*")
-"""Where somebody has left lines out."""
 _STATES = ("gpu is lost", "gpu requires reset")
 _AGAIN = re.compile(r"^=+NVSMI LOG=+[ \t]*$|^\| NVIDIA-SMI \S+ .*(?:Driver|KMD) Version:", re.M)
 """What `-q` and the table begin with, each time that they are printed (`-l`, `watch`)."""
@@ -68,7 +75,13 @@ def read(text: str) -> Listed | None:
     starts = [match.start() for match in _AGAIN.finditer(text)][1:]
     parts = [text[a:b] for a, b in zip([0, *starts], [*starts, len(text)], strict=True)]
     found = [listed for part in parts if (listed := _read(part)) is not None]
-    return max(reversed(found), key=lambda one: (_silent(one.root), not one.made_by), default=None)
+    return max(reversed(found), key=_worth, default=None)
+
+
+def _worth(listed: Listed) -> tuple[bool, bool, bool]:
+    """What makes one of several lists the one to take: it lists GPUs (`-q --unit` lists none), it shows one that does
+    not answer, it tells all."""
+    return listed.root.find("gpu") is not None, _silent(listed.root), not listed.made_by
 
 
 def _silent(root: Element) -> bool:
@@ -80,7 +93,7 @@ def _read(text: str) -> Listed | None:
     for form in (_query, _table, _csv, _discovery, _container, _list):
         found = form(text)
         if found is not None and (len(found.root.findall("gpu")) or found.stray):
-            said = [line for line in found.stray if not _ELIDED.fullmatch(line)]
+            said = [line for line in found.stray if not ELIDED.fullmatch(line)]
             found.excerpt = found.excerpt or len(said) < len(found.stray)
             found.stray = said
             return found
@@ -97,13 +110,16 @@ def put(element: Element, path: str, value: str) -> None:
 
 
 def _query(text: str) -> Listed | None:
-    if "NVSMI LOG" not in text and not re.search(r"^Attached GPUs +:", text, re.M):
+    headed = "NVSMI LOG" in text or re.search(r"^Attached GPUs +:", text, re.M) is not None
+    if not headed and not SECTION.search(text):
         return None
-    found = Listed(Element("nvidia_smi_log"))
+    found = Listed(Element("nvidia_smi_log"), excerpt=not headed)
     gpu: Element | None = None
+    if not headed and _BLOCK.search(text[:HEAD]) is None:  # a part of one GPU's
+        gpu, text = SubElement(found.root, "gpu"), _as_in_a_block(text)
     open_keys: list[tuple[int, str]] = []
     process: Element | None = None
-    said: list[bool] = []
+    said: list[bool] = [] if gpu is None else [False]
     elided = False
     for line in lines(text):
         if match := _BLOCK.match(line):
@@ -124,18 +140,24 @@ def _query(text: str) -> Listed | None:
             open_keys = [*open_keys[: len(above)], (len(match[1]), match[2])]
             if match[2] == "MIG Device":
                 put(SubElement(_child(gpu, "mig_devices"), "mig_device"), "index", "")
-        elif _ELIDED.fullmatch(line):
+        elif ELIDED.fullmatch(line):
             elided = True
         elif line.strip() and "NVSMI LOG" not in line:
             found.stray.append(line.strip())
     attached = found.root.findtext("attached_gpus") or ""
     short = attached.isdigit() and int(attached) > len(said)
-    found.excerpt = elided or (short and not found.stray)
+    found.excerpt = elided or not headed or (short and not found.stray)
     if found.excerpt or not all(said):
         found.made_by = "a part of `nvidia-smi -q`"
     if found.excerpt and (top := found.root.find("attached_gpus")) is not None:
         found.root.remove(top)
     return found
+
+
+def _as_in_a_block(text: str) -> str:
+    """A part of a GPU's block with the block's four blanks before each of its keys."""
+    depth = min((len(line) - len(line.lstrip(" ")) for line in text.splitlines() if line.strip()), default=0)
+    return text if depth else re.sub(r"^(?=.)", "    ", text, flags=re.M)
 
 
 def _above(open_keys: list[tuple[int, str]], depth: int) -> list[str]:
@@ -179,13 +201,14 @@ def _place(gpu: Element, path: list[str], value: str, process: Element | None) -
 
 
 def _table(text: str) -> Listed | None:
-    if "NVIDIA-SMI" not in text:
+    if "NVIDIA-SMI" not in text and not FIRST_ROW.search(text[:HEAD]):
         return None
     found = Listed(Element("nvidia_smi_log"), made_by="nvidia-smi's table")
     gpus: dict[str, Element] = {}
     gpu: Element | None = None
-    heading = False
+    heading = whole = False
     for line in map(str.strip, lines(text)):
+        whole = whole or line.startswith("| Processes:")
         if "NVIDIA-SMI" in line and (versions := _VERSIONS.findall(line)):
             heading = True
             for name, value in versions:
@@ -212,6 +235,8 @@ def _table(text: str) -> Listed | None:
             put(gpu, "compute_mode", {"E. Process": "Exclusive_Process"}.get(match[8], match[8]))
         elif gpu is not None and (match := _MIG.match(line)):
             put(gpu, "mig_mode/current_mig", match[1])
+            if match[2]:
+                put(gpu, "mig_mode/pending_mig", {"Enabled": "Disabled"}.get(match[1], "Enabled"))
             gpu = None
         elif (match := _PROCESS.match(line)) and match[1] in gpus:
             process = SubElement(_child(gpus[match[1]], "processes"), "process_info")
@@ -221,8 +246,9 @@ def _table(text: str) -> Listed | None:
             found.stray.append(line)
     # NVML counts the GPUs that answer from 0 on: another row was asked for by `-i`.
     lost = any("Unable to determine the device handle" in line or "lost" in line for line in found.stray)
-    found.excerpt = {*map(int, gpus)} != {*range(len(gpus))} and not lost
-    return found if heading else None
+    # Every table ends with the processes: one without them was cut, and may have had more GPUs.
+    found.excerpt = not (heading and whole) or ({*map(int, gpus)} != {*range(len(gpus))} and not lost)
+    return found if heading or gpus else None
 
 
 def _list(text: str) -> Listed | None:

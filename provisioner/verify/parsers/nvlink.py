@@ -1,8 +1,9 @@
-"""`nvidia-smi nvlink -s`: which NVLinks of each GPU are up.
+"""`nvidia-smi nvlink -s`: which NVLinks of each GPU are up. In a bundle `dcgmi nvlink -s` is read too.
 
 Traps: "NVLink" and "Nvlink"; "<inactive>", "inActive"; a GPU without a bridge and a dead NVSwitch fabric print the
 same line ("all links are inActive"), so only the catalogue can tell which it is; MIG answers nothing;
-a link can have an error in the place of its state.
+a link can have an error in the place of its state; people leave lines out ("...", "<snip>"); dcgmi writes a letter for
+each link (U up, D down, X disabled, _ not supported) and lists the switches' links below those of the GPUs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from provisioner.verify.document import plain
-from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.parsers import ELIDED, Unreadable, first_line, lines
 from provisioner.verify.tool import Tool, nvidia
 
 _GPU = re.compile(r"^\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: ([^)]*)\))?$")
@@ -33,6 +34,8 @@ class Links:
 
 def parse(text: str) -> dict[int, Links]:
     """GPU index → links."""
+    if "NvLink Link Status" in text:
+        return _dcgmi(text)
     found: dict[int, Links] = {}
     gpu: int | None = None
     state: dict[int, bool] = {}
@@ -42,7 +45,7 @@ def parse(text: str) -> dict[int, Links]:
 
     def close() -> None:
         if gpu is not None and strange is not None:
-            found[gpu] = Links(None, None, note=strange)
+            found[gpu] = Links(None, sum(not up for up in state.values()) or None, note=strange)
         elif gpu is not None and state:
             up = [link for link, active in sorted(state.items()) if active]
             found[gpu] = Links(len(up), len(state) - len(up), speeds=tuple(speeds[link] for link in up))
@@ -65,6 +68,8 @@ def parse(text: str) -> dict[int, Links]:
             speeds[link] = float(speed[1]) if speed else 0.0
         elif line.lstrip().startswith("Link") or (line.strip() and "Link".startswith(line.strip())):
             strange = f"a line ends in its midst: {first_line(line)!r}"
+        elif ELIDED.fullmatch(line) and line.strip():
+            strange = strange or "lines are left out"
         elif "all links are inactive" in line.lower():
             found[gpu] = Links(active=0, inactive=None, note="all links are inactive")
         elif "in mig mode" in line.lower():
@@ -82,6 +87,24 @@ def parse(text: str) -> dict[int, Links]:
         )
         if last.active + last.inactive < most:
             found[gpu] = Links(None, None, note=f"{last.active + last.inactive} of {most} links are listed: it was cut")
+    return found
+
+
+def _dcgmi(text: str) -> dict[int, Links]:
+    """`dcgmi nvlink -s` (NVIDIA/DCGM dcgmi/Nvlink.cpp, DisplayNvLinkLinkStatus)."""
+    found: dict[int, Links] = {}
+    gpu: int | None = None
+    for line in lines(text):
+        if match := re.match(r"^\s*gpuId ([0-9]{1,3}):\s*$", line):
+            gpu = int(match[1])
+        elif gpu is not None and re.fullmatch(r"\s*[UDX_](?: [UDX_]){0,63}", line):
+            states = line.split()
+            found[gpu] = Links(states.count("U"), states.count("D") + states.count("X"))
+            gpu = None
+        elif line.strip().startswith("NvSwitches:"):
+            break
+    if not found:
+        raise Unreadable(f"no GPU in it: {first_line(text)}")
     return found
 
 

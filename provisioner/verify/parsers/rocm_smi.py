@@ -30,6 +30,8 @@ class AmdGpu:
     vbios: str | None = None
     memory_vendor: str | None = None
     pcie_replays: int | None = None
+    ecc_uncorrectable: int | None = None
+    """Of all its blocks, as amd-smi counts them; None where it was not asked."""
     xgmi_errors: int | None = None
     """0 none, 1 one, 2 several since it was last asked (rocm_smi.h, rsmi_xgmi_status_t)."""
     firmware: tuple[tuple[str, str], ...] = ()
@@ -121,12 +123,22 @@ def _amd_smi(entries: list[Any]) -> Rocm:
                 serial=_text(_section(entry, "board"), "product_serial"),
                 vbios=_text(_section(entry, "vbios"), "part_number") or _text(_section(entry, "ifwi"), "part_number"),
                 memory_vendor=_text(vram, "vendor") or _text(vram, "vram_vendor"),
+                ecc_uncorrectable=_uncorrectable(entry),
             )
         )
         drivers.append(_text(driver, "version") or _text(driver, "driver_version"))
     if not found:
         raise Unreadable("a list without a GPU in it")
     return Rocm(next((version for version in drivers if version), None), _whole_gpus(found))
+
+
+def _uncorrectable(entry: dict[str, Any]) -> int | None:
+    """The larger of the total and the sum of the blocks (`amd-smi metric --ecc`, `--ecc-blocks`)."""
+    total = whole(str(_section(entry, "ecc").get("total_uncorrectable_count")))
+    blocks = [value for value in _section(entry, "ecc_blocks").values() if isinstance(value, dict)]
+    counts = [whole(str({k.lower(): v for k, v in block.items()}.get("uncorrectable_count"))) for block in blocks]
+    known = [count for count in (total, *counts) if count is not None]
+    return max(total or 0, sum(count or 0 for count in counts)) if known else None
 
 
 def _whole_gpus(cards: list[AmdGpu]) -> tuple[AmdGpu, ...]:

@@ -15,6 +15,10 @@ from provisioner.verify.tool import Tool
 _ACTIVE = re.compile(r"^\s*Active:\s+([a-z-]+)(?:\s+\(([^)]*)\))?")
 STATES = {"active", "reloading", "refreshing", "inactive", "failed", "activating", "deactivating", "maintenance"}
 _MISMATCH = re.compile(r"version ([0-9.]+) (?:doesn't|don't|does not|do not) match with driver version ([0-9.]+)")
+_COMPLAINT = re.compile(
+    r"(?:nv-fabricmanager|nvidia-fabricmanager-start\.sh)\[\d+\]: (.*\b(?:[Ff]ailed|[Ee]rror|not match)\b.*)"
+)
+"""What fabric manager says in the journal before it ends."""
 _UNIT = re.compile(r"^(?:[●○×x*]\s+|\s+)?([A-Za-z0-9@._\\:…-]+(?:\.[a-z]+|…))\s+[a-z-]+\s+([a-z-]+)\s+[a-z-]+(?:\s|$)")
 _AROUND = re.compile(
     r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB\b|^\s*(?:LOAD|ACTIVE|SUB|JOB)\s+[=→] |loaded units? listed\b"
@@ -43,6 +47,8 @@ def parse(text: str) -> Service:
     if match := _MISMATCH.search(text):
         version, driver = match[1], match[2]
         reason = f"fabric manager {version} does not match driver {driver}"
+    elif match := _COMPLAINT.search(text):
+        reason = match[1].strip()[:200]
     for row in rows:
         if (match := _ACTIVE.match(row)) and match[1] in STATES:
             return Service(match[1], match[2], version, driver, reason)

@@ -11,13 +11,16 @@ from pathlib import Path
 from provisioner.errors import GpuprovError
 from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
 from provisioner.verify.facts import read_file
-from provisioner.verify.support_bundle import journals, recognise
+from provisioner.verify.parsers.dmesg import NEXT_BOOT
+from provisioner.verify.support_bundle import journals, recognise, wrapped
 from provisioner.verify.support_bundle.pieces import Piece, pieces
 from provisioner.verify.support_bundle.sections import BUG_REPORT, FIRST, cut
 from provisioner.verify.tools import FILES
 
 PART = re.compile(r"\|\s*(?:grep|egrep|tail|head|awk|sed)\b|\b(?:grep|tail|head) ")
 """A command that shows a part of a log."""
+ONE_GPU = re.compile(r"nvidia-smi\b.* (?:-i|--id)[ =]?\S")
+"""A command that lists the GPUs that it names."""
 GPUS = ("nvidia-smi.xml", "rocm-smi.json")
 """Files that name the GPUs and their driver: outputs of two machines differ there."""
 BOOT = "Linux version"
@@ -144,6 +147,7 @@ def _take(desk: _Desk, piece: Piece) -> None:
         if read_file(base, Bundle({base: output}), FILES[base].parse)[1].state == "read":
             _put(desk, base, 0, piece.name, output)
             return
+    piece = replace(piece, text=wrapped.unwrap(piece.text))
     for section in cut(piece):
         if section.text.strip():
             # A report has hundreds of sections; of a session's commands each one that is not used is told.
@@ -164,9 +168,9 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
     if desk.held > HELD:
         raise GpuprovError(f"it holds more than {HELD // 2**20} MiB of text", where=piece.name, hint="pass less of it")
     _hear(desk, text)
-    why, done = "", False
+    why, done, beside = "", False, False
     for look in recognise.kinds(text):
-        if look.file not in FILES:
+        if look.file not in FILES or (done and not look.beside):
             continue
         taken = look.take(text) if look.take else text
         output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece))
@@ -179,10 +183,10 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
             if look.file in GPUS:
                 _refuse_two_machines(desk, look.file, piece.name, value)
             _put(desk, look.file, rank, piece.name, output)
-            done = True
-            break
+            done, beside = done or not look.beside, beside or look.beside
+            continue
         why = why or source.reason
-    if not done and recognise.is_page(text):
+    if not (done or beside) and recognise.is_page(text):
         why = why or "a document, not the output of a tool"
     elif not done and recognise.is_kernel_log(text):
         desk.logs.append(logs := journals.boots(text))
@@ -190,7 +194,7 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
         desk.part = desk.part or bool(_part(piece))
         desk.whole = desk.whole or any(BOOT in log for log in logs)
         done = True
-    if not done and (alone or why):
+    if not (done or beside) and (alone or why):
         desk.unplaced.append((piece.name, why or "not the output of a tool that is judged"))
 
 
@@ -227,7 +231,7 @@ def _part(piece: Piece) -> str:
     command = piece.name.rpartition(": ")[2]
     if piece.cut:
         return f"the end of {piece.name} is missing"
-    return f"`{command}` shows a part of it" if PART.search(command) else ""
+    return f"`{command}` shows a part of it" if PART.search(command) or ONE_GPU.search(command) else ""
 
 
 def _put(desk: _Desk, file: str, rank: int, name: str, output: Output) -> None:
@@ -251,13 +255,20 @@ def _kernel_logs(desk: _Desk) -> dict[str, Output]:
     """One log of this boot, one of the boot before."""
     found: dict[str, Output] = {}
     now = journals.joined(logs[-1] for logs in desk.logs if logs)
-    before = journals.joined(logs[-2] for logs in desk.logs if len(logs) > 1)
+    before = _earlier_boots(desk.logs)
     part = f"{GIVEN} {'is a part of it' if desk.whole else SINCE_LATER}" if desk.part or not desk.whole else ""
     if now:
         found["dmesg.txt"] = Output(now[-LIMIT:], partial=part)
     if before:
         found["dmesg-before.txt"] = Output(before[-LIMIT:])
     return found
+
+
+def _earlier_boots(logs: list[list[str]]) -> str:
+    """The logs of the boots before, the oldest first, each behind the line that journalctl writes between two."""
+    most = max((len(boots) for boots in logs), default=0)
+    earlier = [journals.joined(boots[-n] for boots in logs if len(boots) >= n) for n in range(most, 1, -1)]
+    return "".join(f"{NEXT_BOOT}{n} --\n{log}" if n else log for n, log in enumerate(earlier))
 
 
 _DMI = re.compile(r"\bDMI: ([^\n]{3,160})|^\s*(?:Manufacturer|Product Name): ([^\n]{2,80})", re.M)

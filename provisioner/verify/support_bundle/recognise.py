@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from provisioner.verify.parsers.nvidia_smi_text import SECTION
+
 HEAD = 65_536
 """Characters in which a text has to show what it is."""
 LOOKS = 8 * 1024 * 1024
@@ -23,10 +25,20 @@ class Look:
     """What it must not have."""
     take: Callable[[str], str] | None = None
     """Makes the parser's text of it."""
+    beside: bool = False
+    """Whether a text is this too where it is another file: a run of nccl-tests is a log of NCCL."""
 
 
-def _look(file: str, pattern: str, rank: int = 0, without: str = "", take: Callable[[str], str] | None = None) -> Look:
-    return Look(file, re.compile(pattern, re.M), rank, re.compile(without, re.M) if without else None, take)
+def _look(
+    file: str,
+    pattern: str,
+    rank: int = 0,
+    without: str = "",
+    take: Callable[[str], str] | None = None,
+    *,
+    beside: bool = False,
+) -> Look:
+    return Look(file, re.compile(pattern, re.M), rank, re.compile(without, re.M) if without else None, take, beside)
 
 
 def _release(text: str) -> str:
@@ -51,8 +63,14 @@ LOOK = (
     _look("nvidia-smi.xml", r"<nvidia_smi_log"),
     _look("nvidia-smi.xml", r"NVSMI LOG=|^Attached GPUs +: \d", 1),
     _look("nvidia-smi.xml", r"^\| NVIDIA-SMI \S+ .*(?:Driver|KMD) Version:", 3),
+    _look("nvidia-smi.xml", r"^\| +\d{1,3} +\S.*(?:On|Off|N/A|ERR!) *\| *(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:", 3),
+    _look("nvidia-smi.xml", SECTION.pattern, 5, without=r"NVRM|^GPU\[|<nvidia_smi_log"),
     _look("nvidia-smi.xml", r"^\s*index, *|^(?:.*, )?(?:uuid|gpu_uuid|pci\.bus_id|gpu_bus_id)(?:,|$)", 2),
-    _look("nvidia-smi.xml", r"^\d+, [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d, ", 2),
+    _look(
+        "nvidia-smi.xml",
+        r"^(?:\d+, )?(?:GPU-[0-9a-f]{8}-|[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)[^,\n]*, ",
+        2,
+    ),
     _look("nvidia-smi.xml", r"^\d+ GPUs? found\.", 4),
     _look("nvidia-smi.xml", r"^NVRM version: +[0-9.]+\n(?:.*\n){1,4}Device Index:", 5),
     _look(
@@ -70,6 +88,7 @@ LOOK = (
         r"Device does not have)",
         without="Replay",
     ),
+    _look("nvlink.txt", r"^\|  NvLink Link Status ", 1),
     _look("nvlink-errors.txt", r"^\s+Link \d+: (?:Replay|CRC|Recovery)|^\s+Link \d+: .*Errors?:"),
     _look("dmidecode.txt", r"^Handle 0x[0-9A-Fa-f]{4}, DMI type 17, "),
     _look("topo.txt", r"^\s*(?:\x1b\[\d*m)*\s*GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
@@ -79,7 +98,7 @@ LOOK = (
     _look("ibstat.txt", r"^CA '[^']+'$"),
     _look("ibstat.txt", r"^Infiniband device '", 1),
     _look("ibstat.txt", r"^\s*hca_id:\s*\S", 2),
-    _look("ibstat.txt", r"^link \S+/\d+\s+state \S+ physical_state", 3),
+    _look("ibstat.txt", r"^link \S+/\d+\s(?:.* )?state \S+ physical_state", 3),
     _look("fi_info.txt", r"^provider: efa"),
     _look(
         "lspci.txt",
@@ -92,8 +111,11 @@ LOOK = (
     _look("lsblk.json", r'^Node +(?:Generic +)?SN +Model +Namespace|"(?:DevicePath|Subsystems)"\s*:', 3),
     _look("mdstat.txt", r"^Personalities ?:|^md\d\S* : (?:active|inactive)"),
     _look("dcgmi-diag.json", r'"DCGM (?:GPU )?Diagnostic"'),
-    _look("dcgmi-diag.json", r"^\| Diagnostic  ", 1),
-    _look("dcgmi-health.json", r'^\| Health Monitor Report|"Health Monitor Report"|^Error: Health watches not enabled'),
+    _look("dcgmi-diag.json", r"^\| Diagnostic  |^[+|]-----  (?:Deployment|Integration|Hardware|Stress)  -", 1),
+    _look(
+        "dcgmi-health.json",
+        r'^\| Health Monitor Report|^\| Overall Health  |"Health Monitor Report"|^Error: Health watches not enabled',
+    ),
     _look("dcgm-exporter.prom", r"^DCGM_FI_DEV_\w+\{"),
     _look(
         "all_reduce.txt",
@@ -101,12 +123,14 @@ LOOK = (
         r"^\s*\d{1,12}\s+\d{1,12}\s+(?:float|half|bfloat16)\s+sum\s|not enough slots available|"
         r"Test NCCL failure|Test CUDA failure",
     ),
+    _look("nccl.log", r"\bNCCL (?:WARN|INFO) |\bNCCL error in: |\bunhandled (?:system|cuda) error", beside=True),
     _look("rocm-smi.json", r'"card\d+"\s*:|"gpu_data"\s*:|"market_name"\s*:'),
     _look("rocm-smi.json", r"^GPU\[\d+\]\s*:|^Device +\[Model : Revision\]|ROCm System Management Interface", 1),
     _look("rocm-smi.json", r"^\| AMD-SMI \S+ +amdgpu version:", 1),
     _look("rocm-smi.json", r"^GPU: \d+\n\s+[A-Z_]+:", 1),
     _look("fabricmanager.txt", r"nvidia-fabricmanager\.service", take=_service, without=r"(?:.*\n){4000}"),
     _look("fabricmanager.log", r"^\[\w{3} \d\d \d{4} [\d:]{8}\] \[(?:INFO|ERROR|WARNING|FATAL|CRITICAL)\] \[tid \d+\]"),
+    _look("fabricmanager.log", r"\b(?:nv-fabricmanager|nvidia-fabricmanager-start\.sh)\[\d+\]: ", 1),
     _look("services.txt", r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB", take=_failed),
     _look("dgx-release.txt", r"^DGX_(?:SWBUILD|OTA)_VERSION=", without=r"^ID="),
     _look("os-release.txt", r"^(?:NAME|ID|PRETTY_NAME)=\S(?:.*\n)+?(?:VERSION_ID|ID)="),
@@ -122,7 +146,10 @@ LOOK = (
 KERNEL = re.compile(
     r"NVRM:|\bkernel: |\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
     r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |^NVRM|SXid|AER: |systemd-networkd\[\d+\]: \S+: lost carrier"
-    r"|^nvidia-\w+ |^\S+T\S+ \S+ kernel|has fallen off the bus|^\[\w{3}\d+ [\d:]{5}\] ",
+    r"|^nvidia-\w+ |^\S+T\S+ \S+ kernel|has fallen off the bus|^\[\w{3}\d+ [\d:]{5}\] "
+    # dmesg without stamps, as people paste a line or two of it
+    r"|^(?:mlx[45]_core|amdgpu|efa|pcieport|nvme \w+:|nvidia) [0-9a-fA-F]{4}:[0-9a-fA-F]{2}:|^INFO: task \S+ blocked"
+    r"|^(?:Out of memory: Killed|Memory cgroup out of memory: Killed|oom-kill:constraint=)",
     re.M,
 )
 """A kernel's line, in whatever it stands."""

@@ -76,8 +76,17 @@ def _commands(piece: Piece) -> Iterator[Piece]:
         if match := _PROMPT.match(line) or _ANY.match(line):
             if any(row.strip() for row in rows):
                 yield Piece(f"{piece.name}: {title}", "\n".join(rows) + "\n")
-            title, rows = match[1].strip()[:100], []
+            title, rows = match[1].strip()[:100], _columns(match[1])
         else:
             rows.append(line)
     if any(row.strip() for row in rows):
         yield Piece(f"{piece.name}: {title}", "\n".join(rows) + "\n")
+
+
+_COLUMNS = re.compile(r"--query-gpu=(\S+)")
+
+
+def _columns(command: str) -> list[str]:
+    """The columns that the command asked nvidia-smi for, where it asked for no header."""
+    match = _COLUMNS.search(command)
+    return [match[1].replace(",", ", ")] if match and "noheader" in command else []
