@@ -86,14 +86,15 @@ def _vendor(facts: Facts, bundle: Bundle) -> Literal["nvidia", "amd"]:
 
 
 def _gpu(facts: Facts, vendor: Literal["nvidia", "amd"], catalog: Catalog) -> Gpu | None:
-    """The catalogue's one model of which all listed GPUs can be; a name that a table has cut can be several."""
+    """The catalogue's one model of which all listed GPUs are; a name that a table has cut says too little."""
     from provisioner.verify.checks.gpu import is_model
 
     listed = facts.gpus or (facts.rocm.gpus if facts.rocm is not None else ())
     names = {gpu.model for gpu in listed if gpu.model}
     models = [row for row in catalog.gpus() if row.vendor == vendor
               and all(is_model(name, row.product_names, vendor) for name in names)]  # fmt: skip
-    return models[0] if names and len(models) == 1 else None
+    is_cut = any(name.endswith("...") for name in names)
+    return models[0] if names and not is_cut and len(models) == 1 else None
 
 
 def _expanded(host: str) -> list[str]:

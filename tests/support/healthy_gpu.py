@@ -100,8 +100,6 @@ BOOT = """\
 [   90.000000] docker0: port 1(veth0a1b2c3) entered disabled state
 [   91.000000] eth0: Link down
 [   92.000000] eth0: Link up
-[  200.000000] Memory cgroup out of memory: Killed process 4711 (python3) total-vm:104857600kB, anon-rss:10485760kB
-[  200.000001] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=docker-1.scope,mems_allowed=0-1
 [  300.000000] perf: interrupt took too long (2510 > 2500), lowering kernel.perf_event_max_sample_rate to 79500
 """
 """A healthy boot, with lines that look alarming and are not."""

@@ -177,6 +177,18 @@ def test_ring(node: Facts) -> None:
 
 
 @check(
+    "amd.throttle",
+    severity="warn",
+    action="vendor",
+    needs=("dmesg.txt",),
+    vendor="amd",
+    says="A GPU became so hot that its driver slowed it down. Look at fans and air flow.",
+)
+def test_throttle(node: Facts) -> None:
+    told(node, "amd_throttle")
+
+
+@check(
     "amd.bad_pages",
     severity="fatal",
     documented="docs.kernel.org/gpu/amdgpu/ras.html: gpu_vram_bad_pages; github oci-hpc/oci-hpc-oke: none pending",
@@ -206,7 +218,7 @@ def test_bad_pages(node: Facts) -> None:
     action="reset",
     needs=("gpus",),
     vendor="amd",
-    says="A GPU had uncorrectable memory errors since the driver was loaded. Drain, reset and test it; then replace it.",
+    says="amd-smi counts memory errors of a GPU that could not be corrected. Drain, reset and test it; then replace.",
 )
 def test_ecc(node: Facts) -> None:
     counts = {f"GPU {gpu.index}": gpu.ecc_uncorrectable for gpu in (node.rocm.gpus if node.rocm else ())}

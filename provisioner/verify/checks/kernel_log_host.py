@@ -191,8 +191,8 @@ def test_nic(node: Facts) -> None:
     action="vendor",
     needs=LOG,
     follows=("log.nic", "ib.ports"),
-    says="A network card warns of heat or of its cable, its queue stood still, or its firmware refused a command or did "
-    "not answer. Look at air flow and transceiver; reboot where commands fail.",
+    says="A network card warns of heat or of its cable, its queue stood still, or its firmware refused a command or "
+    "did not answer. Look at air flow and transceiver; reboot where commands fail.",
 )
 def test_nic_warning(node: Facts) -> None:
     told(node, "nic_warning")

@@ -245,6 +245,8 @@ KINDS: tuple[Kind, ...] = (
         r"\bVRAM is lost due to GPU reset",
         but=r"GPU reset\(?\d*\)? succeeded",
     ),
+    # smu_v11_0.c, smu_v13_0_6_ppt.c; github ROCm/ROCm#1468
+    _kind("amd_throttle", ("amdgpu",), r"amdgpu.*thermal throttling temperature reached"),
     _kind(
         "amd_ras",
         ("amdgpu",),

@@ -17,7 +17,8 @@ from provisioner.verify.tool import Tool
 
 _LINE = re.compile(r"(?:(\S+?):\d+:\d+ )?(?:\[\d+\] )?(?:\S+:\d+ )?NCCL (WARN|INFO|ERROR) (.*)$")
 _FRAMEWORK = re.compile(
-    r"\b(?:NCCL error in: \S+|nccl(?:UnhandledCuda|System|Internal|Remote)Error).*|\bunhandled (?:system|cuda) error\b.*"
+    r"\b(?:NCCL error in: \S+|nccl(?:UnhandledCuda|System|Internal|Remote)Error).*"
+    r"|\bunhandled (?:system|cuda) error\b.*"
 )
 """What PyTorch says of NCCL's error (torch/csrc/distributed/c10d/NCCLUtils.cpp)."""
 _COMPLETION = re.compile(r"Got completion .*?(?:with (?:error|status)[ =]|status=)\(?(\d{1,3})")

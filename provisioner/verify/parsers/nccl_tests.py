@@ -60,7 +60,8 @@ def parse(text: str) -> Nccl:
             bounds = "OK" in line
         elif re.search(r"Test (CUDA |NCCL )?failure", line):
             failure = failure or line.strip()[:200]
-        elif started and _ROW.match(line):
+        elif _ROW.match(line) and (started or len(line.split()) >= 12):  # people paste the rows without their head
+            started = True
             halves = _halves(line.split(), titles)
             peak += [busbw for busbw, _ in halves if busbw is not None]
             bad = [int(cell) for _, cell in halves if counts_wrong and re.fullmatch("[0-9]{1,12}", cell, re.ASCII)]

@@ -29,7 +29,9 @@ UNREACHABLE = re.compile(
 forgotten the address there is the index alone."""
 
 COMPLAINT = re.compile(
-    r"inforom|^\W*(?:warning|error)\b|\bunable to\b|\bfailed\b|\bis lost\b|\breboot\b|\bcorrupt", re.I
+    r"inforom|^\W*(?:warning|error)\b|^(?:NVIDIA-SMI has |nvidia-smi: )?(?:unable|failed) to\b|\bis lost\b"
+    r"|\breboot the system\b",
+    re.I,
 )
 """A line of nvidia-smi's own beside its answer; prompts, titles and what people write around it are none."""
 BETWEEN = re.compile(r">[ \t\r\n]+<")

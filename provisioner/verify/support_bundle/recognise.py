@@ -144,7 +144,7 @@ LOOK = (
     _look("kernel.txt", r"\A\s*[3-9]\.\d+\.\d+[-.+]\S+\s*\Z", 1),
 )
 KERNEL = re.compile(
-    r"NVRM:|\bkernel: |\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
+    r"NVRM:|\bkernel: |\bkernel:\[ *\d|\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
     r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |^NVRM|SXid|AER: |systemd-networkd\[\d+\]: \S+: lost carrier"
     r"|^nvidia-\w+ |^\S+T\S+ \S+ kernel|has fallen off the bus|^\[\w{3}\d+ [\d:]{5}\] "
     # dmesg without stamps, as people paste a line or two of it

@@ -23,11 +23,11 @@ COMMANDS = (
 _PROMPT = re.compile(
     r"^(?!# dmidecode \d)(?:\([\w.-]+\) ?)?"
     # by whom and where, a shell without a profile, busybox, one of the signs that shells are given
-    r"(?:\[?[\w.-]+@[\w.-]+[^#$%>\n]{0,80}[#$%]|(?:ba)?sh-[\d.]+[#$]|/ #|[#$\u276f\u279c\u27ad]) ?"
+    r"(?:\[?[\w.-]+@[\w.-]+[^#$%>\n]{0,80}[#$%]|(?:ba)?sh-[\d.]+[#$]|/ #|[#$\u276f\u279c\u27ad]) *"
     r"((?:sudo (?:-\w+ )?)?(?:" + "|".join(re.escape(name) for name in COMMANDS) + r")\b.*)$"
 )
 
-_ANY = re.compile(r"^(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[:~ ][^#$%>\n]{0,80}[#$%] (\S.*)$")
+_ANY = re.compile(r"^(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[:~ ][^#$%>\n]{0,80}[#$%] +(\S.*)$")
 """A prompt that names user and machine stands before any command: what it printed belongs to none before."""
 FIRST = "before the first command"
 

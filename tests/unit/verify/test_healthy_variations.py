@@ -144,7 +144,6 @@ HARMLESS = (
     "EXT4-fs (nvme0n1p1): re-mounted. Opts: errors=remount-ro",
     "audit: type=1400 apparmor=\"DENIED\" operation=\"open\" comm=\"nvidia-smi\" error=-13",
     "nvme nvme2: 96/0/0 default/read/poll queues",
-    "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB",
     "amdgpu 0000:0c:00.0: amdgpu: GPU reset(2) succeeded!",
     "systemd[1]: nvidia-persistenced.service: Deactivated successfully.",
 )  # fmt: skip
