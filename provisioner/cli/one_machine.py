@@ -34,7 +34,7 @@ def of_no_fleet(
     from provisioner.verify.run import Subject
 
     catalog = load()
-    supplied = supplied_at(bundle) if bundle is not None else None
+    supplied = supplied_at(bundle, without_outputs=True) if bundle is not None else None
     row: Machine | None = None
     vendor: Literal["nvidia", "amd"] = "nvidia"
     gpu: Gpu | None = None
@@ -118,8 +118,9 @@ SHOWN = 20
 """Lines that are said of what could not be placed."""
 
 
-def supplied_at(path: Path) -> Supplied:
-    """What lies at --bundle, with a word on how it was read where that had to be told by content."""
+def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
+    """What lies at --bundle, and on standard error which texts were recognised as what. Raises GpuprovError where none
+    was, unless `without_outputs`: then a message says so."""
     from provisioner.lifecycle.bmc_facts import with_tree
     from provisioner.verify.support_bundle import read
 
@@ -133,8 +134,13 @@ def supplied_at(path: Path) -> Supplied:
     if len(supplied.unplaced) > SHOWN:
         print(f"not used: {len(supplied.unplaced) - SHOWN} more", file=sys.stderr)
     if not supplied.bundle.files and supplied.foreign:
-        print(f"{path}: nothing in it is the output of a tool that gpuprov reads (docs/verify.md, Bundles, lists them)",
-              file=sys.stderr)  # fmt: skip
+        empty = GpuprovError(
+            "nothing in it is the output of a tool that gpuprov reads", where=str(path),
+            hint="docs/verify.md, Bundles, lists them",
+        )  # fmt: skip
+        if not without_outputs:
+            raise empty
+        print(f"{empty}", file=sys.stderr)
     return supplied
 
 

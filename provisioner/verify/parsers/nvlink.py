@@ -21,6 +21,9 @@ _DOWN = re.compile(r"<?(?:in-?active|down|off|disabled|not connected)>?\b|[0.]+ 
 _SPEED = re.compile(r"((?=[0-9.]*[1-9])[0-9]{1,5}(?:\.[0-9]{1,6})?) gb/s")
 
 
+LEFT_OUT = "lines are left out"
+
+
 @dataclass(frozen=True, slots=True)
 class Links:
     """Links of one GPU; None where the tool reported no value. `note` is its own reason ("MIG", "all inactive", …)."""
@@ -45,7 +48,8 @@ def parse(text: str) -> dict[int, Links]:
 
     def close() -> None:
         if gpu is not None and strange is not None:
-            found[gpu] = Links(None, sum(not up for up in state.values()) or None, note=strange)
+            down = sum(not up for up in state.values()) if strange == LEFT_OUT else 0
+            found[gpu] = Links(None, down or None, note=strange)
         elif gpu is not None and state:
             up = [link for link, active in sorted(state.items()) if active]
             found[gpu] = Links(len(up), len(state) - len(up), speeds=tuple(speeds[link] for link in up))
@@ -69,7 +73,7 @@ def parse(text: str) -> dict[int, Links]:
         elif line.lstrip().startswith("Link") or (line.strip() and "Link".startswith(line.strip())):
             strange = f"a line ends in its midst: {first_line(line)!r}"
         elif ELIDED.fullmatch(line) and line.strip():
-            strange = strange or "lines are left out"
+            strange = strange or LEFT_OUT
         elif "all links are inactive" in line.lower():
             found[gpu] = Links(active=0, inactive=None, note="all links are inactive")
         elif "in mig mode" in line.lower():

@@ -573,6 +573,17 @@ FAULTS: dict[str, Fault] = {
         {"log.fs_readonly"},
         unknown={"log.io_error"},
     ),
+    "a job's memory": Fault(
+        P4D, log("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:104857600kB"), {"log.oom_cgroup"}
+    ),
+    "a program's Xid": Fault(
+        P4D, log("NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error"), {"gpu.xid_program"}
+    ),
+    "a switch's warning": Fault(
+        P4D,
+        log("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt"),
+        {"nvswitch.sxid_nonfatal"},
+    ),
     "segfault": Fault(
         P4D, log("python3[4711]: segfault at 8 ip 00007f sp 00007f error 4 in libnccl.so.2"), {"log.segfault"}
     ),
@@ -617,6 +628,11 @@ FAULTS: dict[str, Fault] = {
     ),
     "ras": Fault(
         AMD, log("amdgpu 0000:0c:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block"), {"amd.ras"}
+    ),
+    "amd heat": Fault(
+        AMD,
+        log("amdgpu 0000:29:00.0: WARN: GPU thermal throttling temperature reached, expect performance decrease. HBM."),
+        {"amd.throttle"},
     ),
     # github ROCm/ROCm#1886
     "amd athub": Fault(

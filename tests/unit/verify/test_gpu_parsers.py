@@ -54,6 +54,7 @@ LINES = {
     "machine_check_fatal": "mce: Uncorrected hardware memory error in user-access at 1a2b3c000",
     "machine_check_corrected": "{3}[Hardware Error]: event severity: corrected",
     "oom": "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom",
+    "oom_cgroup": "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:104857600kB",
     "hung_task": "INFO: task nfsd:4711 blocked for more than 241 seconds.",
     "hard_lockup": "NMI watchdog: Watchdog detected hard LOCKUP on cpu 17",
     "soft_lockup": "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]",
@@ -72,6 +73,7 @@ LINES = {
     "peermem": "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping",
     "amd_ring_timeout": "amdgpu 0000:0c:00.0: amdgpu: GPU reset begin!",
     "amd_ras": "amdgpu 0000:0c:00.0: amdgpu: 3 new uncorrectable hardware errors detected in umc block",
+    "amd_throttle": "amdgpu 0000:29:00.0: WARN: GPU thermal throttling temperature reached, expect performance decrease.",
     "amd_init": "amdgpu: probe of 0000:0c:00.0 failed with error -22",
 }
 

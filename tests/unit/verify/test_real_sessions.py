@@ -30,7 +30,10 @@ SESSIONS = {
         {"nvidia-smi.xml", "dmesg.txt", "modules.txt"}, "lost: 0000:a1:00",
     ),
     # 94 is contained: the job ends, the GPU goes on (NVIDIA's catalogue); an excerpt proves no health either
-    "akash-244-xid-94": Session("github.com/akash-network/support/issues/244", "dgx-h100", set(), {"dmesg.txt"}),
+    "akash-244-xid-94": Session(
+        "github.com/akash-network/support/issues/244", "dgx-h100", {"gpu.xid_program"},
+        {"dmesg.txt"}, "Xid 94",
+    ),
     "okm-1150-xid-149": Session(
         "github.com/NVIDIA/open-gpu-kernel-modules/issues/1150", "dgx-b200", {"gpu.xid"}, {"dmesg.txt"}, "Xid 149",
     ),

@@ -317,7 +317,8 @@ def test_every_capture_is_told_by_its_content(tool: str, tmp_path: Path) -> None
             continue
         (tmp_path / f"{number}").write_bytes(file.read_bytes())
         found = read(tmp_path / f"{number}")
-        assert [name for _, name in found.placed] == [TOLD[tool]], (file.name, found.unplaced)
+        placed = [name for _, name in found.placed if name != "nccl.log"]  # a run of nccl-tests can be both
+        assert placed == [TOLD[tool]], (file.name, found.unplaced)
 
 
 GOOD, LOST = (

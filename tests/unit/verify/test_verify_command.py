@@ -104,7 +104,6 @@ def test_what_is_for_a_fleet_is_refused_beside_a_bundle(
     [
         ("verify",),
         ("verify", "--bundle", "/nowhere", "--machine", P4D),
-        ("verify", "--bundle", str(ROOT / "examples")),
         ("verify", "--bundle", str(ROOT / "examples"), "--machine", "p4d.24xlargo"),
         ("verify", "--bundle", str(ROOT / "examples"), "--host", "local", "--machine", P4D),
         ("verify", "--host", "-oProxyCommand=x", "--machine", P4D),
@@ -124,6 +123,14 @@ def test_bad_input_is_exit_two_with_a_sentence(arguments: tuple[str, ...], capsy
     assert "Traceback" not in said.err
     assert "internal error" not in said.err
     assert said.err.strip()
+
+
+def test_a_text_that_no_tool_printed_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("the node is slow since Monday\n")
+    assert run("verify", "--bundle", tmp_path) == 1
+    said = capsys.readouterr()
+    assert "UNKNOWN" in said.out
+    assert "nothing in it is the output of a tool that gpuprov reads" in said.err
 
 
 def test_facts_are_shown_before_any_judgement(node: Path) -> None:
