@@ -227,10 +227,16 @@ FAULTS: dict[str, Fault] = {
         P4D, log(XID.format(154, "action changed from 0x1 (GPU Reset Required) to 0x0 (None)")), set()
     ),
     "xids of applications": Fault(
-        P4D, text("dmesg.txt", capture("dmesg/xid13-43-with-oom-noise.txt")), {"log.oom"}, passes={"gpu.xid"}
+        P4D,
+        text("dmesg.txt", capture("dmesg/xid13-43-with-oom-noise.txt")),
+        {"log.oom", "log.oom_cgroup", "gpu.xid_program"},
+        passes={"gpu.xid"},
     ),
     "xid 63 and 94": Fault(
-        P4D, all_of(log(XID.format(63, "Row Remapper")), log(XID.format(94, "Contained"))), set(), passes={"gpu.xid"}
+        P4D,
+        all_of(log(XID.format(63, "Row Remapper")), log(XID.format(94, "Contained"))),
+        {"gpu.xid_program"},
+        passes={"gpu.xid"},
     ),
     "xid unheard of": Fault(P4D, log(XID.format(999, "news")), set(), unknown={"gpu.xid"}),
     "off the bus without xid": Fault(
@@ -564,6 +570,7 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
             "image.parts",
             "services.node_exporter",
             "gpu.replaced",
+            "nccl.log",  # no probe makes it: test_pasted.py
         )
     }
     alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | REACH_CHECKS | FIO_CHECKS

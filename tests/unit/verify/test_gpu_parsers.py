@@ -73,7 +73,7 @@ LINES = {
     "peermem": "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping",
     "amd_ring_timeout": "amdgpu 0000:0c:00.0: amdgpu: GPU reset begin!",
     "amd_ras": "amdgpu 0000:0c:00.0: amdgpu: 3 new uncorrectable hardware errors detected in umc block",
-    "amd_throttle": "amdgpu 0000:29:00.0: WARN: GPU thermal throttling temperature reached, expect performance decrease.",
+    "amd_throttle": "amdgpu 0000:29:00.0: WARN: GPU thermal throttling temperature reached, expect less. HBM.",
     "amd_init": "amdgpu: probe of 0000:0c:00.0 failed with error -22",
 }
 
