@@ -297,6 +297,16 @@ FAULTS: dict[str, Fault] = {
         {"nvswitch.fabric"},
     ),
     "fabric not complete": Fault(DGX, smi(3, fabric__state="In Progress", fabric__status="N/A"), {"nvswitch.fabric"}),
+    "sxid that is not fatal": Fault(
+        P4D,
+        log("[200.5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt"),
+        {"nvswitch.sxid_nonfatal"},
+    ),
+    "sxid without its severity": Fault(
+        P4D,
+        log("[200.5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Data {0x000001c0, 0x00bd5c8a, 0x00000500}"),
+        {"nvswitch.sxid"},
+    ),
     "sxid": Fault(
         DGX,
         log("[200.5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 63 LTSSM Fault Up"),
