@@ -114,6 +114,9 @@ HOLDER = "holder.json"
 STATE, STATE_BACKUP, ERRORED = "terraform.tfstate", "terraform.tfstate.backup", "errored.tfstate"
 """Terraform's files in a site's workspace: the state where it is local, the one before its last change, and what could
 not be saved ("Failed to persist state to backend")."""
+APPLYING = "applying"
+"""Beside them while an apply has made resources that no file records yet; it stays where the run was killed, or where
+neither of the files could be written."""
 
 
 @dataclass(frozen=True, slots=True)

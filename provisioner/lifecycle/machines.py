@@ -21,7 +21,7 @@ from provisioner.machines.base import Machines, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
 from provisioner.machines.hosts import HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.paths import ERRORED, STATE, private_dir, write_whole
+from provisioner.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Provider
@@ -79,7 +79,9 @@ def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:
 def _may_have_machines(cluster: Cluster, site: str) -> bool:
     """Whether machines of a site were made, or may have been; a state that cannot be read counts."""
     folder = cluster.paths.site(site)
-    if any(node.site == site for node in cluster.nodes()) or (folder / MARK).exists() or (folder / ERRORED).exists():
+    if any(node.site == site for node in cluster.nodes()):
+        return True
+    if any((folder / name).exists() for name in (MARK, ERRORED, APPLYING)):
         return True
     if cluster.remote is not None:
         with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):

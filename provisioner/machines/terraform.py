@@ -13,7 +13,7 @@ from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.machines.base import Action, DestroyRefusedError, Planned
-from provisioner.paths import ERRORED, private_dir
+from provisioner.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Module, Provider
@@ -196,13 +196,31 @@ class TerraformMachines:
                 message = f"{machine.id} was made by a run that died: `gpuprov up` takes it in as {machine.node}"
             self._events("terraform", "warning", message, node=machine.node)
 
+    @contextlib.contextmanager
+    def _unrecorded(self) -> Iterator[None]:
+        """Marks the workspace until what an apply has made is in a local state; a shared one is noted in the intent."""
+        mark, state = self._folder / APPLYING, self._folder / STATE
+        if self._root.backend is not None:
+            yield
+            return
+        previous = state.read_bytes() if state.exists() else None
+        private_dir(self._folder)
+        write_whole(mark, "")
+        try:
+            yield
+        finally:
+            saved = state.exists() and state.read_bytes() != previous
+            if saved or (self._folder / ERRORED).exists():
+                mark.unlink(missing_ok=True)
+
     def _apply(self, plan: Plan) -> None:
         """Apply; where machines can't be had, ask in the ways that the provider still knows. A group is had whole or
         not at all: what was made of it meanwhile moves along, and goes where nothing is left to ask."""
         before = set(self._workspace.resources()) - {self._module.address(name) for name in self._incomplete}
         while True:
             try:
-                self._workspace.apply()
+                with self._unrecorded():
+                    self._workspace.apply()
             except ProviderError as error:
                 self._shop(plan, before, error)
             else:

@@ -33,7 +33,8 @@ class Person:
         self.history.world.clock += 1000.0
         self._until(("up",), "the fleet does not get well")
         self._until(("down",), "`down` does not end")
-        for name in {one.cluster for one in self.history.world.cloud.running()}:
+        running = [one for kind in ("machine", "network") for one in self.history.world.cloud.running(kind)]
+        for name in sorted({one.cluster for one in running}):
             self.history.edit(f"name: {name}", lambda file, name=name: setattr(file, "name", name))
             self._until(("down",), f"`down` of {name} does not end")
         left = [f"{one.id} ({one.node or one.kind}, {one.cluster}, {one.region})"

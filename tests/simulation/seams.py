@@ -400,7 +400,7 @@ class Seams:
             def install(machine: Machine | None = machine, node: Node = node) -> None:
                 assert machine is not None
                 if machine.in_use and drivers[node.name] != machine.installed:
-                    self._moved(node, machine)
+                    self._moved(paths.root, node, machine)
                     self.world.changing(machine)
                 machine.installed = drivers[node.name]
 
@@ -413,9 +413,11 @@ class Seams:
                 outcomes[node.name] = Outcome(failed=[error.message])
         return outcomes
 
-    def _moved(self, node: Node, machine: Machine) -> None:
-        """A machine in use gets another driver: somebody was asked, and it is out of service where there are hooks."""
-        if node.name in self.world.drained:
+    def _moved(self, run: Path, node: Node, machine: Machine) -> None:
+        """A machine in use gets another driver: somebody was asked, or it is out of service."""
+        book = run / "quarantine.json"
+        held = json.loads(book.read_text(encoding="utf-8"))["nodes"] if book.exists() else {}
+        if node.name in self.world.drained or node.name in held:
             return
         asked = any("→" in text or node.name in text for text in self.world.process.questions)
         if not asked and machine.id not in self.world.process.condemned:
@@ -443,7 +445,8 @@ class Seams:
         head = (subject.name, subject.group, subject.site, subject.machine, False)
         if machine is None:
             run = Path(argv[argv.index("-F") + 1]).parent.parent if argv else None
-            rows = json.loads((run / "nodes.json").read_text(encoding="utf-8")) if run else []
+            file = run / "nodes.json" if run else None  # another command may have removed it meanwhile
+            rows = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else []
             self.world.process.condemned |= {row["id"] for row in rows if row["name"] == subject.name}
             return NodeReport(*head, (), error=error or "no answer")
         right = machine.installed == subject.expected.driver
