@@ -56,7 +56,7 @@ def table(report: Report) -> Group:
         verdict = Text("healthy" if node.ok else node.verdict.upper(), style)
         if node.ok and node.quarantine is not None:
             verdict = Text("QUARANTINED", "yellow")
-        nodes.add_row(Text(node.name), Text(node.machine), verdict, Text(summary(node)))
+        nodes.add_row(Text(node.name), Text(node.machine or "not named"), verdict, Text(summary(node)))
     parts: list[Table | Text] = [nodes]
     if any(problems(node) for node in report.nodes):
         failed = Table(box=None, pad_edge=False)

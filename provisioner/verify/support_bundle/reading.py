@@ -23,6 +23,7 @@ ONE_GPU = re.compile(r"nvidia-smi\b.* (?:-i|--id)[ =]?\S")
 """A command that lists the GPUs that it names."""
 GPUS = ("nvidia-smi.xml", "rocm-smi.json")
 """Files that name the GPUs and their driver: outputs of two machines differ there."""
+PORTS = "ibv_devinfo.txt"
 BOOT = "Linux version"
 """What the kernel says first."""
 GIVEN, SINCE_LATER = "the kernel log that was given", "does not reach back to the boot"
@@ -77,6 +78,8 @@ def read(path: Path) -> Supplied:
     own = Bundle.read(path) if desk.folder else Bundle()
     if desk.folder and not (path / STATUS).exists():
         own = replace(own, files={name: _by_hand(name, output) for name, output in own.files.items()})
+        if PORTS in own.files and "ibstat.txt" not in own.files:  # it is read for the MTU alone
+            own = replace(own, files={**own.files, "ibstat.txt": own.files[PORTS]})
     for output in own.files.values():
         _hear(desk, output.text)
     if desk.folder and _only_ours(path):
