@@ -46,35 +46,30 @@ def program() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "gpuprov" else "gpuprov"
 
 
-def give_file(descriptor: int, folder: Path) -> None:
-    """Hand over a file that was just made in `folder`, if that is the person's."""
+def trusted() -> set[int]:
+    """User ids whose files and links decide where this process writes: root's, its own, and of who called sudo."""
     whose = person()
-    if whose and folder.stat().st_uid == whose.uid:
-        os.fchown(descriptor, whose.uid, whose.gid)
+    return {0, os.geteuid(), *([whose.uid] if whose else [])}
 
 
-def make_file(path: Path) -> None:
-    """Make a file where there is none yet, and hand it over: a lock that runs with sudo and without can both take."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with contextlib.suppress(FileExistsError), _opened(path, flags) as made:
-        give_file(made, path.parent)
-
-
-def give_directory(path: Path) -> None:
-    """Hand over a directory that was just made, if the one above it is the person's."""
+def give_file(descriptor: int, folder: int) -> None:
+    """Hand over an open file of root's in the open directory `folder`, if that is the person's."""
     whose = person()
-    if whose is None:
-        return
-    with _opened(path, _DIRECTORY | os.O_NOFOLLOW) as made, _opened("..", _DIRECTORY, made) as above:
-        if os.fstat(above).st_uid == whose.uid:
-            _give(made, whose)
+    if whose and os.fstat(folder).st_uid == whose.uid:
+        _give(descriptor, whose)
+
+
+def give_directory(name: str, folder: int) -> None:
+    """Hand over the directory `name`, just made in the open directory `folder`, if that is the person's."""
+    whose = person()
+    if whose and os.fstat(folder).st_uid == whose.uid:
+        with _opened(name, _DIRECTORY | os.O_NOFOLLOW, folder) as created:
+            _give(created, whose)
 
 
 def refuse_foreign(root: Path) -> None:
     """Raise GpuprovError for a run directory (FOLDER/.gpuprov/<cluster>) that somebody else may have filled: what lies
     in it decides where ssh goes, and what runs."""
-    whose = person()
-    trusted = {0, os.geteuid(), *([whose.uid] if whose else [])}
     for path, others in ((root.parent, stat.S_IWOTH), (root, stat.S_IWGRP | stat.S_IWOTH)):
         try:
             found = path.lstat()
@@ -83,7 +78,7 @@ def refuse_foreign(root: Path) -> None:
         why = ""
         if stat.S_ISLNK(found.st_mode):
             why = "it is a symbolic link"
-        elif found.st_uid not in trusted:
+        elif found.st_uid not in trusted():
             why = f"it belongs to another user (uid {found.st_uid})"
         elif found.st_mode & others:
             why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"

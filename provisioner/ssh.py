@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from provisioner import keeper, ownership, process, stored
+from provisioner import directories, keeper, ownership, process, stored
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
@@ -457,8 +457,8 @@ def _make_key(path: Path, comment: str) -> None:
             timeout=30,
             capture_output=True,
         )
-        fresh.with_suffix(".pub").replace(path.with_suffix(".pub"))
-        fresh.replace(path)
+        directories.move(fresh.with_suffix(".pub"), path.with_suffix(".pub"), mode=0o644)
+        directories.move(fresh, path)
 
 
 LOCAL = "local"
