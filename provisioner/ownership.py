@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -88,6 +89,25 @@ def refuse_foreign(root: Path) -> None:
                 where=str(path),
                 hint="check who created it; if it is yours, `chown` and `chmod 700` it, else move it away",
             )
+    _refuse_links(root)
+
+
+def _refuse_links(root: Path) -> None:
+    """Raise GpuprovError where gpuprov's own files in a run directory are something else: one that came with a checkout
+    can have links to a device without an end, or to a file of this machine."""
+    for folder in (root, root / "ssh", root / "locks", root / "sites", *root.glob("sites/*")):
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise GpuprovError(
+                    f"the run directory is not trusted: this is {regular_file.kind(mode)}, not a regular file",
+                    where=entry.path,
+                    hint="check who created it, and remove it",
+                )
 
 
 def watch(root: Path) -> None:

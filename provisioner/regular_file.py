@@ -17,7 +17,10 @@ KINDS = {
 
 
 class UnfitFileError(OSError):
-    """Not a regular file, or too large. `strerror` says which: "this is a pipe, not a regular file"."""
+    """Not a regular file, or too large. `strerror` says which: "this is a pipe, not a regular file"; `file_kind`: what
+    it is."""
+
+    file_kind = ""
 
 
 def kind(mode: int) -> str:
@@ -60,4 +63,6 @@ def read_text(path: Path, limit: int, *, follow_links: bool = True) -> str:
 
 def _refuse(mode: int, path: Path) -> None:
     if not stat.S_ISREG(mode):
-        raise UnfitFileError(errno.EINVAL, f"this is {kind(mode)}, not a regular file", str(path))
+        error = UnfitFileError(errno.EINVAL, f"this is {kind(mode)}, not a regular file", str(path))
+        error.file_kind = kind(mode)
+        raise error
