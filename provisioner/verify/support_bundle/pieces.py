@@ -19,6 +19,7 @@ from typing import IO, Any, cast
 
 from provisioner import regular_file
 from provisioner.errors import GpuprovError
+from provisioner.text import one_line
 from provisioner.verify.support_bundle.budget import Budget
 
 FILE = 64 * 1024 * 1024
@@ -26,6 +27,8 @@ FILE = 64 * 1024 * 1024
 HEADER = 1024 * 1024
 """Bytes of what a tar says of a member's name."""
 DEEP = 12
+NAME = 500
+"""Characters of a name that are shown: with the command that a part of a session was printed by."""
 CUT = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 """What reading ends with where a file was cut or damaged: what came before it counts."""
 BINARY = 0.02
@@ -41,6 +44,9 @@ class Piece:
     why: str = ""
     cut: str = ""
     """Why its end is missing, where that is."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", one_line(self.name, NAME))
 
 
 class _Counted(io.RawIOBase):
