@@ -240,6 +240,13 @@ def test_a_holder_that_another_program_wrote_is_none(holder: str) -> None:
     assert found.holder is None
 
 
+def test_a_holder_is_named_on_one_line() -> None:
+    content = json.dumps(HOLDER | {"command": "up\n\x1b[2J[OK]", "person": "a" * 4096, "machine": "m\u2028\r"})
+    found = current(Bucket(content.encode()))  # type: ignore[arg-type]
+    assert found is not None
+    assert len(str(found.holder).splitlines()) == 1 and len(str(found.holder)) < 400
+
+
 def test_a_holder_is_one() -> None:
     found = current(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
     assert found is not None
