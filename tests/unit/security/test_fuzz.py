@@ -6,13 +6,18 @@ import math
 
 import pytest
 
+from provisioner.verify.parsers.host_platform import read_stage
 from tests.fuzz.__main__ import Totals, explore
 from tests.fuzz.mutate import Case, Edit
 from tests.fuzz.targets import BreachError, Target, targets, with_checksums
 
 EXAMPLES = 5
 TARGETS = targets()
-DEFECTS: tuple[tuple[str, Case], ...] = ()
+RDMA = "dgx-h100/rdma-after.json"
+DEFECTS = (
+    ("parser rdma_sysfs.parse", Case(RDMA, RDMA, (Edit("repeat", 288, 512, 0, 2), Edit("repeat", 342, 4, 0, 5000)))),
+)
+"""Target and the edits that broke it."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -20,6 +25,10 @@ def test_edited_files_break_no_reader(name: str) -> None:
     totals = Totals()
     explore(name, TARGETS[name], 7, EXAMPLES, totals, slow_s=math.inf)
     assert totals.examples >= EXAMPLES
+
+
+def test_a_list_of_errors_that_is_none() -> None:
+    assert read_stage('{"v1": {"a": {"recoverable_errors": {"ERROR": 7, "CRITICAL": {"x": 1}}}}}') == (None, ())
 
 
 @pytest.mark.parametrize(("name", "case"), DEFECTS)
