@@ -12,13 +12,15 @@ UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
+# Seconds of `make fuzz`.
+SECONDS ?= 600
 # Histories of `make simulation`; modules and folders to mutate, and how many of the mutants; which of them.
 HISTORIES ?= 300
 ONLY ?=
 SAMPLE ?= 0
 SEED ?= 1
 
-.PHONY: setup demo nights test test-fast test-sandbox simulation mutants lint bench facts lock clean doctor runtime dev terraform \
+.PHONY: setup demo nights test test-fast test-sandbox simulation fuzz mutants lint bench facts lock clean doctor runtime dev terraform \
   system-sandbox system-dev
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
@@ -45,6 +47,7 @@ test-fast: dev
 test-slow: dev system-sandbox system-dev
 	$(PYTEST) tests/unit -m slow
 	GPUPROV_TEST_HISTORIES=20000 $(PYTEST) -n $(WORKERS) tests/unit/simulation/test_histories.py
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --out .cache/fuzz
 	GPUPROV_TEST_VARIATIONS=1000 $(PYTEST) tests/unit/verify/test_healthy_variations.py
 	$(SUDO) $(PYTEST) tests/sandbox -m slow
 	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_examples.py \
@@ -54,6 +57,10 @@ test-slow: dev system-sandbox system-dev
 simulation: dev
 	$(BIN)/coverage run -m tests.simulation --histories $(HISTORIES) --seed $(SEED)
 	$(BIN)/coverage report
+
+## fuzz: edited captures, archives and documents for what reads them (SECONDS=600 SEED=1)
+fuzz: dev
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --out .cache/fuzz
 
 ## mutants: small changes of the code that no unit test notices (ONLY=provisioner/state SAMPLE=200 SEED=1)
 mutants: dev

@@ -42,7 +42,7 @@ _SHAPES = {
 _MOUNT = {
     "type": (r"[a-z0-9]+", "type of file system"),
     "source": (r"[A-Za-z0-9][A-Za-z0-9._:@/+=-]*", "file system"),
-    "path": (r"/[A-Za-z0-9._/-]+", "folder"),
+    "path": (r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)+/?", "folder"),
     "options": (r"([A-Za-z0-9_][A-Za-z0-9=_,.:-]*)?", "list of options"),
 }
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from provisioner import ownership, stored
+from provisioner import stored
 from provisioner.errors import LockedError
-from provisioner.paths import ClusterPaths, write_whole
+from provisioner.paths import ClusterPaths, touch, write_whole
 from provisioner.state.shared_files import is_report
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _changing(paths: ClusterPaths) -> Iterator[dict[str, Any]]:
     """The content of state.json, to be changed in place; it is written when the block ends, and no other process
     changes it meanwhile."""
     file = paths.root / LOCK
-    ownership.make_file(file)
+    touch(file)
     try:
         with FileLock(file, timeout=LOCK_TIMEOUT_S, mode=0o600):
             state = _read(paths)

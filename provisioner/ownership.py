@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -46,35 +47,30 @@ def program() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "gpuprov" else "gpuprov"
 
 
-def give_file(descriptor: int, folder: Path) -> None:
-    """Hand over a file that was just made in `folder`, if that is the person's."""
+def trusted() -> set[int]:
+    """User ids whose files and links decide where this process writes: root's, its own, and of who called sudo."""
     whose = person()
-    if whose and folder.stat().st_uid == whose.uid:
-        os.fchown(descriptor, whose.uid, whose.gid)
+    return {0, os.geteuid(), *([whose.uid] if whose else [])}
 
 
-def make_file(path: Path) -> None:
-    """Make a file where there is none yet, and hand it over: a lock that runs with sudo and without can both take."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with contextlib.suppress(FileExistsError), _opened(path, flags) as made:
-        give_file(made, path.parent)
-
-
-def give_directory(path: Path) -> None:
-    """Hand over a directory that was just made, if the one above it is the person's."""
+def give_file(descriptor: int, folder: int) -> None:
+    """Hand over an open file of root's in the open directory `folder`, if that is the person's."""
     whose = person()
-    if whose is None:
-        return
-    with _opened(path, _DIRECTORY | os.O_NOFOLLOW) as made, _opened("..", _DIRECTORY, made) as above:
-        if os.fstat(above).st_uid == whose.uid:
-            _give(made, whose)
+    if whose and os.fstat(folder).st_uid == whose.uid:
+        _give(descriptor, whose)
+
+
+def give_directory(name: str, folder: int) -> None:
+    """Hand over the directory `name`, just made in the open directory `folder`, if that is the person's."""
+    whose = person()
+    if whose and os.fstat(folder).st_uid == whose.uid:
+        with _opened(name, _DIRECTORY | os.O_NOFOLLOW, folder) as created:
+            _give(created, whose)
 
 
 def refuse_foreign(root: Path) -> None:
     """Raise GpuprovError for a run directory (FOLDER/.gpuprov/<cluster>) that somebody else may have filled: what lies
     in it decides where ssh goes, and what runs."""
-    whose = person()
-    trusted = {0, os.geteuid(), *([whose.uid] if whose else [])}
     for path, others in ((root.parent, stat.S_IWOTH), (root, stat.S_IWGRP | stat.S_IWOTH)):
         try:
             found = path.lstat()
@@ -83,7 +79,7 @@ def refuse_foreign(root: Path) -> None:
         why = ""
         if stat.S_ISLNK(found.st_mode):
             why = "it is a symbolic link"
-        elif found.st_uid not in trusted:
+        elif found.st_uid not in trusted():
             why = f"it belongs to another user (uid {found.st_uid})"
         elif found.st_mode & others:
             why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
@@ -93,6 +89,25 @@ def refuse_foreign(root: Path) -> None:
                 where=str(path),
                 hint="check who created it; if it is yours, `chown` and `chmod 700` it, else move it away",
             )
+    _refuse_links(root)
+
+
+def _refuse_links(root: Path) -> None:
+    """Raise GpuprovError where gpuprov's own files in a run directory are something else: one that came with a checkout
+    can have links to a device without an end, or to a file of this machine."""
+    for folder in (root, root / "ssh", root / "locks", root / "sites", *root.glob("sites/*")):
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise GpuprovError(
+                    f"the run directory is not trusted: this is {regular_file.kind(mode)}, not a regular file",
+                    where=entry.path,
+                    hint="check who created it, and remove it",
+                )
 
 
 def watch(root: Path) -> None:

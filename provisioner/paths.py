@@ -7,14 +7,13 @@ import errno
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from provisioner import ownership
+from provisioner import directories
 from provisioner.errors import GpuprovError
 
 DATA = ("terraform", "ansible", "templates", "images")
@@ -45,13 +44,11 @@ def cache() -> Path:
 def private_dir(path: Path) -> Path:
     """Make a directory that only its owner can enter, and so all those above it that are not there yet; with sudo they
     are the person's in whose folder they lie."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for made in reversed(missing):  # `parents=True` would make those above with the mode that everybody has
-        made.mkdir(mode=0o700, exist_ok=True)
-        ownership.give_directory(made)
-        if made.name == RUNS:
-            write_whole(made / IGNORE, "*\n", mode=0o644)
-    path.mkdir(exist_ok=True)  # says so where a file is there
+    new_folders = [folder for folder in (path, *path.parents) if folder.name == RUNS and not folder.exists()]
+    with directories.opened(path, create=True):
+        pass
+    for folder in new_folders:
+        write_whole(folder / IGNORE, "*\n", mode=0o644)
     return path
 
 
@@ -63,39 +60,43 @@ def below(folder: Path, name: str) -> Path:
     return path
 
 
-def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
-    """Write a file whole or not at all: temporary file in the same directory, fsync, rename. Raises OSError with the
-    file's own name."""
+def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Write a file whole or not at all: temporary file in the same directory, fsync (where `durable`), rename. Raises
+    OSError with the file's own name, also where somebody puts another file in its place meanwhile."""
     payload = content.encode() if isinstance(content, str) else content
+    with naming(path), directories.replacing(path, mode=mode, durable=durable) as stream:
+        stream.write(payload)
+
+
+def touch(path: Path) -> None:
+    """Make an empty file where there is none yet: a lock that runs with sudo and without can both take."""
     with naming(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(payload)
-                stream.flush()
-                os.fsync(stream.fileno())
-                ownership.give_file(handle, path.parent)
-            Path(temporary).chmod(mode)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        directories.append(path).close()
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, also where another process is still writing into it for a moment."""
+    """Remove a directory with all that is in it, also where another process is still writing into it for a moment.
+    Nothing is done where it is missing."""
+    try:
+        with directories.opened(path.parent) as folder:
+            _remove(path.name, folder)
+    except FileNotFoundError:
+        return
+
+
+def _remove(name: str, folder: int) -> None:
     for _ in range(100):
         try:
-            shutil.rmtree(path)
+            shutil.rmtree(name, dir_fd=folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
-            if not path.exists():
+            if error.errno == errno.ENOENT and name not in os.listdir(folder):
                 return
             time.sleep(0.05)
         else:
             return
-    shutil.rmtree(path)
+    shutil.rmtree(name, dir_fd=folder)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ with cluster.exclusively("up"): …                 # to change it
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import secrets
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from provisioner import fleet, keeper, ownership, spec, ssh, stored
+from provisioner import directories, fleet, keeper, ownership, spec, ssh, stored
 from provisioner.errors import GpuprovError, InputError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.paths import (
@@ -32,6 +33,7 @@ from provisioner.paths import (
     ClusterPaths,
     private_dir,
     remove_tree,
+    touch,
     write_whole,
 )
 from provisioner.providers.cluster import Providers
@@ -176,7 +178,7 @@ class Cluster:
     def alone_here(self, command: str) -> Iterator[Path]:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
         untouched = self.paths.untouched()
-        ownership.make_file(private_dir(self.paths.root) / self.paths.run_lock.name)
+        touch(private_dir(self.paths.root) / self.paths.run_lock.name)
         lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
         holder = self.paths.root / HOLDER
         try:
@@ -365,9 +367,9 @@ def _run_dir(paths: ClusterPaths) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         folder = private_dir(paths.runs) / f"{stamp}{suffix}"
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-            ownership.give_directory(folder)
+        with contextlib.suppress(FileExistsError), directories.opened(paths.runs) as runs:
+            os.mkdir(folder.name, 0o700, dir_fd=runs)
+            ownership.give_directory(folder.name, runs)
             return folder
     raise GpuprovError("a hundred runs in one second", where=str(paths.runs))
 
@@ -376,10 +378,9 @@ def _run_dir(paths: ClusterPaths) -> Path:
 def _recorded(events: Events, run_dir: Path) -> Iterator[None]:
     """Write all events into events.jsonl of this folder. Raises OSError where it cannot be created; one that cannot be
     written any more (a full disk) is reported on the stream and costs the run nothing."""
-    stream = (run_dir / "events.jsonl").open("a", encoding="utf-8")
+    stream = io.TextIOWrapper(directories.append(run_dir / "events.jsonl"), encoding="utf-8")
     writer = jsonl_writer(stream)
     try:
-        ownership.give_file(stream.fileno(), run_dir)
         events.subscribe(writer)
         try:
             yield

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 import subprocess
 import tempfile
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from provisioner import keeper, ownership, process, stored
+from provisioner import directories, keeper, ownership, process, stored
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
@@ -212,27 +213,49 @@ def _quoted(path: Path, last: str = "") -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", text).replace("%", "%%") + last + '"'
 
 
+SOCKETS = "sockets"
+"""File of ssh's folder: the random part of the name of the folder of sockets."""
+
+
 def control_dir(paths: ClusterPaths) -> Path:
     """Where this user's sockets of shared connections lie: a short path, because a socket's path is limited. Those of
     gpuprov's runs are in a folder of each run (`run_config`). ssh's configuration names it for every user ("%i" is the
-    uid), and for people who call ssh with it: with and without sudo one does not meet the other's."""
-    for folder in _control_dirs(paths):
+    uid), and for people who call ssh with it: with and without sudo one does not meet the other's. Its name is random
+    and recorded in the run directory; where another user has made a folder of that name since (/tmp after a reboot),
+    a new name is recorded."""
+    name = _socket_name(paths)
+    for folder in _control_dirs(name):
         if _made_mine(folder):
+            return folder
+    name = secrets.token_hex(4)
+    for folder in _control_dirs(name):
+        if _made_mine(folder):
+            write_whole(private_dir(paths.ssh) / SOCKETS, name + "\n")
             return folder
     raise _no_control_dir()
 
 
-def refuse_no_control_dir(paths: ClusterPaths) -> None:
+def _socket_name(paths: ClusterPaths) -> str:
+    """The random part of the sockets' folder's name, 8 hex digits; recorded on first use."""
+    file = private_dir(paths.ssh) / SOCKETS
+    with contextlib.suppress(OSError, ValueError):
+        recorded = file.read_text(encoding="ascii").strip()
+        if re.fullmatch(r"[0-9a-f]{8}", recorded):
+            return recorded
+    name = secrets.token_hex(4)
+    write_whole(file, name + "\n")
+    return name
+
+
+def refuse_no_control_dir() -> None:
     """Raise GpuprovError where `control_dir` would. Nothing is made."""
-    for folder in _control_dirs(paths):
-        if _is_mine(folder) if folder.exists() else os.access(folder.parent, os.W_OK | os.X_OK):
-            return
-    raise _no_control_dir()
+    if not any(os.access(folder.parent, os.W_OK | os.X_OK) for folder in _control_dirs("0" * 8)):
+        raise _no_control_dir()
 
 
-def _control_dirs(paths: ClusterPaths) -> list[Path]:
-    """Where `control_dir` may be, the best place first: folders that exist and whose paths are short enough."""
-    name = f"gpuprov-{os.getuid()}-{hashlib.sha256(os.fsencode(paths.root)).hexdigest()[:8]}"
+def _control_dirs(random_name: str) -> list[Path]:
+    """Where `control_dir` may be, the best place first: in folders that exist and whose paths are short enough."""
+    name = f"gpuprov-{os.getuid()}-{random_name}"
     bases = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")  # noqa: S108 - a private folder in it
     folders = [Path(base) / name for base in bases if base]
     return [folder for folder in folders if folder.parent.is_dir() and _is_short(folder)]
@@ -246,7 +269,7 @@ def _is_short(folder: Path) -> bool:
 def _no_control_dir() -> GpuprovError:
     longest = SOCKET_PATH_MAX - len(f"/gpuprov-{os.getuid()}-01234567")
     return GpuprovError(
-        "no folder for ssh's control sockets: XDG_RUNTIME_DIR, TMPDIR and /tmp are missing, not yours or too long",
+        "no folder for ssh's control sockets: XDG_RUNTIME_DIR, TMPDIR and /tmp are missing, not writable or too long",
         hint=f"set XDG_RUNTIME_DIR to a folder of your own whose path has at most {longest} bytes",
     )
 
@@ -457,8 +480,8 @@ def _make_key(path: Path, comment: str) -> None:
             timeout=30,
             capture_output=True,
         )
-        fresh.with_suffix(".pub").replace(path.with_suffix(".pub"))
-        fresh.replace(path)
+        directories.move(fresh.with_suffix(".pub"), path.with_suffix(".pub"), mode=0o644)
+        directories.move(fresh, path)
 
 
 LOCAL = "local"

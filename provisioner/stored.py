@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import stat
 from pathlib import Path
 from typing import Any, NoReturn
+
+from provisioner import regular_file
 
 LIMIT = 64 << 20
 """Bytes; nodes.json of 10 000 nodes has 4 MiB."""
@@ -15,10 +16,10 @@ LIMIT = 64 << 20
 def load(file: Path) -> Any:
     """What a file holds. Raises FileNotFoundError where there is none, and ValueError for everything that is no JSON or
     could not be written again: too long, nested too deeply, numbers that are none, halves of characters."""
-    if not stat.S_ISREG(file.stat().st_mode):
-        raise ValueError("it is not a regular file")
-    with file.open("rb") as stream:
-        content = stream.read(LIMIT + 1)
+    try:
+        content = regular_file.read(file, LIMIT)
+    except regular_file.UnfitFileError as error:
+        raise ValueError(error.strerror) from None
     return loads(content)
 
 

@@ -36,6 +36,18 @@ def printable(value: Any) -> Any:
     return value
 
 
+def one_line(text: str, limit: int = 300) -> str:
+    """A name or a sentence of somebody else's on one line: what ends a line is written out too, and what is longer than
+    `limit` characters is cut in the middle.
+
+    >>> one_line("smi.xml\\n[PASS] all"), one_line("a" * 9 + "z", 4)
+    ('smi.xml\\\\n[PASS] all', 'aa…az')
+    """
+    shown = str(printable(text)).replace("\n", "\\n").replace("\t", "\\t")
+    half = limit // 2
+    return shown if len(shown) <= limit else f"{shown[:half]}…{shown[-half:]}"
+
+
 def counted(number: int, what: str) -> str:
     """A number with its noun.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provisioner.errors import GpuprovError
-from provisioner.text import printable
+from provisioner.text import one_line, printable
 
 if TYPE_CHECKING:
     from provisioner.catalog import Catalog
@@ -115,7 +115,7 @@ def _expanded(host: str) -> list[str]:
 
 
 SHOWN = 20
-"""Lines that are said of what could not be placed."""
+"""Lines of what was placed, and of what was not."""
 
 
 def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
@@ -127,12 +127,12 @@ def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
     supplied = read(path)
     if path.is_dir():
         supplied = replace(supplied, bundle=with_tree(supplied.bundle, path))
-    for piece, file in supplied.placed:
-        print(f"read as {file}: {printable(piece)}", file=sys.stderr)
-    for piece, why in supplied.unplaced[:SHOWN]:
-        print(f"not used: {printable(piece)}: {printable(why)}", file=sys.stderr)
-    if len(supplied.unplaced) > SHOWN:
-        print(f"not used: {len(supplied.unplaced) - SHOWN} more", file=sys.stderr)
+    used = [f"read as {file}: {one_line(piece)}" for piece, file in supplied.placed]
+    unused = [f"not used: {one_line(piece)}: {one_line(reason)}" for piece, reason in supplied.unplaced]
+    for lines, label in ((used, "read"), (unused, "not used")):
+        more = [f"{label}: {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        for line in (*lines[:SHOWN], *more):
+            print(line, file=sys.stderr)
     if not supplied.bundle.files and supplied.foreign:
         empty = GpuprovError(
             "nothing in it is the output of a tool that gpuprov reads", where=str(path),

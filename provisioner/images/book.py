@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from provisioner import ownership, stored
+from provisioner import directories, stored
 from provisioner.errors import GpuprovError
 from provisioner.images.manifest import Manifest
 from provisioner.paths import below, private_dir, remove_tree, write_whole
@@ -190,10 +190,8 @@ class Book:
     def note_night(self, row: Mapping[str, Any]) -> None:
         """Add how a night went."""
         private_dir(self.folder)
-        with self.nights.open("a", encoding="utf-8") as stream:
-            if not stream.tell():
-                ownership.give_file(stream.fileno(), self.folder)
-            stream.write(json.dumps(row) + "\n")
+        with directories.append(self.nights) as stream:
+            stream.write(json.dumps(row).encode() + b"\n")
 
     def told_nights(self) -> list[dict[str, Any]]:
         """How the nights went, oldest first; a line that was cut is left out."""

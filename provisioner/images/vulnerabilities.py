@@ -79,7 +79,7 @@ def parse(text: str, system: str) -> Vulnerabilities:
     looked at this distribution's packages: then it found nothing because it looked for nothing."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotScannedError("the scanner's report is no JSON") from None
     try:
         if isinstance(document, dict) and isinstance(document.get("matches"), list):

@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import directories
 from provisioner.errors import GpuprovError
 from provisioner.installer import seed, source
 from provisioner.installer.seed import Target
@@ -48,7 +49,7 @@ def prepare(image: Path, sha256: str, folder: Path) -> DiskImage:
             source.refuse_another(image, found, sha256, "install.sha256: of the raw image, as the .json beside it says")
             for old in folder.glob("*.zst"):
                 old.unlink()
-            partial.replace(made)
+            directories.move(partial, made)
     return DiskImage(made, sha256, size)
 
 
@@ -71,7 +72,6 @@ def _compressed(image: Path, out: Path) -> str:
         said = "it ended early"
     if zstd.returncode:
         raise GpuprovError(f"zstd failed: {said or zstd.returncode}", where=str(image), hint="is the disk full?")
-    out.chmod(0o600)
     return digest.hexdigest()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import directories
 from provisioner.errors import GpuprovError
 from provisioner.installer import seed, source
 from provisioner.installer.seed import Target
@@ -62,8 +63,7 @@ def make(distribution: str, installer: Path, target: Target, out: Path) -> Path:
             _of_debian(installer, layout, target, work, whole)
         else:
             _of_ubuntu(installer, layout, target, work, whole)
-        whole.chmod(0o600)
-        whole.replace(out)
+        directories.move(whole, out)
     return out
 
 
@@ -73,8 +73,7 @@ def of_kernel(linux: Path, initrd: Path, appended: bytes, words: str, out: Path)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
         whole = Path(folder) / "whole.iso"
         _of_kernel(linux, initrd, appended, Layout("/linux", "/initrd.gz", f"{words} {CONSOLES}", {}), whole)
-        whole.chmod(0o600)
-        whole.replace(out)
+        directories.move(whole, out)
     return out
 
 
@@ -97,9 +96,10 @@ def _of_debian(installer: Path, layout: Layout, target: Target, work: Path, out:
 
 def extract(image: Path, where: str, out: Path) -> Path:
     """A file of an ISO image, which is written anew."""
-    out.unlink(missing_ok=True)
-    _run(["xorriso", "-osirrox", "on", "-indev", str(image), "-extract", where, str(out)], "xorriso")
-    out.chmod(0o600)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
+        extracted = Path(folder) / out.name
+        _run(["xorriso", "-osirrox", "on", "-indev", str(image), "-extract", where, str(extracted)], "xorriso")
+        directories.move(extracted, out)
     return out
 
 

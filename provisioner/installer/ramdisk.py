@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import directories
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.paths import cache, private_dir
 
@@ -94,8 +95,7 @@ def make(mirror: str) -> Ramdisk:
             (work / name).unlink()
         made = private_dir(target)
         for name in ("linux", "initrd.gz"):
-            (work / name).chmod(0o600)
-            (work / name).replace(made / name)
+            directories.move(work / name, made / name)
     return Ramdisk(target / "linux", target / "initrd.gz")
 
 

@@ -72,6 +72,8 @@ class Images:
         if token is None or found is None:
             return False
         before = self.reports.get(token)
+        if before is not None and before.host_key and found.host_key not in ("", before.host_key):
+            return False  # the first key counts: a second one is somebody else's
         if before is not None and before.ended and found.refused:
             found = Report(report.AGAIN, before.host_key)
         self.reports[token] = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 
 SYSTEMS = ("debian", "ubuntu")
@@ -62,7 +63,7 @@ UEFI_PARTITION = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
 
 def refuse_unfit_disk(image: Path) -> None:
     """Raises GpuprovError for what is no raw image of a disk that starts by UEFI. Its first sectors are looked at."""
-    with image.open("rb") as stream:
+    with regular_file.opened(image) as stream:
         head = stream.read(64 * SECTOR)
     hint = "install.image: the .raw of `gpuprov image build`, or another raw disk with a GUID partition table"
     if head[:4] == b"QFI\xfb":

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from provisioner import stored
+from provisioner import directories, stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
@@ -183,8 +183,7 @@ Key = tuple[str, str]
 def _append(paths: ClusterPaths, lines: Sequence[Mapping[str, Any]]) -> None:
     """At the end of the file in one piece, so that two runs beside each other do not mix."""
     private_dir(paths.root)
-    handle = os.open(paths.measures, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(handle, "ab", buffering=0) as stream:
+    with directories.append(paths.measures) as stream:
         stream.write((b"\n" if _cut(paths) else b"") + b"".join(map(_line, lines)))
 
 

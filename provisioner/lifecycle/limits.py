@@ -96,7 +96,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
     fleet = Fleet(cluster, plan)
     result = [finding for limit in LIMITS if (finding := limit.finding(fleet)) is not None]
     try:
-        ssh.refuse_no_control_dir(cluster.paths)
+        ssh.refuse_no_control_dir()
     except GpuprovError as error:
         result.append(Finding("blocks", "ssh", error.message, error.hint))
     return result

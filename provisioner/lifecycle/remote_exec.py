@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import threading
@@ -22,6 +23,10 @@ GRACE_S = 1.0
 """For an ssh that was asked to end."""
 TIMED_OUT = 124
 """As timeout(1) has it."""
+PIECE = 1 << 16
+LEAST_OUTPUT, MOST_OUTPUT, TOTAL_OUTPUT = 64 << 10, 8 << 20, 256 << 20
+"""Bytes of output that are shown: of each node at least and at most, and of all together (10,000 nodes have some more).
+They are held in memory until the nodes before have answered."""
 
 
 def run_on(
@@ -34,26 +39,26 @@ def run_on(
 ) -> int:
     """Run a command on these nodes; the highest exit status. `show` gets node, exit status and output (both streams),
     in the order of `nodes`. A node that takes longer than `timeout_s` seconds has status 124. Ctrl-C ends every ssh
-    that was started, and no other is."""
+    that was started, and no other is. Of output that is longer than a node's share the beginning is given."""
     sessions = _Sessions()
+    share = max(LEAST_OUTPUT, min(MOST_OUTPUT, TOTAL_OUTPUT // max(1, len(nodes))))
 
     def run(node: str) -> tuple[int, str]:
         child = sessions.start([*ssh.argv(paths, node), *command])
+        output = _Output(child, share)
         deadline = time.monotonic() + timeout_s
         while True:
             # Not one long wait: ssh's shared connection holds the pipe as long as the remote command runs, so that its
             # end does not come when the child of ours is ended.
             left = deadline - time.monotonic()
-            try:
-                text, _ = child.communicate(timeout=max(0.0, min(LOOK_S, left)))
-            except subprocess.TimeoutExpired:
-                if sessions.ended:
-                    raise Interrupted("interrupted") from None
-                if left <= 0:
-                    sessions.end([child])
-                    return TIMED_OUT, f"no answer within {timeout_s:g} s"
-                continue
-            return child.returncode, text
+            if output.read(max(0.0, min(LOOK_S, left))):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return child.wait(timeout=max(0.0, min(LOOK_S, left))), output.text()
+            if sessions.ended:
+                raise Interrupted("interrupted") from None
+            if left <= 0:
+                sessions.end([child])
+                return TIMED_OUT, f"no answer within {timeout_s:g} s"
 
     worst = 0
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool, sessions.of(pool):
@@ -63,11 +68,42 @@ def run_on(
     return worst
 
 
+class _Output:
+    """What a child prints, its first `limit` bytes: the rest is read, so that the command goes on, and left out."""
+
+    def __init__(self, child: subprocess.Popen[bytes], limit: int) -> None:
+        assert child.stdout is not None
+        self._stream, self._limit = child.stdout, limit
+        self._kept, self._omitted, self._ended = bytearray(), 0, False
+        os.set_blocking(self._stream.fileno(), False)
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._stream, selectors.EVENT_READ)
+
+    def read(self, timeout_s: float) -> bool:
+        """Wait for more, take what is there; whether its end has come."""
+        if not self._ended and self._ready.select(timeout_s):
+            piece = os.read(self._stream.fileno(), PIECE)
+            if not piece:
+                self._ended = True
+                self._ready.close()
+                self._stream.close()
+            room = self._limit - len(self._kept)
+            self._kept += piece[:room]
+            self._omitted += max(0, len(piece) - room)
+        return self._ended
+
+    def text(self) -> str:
+        text = self._kept.decode("utf-8", "replace")
+        if self._omitted:
+            text += f"\n[{self._omitted} bytes more were left out: redirect them to a file on the node]"
+        return text
+
+
 class _Sessions:
     """The ssh processes of one call: none of them outlives what keeps the call from going on (Ctrl-C)."""
 
     def __init__(self) -> None:
-        self._lock, self._running, self._ended = threading.Lock(), list[subprocess.Popen[str]](), False
+        self._lock, self._running, self._ended = threading.Lock(), list[subprocess.Popen[bytes]](), False
 
     @property
     def ended(self) -> bool:
@@ -75,19 +111,19 @@ class _Sessions:
         with self._lock:
             return self._ended
 
-    def start(self, argv: list[str]) -> subprocess.Popen[str]:
+    def start(self, argv: list[str]) -> subprocess.Popen[bytes]:
         """Raises Interrupted where the call has ended."""
         with self._lock:
             if self._ended:
                 raise Interrupted("interrupted")
             child = subprocess.Popen(
-                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                encoding="utf-8", errors="replace", start_new_session=True,
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True, bufsize=0,
             )  # fmt: skip
             self._running.append(child)
         return child
 
-    def end(self, children: Sequence[subprocess.Popen[str]]) -> None:
+    def end(self, children: Sequence[subprocess.Popen[bytes]]) -> None:
         """End these, and what they started."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             living = [child for child in children if child.poll() is None]

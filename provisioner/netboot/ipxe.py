@@ -54,12 +54,12 @@ def decide(host: Host, before: Installation | None, asked: Asked) -> Answer:
     if not asked.names:
         return Answer(False, "it shows no serial number and no UUID, so nobody can tell which machine it is")
     shows = " or ".join(asked.names)
-    if host.serial and not asked.is_called(host.serial):
+    if not host.serial:  # the first to ask would be whoever likes to be this machine
+        return Answer(False, f"cluster.yaml has no serial for it: it shows {shows}, compare that with its label")
+    if not asked.is_called(host.serial):
         return Answer(False, f"it is the machine {shows}, and cluster.yaml says {host.serial}")
-    if before is None or (host.serial and not before.is_of(host.serial) and not asked.is_called(before.serial)):
+    if before is None or not (before.is_of(host.serial) or asked.is_called(before.serial)):
         return Answer(True)  # never seen, or another machine in the place of one that was
-    if not asked.is_called(before.serial):
-        return Answer(False, f"it is the machine {shows}, and {before.serial} was installed here; write its serial")
     if before.step in ("chosen", "offered"):
         return Answer(True)
     if before.step == "started":

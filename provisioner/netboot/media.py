@@ -10,7 +10,7 @@ from provisioner.installer import disk_image, iso, seed, source
 from provisioner.installer.disk_image import DiskImage
 from provisioner.installer.ramdisk import Ramdisk
 from provisioner.installer.seed import Target
-from provisioner.paths import private_dir
+from provisioner.paths import private_dir, write_whole
 from provisioner.providers import first_boot
 
 
@@ -26,7 +26,7 @@ def of_disk_image(ramdisk: Ramdisk, image: DiskImage, target: Target, folder: Pa
     """The installer that writes a disk image. `folder`: of this machine's files."""
     config = first_boot.cloud_config(target.user, target.ssh_key)
     initrd = private_dir(folder) / "initrd.gz"
-    initrd.write_bytes(ramdisk.initrd.read_bytes() + iso.in_memory(disk_image.files(target, image, "", config)))
+    write_whole(initrd, ramdisk.initrd.read_bytes() + iso.in_memory(disk_image.files(target, image, "", config)))
     files = {"linux": ramdisk.linux, "initrd.gz": initrd, disk_image.NAME: image.file}
     return Media(files, f"{disk_image.words(target)} {iso.CONSOLES}")
 
@@ -38,13 +38,13 @@ def make(system: str, installer: Path, target: Target, folder: Path) -> Media:
     if system.startswith("debian"):
         initrd = private_dir(folder) / "initrd.gz"
         linux, original = source.netboot(installer)
-        initrd.write_bytes(original.read_bytes() + iso.seed_in_memory(target))
+        write_whole(initrd, original.read_bytes() + iso.seed_in_memory(target))
         return Media({"linux": linux, "initrd.gz": initrd}, layout.words)
     texts = {"user-data": seed.autoinstall(target), "meta-data": "", "vendor-data": "", "guard.sh": seed.guard(target)}
     files = {"installer.iso": installer}
     for name, text in texts.items():
         files[name] = private_dir(folder) / name
-        files[name].write_text(text, encoding="utf-8")
+        write_whole(files[name], text)
     for name, where in (("linux", layout.kernel), ("initrd.gz", layout.initrd)):
         files[name] = iso.extract(installer, where, folder.parent / name)
     words = f"ip=dhcp url={target.report}/installer.iso autoinstall ds=nocloud;s={target.report}/ {iso.CONSOLES}"

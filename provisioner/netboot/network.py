@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
 from typing import Any
 
 from provisioner.errors import GpuprovError
@@ -13,6 +14,7 @@ from provisioner.providers.hosts import Host
 from provisioner.text import few
 
 NEEDS = "sudo apt-get install -y dnsmasq-base ipxe iproute2"
+ARP = Path("/proc/net/arp")
 NAMED = 8
 """Hosts that an error names, of more."""
 
@@ -52,6 +54,20 @@ def _of_row(row: dict[str, Any], interface: str, wanted: str, where: str) -> IPv
             hint="give it one, or correct pxe.interface and install.serve",
         )  # fmt: skip
     return chosen
+
+
+def mac_of(address: str, table: Path = ARP) -> str:
+    """The MAC address that an IPv4 address has on this computer's networks (proc_net(5), arp); "" where that is not
+    known, as of this computer itself."""
+    try:
+        rows = [line.split() for line in table.read_text(encoding="ascii", errors="replace").splitlines()[1:]]
+    except OSError:
+        return ""
+    complete = 2  # ATF_COM of <net/if_arp.h>
+    for row in rows:
+        if len(row) >= 4 and row[0] == address and int(row[2], 16) & complete:
+            return row[3].lower()
+    return ""
 
 
 def refuse_unusable(hosts: Sequence[Host], here: IPv4Interface, gateway: str, interface: str, where: str) -> None:

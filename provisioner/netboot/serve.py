@@ -1,6 +1,7 @@
 """The web server that machines ask which start from the network: plain HTTP, because iPXE as distributions build it
-knows no authority of ours (https://ipxe.org/crypto). What it gives holds no secret but a machine's token, with which
-nothing can be done but to end that machine's installation."""
+knows no authority of ours (https://ipxe.org/crypto). What it gives holds no secret but a machine's token. Whoever has
+that can end the machine's installation and report its host key, the one that is pinned then. So a token goes to a
+machine whose serial number cluster.yaml has, and which asks from its own MAC address."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from provisioner.errors import GpuprovError
 from provisioner.installer import report, serve
 from provisioner.machines.journal import Installation, Journal
-from provisioner.netboot import ipxe
+from provisioner.netboot import ipxe, network
 from provisioner.netboot.ipxe import Asked
 from provisioner.netboot.media import Media
 from provisioner.providers.hosts import Host
@@ -40,14 +41,20 @@ class Answers:
     make: Make
     told: Callable[[Host, str], object]
     url: str = ""
+    neighbour: Callable[[str], str] = network.mac_of
+    """IP address → MAC address of who has it on this computer's networks, "" where that is not known."""
     _media: dict[str, Media] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def script(self, asked: Asked) -> str:
-        """What iPXE does next; written down before it is said."""
+    def script(self, asked: Asked, address: str) -> str:
+        """What iPXE does next; written down before it is said. `address`: where the question comes from."""
         host = self.hosts.get(asked.mac)
         if host is None:
             return ipxe.from_disk("cluster.yaml does not name this machine")
+        sender = self.neighbour(address)
+        if sender and sender != asked.mac:
+            self.told(host, f"{sender} ({address}) asked for its installer in its name, and got nothing")
+            return ipxe.from_disk("the question came from another MAC address")
         with self._lock:
             before = self.journal.load().get(host.name)
             answer = ipxe.decide(host, before, asked)
@@ -98,6 +105,9 @@ class Answers:
                 self.journal.note(now, "failed")
                 self._said(now, f"was not installed, {report.WHY[found.refused]}")
                 return True
+            if found.host_key and now.host_key and found.host_key != now.host_key:
+                self._said(now, "reports a second host key: somebody else has its token, and the first key counts")
+                return False
             if found.host_key:
                 now = self.journal.note(now, now.step, host_key=found.host_key)
             self._said(now, "reports the end of its installation")
@@ -122,7 +132,7 @@ class _Handler(serve.Handler):
         if parts == ["boot.ipxe"]:
             self._text(ipxe.first(self.answers.url))
         elif parts == ["machine"]:
-            self._text(self.answers.script(_asked(found.query)))
+            self._text(self.answers.script(_asked(found.query), str(self.client_address[0])))
         elif len(parts) < 2 or not re.fullmatch(r"[a-f0-9]{16,64}", parts[0]):
             self.answer(404)
         elif self.answers.reported(parts[0], parts[1:]):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import urllib.request
 from functools import cached_property
 from ipaddress import ip_address
 
 from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
+from provisioner.stack.fetch import ask
 
 MY_ADDRESS = "https://checkip.amazonaws.com/"
 """Answers with the address that it was called from (Amazon's own service, open to everybody)."""
+TIMEOUT_S = 10.0
 
 
 class PublicAddress:
@@ -27,9 +28,10 @@ class PublicAddress:
     def network(self) -> str:
         """The network of that one address, 203.0.113.7/32. Raises GpuprovError where it can't be known."""
         try:
-            with urllib.request.urlopen(MY_ADDRESS, timeout=10) as answer:
-                return f"{ip_address(answer.read(64).decode().strip())}/32"
-        except (OSError, ValueError) as error:
+            answer = ask(MY_ADDRESS, who="address", limit=1024, deadline_s=TIMEOUT_S)
+            return f"{ip_address(answer.body.decode().strip())}/32"
+        except (GpuprovError, ValueError) as error:
+            reason = error.message if isinstance(error, GpuprovError) else str(error)[:200]
             raise GpuprovError(
-                f"this computer's public address is not known: {error}", hint="say in access.allow who may log in"
+                f"this computer's public address is not known: {reason}", hint="say in access.allow who may log in"
             ) from None

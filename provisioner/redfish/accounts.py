@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from provisioner import yaml_text
+from provisioner import regular_file, yaml_text
 from provisioner.redfish.errors import BmcError
 
 _MOST = 1024 * 1024
@@ -49,7 +49,7 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
     """A file of one YAML mapping: host, BMC or `all` → {user: …, password: …}; the nearest name counts."""
     hint = "one line a machine, or for all: `all: {user: admin, password: …}`"
     try:
-        with path.open("rb") as file:
+        with regular_file.opened(path) as file:
             about = os.fstat(file.fileno())
             if stat.S_IMODE(about.st_mode) & 0o077:
                 raise BmcError(

@@ -7,14 +7,18 @@ are all `not known` here, never an error; only a service that gives nothing at a
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
+import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provisioner import regular_file
 from provisioner.redfish.errors import BmcError
 
 Resource = Mapping[str, Any]
@@ -23,8 +27,9 @@ ROOT = "/redfish/v1"
 MOST_RESOURCES = 4000
 """Resources read of one service: a DGX H100 has some 1500, a service that links in circles has no end."""
 MOST_PAGES = 40
-LARGEST_SAVED = 200 * 1024 * 1024
-"""Bytes of a saved tree, unpacked."""
+LARGEST_SAVED = 32 * 1024 * 1024
+"""Bytes of a saved tree, unpacked, all its files together: ten times a DGX H100's, and less than 1 GiB as objects."""
+MOST_FILES = 50_000
 
 _NOTHING = re.compile(
     r"(n/?a|none|null|unknown|not (available|present|specified)|to be filled by o\.?e\.?m\.?|default string|-|0+)?",
@@ -186,7 +191,7 @@ def saved(path: Path) -> Tree:
             "no Redfish tree was saved of this machine: there is no such file", where=str(path),
             hint="`gpuprov bmc FILE status --save DIR` saves HOST.redfish.json of every machine",
         ) from error  # fmt: skip
-    except (OSError, ValueError, EOFError, RecursionError) as error:
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
         raise BmcError(
             f"is no saved Redfish tree: {said or type(error).__name__}", where=str(path),
@@ -212,11 +217,13 @@ def is_saved(path: Path) -> bool:
 
 
 def _document(path: Path) -> dict[str, Resource]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        whole = file.read(LARGEST_SAVED + 1)
-    if len(whole) > LARGEST_SAVED:
-        raise ValueError("it is too large")
-    found = json.loads(whole)
+    content = regular_file.read(path, LARGEST_SAVED, follow_links=False)
+    if path.suffix == ".gz":
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+            content = stream.read(LARGEST_SAVED + 1)
+        if len(content) > LARGEST_SAVED:
+            raise ValueError(f"it unpacks to more than {LARGEST_SAVED >> 20} MiB")
+    found = json.loads(content)
     if not isinstance(found, dict):
         raise ValueError("its JSON is no object")
     return {address(uri): one for uri, one in found.items() if uri.startswith("/") and isinstance(one, dict)}
@@ -224,10 +231,15 @@ def _document(path: Path) -> dict[str, Resource]:
 
 def _folder(path: Path) -> dict[str, Resource]:
     known: dict[str, Resource] = {}
-    for file in sorted(path.rglob("*.json")):
+    bytes_left = LARGEST_SAVED
+    for file in _json_files(path):
         if file.is_symlink():
             continue
-        found = json.loads(file.read_bytes())
+        content = regular_file.read(file, LARGEST_SAVED, follow_links=False)
+        bytes_left -= len(content)
+        if bytes_left < 0:
+            raise ValueError(f"its files have more than {LARGEST_SAVED >> 20} MiB together")
+        found = json.loads(content)
         if not isinstance(found, dict):
             continue
         inside = file.relative_to(path).as_posix()
@@ -241,6 +253,16 @@ def _folder(path: Path) -> dict[str, Resource]:
             if file.stem.startswith("redfish_v1"):  # by its name as well: a body may name another path than its own
                 known.setdefault("name:" + file.stem, found)
     return _by_link(known)
+
+
+def _json_files(path: Path) -> list[Path]:
+    files, entries = list[Path](), 0
+    for folder, folders, names in os.walk(path, followlinks=False):
+        entries += len(folders) + len(names)
+        if entries > MOST_FILES:
+            raise ValueError(f"it has more than {MOST_FILES} files")
+        files += [Path(folder, name) for name in names if name.endswith(".json")]
+    return sorted(files)
 
 
 def _by_link(known: dict[str, Resource]) -> dict[str, Resource]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from pathlib import Path
 
+from provisioner import regular_file
 from provisioner.spec.source_map import Source
 
 MAX_BYTES = 1 << 20
@@ -19,17 +18,13 @@ _ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x00\x00\xfe\xff":
 def read_text(source: Source) -> str | None:
     """The file's text, or None with a problem. Opens without blocking: a FIFO without a writer must not hang."""
     try:
-        descriptor = os.open(source.file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as stream:
-            kind = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(kind):
-                source.stop((1, 1), f"this is {_kind(kind)}, not a file")
-                return None
+        with regular_file.opened(Path(source.file)) as stream:
             data = stream.read(MAX_BYTES + 1)
+    except regular_file.UnfitFileError as error:
+        source.stop((1, 1), f"this is {error.file_kind}, not a file")
+        return None
     except OSError as error:
-        mode = _mode(source.file)
-        what = f"this is {_kind(mode)}, not a file" if mode is not None and not stat.S_ISREG(mode) else None
-        source.stop((1, 1), what or f"cannot be read: {(error.strerror or str(error)).lower()}")
+        source.stop((1, 1), f"cannot be read: {(error.strerror or str(error)).lower()}")
         return None
     except ValueError as error:  # a NUL in the name
         source.stop((1, 1), f"cannot be read: {error}")
@@ -48,18 +43,6 @@ def read_text(source: Source) -> str | None:
         source.stop(_position(before, len(before)), "this is not UTF-8 text", "save the file as UTF-8")
         return None
     return text if _clean(source, text) else None
-
-
-def _mode(path: str) -> int | None:
-    try:
-        return Path(path).stat().st_mode
-    except (OSError, ValueError):
-        return None
-
-
-def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
-    return next((name for is_kind, name in kinds if is_kind(mode)), "a device")
 
 
 def _position(text: str, index: int) -> tuple[int, int]:

@@ -199,6 +199,16 @@ class Fetch:
         )
 
 
+def ask(url: str, *, who: str, limit: int, deadline_s: float, headers: Mapping[str, str] | None = None) -> Answer:
+    """One question with a deadline of its own, for APIs and price lists. A redirect is not followed: what `headers` has
+    for one host is for no other. Raises GpuprovError where nothing answers in time, or with more than `limit` bytes."""
+    fetch = Fetch(deadline_s=deadline_s)
+    try:
+        return fetch.get(url, who=who, limit=limit, headers=headers, redirect=False)
+    finally:
+        fetch.stop()
+
+
 def loopback(host: str) -> bool:
     """Whether a host is this machine, where http is as good as https."""
     try:

@@ -68,7 +68,7 @@ def read(origin: Origin, fetch: Fetch) -> tuple[str, ...]:
     found = []
     for suite in repository.suite.split():
         base, places = _layout(repository, suite)
-        release = _release(origin, fetch, base, ring)
+        release = _release(origin, fetch, base, ring, suite)
         for place in places:
             found.append(_list(origin, fetch, base, place, release, folder))
     return tuple(found)
@@ -104,7 +104,7 @@ def _layout(repository: Repository, suite: str) -> tuple[str, list[str]]:
     return f"{root}/dists/{suite}/", [f"{component}/binary-{ARCHITECTURE}/" for component in components]
 
 
-def _release(origin: Origin, fetch: Fetch, base: str, ring: bytes) -> _Release:
+def _release(origin: Origin, fetch: Fetch, base: str, ring: bytes, suite: str) -> _Release:
     refuse = partial(_about, origin, base)
     check = partial(openpgp.verified, ring, fingerprint=origin.repository.fingerprint, refuse=refuse)
     inline = _file(origin, fetch, f"{base}InRelease", RELEASE_LIMIT)
@@ -120,7 +120,7 @@ def _release(origin: Origin, fetch: Fetch, base: str, ring: bytes) -> _Release:
         if signature.status != 200:
             raise refuse("not signed", "a repository needs InRelease, or Release with Release.gpg")
         text = check(signed=plain.body, detached=signature.body)
-    release = _parsed(text.decode("utf-8", errors="replace"), refuse)
+    release = _parsed(text.decode("utf-8", errors="replace"), refuse, suite)
     _refuse_older(base, origin.repository.fingerprint, release, refuse)
     return release
 
@@ -153,11 +153,16 @@ def _file(origin: Origin, fetch: Fetch, url: str, limit: int) -> Answer:
     return fetch.get(url, who=f"repository {origin.repository.name}", limit=limit)
 
 
-def _parsed(text: str, refuse: openpgp.Refuse) -> _Release:
-    """Check the dates of a Release that was verified, and read its hashes."""
+def _parsed(text: str, refuse: openpgp.Refuse, suite: str) -> _Release:
+    """Check suite and dates of a Release that was verified, and read its hashes."""
     from debian_inspector.debcon import get_paragraph_data
 
     fields = get_paragraph_data(text.strip() + "\n")
+    names = {fields[key] for key in ("suite", "codename") if fields.get(key)}
+    if names and not suite.endswith("/") and not names & {suite, suite.partition("/")[0], suite.partition("-")[0]}:
+        # One key signs all suites of a vendor: apt warns of "Conflicting distribution" here.
+        raise refuse(f"it is of suite {', '.join(sorted(names))[:100]}, not {suite}",
+                     "possible tampering, or a wrong mirror: compare with the vendor's own address")  # fmt: skip
     now = datetime.now(UTC)
     until = _moment(fields.get("valid-until"), refuse)
     if until is not None and until < now:

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from provisioner import yaml_text
+from provisioner import regular_file, yaml_text
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
 from provisioner.spec.source_map import Loc, dotted
@@ -34,11 +34,12 @@ def write(path: Path, lock: Lock) -> None:
 def read(path: Path) -> Lock | None:
     """The lock at `path`, or None where there is none. Raises GpuprovError on one that can't be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular_file.read_text(path, LIMIT)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise GpuprovError(f"cannot be read: {error}", where=str(path), hint=AWAY) from error
+        reason = getattr(error, "strerror", None) or error
+        raise GpuprovError(f"cannot be read: {reason}", where=str(path), hint=AWAY) from error
     return parse(text, str(path))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.image_reference import Name, parse
@@ -210,14 +211,14 @@ def _origin(repository: Repository, sources: Sources) -> Origin:
     key = None
     if not re.match(r"https?://", repository.key_url):
         try:
-            key = (sources.folder / Path(repository.key_url).expanduser()).read_bytes()
+            key = regular_file.read(sources.folder / Path(repository.key_url).expanduser(), index.KEY_LIMIT)
         except OSError as error:
             raise GpuprovError(
                 f"cannot read signing key {repository.key_url}: {error.strerror}",
                 where=sources.place(f"{path}.key"),
                 hint=f"paths are relative to the folder of cluster.yaml, {sources.folder}",
             ) from None
-        if len(key) > index.KEY_LIMIT or b"PRIVATE KEY BLOCK" in key:
+        if b"PRIVATE KEY BLOCK" in key:
             raise GpuprovError(f"{repository.key_url} is not an OpenPGP public key", where=sources.place(f"{path}.key"),
                                hint="write it with `gpg --armor --export FINGERPRINT`")  # fmt: skip
     return Origin(repository, sources.place(path), key)

@@ -140,7 +140,8 @@ class Registries:
         realm = parse_url(asked.get("realm", ""))
         if kind.lower() != "bearer" or not realm.host:
             raise self._refused(name, 401)
-        if realm.scheme != "https" and not loopback(realm.host):
+        local = loopback(realm.host) and loopback(str(parse_url(f"//{name.registry}").host or ""))
+        if realm.scheme != "https" and not local:  # a registry elsewhere has no token service on this computer
             raise _refuse(
                 name, f"the registry requests a token from {realm.host} without TLS", "ask the registry's operator"
             )

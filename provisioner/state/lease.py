@@ -26,6 +26,7 @@ from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import private_dir, write_whole
 from provisioner.providers.state import Conflict, Marked, Remote
+from provisioner.text import one_line
 
 HOLDER = "holder.json"
 BEAT_S = 30.0
@@ -56,7 +57,8 @@ class Holder:
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since, UTC).strftime("%H:%M:%S UTC")
-        return f"`gpuprov {self.command}` of {self.person} on {self.machine}, process {self.pid}, since {since}"
+        command, person, machine = (one_line(text, 80) for text in (self.command, self.person, self.machine))
+        return f"`gpuprov {command}` of {person} on {machine}, process {self.pid}, since {since}"
 
 
 @dataclass(frozen=True, slots=True)

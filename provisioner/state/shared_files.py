@@ -17,7 +17,6 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,7 +25,7 @@ from filelock import FileLock, Timeout
 from provisioner import fleet, process, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
-from provisioner.paths import IDENTITY, ClusterPaths, data, private_dir, write_whole
+from provisioner.paths import IDENTITY, ClusterPaths, private_dir, write_whole
 from provisioner.preflight import Finding
 from provisioner.providers.cluster import Providers
 from provisioner.providers.state import Conflict, Remote, remote_of
@@ -34,6 +33,7 @@ from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
 from provisioner.state.lease import HOLDER, Lease, clear
+from provisioner.verify.report import restore
 
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
@@ -42,8 +42,10 @@ SHARED = (
     "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
-REPORTS = ("runs/*/report.json", "runs/*/report.xml", "runs/*/report.html")
-"""The last run's report, in its three forms."""
+REPORTS = ("runs/*/report.json", "runs/*/report.xml")
+"""The last run's report, in the forms that are data. Its page is made on each machine (report/restore.py): one that
+comes from elsewhere could show any verdict, ask for a password or lead to another page."""
+PAGES = ("runs/*/report.html",)
 LIMIT = 64 << 20
 """Bytes of all shared files; ten thousand nodes have some 30 MiB with their report."""
 OPTIONAL = (("measures.jsonl",), REPORTS)
@@ -107,6 +109,8 @@ class SharedFiles:
             for folder in reversed(PurePosixPath(name).parents[:-1]):
                 private_dir(self._paths.root / folder)
             write_whole(file, text)
+            if file.name == restore.DOCUMENT:
+                restore.write_page(file.parent, self._spec.name)
         ssh.ensure_key(self._paths, self._spec.access.ssh_key)
         nodes = fleet.load(self._paths)
         carried = Providers(self._spec, self._paths).proxies(nodes)
@@ -193,7 +197,7 @@ class SharedFiles:
     def _last_report(self) -> Path | None:
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             name = str(stored.load(self._paths.root / "state.json")["report"])
-            if is_shared(name, REPORTS):
+            if is_report(name):
                 return self._paths.root / name
         return None
 
@@ -318,16 +322,7 @@ def _unpacked(content: bytes, where: str) -> dict[str, str]:
             said = f"{FLEET} names {name[:80]!r}, which is never shared"
             raise GpuprovError(said, where=where, hint="check who wrote it")
         _refuse_damage(name, text, f"{where}/{FLEET}: {name}")
-    return {name: text for name, text in files.items() if not name.endswith(".html") or text.startswith(page_head())}
-
-
-@cache
-def page_head() -> str:
-    """How every page of gpuprov begins, up to the policy that keeps a browser from running anything in it. A page that
-    begins otherwise is left out: somebody may open it."""
-    text = (data("templates") / "report.html.j2").read_text(encoding="utf-8")
-    begins = text.index("<!DOCTYPE html>")
-    return text[begins : text.index(">", text.index("Content-Security-Policy", begins)) + 1]
+    return files
 
 
 def _refuse_damage(
@@ -359,7 +354,7 @@ def _is_optional(name: str) -> bool:
 
 def is_report(name: object) -> bool:
     """Whether state.json's `report` is the page of a run."""
-    return isinstance(name, str) and is_shared(name, REPORTS)
+    return isinstance(name, str) and is_shared(name, PAGES)
 
 
 def is_shared(name: str, patterns: Sequence[str] = (LOCK, *SHARED, *REPORTS)) -> bool:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import codecs
 import json
-import os
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 from provisioner.paths import private_dir, write_whole
 from provisioner.verify.tools import FILES
@@ -207,26 +206,14 @@ def _number(value: Any) -> float | None:
     return float(value)
 
 
-KINDS = {
-    stat.S_IFLNK: "a symbolic link, which is not followed",
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-}
-
-
 def _text(path: Path) -> tuple[str | None, bool, str]:
     """(content, was it cut, what it is where that is no plain file and has no content). A bundle comes from elsewhere:
     a link in it would show any file of this computer, and a pipe or a device may never end."""
     try:
-        kind = stat.S_IFMT(path.lstat().st_mode)
-        if kind != stat.S_IFREG:
-            return None, False, KINDS.get(kind, "a device")
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return None, False, "no plain file"
+        with regular_file.opened(path, follow_links=False) as stream:
             raw = stream.read(LIMIT + 1)
+    except regular_file.UnfitFileError as error:
+        return None, False, error.file_kind
     except FileNotFoundError:
         return None, False, ""
     except OSError as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.text import counted
@@ -22,6 +23,7 @@ from provisioner.verify.results import NodeReport, Report
 
 WAITING = 256
 """Nodes that are loaded at once: an ssh that waits for minutes costs this computer some memory and no more."""
+MAX_CHECK_BYTES = 4 << 20
 
 
 JUDGE_S, NODE_S = 120.0, 8.0
@@ -177,8 +179,8 @@ def _refuse_no_checks(folder: Path) -> None:
         raise GpuprovError("verify.checks: no such directory", where=str(folder), hint=hint)
     for file in folder.rglob("*.py"):
         try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):
+            tree = ast.parse(regular_file.read(file, MAX_CHECK_BYTES))
+        except (SyntaxError, ValueError, OSError):
             return
         if any(isinstance(one, ast.FunctionDef) and one.name.startswith("test") for one in ast.walk(tree)):
             return

@@ -6,14 +6,14 @@ The module is copied, so that a workspace can be planned and destroyed with plai
 from __future__ import annotations
 
 import functools
-import shutil
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from provisioner import paths
+from provisioner import directories, paths
 from provisioner.plan import Plan
 from provisioner.providers.base import Module
 from provisioner.spec.site import CloudSite
@@ -96,13 +96,13 @@ def _copy_module(source: Path, target: Path) -> bool:
     if _files(target) == wanted:
         return False
     fresh = target.with_name(".module.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    paths.remove_tree(fresh)
     for name, (content, executable) in wanted.items():
         paths.private_dir((fresh / name).parent)
-        (fresh / name).write_bytes(content)
-        (fresh / name).chmod(0o700 if executable else 0o600)
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
+        paths.write_whole(fresh / name, content, mode=0o700 if executable else 0o600, durable=False)
+    paths.remove_tree(target)
+    with directories.opened(target.parent) as folder:
+        os.rename(fresh.name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
     return True
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from python_terraform import IsFlagged, Terraform
 
-from provisioner import keeper, process
+from provisioner import directories, keeper, process
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import ERRORED, naming, private_dir, write_whole
@@ -333,8 +333,8 @@ class Workspace:
 
     def _remember(self, line: str) -> None:
         if self._log is not None:
-            with naming(self._log), self._log.open("a", encoding="utf-8") as stream:
-                stream.write(line if line.endswith("\n") else line + "\n")
+            with naming(self._log), directories.append(self._log) as stream:
+                stream.write((line if line.endswith("\n") else line + "\n").encode())
 
 
 def _address(resource: Mapping[str, Any], instance: Mapping[str, Any]) -> str:

@@ -460,7 +460,7 @@ class Seams:
 
         del previous
         page = private_dir(directory) / "report.html"
-        write_whole(page, f"{shared_files.page_head()}{title}: {len(report.nodes)} nodes\n")
+        write_whole(page, f"{title}: {len(report.nodes)} nodes\n")
         return page
 
     # people and schedulers

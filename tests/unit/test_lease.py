@@ -550,7 +550,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_report(run: Run, size: int) -> None:
     folder = private_dir(run.paths.runs / "1")
-    (folder / "report.html").write_text(shared_files.page_head() + "x" * size)
+    (folder / "report.json").write_text(json.dumps({"nodes": [], "level": "x" * size}))
     node_state.note(run.paths, report="runs/1/report.html")
 
 
@@ -561,7 +561,7 @@ def names_in(store: Store) -> set[str]:
 @pytest.mark.parametrize(
     ("measures", "report", "left_out"),
     [(100, 100, set()), (30_000, 100, {"measures.jsonl"}), (15_000, 15_000, {"measures.jsonl"}),
-     (100, 30_000, {"measures.jsonl", "runs/1/report.html"})],
+     (100, 30_000, {"measures.jsonl", "runs/1/report.json"})],
     ids=["room for all", "measures", "both are too much", "report"],
 )  # fmt: skip
 def test_the_least_important_files_are_left_out_where_all_are_too_large(
@@ -572,7 +572,7 @@ def test_the_least_important_files_are_left_out_where_all_are_too_large(
         ann.paths.measures.write_text("m" * measures)
         with_report(ann, report)
         ann.shared.share()
-    all_files = {"state.json", "measures.jsonl", "runs/1/report.html"}
+    all_files = {"state.json", "measures.jsonl", "runs/1/report.json"}
     assert names_in(store) == all_files - left_out
     warned = [message for message in ann.seen if "not shared, because" in message]
     assert len(warned) == (1 if left_out else 0)

@@ -81,7 +81,7 @@ def test_a_directory_into_which_somebody_still_writes_is_removed_all_the_same(tm
 
 
 def test_a_directory_that_may_not_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(path: object) -> None:
+    def refuses(path: object, dir_fd: int) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(shutil, "rmtree", refuses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from provisioner import catalog, fleet, node_state
+from provisioner import catalog, directories, fleet, node_state
 from provisioner.errors import Exit, GpuprovError, LockedError
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
@@ -216,7 +217,14 @@ def test_a_state_that_another_process_holds_is_an_error_that_names_its_lock(
 def test_a_run_goes_on_when_its_events_cannot_be_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The events file is evidence, not the work; a person learns of it once."""
     folder, seen = private_dir(cluster.paths.runs / "1"), list[str]()
-    (folder / "events.jsonl").symlink_to("/dev/full")
+    append = directories.append
+
+    def refusing(path: Path) -> io.BufferedWriter:
+        if path.name != "events.jsonl":
+            return append(path)
+        return open(path, "ab", opener=lambda *_: os.open("/dev/full", os.O_WRONLY))
+
+    monkeypatch.setattr(directories, "append", refusing)
     monkeypatch.setattr("provisioner.session._run_dir", lambda _: folder)
     cluster.events.subscribe(lambda event: seen.append(event.message))
     with cluster.exclusively("up"):

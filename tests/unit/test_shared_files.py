@@ -35,7 +35,9 @@ from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state.lease import HOLDER, Holder, Lease, current
-from provisioner.state.shared_files import FLEET, page_head
+from provisioner.state.shared_files import FLEET
+from provisioner.verify import report as reports
+from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.workspace.render import main_tf
 from tests.support import moto_s3
 from tests.support.logins import UBUNTU
@@ -105,8 +107,9 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     with first.exclusively("up") as run_dir:
         make(first)
         Journal(private_dir(first.paths.site("virginia")) / "bmc.json").note(Installation("dgx01", "S1"), "installed")
-        (run_dir / "report.html").write_text(f"{page_head()}the page\n")
-        node_state.note(first.paths, report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
+        check = CheckResult("gpu.count", "fatal", "fail", "replace", message="seven")
+        report = Report((NodeReport("train-0", "train", "virginia", "p4d.24xlarge", False, (check,)),), {}, 0.0)
+        node_state.note_report(first.paths, reports.write(report, run_dir, title="vision"))
         assert HOLDER in objects()
     assert set(objects()) == {FLEET}
 
@@ -119,7 +122,8 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     assert lockfile.read(second.paths.user_lock) == LOCK
     assert Journal(second.paths.site("virginia") / "bmc.json").load()["dgx01"].step == "installed"
     assert node_state.load(second.paths)["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
-    assert Path(node_state.load(second.paths)["report"]).read_text() == f"{page_head()}the page\n"
+    page = Path(node_state.load(second.paths)["report"]).read_text()
+    assert "vision: not healthy" in page and "seven" in page
     assert str(second.paths.root) in node_state.load(second.paths)["report"]
 
 

@@ -204,20 +204,35 @@ def test_the_longest_folder_has_room_for_a_socket_of_a_run(
             listener.bind(control_path + "." + "x" * 16)
 
 
-def test_a_socket_folder_that_others_can_enter_is_not_used(
+def test_a_socket_folder_that_others_have_made_is_not_used(
     paths: ClusterPaths, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody who knew the name made it first: another base is taken, and where there is none it is an error."""
-    ssh.control_dir(paths).chmod(0o777)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(runtime_dir))
-    fallen_back = ssh.control_dir(paths)
-    try:
-        assert fallen_back.parent == Path("/tmp")
-        fallen_back.chmod(0o755)
-        with pytest.raises(GpuprovError, match="control sockets"):
-            ssh.control_dir(paths)
-    finally:
-        fallen_back.rmdir()
+    """After a reboot somebody makes folders of the name that they once saw, in every base: another name is recorded,
+    and ssh's configuration has it."""
+    monkeypatch.setattr(ssh, "_control_dirs", lambda name: [runtime_dir / f"gpuprov-{os.getuid()}-{name}"])
+    ssh.save(paths, NODES, PINS, UBUNTU)
+    before = ssh.control_dir(paths)
+    before.chmod(0o777)
+    ssh.mend(paths)
+    after = ssh.control_dir(paths)
+    assert after != before and after.parent == runtime_dir and stat.S_IMODE(after.stat().st_mode) == 0o700
+    assert as_ssh_reads_it(paths, "train-0")["controlpath"].startswith(str(after))
+    assert ssh.control_dir(paths) == after
+
+
+def test_nobody_can_tell_the_name_of_the_folder_of_sockets(paths: ClusterPaths, runtime_dir: Path) -> None:
+    """Of the same run directory, made anew: nothing that others know decides the name."""
+    names = set()
+    for _ in range(3):
+        names.add(ssh.control_dir(paths).name)
+        (paths.ssh / ssh.SOCKETS).unlink()
+    assert len(names) == 3
+
+
+def test_where_no_folder_can_be_made_it_is_an_error(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "_made_mine", lambda _: False)
+    with pytest.raises(GpuprovError, match="control sockets"):
+        ssh.control_dir(paths)
 
 
 def test_closing_removes_the_sockets(paths: ClusterPaths) -> None:

@@ -57,10 +57,7 @@ def seed(folder: Path, name: str, text: str) -> Path:
     data, file = private_dir(folder / "seed"), folder / "seed.img"
     write_whole(data / "user-data", text)
     write_whole(data / "meta-data", json.dumps({"instance-id": name, "local-hostname": name}) + "\n")
-    file.unlink(missing_ok=True)
-    file.touch(mode=0o600)
-    with file.open("r+b") as stream:
-        stream.truncate(SEED_KIB * 1024)
+    write_whole(file, bytes(SEED_KIB * 1024))
     tools.run(["mkdosfs", "-n", "CIDATA", file], DEADLINE_S)
     tools.run(["mcopy", "-i", file, data / "user-data", data / "meta-data", "::"], DEADLINE_S)
     for part in data.iterdir():

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provisioner import ownership, ssh
+from provisioner import directories, ssh
 from provisioner.errors import VerifyError
 from provisioner.fleet import Node
 from provisioner.images.disk import first_boot, layout, tools, virtual_machine
@@ -169,14 +169,10 @@ def _published(work: Build, name: str) -> dict[str, DiskFile]:
     target, found = private_dir(folder_of(recipe, name)), dict[str, DiskFile]()
     for kind in settings.formats:
         source, file = _workplace(work, name) / f"disk.{kind}", target / f"{_stem(work, name)}.{kind}"
-        partial = file.with_name(f".{file.name}.partial")
-        tools.run(["cp", "--sparse=always", "--reflink=auto", source, partial], layout.CONVERT_S)
-        with partial.open("rb") as stream:
+        with directories.replacing(file, mode=0o644) as stream:
+            copy = f"/proc/{os.getpid()}/fd/{stream.fileno()}"  # whatever happens to the folder meanwhile
+            tools.run(["cp", "--sparse=always", "--reflink=auto", source, copy], layout.CONVERT_S)
             content = hashlib.file_digest(stream, "sha256").hexdigest()
-            os.fsync(stream.fileno())
-            ownership.give_file(stream.fileno(), target)
-        partial.chmod(0o644)
-        partial.replace(file)
         found[kind] = DiskFile(file=file.name, sha256=content, bytes=file.stat().st_size)
     told: dict[str, Any] = {
         "image": recipe.name, "build": work.id, "target": name, "simulated": work.lock.simulated,

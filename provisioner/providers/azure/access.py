@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import urllib.request
-
+from provisioner.errors import GpuprovError
 from provisioner.providers import console
 from provisioner.providers.azure import machines
 from provisioner.providers.azure.client import READ_S, Subscription
 from provisioner.providers.trouble import Trouble
+from provisioner.stack.fetch import ask
 
 LIMIT = 4 << 20
 """Bytes of a console's log that are read."""
@@ -43,12 +43,14 @@ class AzureAccess:
                     found.resource_group, found.name, sas_uri_expiration_time_in_minutes=MINUTES
                 )
             ).serial_console_log_blob_uri
-            with urllib.request.urlopen(str(place), timeout=READ_S) as answer:  # noqa: S310 - Azure's own answer
-                return str(answer.read(LIMIT).decode("utf-8", "replace"))
+            answer = ask(str(place), who="console", limit=LIMIT, deadline_s=READ_S)
+            if answer.status == 200:
+                return answer.body.decode("utf-8", "replace")
+            return "" if answer.status == 404 else None
         except Trouble as trouble:
             return "" if trouble.kind == "absent" else None
-        except (OSError, ValueError) as error:  # its text has the signed address
-            return "" if getattr(error, "code", 0) == 404 else None
+        except (GpuprovError, ValueError):  # its text has the signed address
+            return None
 
     def _machine(self, number: str) -> machines.Machine | None:
         """By the machine's own id. Raises Trouble."""

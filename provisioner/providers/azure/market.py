@@ -7,13 +7,13 @@ https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-
 
 from __future__ import annotations
 
-import json
 import threading
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from provisioner import stored
+from provisioner.errors import GpuprovError
 from provisioner.providers.azure import sold
 from provisioner.providers.azure.client import READ_S, Subscription
 from provisioner.providers.azure.findings import credentials, unknown
@@ -21,6 +21,7 @@ from provisioner.providers.azure.rules import environment_of
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.market import SpotPrice, Unanswered
 from provisioner.providers.trouble import Trouble
+from provisioner.stack.fetch import ask
 
 PRICES = {"public": "https://prices.azure.com", "china": "https://prices.azure.cn"}
 """Azure Government's prices are in the list of the public one, by their regions."""
@@ -52,7 +53,7 @@ class AzureMarket:
         if not rows:
             return []
         newest = max(rows, key=lambda row: str(row.get("effectiveStartDate", "")))
-        return [SpotPrice(region, float(newest["retailPrice"]), None, None, None, str(newest["currencyCode"]))]
+        return [SpotPrice(region, float(newest["retailPrice"]), None, None, None, str(newest.get("currencyCode", "")))]
 
     def _listed(self, region: str) -> dict[str, sold.Size]:
         """Every size of a region, asked once. Raises Unanswered."""
@@ -88,11 +89,12 @@ def _rows(region: str, machine: str) -> list[dict[str, Any]]:
     asked = f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and armSkuName eq '{machine}'"
     place = PRICES["china" if environment_of(region) == "china" else "public"]
     try:
-        with urllib.request.urlopen(f"{place}{PATH}{urllib.parse.quote(asked)}", timeout=READ_S) as answer:  # noqa: S310 - of PRICES
-            rows = json.loads(answer.read(LIMIT))["Items"]
-            return [row for row in rows if isinstance(row, dict) and "retailPrice" in row]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Unanswered(f"{place} did not answer: {error}", "look at network and proxy, or run it again") from None
+        url = f"{place}{PATH}{urllib.parse.quote(asked)}"
+        rows = stored.loads(ask(url, who="prices", limit=LIMIT, deadline_s=READ_S).body)["Items"]
+        return [row for row in rows if isinstance(row, dict) and isinstance(row.get("retailPrice"), int | float)]
+    except (GpuprovError, ValueError, KeyError, TypeError) as error:
+        reason = error.message if isinstance(error, GpuprovError) else str(error)[:200]
+        raise Unanswered(f"{place} did not answer: {reason}", "look at network and proxy, or run it again") from None
 
 
 def market() -> AzureMarket:

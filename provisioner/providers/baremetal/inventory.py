@@ -11,6 +11,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import regular_file
+
 LIMIT = 4 << 20
 KEYS = {
     "ansible_host": "address", "ansible_port": "port", "ansible_user": "user", "jump": "jump", "bmc": "bmc",
@@ -40,9 +42,7 @@ def read(path: str) -> list[Line]:
     """The hosts of a file. Raises InventoryError for a file that can't be read, and for what is not understood."""
     file = Path(path)
     try:
-        if file.stat().st_size > LIMIT:
-            raise InventoryError(f"{file.name}: larger than {LIMIT >> 20} MiB")
-        text = file.read_text(encoding="utf-8")
+        text = regular_file.read_text(file, LIMIT)
     except OSError as error:
         raise InventoryError(f"cannot read {file.name}: {error.strerror or error}") from None
     except UnicodeDecodeError:

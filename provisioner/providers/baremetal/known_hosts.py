@@ -6,9 +6,13 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 from provisioner.providers.baremetal.site import BareMetalSite
 from provisioner.providers.hosts import Host
+
+LIMIT = 16 << 20
+"""Bytes of a file of host keys; 10,000 hosts have 1 MiB."""
 
 
 def key_of(site: BareMetalSite, host: Host) -> str | None:
@@ -22,10 +26,14 @@ def key_of(site: BareMetalSite, host: Host) -> str | None:
 def host_key(file: str, names: Iterable[str], port: int) -> str:
     """The ed25519 key ("ssh-ed25519 AAAA…") of the first of these names that the file has. Raises GpuprovError where it
     has none of them, and where it revokes what it has: a line `@revoked` for any of the names, whatever the port."""
-    if not Path(file).is_file():
+    try:
+        regular_file.read(Path(file), LIMIT)
+    except FileNotFoundError:
         raise GpuprovError(
             f"there is no file {file}", where="host_keys", hint="ssh-keyscan -t ed25519 HOST … writes one"
-        )
+        ) from None
+    except OSError as error:
+        raise GpuprovError(f"{file} cannot be read: {error.strerror}", where="host_keys", hint="name another") from None
     plain = list(names)
     known = dict.fromkeys(name if port == 22 else f"[{name}]:{port}" for name in plain)
     found = {name: _found(file, name) for name in dict.fromkeys([*known, *plain])}

@@ -40,6 +40,11 @@ class _Given(NamedTuple):
     loc: Loc
     where: str = ""
 
+    @property
+    def label(self) -> str:
+        """What errors call it. Nothing of an inventory is quoted: its path may name a file of secrets."""
+        return "the host" if self.where else self.pattern
+
 
 def listed(site: BareMetalSite, groups: Collection[str]) -> tuple[list[Host], list[Finding]]:
     """The site's hosts, and what is wrong with them, each at its place in the site's block. `groups`: those at it;
@@ -113,6 +118,10 @@ def _of_file(site: BareMetalSite, name: str, entry: HostEntry) -> _Given:
 
 
 def _check(line: inventory.Line) -> None:
+    """Raises InventoryError for a value that is not what its key takes, without the value."""
+    for key, pattern in (("host", line.pattern), ("address", line.keys.get("address")), ("bmc", line.keys.get("bmc"))):
+        if pattern is not None and not _is_range(pattern, host=key == "host", port=key == "bmc"):
+            raise inventory.InventoryError(f"{line.where}: {key} is not a host name, an address or a range of them")
     port = line.keys.get("port", "22")
     if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
         raise inventory.InventoryError(f"{line.where}: ansible_port is not a port")
@@ -124,6 +133,14 @@ def _check(line: inventory.Line) -> None:
         except ValidationError:
             what = "login name" if key == "user" else "jump host, [user@]host[:port]"
             raise inventory.InventoryError(f"{line.where}: {key} is not a {what}") from None
+
+
+def _is_range(pattern: str, *, host: bool, port: bool) -> bool:
+    try:
+        names = expand(pattern)
+    except ValueError:
+        return False
+    return all((not host or HOST.fullmatch(name)) and _is_address(name, port=port) for name in names)
 
 
 def _at(one: _Given, keys: Loc, message: str, hint: str = "", *, at_key: bool = False) -> Finding:
@@ -152,7 +169,7 @@ def _hosts(one: _Given, groups: Collection[str]) -> tuple[list[Host], list[Findi
     bmcs, also = _as_many(one, "bmc", names)
     for key, given, what in (("serial", one.serials, "serial number"), ("mac", one.macs, "MAC address")):
         if given and len(given) != len(names):
-            said = f"{counted(len(given), what)} for the {counted(len(names), 'host')} of {one.pattern}"
+            said = f"{counted(len(given), what)} for the {counted(len(names), 'host')} of {one.label}"
             problems.append(_at(one, (key,), said, "as many of one as of the other", at_key=True))
     if wrong or also or problems:
         return [], [*problems, *wrong, *also]
@@ -187,12 +204,13 @@ def _group(one: _Given, groups: Collection[str]) -> Iterator[Finding]:
         return
     if not one.group and len(groups) > 1:
         hint = f"group: {' or '.join(list(groups)[:4])}"
-        yield _at(one, ("group",), f"{one.pattern} has no group, and {len(groups)} are at its site", hint, at_key=True)
+        yield _at(one, ("group",), f"{one.label} has no group, and {len(groups)} are at its site", hint, at_key=True)
     elif one.group and one.group not in groups:
         from provisioner.spec.problems import did_you_mean  # it knows all of cluster.yaml, and this is a part of it
 
         hint = did_you_mean(one.group, list(groups)) or f"known here: {', '.join(list(groups)[:8])}"
-        yield _at(one, ("group",), f"there is no group {shown(one.group)} at its site", hint)
+        named = "of that section's name" if one.where else shown(one.group)
+        yield _at(one, ("group",), f"there is no group {named} at its site", hint)
 
 
 def _as_many(one: _Given, key: str, names: list[str]) -> tuple[list[str], list[Finding]]:
@@ -210,6 +228,6 @@ def _as_many(one: _Given, key: str, names: list[str]) -> tuple[list[str], list[F
         bare = re.sub(r"^[a-z]+://([^/]*).*$", r"\1", pattern)
         return [], [_at(one, (key,), said, f"without the scheme: {bare}" if bare != pattern else "")]
     if len(found) != len(names):
-        said = f"{shown(pattern)} is a range of {len(found)}, and {one.pattern} of {len(names)}"
+        said = f"{key if one.where else shown(pattern)} is a range of {len(found)}, and {one.label} of {len(names)}"
         return [], [_at(one, (key,), said, "as many of one as of the other")]
     return found, []

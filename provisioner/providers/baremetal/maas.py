@@ -7,21 +7,21 @@ itself: over http only where the site says `insecure`, and every preflight says 
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers import first_boot
 from provisioner.providers.base import Module, Place, ProviderBlock
+from provisioner.stack.fetch import FetchError, ask
+from provisioner.text import one_line
 
 if TYPE_CHECKING:
     from provisioner.providers.baremetal.site import Maas
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 VERSION = ">= 2.4.0, < 3.0"
 """As terraform/maas/versions.tf; a test holds them equal."""
 KEY = "MAAS_API_KEY"
-TIMEOUT_S = 30
+TIMEOUT_S = 30.0
+"""Of one question, until all of its answer is there."""
 LIMIT = 64 << 20
 
 
@@ -99,17 +100,28 @@ class MaasApi:
         }  # fmt: skip
         header = "OAuth " + ", ".join(f'{key}="{urllib.parse.quote(value, safe="")}"' for key, value in signed.items())
         address = f"{self._url}/api/2.0/{path}?{urllib.parse.urlencode(query)}"
-        request = urllib.request.Request(address, headers={"Authorization": header, "Accept": "application/json"})  # noqa: S310
+        headers = {"Authorization": header, "Accept": "application/json"}
+        status: int | None = None
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http where the site says so
-                return json.loads(answer.read(LIMIT))
-        except urllib.error.HTTPError as error:
-            denied = error.code in (401, 403)
-            hint = f"look at {KEY} and what its user may do" if denied else "look at MAAS's regiond log"
-            raise GpuprovError(f"MAAS answers {error.code}", where=self._url, hint=hint) from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise GpuprovError(f"MAAS was not reached: {reason}", where=self._url, hint="look at maas.url") from None
+            answer = ask(address, who="MAAS", limit=LIMIT, deadline_s=TIMEOUT_S, headers=headers)
+            status = answer.status
+            if status == 200:
+                return stored.loads(answer.body)
+        except FetchError as error:
+            status = error.status
+            if status is None:
+                reason = error.message.removeprefix(f"MAAS: {address}: ")
+                said = f"MAAS was not reached: {reason}"
+                raise GpuprovError(said, where=self._url, hint="look at maas.url") from None
+        except ValueError as error:
+            said = f"MAAS's answer is not JSON: {error}"
+            raise GpuprovError(said, where=self._url, hint="look at maas.url") from None
+        hint = "look at MAAS's regiond log"
+        if status in (401, 403):
+            hint = f"look at {KEY} and what its user may do"
+        elif 300 <= status < 400:
+            hint = "maas.url has to be the address of MAAS itself: its key is sent to no other"
+        raise GpuprovError(f"MAAS answers {status}", where=self._url, hint=hint)
 
 
 def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, there: Collection[str]) -> list[Finding]:
@@ -151,7 +163,7 @@ def _left_allocated(api: MaasApi) -> list[Finding]:
     try:
         me = str(api.get("users/", [("op", "whoami")])["username"])
         mine = [
-            f"{one['hostname']} ({one['system_id']})"
+            one_line(f"{one['hostname']} ({one['system_id']})", 80)
             for one in api.get("machines/", [("status", "allocated")])
             if one["owner"] == me
         ]

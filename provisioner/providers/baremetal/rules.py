@@ -204,21 +204,20 @@ def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     for host in listed(site, ())[0]:
         name = next((one for one in site.hosts if one == host.name), None)
         where = (*at, "hosts", name) if name else (*at, "inventory" if site.inventory else "hosts")
+        label = "a host" if site.inventory else host.name  # nothing of an inventory is quoted
         if host.local:
-            yield Finding(where, f"{host.name} is the machine that gpuprov runs on", "method: ssh", at_key=True)
+            yield Finding(where, f"{label} is the machine that gpuprov runs on", "method: ssh", at_key=True)
         elif not host.mac:
-            said = f"{host.name} has no mac, by which method: pxe knows machines"
+            said = f"{label} has no mac, by which method: pxe knows machines"
             yield Finding(where, said, "mac: of the port that it starts from, or a list of as many", at_key=True)
         elif int(host.mac[:2], 16) & _GROUP or not host.mac.strip("0:"):
-            said = (
-                f"{host.mac} of {host.name} is the address of no port: {_MANY if host.mac.strip('0:') else 'all zeros'}"
-            )
+            said = f"{host.mac} of {label} is the address of no port: {_MANY if host.mac.strip('0:') else 'all zeros'}"
             yield Finding((*where, "mac") if name else where, said, "mac: of the port that it starts from")
         elif site.pxe is not None and site.pxe.dhcp == "static" and site.pxe.gateway == host.address:
-            said = f"{host.name} has the address of pxe.gateway, {host.address}"
+            said = f"{label} has the address of pxe.gateway, {host.address}"
             yield Finding(where, said, "another address, or another gateway", at_key=True)
         elif site.pxe is not None and site.pxe.dhcp == "static" and not _is_ipv4(host.address):
-            said = f"{host.name} has no IPv4 address to be given"
+            said = f"{label} has no IPv4 address to be given"
             yield Finding(where, said, "address: 10.0.0.11, or a range; or pxe: { dhcp: proxy }", at_key=True)
         else:
             continue

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from provisioner import stored
+from provisioner.errors import GpuprovError
 from provisioner.providers.trouble import Trouble
+from provisioner.stack.fetch import ask
 
 ROLE = "http://metadata.tencentyun.com/latest/meta-data/cam/security-credentials/"
 """https://cloud.tencent.com/document/product/213/4934"""
@@ -94,9 +96,8 @@ def _profile() -> Mapping[str, str]:
 def _machine(role: str) -> Keys:
     """The keys of the role of this machine."""
     try:
-        with urllib.request.urlopen(ROLE + quote(role), timeout=ROLE_S) as answer:  # noqa: S310
-            said = json.loads(answer.read(65536))
+        said = stored.loads(ask(ROLE + quote(role), who="metadata", limit=65536, deadline_s=ROLE_S).body)
         return Keys(said["TmpSecretId"], said["TmpSecretKey"], said["Token"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (GpuprovError, ValueError, KeyError, TypeError):
         said = f"the machine's metadata gives no credentials for the role {role} (TENCENTCLOUD_CAM_ROLE_NAME)"
         raise Trouble("credentials", said) from None

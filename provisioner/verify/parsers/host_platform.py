@@ -180,5 +180,10 @@ def read_stage(text: str | None) -> tuple[str | None, tuple[str, ...]] | None:
         lists = [read_map(read_map(one).get("recoverable_errors")) for one in v1.values() if isinstance(one, dict)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    said = [str(line)[:300] for found in lists for level in ("ERROR", "CRITICAL") for line in found.get(level) or ()]
+    said = [
+        str(line)[:300]
+        for found in lists
+        for level in ("ERROR", "CRITICAL")
+        for line in read_strings(found.get(level)) or ()
+    ]
     return stage, tuple(dict.fromkeys(said))

@@ -95,7 +95,7 @@ def parse(text: str) -> tuple[Device, ...]:
         there = {str(name) for name in document.get("uverbs", [])}
         versions = {str(k): str(v).strip()[:80] for k, v in dict(document.get("drivers", {})).items()}
         return tuple(_device(str(name), dict(row), there, versions) for name, row in sorted(rows.items()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Unreadable(f"not what the probe writes: {first_line(text)}") from error
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from provisioner.text import few
+from provisioner.text import few, one_line
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import SEVERITIES
 from provisioner.verify.results import PENDING, CheckResult, NodeReport, Report
@@ -39,7 +39,7 @@ def in_quarantine(node: str, told: Mapping[str, Any], file: object = "FILE") -> 
     level = f" at level {told['level']}" if told.get("level") else ""
     verdict = f"a healthy verify{level}, or " if told["owner"] == "gpuprov" else ""
     out = "" if PENDING in told["reason"] else f"; out by {verdict}`gpuprov release {file} {node}`"
-    return f"in quarantine by {told['owner']} since {told['since']}: {told['reason']}{trouble}{out}"
+    return one_line(f"in quarantine by {told['owner']} since {told['since']}: {told['reason']}{trouble}{out}", 2000)
 
 
 def table(report: Report) -> Group:

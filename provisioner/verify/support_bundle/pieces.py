@@ -17,16 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
+from provisioner.text import one_line
+from provisioner.verify.support_bundle.budget import Budget
 
-TOTAL = 512 * 1024 * 1024
-"""Bytes that are unpacked of everything together: a sosreport of a large node is a tenth of it."""
 FILE = 64 * 1024 * 1024
 """Bytes of one file. Of longer ones the last are kept: the newest lines of a log."""
-MEMBERS = 50_000
 HEADER = 1024 * 1024
 """Bytes of what a tar says of a member's name."""
 DEEP = 12
+NAME = 500
+"""Characters of a name that are shown: with the command that a part of a session was printed by."""
 CUT = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 """What reading ends with where a file was cut or damaged: what came before it counts."""
 BINARY = 0.02
@@ -43,16 +45,14 @@ class Piece:
     cut: str = ""
     """Why its end is missing, where that is."""
 
-
-class _TooLargeError(Exception):
-    pass
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", one_line(self.name, NAME))
 
 
 class _Counted(io.RawIOBase):
-    """A stream that ends in _TooLargeError when more than `left` bytes were read of it. One that is cut or damaged ends
-    there, and `cut` says why."""
+    """A stream whose bytes are spent. One that is cut or damaged ends there, and `cut` says why."""
 
-    def __init__(self, stream: IO[bytes], budget: list[int]) -> None:
+    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
         self.stream, self.budget, self.cut = stream, budget, ""
 
     def readable(self) -> bool:
@@ -65,10 +65,21 @@ class _Counted(io.RawIOBase):
         except CUT as error:
             self.cut = str(error) or type(error).__name__
             return b""
-        self.budget[0] -= len(got)
-        if self.budget[0] < 0:
-            raise _TooLargeError
+        self.budget.spend(len(got))
         return got
+
+
+class _Timed:
+    """A compressed file: what it holds is counted where it comes out, and here the clock is read, because a file of
+    empty parts gives nothing for as long as it is."""
+
+    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
+        self._stream, self._budget = stream, budget
+        self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        self._budget.spend(0)
+        return self._stream.read(size)
 
 
 class _Member(tarfile.TarInfo):
@@ -81,60 +92,54 @@ class _Member(tarfile.TarInfo):
 
 
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, OSError, ValueError,
-          NotImplementedError, RuntimeError)  # fmt: skip
+          NotImplementedError, RuntimeError, LookupError, ArithmeticError)  # fmt: skip
+"""What a damaged archive makes tarfile, zipfile and the decompressors raise."""
 
 
-def pieces(path: Path) -> Iterator[Piece]:
-    """Everything below a path. Raises GpuprovError where it cannot be read at all, or holds too much."""
-    budget = [TOTAL]
-    if not path.is_dir() and not path.is_file():
-        raise GpuprovError("no plain file and no directory", where=str(path), hint="a pipe or a device may never end")
+def pieces(path: Path, budget: Budget) -> Iterator[Piece]:
+    """Everything below a path. Raises GpuprovError where it cannot be read at all, or takes more than the budget."""
     try:
         if path.is_dir():
             yield from _folder(path, budget)
         else:
-            with path.open("rb") as stream:
+            with regular_file.opened(path) as stream:
                 yield from _opened(path.name, stream, budget, archives=True)
-    except _TooLargeError:
-        raise GpuprovError(
-            f"it unpacks to more than {TOTAL // 2**20} MiB", where=str(path), hint="pass the files that matter"
-        ) from None
     except BROKEN as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise GpuprovError(f"cannot be read: {said or type(error).__name__}", where=str(path)) from error
 
 
-def _folder(top: Path, budget: list[int]) -> Iterator[Piece]:
-    count = 0
+def _folder(top: Path, budget: Budget) -> Iterator[Piece]:
     for folder, folders, names in os.walk(top, followlinks=False):
         folders.sort()
+        budget.count_member()
         if len(Path(folder).relative_to(top).parts) >= DEEP:
             folders.clear()
         for name in sorted(names):
             file = Path(folder, name)
             shown = str(file.relative_to(top))
-            count += 1
-            if count > MEMBERS:
-                raise _TooLargeError
-            kind = file.lstat().st_mode
-            if not stat.S_ISREG(kind):
-                yield Piece(shown, why="a link is not followed" if stat.S_ISLNK(kind) else "no plain file")
+            budget.count_member()
+            try:
+                stream = regular_file.opened(file, follow_links=False)
+            except regular_file.UnfitFileError:
+                yield Piece(shown, why="a link is not followed" if file.is_symlink() else "no plain file")
                 continue
-            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            with stream:
                 yield from _opened(shown, stream, budget, archives=False)
 
 
-def _opened(name: str, stream: IO[bytes], budget: list[int], *, archives: bool) -> Iterator[Piece]:
+def _opened(name: str, stream: IO[bytes], budget: Budget, *, archives: bool) -> Iterator[Piece]:
     """What a file holds: itself, or what it is compressed of. An archive is opened where `archives` says so: one within
     an archive is not."""
     head = stream.read(512)
     stream.seek(0)
+    packed = cast(IO[bytes], _Timed(stream, budget))
     if head.startswith(b"\x1f\x8b"):
-        yield from _unpacked(name.removesuffix(".gz"), gzip.GzipFile(fileobj=stream), budget, archives)
+        yield from _unpacked(name.removesuffix(".gz"), gzip.GzipFile(fileobj=packed), budget, archives)
     elif head.startswith(b"\xfd7zXZ\x00"):
-        yield from _unpacked(name.removesuffix(".xz"), lzma.LZMAFile(stream), budget, archives)  # noqa: SIM115
+        yield from _unpacked(name.removesuffix(".xz"), lzma.LZMAFile(packed), budget, archives)  # noqa: SIM115
     elif head.startswith(b"BZh"):
-        yield from _unpacked(name.removesuffix(".bz2"), bz2.BZ2File(stream), budget, archives)
+        yield from _unpacked(name.removesuffix(".bz2"), bz2.BZ2File(packed), budget, archives)
     elif head.startswith(b"\x28\xb5\x2f\xfd"):
         yield Piece(name, why="compressed by zstd: unpack it first (`unzstd`)")
     elif head.startswith(b"PK\x03\x04") and archives:
@@ -143,7 +148,7 @@ def _opened(name: str, stream: IO[bytes], budget: list[int], *, archives: bool) 
         yield from _unpacked(name, stream, budget, archives)
 
 
-def _counted(stream: Any, budget: list[int]) -> tuple[io.BufferedReader, _Counted]:
+def _counted(stream: Any, budget: Budget) -> tuple[io.BufferedReader, _Counted]:
     """A stream within bounds, and what knows afterwards whether it was cut."""
     source = _Counted(stream, budget)
     return io.BufferedReader(cast(io.RawIOBase, _Reader(source)), 1 << 16), source
@@ -155,7 +160,7 @@ def _whole(name: str, counted: io.BufferedReader, source: _Counted) -> Piece:
     return replace(piece, cut=source.cut) if piece.text else replace(piece, why=piece.why or source.cut)
 
 
-def _unpacked(name: str, stream: Any, budget: list[int], archives: bool) -> Iterator[Piece]:
+def _unpacked(name: str, stream: Any, budget: Budget, archives: bool) -> Iterator[Piece]:
     counted, source = _counted(stream, budget)
     head = counted.peek(512)[:512]
     if head[257:262] != b"ustar":
@@ -166,22 +171,24 @@ def _unpacked(name: str, stream: Any, budget: list[int], archives: bool) -> Iter
         with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Member) as archive:
             broken = ""
             try:
-                for number, member in enumerate(archive):
-                    if number > MEMBERS:
-                        raise _TooLargeError
-                    yield from _member(archive, member)
+                for member in archive:
+                    budget.count_member()
+                    budget.refuse_size(archive.offset)  # tarfile skips block by block to that place
+                    yield from _member(archive, member, budget)
             except CUT as error:
                 broken = str(error)
             if broken := broken or source.cut:  # one that is cut between two members looks whole to tarfile
                 yield Piece(name, why=f"the archive is cut or damaged, what came before is read: {broken}")
 
 
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Piece]:
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, budget: Budget) -> Iterator[Piece]:
     parts = member.name.split("/")
     if ".." in parts or member.name.startswith("/"):
         yield Piece(member.name, why="its name leads out of the archive")
     elif member.issym() or member.islnk():
         yield Piece(member.name, why="a link is not followed")
+    elif member.issparse():
+        yield Piece(member.name, why="a sparse file: its holes have no end (`tar` without --sparse)")
     elif member.isreg():
         content = archive.extractfile(member)
         if content is not None:
@@ -189,16 +196,15 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Piece
             # A compressed log within the archive counts twice against the bound: packed and unpacked.
             if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) and member.size <= FILE:
                 packed = io.BytesIO(head + content.read(FILE))
-                yield from _opened(member.name, packed, [FILE * 2], archives=False)
+                yield from _opened(member.name, packed, budget, archives=False)
             else:
                 yield _piece(member.name, content, head)
 
 
-def _zip(stream: IO[bytes], budget: list[int]) -> Iterator[Piece]:
+def _zip(stream: IO[bytes], budget: Budget) -> Iterator[Piece]:
     with zipfile.ZipFile(stream) as archive:
-        if len(archive.infolist()) > MEMBERS:
-            raise _TooLargeError
         for info in archive.infolist():
+            budget.count_member()
             if info.is_dir():
                 continue
             if stat.S_ISLNK(info.external_attr >> 16):

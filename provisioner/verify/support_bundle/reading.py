@@ -13,6 +13,7 @@ from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.dmesg import NEXT_BOOT
 from provisioner.verify.support_bundle import journals, recognise, wrapped
+from provisioner.verify.support_bundle.budget import Budget
 from provisioner.verify.support_bundle.pieces import Piece, pieces
 from provisioner.verify.support_bundle.sections import BUG_REPORT, FIRST, cut
 from provisioner.verify.tools import FILES
@@ -87,9 +88,10 @@ def read(path: Path) -> Supplied:
     desk.placed += [(name, name) for name in own.files]
     for name in (name for name in GPUS if name in own.files):
         _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
-    for piece in pieces(path):
+    budget = Budget(str(path))
+    for piece in pieces(path, budget):
         if not (desk.folder and _ours(piece.name)):
-            _take(desk, piece)
+            _take(desk, piece, budget)
     files = {name: output for name, (_, _, output) in desk.found.items()}
     own = _with_status(files, desk.status) if desk.status else own
     logs = [own.files[name].text for name in ("dmesg-before.txt", "dmesg.txt") if name in own.files]
@@ -131,7 +133,7 @@ def _only_ours(folder: Path) -> bool:
     return all(entry.name in (*FILES, STATUS, "checks") or "redfish" in entry.name for entry in folder.iterdir())
 
 
-def _take(desk: _Desk, piece: Piece) -> None:
+def _take(desk: _Desk, piece: Piece, budget: Budget) -> None:
     if piece.why:
         if piece.why != "no text" or desk.folder:
             desk.unplaced.append((piece.name, piece.why))
@@ -152,6 +154,7 @@ def _take(desk: _Desk, piece: Piece) -> None:
             return
     piece = replace(piece, text=wrapped.unwrap(piece.text))
     for section in cut(piece):
+        budget.spend(0)
         if section.text.strip():
             # A report has hundreds of sections; of a session's commands each one that is not used is told.
             alone = section is piece or not (BUG_REPORT in piece.text[:4096] or section.name.endswith(FIRST))

@@ -184,18 +184,15 @@ def test_a_run_directory_whose_paths_are_too_long_is_refused(
     assert finding.subject == "run directory" and "shorter path" in finding.action
 
 
-@pytest.mark.parametrize("obstacle", ["long", "foreign", "read-only"])
+@pytest.mark.parametrize("obstacle", ["long", "read-only"])
 def test_sockets_of_ssh_that_have_no_place_are_refused_before_there_is_a_machine(
     tmp_path: Path, computer: Computer, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
     base = tmp_path / ("x" * ssh.SOCKET_PATH_MAX if obstacle == "long" else "run")
     base.mkdir()
     cluster, plan = planned(tmp_path, 1)
-    (directory,) = ssh._control_dirs(cluster.paths)[-1:]
     monkeypatch.setattr(ssh, "_is_short", lambda folder: obstacle != "long" and folder.parent == base)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
-    if obstacle == "foreign":
-        (base / directory.name).mkdir(mode=0o755)
     if obstacle == "read-only":
         monkeypatch.setattr(os, "access", lambda *_: False)
     (finding,) = computer.findings(cluster, plan)

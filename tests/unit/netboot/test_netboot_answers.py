@@ -20,7 +20,7 @@ from provisioner.installer.disk_image import DiskImage
 from provisioner.installer.ramdisk import Ramdisk
 from provisioner.installer.seed import Address, Target
 from provisioner.machines.journal import Installation, Journal
-from provisioner.netboot import dnsmasq, ipxe, media, serve
+from provisioner.netboot import dnsmasq, ipxe, media, network, serve
 from provisioner.netboot.ipxe import Asked
 from provisioner.providers.hosts import Host
 
@@ -49,11 +49,11 @@ def installation(step: str, serial: str = "GPU-0001") -> Installation:
         (None, replace(ASKED, serial="gpu-0001 "), HOST, True, ""),
         (None, Asked(MAC), HOST, False, "no serial number and no UUID"),
         (None, Asked(MAC, "To Be Filled By O.E.M.", "0" * 8 + "-0000-0000-0000-" + "0" * 12), HOST, False, "no serial"),
-        (None, ASKED, replace(HOST, serial=""), True, ""),
-        (installation("installed", "GPU-0007"), ASKED, replace(HOST, serial=""), False, "GPU-0007 was installed here"),
+        (None, ASKED, replace(HOST, serial=""), False, "cluster.yaml has no serial for it: it shows GPU-0001"),
+        (installation("installed", "GPU-0007"), ASKED, replace(HOST, serial=""), False, "has no serial"),
         (installation("installed", "GPU-0007"), ASKED, HOST, True, ""),  # cluster.yaml names the new one
         (installation("installed", ASKED.uuid), ASKED, HOST, False, "it is installed"),  # one name of two
-        (None, replace(ASKED, serial="x\nchain http://evil/"), replace(HOST, serial=""), True, ""),
+        (None, replace(ASKED, serial="x\nchain http://evil/"), replace(HOST, serial=""), False, "it shows 4c4c4544-"),
     ],
 )  # fmt: skip
 def test_what_a_machine_is_to_do(
@@ -181,6 +181,48 @@ def test_what_an_installer_reports(answers: serve.Answers) -> None:
     assert step(answers) == "failed"
     assert "was not installed, nothing was written: a disk of it holds data" in answers.told.__dict__["said"]
     assert b"install.reinstall" in get(answers, WHO)[1]
+
+
+def test_who_claims_a_machine_without_a_serial_gets_nothing_and_locks_nobody_out(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    one.hosts = {MAC: replace(HOST, serial="")}
+    with serve.serving("127.0.0.1", 0, one) as answers:
+        assert b"kernel" not in get(answers, "/machine?mac=52-54-00-00-00-01&serial=ATTACKER1&uuid=")[1]
+        assert step(answers) == ""
+        answers.hosts = {MAC: HOST}  # the operator has written down what the label says
+        assert b"kernel" in get(answers, WHO)[1]
+
+
+def test_a_token_is_given_to_the_mac_address_that_it_is_for(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    one.neighbour = {"127.0.0.1": "52:54:00:00:00:66"}.get  # type: ignore[assignment]
+    with serve.serving("127.0.0.1", 0, one) as answers:
+        assert b"another MAC address" in get(answers, WHO)[1]
+        assert step(answers) == ""
+        answers.neighbour = {"127.0.0.1": MAC}.get  # type: ignore[assignment]
+        assert b"kernel" in get(answers, WHO)[1]
+
+
+def test_the_first_host_key_that_is_reported_counts(answers: serve.Answers) -> None:
+    get(answers, WHO)
+    get(answers, f"/{token(answers)}/initrd.gz")
+    assert answers.reported(token(answers), ["installed"], KEY.encode())
+    assert not answers.reported(token(answers), ["installed"], KEY.replace("A", "B").encode())
+    assert answers.reported(token(answers), ["installed"], KEY.encode())
+    assert answers.journal.load()["n1.lab"].host_key == KEY
+    assert any("a second host key" in said for said in answers.told.__dict__["said"])
+
+
+def test_who_has_an_address_is_read_from_the_kernels_table(tmp_path: Path) -> None:
+    table = tmp_path / "arp"
+    table.write_text(
+        "IP address       HW type     Flags       HW address            Mask     Device\n"
+        "10.77.0.11       0x1         0x2         52:54:00:00:00:01     *        eth1\n"
+        "10.77.0.12       0x1         0x0         00:00:00:00:00:00     *        eth1\n"
+    )
+    known = [network.mac_of(address, table) for address in ("10.77.0.11", "10.77.0.12", "10.77.0.1", "127.0.0.1")]
+    assert known == [MAC, "", "", ""]
+    assert network.mac_of("10.77.0.11", tmp_path / "none") == ""
 
 
 def test_dnsmasq_answers_known_machines_on_one_interface(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-import urllib.request
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -16,7 +14,7 @@ import yaml
 from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import Plan
-from provisioner.providers import capacity
+from provisioner.providers import capacity, public_address
 from provisioner.providers.aws import module as terraform
 from provisioner.providers.aws import permissions, storage
 from provisioner.providers.aws import provider as module
@@ -25,6 +23,7 @@ from provisioner.providers.aws.rules import THROUGHPUT
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Choices, Way
+from provisioner.stack.fetch import Answer
 from provisioner.stack.models import BaseImage
 from provisioner.workspace.render import main_tf
 from tests.support import plans
@@ -56,7 +55,7 @@ def aws(workspace: Path, wanted: Plan) -> InWorkspace:
 
 
 def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(address.encode()))
+    monkeypatch.setattr(public_address, "ask", lambda *_, **__: Answer(200, {}, address.encode()))
 
 
 def test_the_provider_is_the_modules_own(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_an_address_that_is_none_is_never_taken(tmp_path: Path, monkeypatch: pyt
 
 
 def test_networks_that_are_named_are_taken_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urllib.request, "urlopen", None)
+    monkeypatch.setattr(public_address, "ask", None)
     given = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
     assert given["access"] == {"allow": ["203.0.113.0/24"], "instance_connect": False}
 
@@ -237,7 +236,7 @@ def test_a_workspace_that_was_never_rendered_has_nothing_to_clean(tmp_path: Path
 def test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs(
     connect: str, programs: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(urllib.request, "urlopen", None)
+    monkeypatch.setattr(public_address, "ask", None)
     made = plan()
     site = made.spec.sites["here"].model_copy(update={"connect": connect})
     spec = made.spec.model_copy(update={"sites": {"here": site}})

@@ -26,8 +26,9 @@ from provisioner.session import Cluster
 from provisioner.state import shared_files
 from provisioner.state.lease import current
 from provisioner.state.shared_files import SHARED, is_shared
+from provisioner.verify.report import restore, write
 from provisioner.verify.report.html import html
-from provisioner.verify.results import Report
+from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support import plans
 from tests.unit.security.test_hostile_lock import PAYLOADS, ROW
 
@@ -155,7 +156,7 @@ def test_no_template_path_or_command_is_taken_out_of_a_bucket(payload: str) -> N
 @pytest.mark.parametrize(
     "name",
     [*(f"sites/{site}/provider" for site in ("s" * 300, "..", ".", "", "a b", "a\n", "a\\b", "~", "é", "-x")),
-     "runs/x/report.desktop", "runs/x/report.sh", "runs/x/report.html.sh", "runs/../report.html",
+     "runs/x/report.html", "runs/x/report.desktop", "runs/x/report.sh", "runs/x/report.html.sh", "runs/../report.html",
      "locks/../x.lock", "/nodes.json", "nodes.json/", "CLUSTER.LOCK", ".bashrc", "sites/a/.terraform.lock.hcl/x"],
 )  # fmt: skip
 def test_no_other_name_is_shared(name: str) -> None:
@@ -166,17 +167,41 @@ def test_no_other_name_is_shared(name: str) -> None:
 
 def test_what_is_shared_is_shared() -> None:
     assert all(is_shared(name) for name in FILES)
-    assert all(is_shared(f"runs/20260101T000000-2/report.{kind}") for kind in ("json", "xml", "html"))
+    assert all(is_shared(f"runs/20260101T000000-2/report.{kind}") for kind in ("json", "xml"))
 
 
-def test_a_page_that_could_run_something_is_left_out() -> None:
-    name, page = "runs/20260101T000000/report.html", html(Report((), {}, 0.0, "vision"))
-    pages = [page, "<script>x</script>" + page, page.replace("Content-Security-Policy", "X"), " " + page,
-             page.replace("default-src 'none'", "default-src *"), "<html><body onload=x>"]  # fmt: skip
-    taken = [shared_files._unpacked(packed({name: text}), "s3://b/x") for text in pages]
-    assert [name in files for files in taken] == [True, False, False, False, False, False]
-    assert "default-src 'none'" in shared_files.page_head()
-    assert "{" not in shared_files.page_head()
+HOSTILE_PAGE = "<form action=https://evil.example><meta http-equiv=refresh content='0;https://evil.example'>"
+
+
+def test_no_page_comes_from_a_store(tmp_path: Path) -> None:
+    """A page that only begins as ours do was taken, with a form or a redirect behind its head."""
+    page = html(Report((), {}, 0.0, "vision"))
+    for text in (page, page + HOSTILE_PAGE):
+        with pytest.raises(GpuprovError, match="never shared"):
+            shared_files._unpacked(packed({"runs/20260101T000000/report.html": text}), "s3://b/x")
+    assert "default-src 'none'" in page and "form-action 'none'" in page
+
+
+def test_a_page_is_made_here_of_the_report_that_is_data(tmp_path: Path) -> None:
+    check = CheckResult("gpu.count", "fatal", "fail", "replace", expected=8, actual=7, message=HOSTILE_PAGE)
+    node = NodeReport(f"train-0{HOSTILE_PAGE}", "train", "virginia", "p4d.24xlarge", False, (check,))
+    folder = write(Report((node,), {}, 0.0), tmp_path / "20260102T030405", title="x").parent
+    (folder / "report.html").write_text(HOSTILE_PAGE)
+    assert restore.write_page(folder, "vision")
+    text = (folder / "report.html").read_text()
+    assert "<form" not in text and "<meta http-equiv=refresh" not in text
+    assert "gpu.count" in text and "2026-01-02 03:04:05" in text and "vision: not healthy" in text
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["", "[]", "{}", '{"nodes": 1}', '{"nodes": [{"name": 1}]}', DEEP, '{"nodes": [{"name": "a", "group": "g", '
+     '"site": "s", "machine": "m", "checks": [{"id": "x", "severity": "<b>", "status": "pass", "action": "none"}]}]}'],
+)  # fmt: skip
+def test_what_is_no_report_has_no_page(document: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(document)
+    assert not restore.write_page(tmp_path, "vision")
+    assert not (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize("text", ["", "x", "0123456789ab\n--option", "../../x", "0123456789AB"])
@@ -213,6 +238,13 @@ def test_a_holder_that_another_program_wrote_is_none(holder: str) -> None:
     found = current(Bucket(holder.encode()))  # type: ignore[arg-type]
     assert found is not None
     assert found.holder is None
+
+
+def test_a_holder_is_named_on_one_line() -> None:
+    content = json.dumps(HOLDER | {"command": "up\n\x1b[2J[OK]", "person": "a" * 4096, "machine": "m\u2028\r"})
+    found = current(Bucket(content.encode()))  # type: ignore[arg-type]
+    assert found is not None
+    assert len(str(found.holder).splitlines()) == 1 and len(str(found.holder)) < 400
 
 
 def test_a_holder_is_one() -> None:

@@ -393,7 +393,7 @@ def test_a_release_that_is_damaged_is_never_a_traceback(flat: Repository, vendor
     for cut in range(0, len(whole), 37):
         text = whole[:cut] + "\x00\xff:" + whole[cut + 5 :]
         try:
-            index._parsed(text, lambda message, hint: GpuprovError(message, hint=hint))
+            index._parsed(text, lambda message, hint: GpuprovError(message, hint=hint), "/")
         except GpuprovError as error:
             assert error.hint
 

@@ -75,7 +75,7 @@ def test_only_files_that_others_need_are_shared(ann: Run, store: Store) -> None:
         (f"locks/{'a' * 95}.lock", True),
         (f"locks/{'a' * 97}.lock", False),
         (LOCK, True),
-        ("runs/2026/report.html", True),
+        ("runs/2026/report.html", False),
         ("runs/2026/report.pdf", False),
         ("ssh/key", False),
     ],
@@ -95,11 +95,11 @@ def test_all_files_of_the_last_report_are_shared_and_no_other_report(ann: Run, s
     for run in ("1", "2"):
         for kind in ("json", "xml", "html", "pdf"):
             file = private_dir(root / "runs" / run) / f"report.{kind}"
-            file.write_text(shared_files.page_head() if kind == "html" else "{}")
+            file.write_text("{}")
     (root / "state.json").write_text('{"report": "runs/2/report.html"}')
     ann.shared.push()
     assert sorted(name for name in content(store)["files"] if name.startswith("runs")) == [
-        f"runs/2/report.{kind}" for kind in ("html", "json", "xml")
+        f"runs/2/report.{kind}" for kind in ("json", "xml")
     ]
 
 
@@ -302,17 +302,6 @@ def test_an_object_that_unpacks_to_more_than_the_limit_is_damaged(
     monkeypatch.setattr(shared_files, "LIMIT", size)
     ann.shared.pull()
     assert (ann.paths.root / "measures.jsonl").exists()
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_a_page_that_gpuprov_did_not_write_is_left_out(ann: Run, store: Store, own: bool) -> None:
-    page = (shared_files.page_head() if own else "<script>") + "x"
-    store.blobs[FLEET] = packed(format=1, files={"runs/1/report.html": page, "nodes.json": "[]"}), "tag"
-    ann.shared.pull()
-    assert (ann.paths.root / "runs" / "1" / "report.html").exists() == own
-    assert (ann.paths.root / "nodes.json").exists()
-    head = shared_files.page_head()
-    assert head.startswith("<!DOCTYPE html>") and head.endswith(">") and "Content-Security-Policy" in head
 
 
 def test_files_that_are_shared_are_for_this_user_alone(ann: Run, ben: Run, store: Store) -> None:

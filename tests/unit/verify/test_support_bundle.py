@@ -24,7 +24,7 @@ from provisioner.verify.facts import read as read_facts
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import nvidia_smi, rocm_smi
 from provisioner.verify.results import CheckResult
-from provisioner.verify.support_bundle import journals, pieces, read
+from provisioner.verify.support_bundle import budget, journals, read
 from provisioner.verify.support_bundle.machine import tell
 from tests.support.healthy_bundle import capture, healthy
 
@@ -229,14 +229,14 @@ BOMB = b"\0" * (64 * 1024 * 1024)
 
 @pytest.mark.parametrize("pack", [gzip.compress, lambda raw: lzma.compress(raw, preset=0)], ids=["gzip", "xz"])
 def test_a_decompression_bomb_is_refused(pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(pieces, "TOTAL", 8 * 1024 * 1024)
+    monkeypatch.setattr(budget, "TOTAL", 8 * 1024 * 1024)
     (tmp_path / "b.log.gz").write_bytes(pack(BOMB))
     with pytest.raises(GpuprovError, match="unpacks to more than"):
         read(tmp_path / "b.log.gz")
 
 
 def test_what_leads_out_of_an_archive_or_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MEMBERS", 20)
+    monkeypatch.setattr(budget, "MEMBERS", 20)
     (tmp_path / "t.tar").write_bytes(tar_of({"../../dmesg.txt": XID.encode(), "/abs": XID.encode()}, "w:"))
     told = dict(read(tmp_path / "t.tar").unplaced)
     assert set(told.values()) == {"its name leads out of the archive"}
@@ -269,7 +269,7 @@ def test_what_is_broken_is_said_and_no_defect(raw: bytes, tmp_path: Path) -> Non
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(GpuprovError, match="no plain file"):
+    with pytest.raises(GpuprovError, match="a pipe, not a regular file"):
         read(tmp_path / "pipe")
 
 

@@ -1,0 +1,133 @@
+"""As root in a folder of somebody else's: its owner renames files and puts links in their place at the worst moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioner import directories
+from provisioner.cli.main import run
+from provisioner.paths import private_dir, remove_tree, touch, write_whole
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be made to write what a user may not")
+OTHER = 65534
+"""User id of nobody, who owns the folder."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "theirs"
+    made.mkdir(mode=0o755)
+    os.chown(made, OTHER, OTHER)
+    return made
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    made = tmp_path / "roots" / "secret"
+    made.parent.mkdir()
+    made.write_text("a secret")
+    made.chmod(0o600)
+    return made
+
+
+def foreign_link(path: Path, target: Path) -> Path:
+    path.symlink_to(target)
+    os.lchown(path, OTHER, OTHER)
+    return path
+
+
+def at_fsync(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    fsync = os.fsync
+
+    def watched(handle: int) -> None:
+        fsync(handle)
+        act()
+
+    monkeypatch.setattr(os, "fsync", watched)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_file_that_is_swapped_for_a_link_while_it_is_written(
+    folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    secret.chmod(0o640)
+
+    def swap() -> None:
+        (temporary,) = folder.iterdir()
+        temporary.rename(folder / "elsewhere")
+        foreign_link(temporary, secret)
+
+    at_fsync(monkeypatch, swap)
+    with pytest.raises(OSError, match="another process replaced the file"):
+        write_whole(folder / "cluster.lock", "text", mode=mode)
+    assert (secret.stat().st_mode & 0o777, secret.read_text()) == (0o640, "a secret")
+
+
+def test_init_in_such_a_folder(
+    folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_fsync(monkeypatch, lambda: [foreign_link(one, secret) for one in folder.iterdir() if not one.unlink()])
+    assert run(["init", str(folder / "c1.yaml")]) == 2
+    assert "c1.yaml: cannot be written: another process replaced the file" in capsys.readouterr().err
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda at: write_whole(at / "new", "text"),
+        lambda at: private_dir(at / "a" / "b"),
+        lambda at: touch(at / "new"),
+        lambda at: directories.append(at / "new"),
+        lambda at: remove_tree(at / "secret"),
+        remove_tree,
+    ],
+)
+def test_no_directory_is_reached_through_a_link_of_theirs(
+    folder: Path, secret: Path, write: Callable[[Path], object]
+) -> None:
+    link = foreign_link(folder / ".gpuprov", secret.parent)
+    with pytest.raises(OSError, match=r"symbolic link|Not a directory"):
+        write(link)
+    assert [path.name for path in secret.parent.iterdir()] == ["secret"]
+
+
+def test_links_of_root_and_of_who_called_sudo_are_followed(
+    folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "roots").symlink_to(secret.parent)
+    write_whole(private_dir(folder / "roots" / "a") / "file", "text")
+    foreign_link(folder / "theirs", secret.parent)
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    monkeypatch.setenv("SUDO_GID", str(OTHER))
+    write_whole(private_dir(folder / "theirs" / "b") / "file", "text")
+    assert (secret.parent / "a" / "file").read_text() == (secret.parent / "b" / "file").read_text() == "text"
+
+
+def test_a_circle_of_links_ends(folder: Path) -> None:
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    with pytest.raises(OSError, match="Too many levels"):
+        write_whole(folder / "a" / "file", "text")
+
+
+def test_nothing_is_appended_to_what_is_not_a_plain_file_of_one_name(folder: Path, secret: Path) -> None:
+    foreign_link(folder / "link", secret)
+    os.link(secret, folder / "second-name")
+    os.mkfifo(folder / "pipe")
+    for name in ("link", "second-name", "pipe"):
+        with pytest.raises(OSError):
+            directories.append(folder / name)
+    with pytest.raises(OSError):
+        directories.move(folder / "link", folder / "target", mode=0o644)
+    assert (secret.stat().st_mode & 0o777, secret.read_text()) == (0o600, "a secret")
+
+
+def test_a_file_of_another_program_gets_its_mode_and_its_name(folder: Path) -> None:
+    (folder / "made").write_text("whole")
+    directories.move(folder / "made", folder / "out.iso")
+    assert ((folder / "out.iso").stat().st_mode & 0o777, [p.name for p in folder.iterdir()]) == (0o600, ["out.iso"])
