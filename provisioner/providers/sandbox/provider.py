@@ -148,9 +148,7 @@ class Sandbox(Provider):
             events("down", "log", f"removing {container.name}", node=container.node or None)
             containers.remove(container.name)
         left = [f"container {container.name}" for container in containers.list_containers(workspace)]
-        if not left:
-            network.release_octet(workspace)
-        return left
+        return left or network.release_octet(workspace)
 
 
 PROVIDER = Sandbox

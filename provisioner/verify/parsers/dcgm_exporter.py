@@ -3,9 +3,9 @@
 Traps: a TYPE line may be missing, comments stand between samples, MIG samples repeat a family, a blank value is
 9223372036854775794, one metric calls its label gpu_uuid.
 
-The host's label is `Hostname`, in releases after 4.5.3-4.8.2 `hostname` (NVIDIA/dcgm-exporter d5e5f510, #655); samples of
-NVLinks have `hostname` since 4.4.1-4.6.0. Times of violations are NVML's nanoseconds in every release: HELP lines before
-4.4.2-4.7.1 call them "us" (#589 corrects those texts, no value).
+The label of the host is `Hostname`, in releases after 4.5.3-4.8.2 `hostname` (NVIDIA/dcgm-exporter d5e5f510, #655);
+NVLinks have `hostname` since 4.4.1-4.6.0. Times of violations are nanoseconds (NVML) in every release: HELP lines
+before 4.4.2-4.7.1 call them "us" (#589 corrects those texts, no value).
 """
 
 from __future__ import annotations
