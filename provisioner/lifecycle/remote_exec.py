@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from provisioner import ssh
+from provisioner import ssh, ssh_failure
 from provisioner.errors import Interrupted
 from provisioner.fleet import PARALLEL
 from provisioner.paths import ClusterPaths
@@ -38,7 +38,8 @@ def run_on(
     sessions = _Sessions()
 
     def run(node: str) -> tuple[int, str]:
-        child = sessions.start([*ssh.argv(paths, node), *command])
+        argv = ssh.argv(paths, node)
+        child = sessions.start([*argv, *command])
         deadline = time.monotonic() + timeout_s
         while True:
             # Not one long wait: ssh's shared connection holds the pipe as long as the remote command runs, so that its
@@ -53,6 +54,8 @@ def run_on(
                     sessions.end([child])
                     return TIMED_OUT, f"no answer within {timeout_s:g} s"
                 continue
+            if ssh_failure.is_own(argv, child.returncode) and not text.strip():
+                text = f"ssh: {ssh_failure.explain(argv, text)}"
             return child.returncode, text
 
     worst = 0

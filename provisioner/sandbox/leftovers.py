@@ -157,18 +157,18 @@ def _backend(engine: Podman) -> str:
 
 def _machine(engine: Podman) -> _Machine:
     """Containers come and go meanwhile; one that cannot be looked at could be the owner of anything."""
+    form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
     for _ in range(TRIES):
-        rows = engine.run("ps", "--all", "--external", "--no-trunc", "--format", "{{.ID}} {{.State}} {{.Names}}")
-        listed = {row[0]: row for line in rows.splitlines() if len(row := line.split()) == 3}
-        ids = engine.run("ps", "--all", "--quiet", "--no-trunc").split()
-        form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
+        listed = engine.run("ps", "--all", "--external", "--no-trunc", "--format", "{{.ID}} {{.State}} {{.Names}}")
+        rows = {row[0]: (row[1].lower(), row[2]) for line in listed.splitlines() if len(row := line.split()) > 2}
+        stored = {id_: name for id_, (state, name) in rows.items() if state == "storage"}
+        ids = [id_ for id_ in rows if id_ not in stored]
         details = engine.run("container", "inspect", "--format", form, *ids, check=False) if ids else ""
         containers = {row[0]: _Container(row[1], row[2]) for line in details.splitlines() if (row := line.split(" "))}
-        for id_ in ids:  # a removal that was killed half way, after that of the network
-            if id_ not in containers and listed.get(id_, ["", ""])[1].lower() == "removing":
-                containers[id_] = _Container(listed[id_][2], "")
+        for id_, (state, name) in rows.items():  # a removal that was killed half way, after that of the network
+            if state == "removing" and id_ not in containers:
+                containers[id_] = _Container(name, "")
         if containers.keys() >= {*ids}:
-            stored = {id_: row[2] for id_, row in listed.items() if id_ not in containers}
             volumes = tuple(engine.run("volume", "ls", "--quiet").split())
             return _Machine(engine, containers, stored, volumes, _processes())
     raise ProviderError("podman lists containers that it cannot inspect", hint="run `podman ps --all` to see them")
