@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.sandbox.backends import BACKENDS, LEASES, Backend, Remains, SandboxNetwork
@@ -32,6 +35,10 @@ _CREATED = re.compile(r"Made network namespace at (/run/netns/[\w-]+) for contai
 _ADDRESS = re.compile(r"^address ([0-9.]+)$", re.M)
 _LOCAL = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 """An address of this host in /proc/net/fib_trie."""
+_RECORD = "record"
+IMAGES = "localhost/gpuprov-"
+CHANGING = frozenset({"build", "commit", "create", "import", "load", "pull", "rm", "rmi", "run"})
+"""Commands of podman's that make or remove layers."""
 TRIES = 3
 DEADLINE_S = 30
 
@@ -107,20 +114,50 @@ def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Lefto
     backend: Backend = BACKENDS[_backend(engine)]()
     leftovers = [*_monitors(machine, octet), *_stored(machine, octet), *_volumes(machine, octet)]
     leftovers += _networks(machine, network, backend, namespaces, journals)
-    leftovers += [Leftover("record", path.name, path.unlink) for path in journals]
-    return leftovers
+    return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in journals]
 
 
 def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> Removal:
     """Remove all of it. Raises ProviderError as `find` does."""
     engine, remaining, leased = podman or find_podman(), list[str](), list[str]()
     for leftover in find(network, podman=engine):
+        if leftover.kind == _RECORD and remaining:  # it still leads to what stays
+            continue
         leased += [leftover.lease] if leftover.lease else []
         try:
             leftover.remove()
         except (GpuprovError, OSError) as error:
             remaining.append(f"{leftover}: {error}")
     return Removal(remaining, leased)
+
+
+def remove_layers() -> None:
+    """Remove layers on top of the sandbox's images that no container has: podman was killed between the two. podman
+    itself has a command for them since 5.2 alone (`podman system check`); containers-storage deletes none that is in
+    use. Nothing happens where that is not installed, or where podman is at work."""
+    if shutil.which("containers-storage") is None:
+        return
+    layers, images, containers = (_storage(kind) for kind in ("layers", "images", "containers"))
+    if any(Path(arguments[0]).name == "podman" and CHANGING & {*arguments} for arguments in _processes().values()):
+        return
+    bases = {row["layer"] for row in images if any(name.startswith(IMAGES) for name in row.get("names") or ())}
+    in_use = {row.get("parent") for row in layers} | {row.get("layer") for row in (*images, *containers)}
+    for layer in layers:
+        if layer.get("parent") in bases and layer["id"] not in in_use:
+            argv = ["containers-storage", "delete-layer", str(layer["id"])]
+            subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+
+
+def _storage(kind: str) -> list[dict[str, Any]]:
+    argv = ["containers-storage", kind, "--json"]
+    done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+    try:
+        rows = json.loads(done.stdout or "[]")
+    except ValueError:
+        rows = None
+    if done.returncode or not isinstance(rows, list):
+        raise ProviderError(f"containers-storage {kind} failed", hint="run it to see why")
+    return rows
 
 
 def octets(*, podman: Podman | None = None) -> set[int]:

@@ -117,6 +117,7 @@ def _clear(network: SandboxNetwork) -> list[str]:
     if not remaining:
         try:
             leftovers.remove_network(network)
+            leftovers.remove_layers()
         except ProviderError as error:
             remaining.append(f"network {network.name}: {error.message}")
     return remaining

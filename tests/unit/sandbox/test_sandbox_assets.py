@@ -236,6 +236,7 @@ def octets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({250}))
     monkeypatch.setattr(network.leftovers, "remove", lambda _: Removal((), ()))
     monkeypatch.setattr(network.leftovers, "remove_network", lambda _: None)
+    monkeypatch.setattr(network.leftovers, "remove_layers", lambda: None)
     return tmp_path
 
 
