@@ -129,7 +129,7 @@ system-dev:
 
 # What tests of disks, installers and netboot call: none of them is skipped for want of it.
 system-test:
-	@scripts/apt-need.sh cpio dosfstools e2fsprogs genimage mtools xorriso zstd
+	@scripts/apt-need.sh cpio dosfstools e2fsprogs genimage mtools qemu-utils xorriso zstd
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
