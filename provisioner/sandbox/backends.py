@@ -10,14 +10,17 @@ one first, removes interface, lease and firewall rules; it is told everything by
 netavark: leases are in the database /run/containers/networks/ipam.db of podman's (bbolt), in a bucket for each network:
 the subnet's bucket maps address → container, the bucket "ids" container → addresses (containers/common f437c58a,
 libnetwork/netavark/ipam.go). netavark itself knows nothing of it: `netavark teardown NAMESPACE` removes interface and
-firewall rules (run.go: Teardown, netavarkOptions), and a lease goes with its network (removeNetworkIPAMBucket).
+firewall rules (run.go: Teardown, netavarkOptions); a lease goes with its network (removeNetworkIPAMBucket), before
+podman 5.1 with the next boot alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -36,7 +39,9 @@ CNI_PATH = "/usr/local/libexec/cni:/usr/libexec/cni:/usr/local/lib/cni:/usr/lib/
 """`cni_plugin_dirs` of containers.conf(5)."""
 HELPERS = "/usr/local/libexec/podman:/usr/local/lib/podman:/usr/libexec/podman:/usr/lib/podman"
 """`helper_binaries_dir` of containers.conf(5)."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 DEADLINE_S = 60
+_CHAIN_CHARACTERS = 28
 _NO_CHAIN = re.compile(r"Chain '[\w-]+' does not exist")
 
 
@@ -64,7 +69,7 @@ class SandboxNetwork:
 
 
 class Backend(Protocol):
-    """One of podman's network backends. `gives_back`: whether a lease can be given back without its network."""
+    """One of podman's network backends. `gives_back`: whether it can give a single lease back."""
 
     gives_back: bool
 
@@ -96,6 +101,7 @@ class Cni:
         if remains.container:
             for plugin in self._plugins(network, remains):
                 self._delete(plugin, remains)
+            _remove_masquerade(network, remains.container)
             for path in RESULTS.glob(f"{network.name}-{remains.container}-*"):
                 path.unlink(missing_ok=True)
         if remains.address:  # a lease without a container's id: podman was killed while it was written
@@ -117,6 +123,7 @@ class Cni:
 
     def forget(self, network: SandboxNetwork) -> None:
         shutil.rmtree(LEASES / network.name, ignore_errors=True)
+        _remove_masquerade(network)
 
     @staticmethod
     def _plugins(network: SandboxNetwork, remains: Remains) -> list[dict[str, Any]]:
@@ -131,6 +138,26 @@ class Cni:
             common | {"type": "portmap", "runtimeConfig": {"portMappings": [_port(network, remains, "hostIP")]}},
             common | {"type": "bridge", "isGateway": True, "ipMasq": True, "ipam": ipam},
         ]
+
+
+def _remove_masquerade(network: SandboxNetwork, container: str = "") -> None:
+    """Remove the masquerading of a container, or of all of a network: `bridge` removes none where the interface is
+    gone, which it removes first. Its chain is called after both names (containernetworking/plugins 1.1.1,
+    pkg/utils/utils.go: FormatChainName), its rules name them in a comment (FormatComment)."""
+    if (program := shutil.which("iptables", path=SYSTEM_PATH)) is None:
+        return
+    saved = subprocess.run([f"{program}-save", "-t", "nat"], capture_output=True, timeout=DEADLINE_S, check=False)
+    rows = [shlex.split(line) for line in saved.stdout.decode(errors="replace").splitlines() if line[:1] in ("-", ":")]
+    comment = f'name: "{network.name}" id: "{container}'
+    jumps = [row for row in rows if row[:2] == ["-A", "POSTROUTING"] and any(word.startswith(comment) for word in row)]
+    chains = {row[row.index("-j") + 1] for row in jumps if "-j" in row}
+    if container:
+        digest = hashlib.sha512((network.name + container).encode()).hexdigest()
+        own = f"CNI-{digest}"[:_CHAIN_CHARACTERS]
+        chains |= {own} & {row[0][1:] for row in rows}
+    changes = [["-D", *row[1:]] for row in jumps] + [[flag, chain] for flag in ("-F", "-X") for chain in sorted(chains)]
+    for change in changes:
+        subprocess.run([program, "-w", "-t", "nat", *change], capture_output=True, timeout=DEADLINE_S, check=False)
 
 
 class Netavark:

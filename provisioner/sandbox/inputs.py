@@ -13,6 +13,7 @@ from provisioner.roles.interruption import watched
 from provisioner.sandbox import site_faults
 from provisioner.sandbox.assets import Assets, disk_image
 from provisioner.sandbox.hardware import hardware
+from provisioner.sandbox.leftovers import leased
 from provisioner.sandbox.network import allocate_octet, node_numbers, of_octet
 from provisioner.sandbox.runtime import limits
 from provisioner.sandbox.systems import system
@@ -31,8 +32,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     """
     catalog = load()
     wanted = {name: group for name, group in plan.nodes() if group.site == site}
-    octet = allocate_octet(private_dir(workspace))  # first: it may be that a number cannot be used any more
-    numbers = node_numbers(workspace, wanted)
+    octet = allocate_octet(private_dir(workspace))
+    numbers = node_numbers(workspace, wanted, leased(of_octet(octet)))
     folder = private_dir(workspace / HARDWARE)
     paths, bad = dict[str, str](), site_faults.bad_driver(workspace)
     for name, group in wanted.items():

@@ -2,43 +2,44 @@
 firewall rules, monitors of containers, containers of the storage alone, volumes.
 
 All of it belongs to one octet of this machine, which one workspace has at a time (network.py): the network is called
-gpuprov-<octet>, containers and volumes gpuprov-<cluster>…<octet>, and a start that is not through has a file in
-STARTING (terraform/sandbox/node.sh). Nothing else is touched, whatever state it is in.
+gpuprov-<octet>, containers and volumes gpuprov-<cluster>…<octet>, and a start or a removal that is not through has a
+file in RECORDS (terraform/sandbox/node.sh). Nothing else is touched, whatever state it is in.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from provisioner.errors import GpuprovError, ProviderError
+from provisioner.paths import private_dir, write_whole
 from provisioner.sandbox.backends import BACKENDS, LEASES, Backend, Remains, SandboxNetwork
 from provisioner.sandbox.runtime import Podman, find_podman
 
 NETWORK = "gpuprov-"
 """The octet follows."""
-STARTING = Path("/run/gpuprov/starting")
-"""What podman told of starts that are not through, one file each: NAME.OCTET.PROCESS."""
+RECORDS = Path("/run/gpuprov/starting")
+"""Starts and removals that are not through, one file each: NAME.OCTET.PROCESS. Of a start it has what podman told, of a
+removal the container's id."""
+LEASED = Path("/run/gpuprov/leased")
+"""Numbers by network, as netavark's leases until the next boot."""
+LEASES_GO_WITH_NETWORK = (5, 1)
+"""podman since when a network that is removed takes its leases with it (containers/common 206edae1, v0.59)."""
 NAMESPACES = Path("/run/netns")
 _CREATED = re.compile(r"Made network namespace at (/run/netns/[\w-]+) for container ([0-9a-f]{64})")
+_REMOVING = re.compile(r"^removing ([0-9a-f]{64})$", re.M)
 _ADDRESS = re.compile(r"^address ([0-9.]+)$", re.M)
 _LOCAL = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 """An address of this host in /proc/net/fib_trie."""
 _RECORD = "record"
-IMAGES = "localhost/gpuprov-"
-CHANGING = frozenset({"build", "commit", "create", "import", "load", "pull", "rm", "rmi", "run"})
-"""Commands of podman's that make or remove layers."""
 TRIES = 3
 DEADLINE_S = 30
 
@@ -51,7 +52,7 @@ class Leftover:
     id: str
     remove: Callable[[], object]
     lease: str = ""
-    """An address whose lease the backend gives back with the whole network alone."""
+    """An address whose lease the backend does not give back."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
@@ -94,15 +95,6 @@ class _Machine:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """`remaining`: one sentence for each thing that stays; `leased`: addresses that cannot be used before the whole
-    network is removed."""
-
-    remaining: Sequence[str]
-    leased: Sequence[str]
-
-
 def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Leftover]:
     """Everything of that network's octet that no container has any more, in the order in which it can be removed.
     Raises ProviderError where podman does not answer: what it knows is never guessed."""
@@ -117,47 +109,43 @@ def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Lefto
     return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in journals]
 
 
-def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> Removal:
-    """Remove all of it. Raises ProviderError as `find` does."""
-    engine, remaining, leased = podman or find_podman(), list[str](), list[str]()
+def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> list[str]:
+    """Remove all of it. One sentence for each that stays. Raises ProviderError as `find` does."""
+    engine, remaining = podman or find_podman(), list[str]()
     for leftover in find(network, podman=engine):
         if leftover.kind == _RECORD and remaining:  # it still leads to what stays
             continue
-        leased += [leftover.lease] if leftover.lease else []
         try:
+            if leftover.lease:
+                _note_lease(network, leftover.lease)
             leftover.remove()
         except (GpuprovError, OSError) as error:
             remaining.append(f"{leftover}: {error}")
-    return Removal(remaining, leased)
+    return remaining
 
 
-def remove_layers() -> None:
-    """Remove layers on top of the sandbox's images that no container has: podman was killed between the two. podman
-    itself has a command for them since 5.2 alone (`podman system check`); containers-storage deletes none that is in
-    use. Nothing happens where that is not installed, or where podman is at work."""
-    if shutil.which("containers-storage") is None:
-        return
-    layers, images, containers = (_storage(kind) for kind in ("layers", "images", "containers"))
-    if any(Path(arguments[0]).name == "podman" and CHANGING & {*arguments} for arguments in _processes().values()):
-        return
-    bases = {row["layer"] for row in images if any(name.startswith(IMAGES) for name in row.get("names") or ())}
-    in_use = {row.get("parent") for row in layers} | {row.get("layer") for row in (*images, *containers)}
-    for layer in layers:
-        if layer.get("parent") in bases and layer["id"] not in in_use:
-            argv = ["containers-storage", "delete-layer", str(layer["id"])]
-            subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+def leased(network: SandboxNetwork) -> frozenset[int]:
+    """Numbers of this network whose lease nobody has and podman does not give back."""
+    path = LEASED / network.name
+    return frozenset(map(int, path.read_text(encoding="ascii").split())) if path.exists() else frozenset()
 
 
-def _storage(kind: str) -> list[dict[str, Any]]:
-    argv = ["containers-storage", kind, "--json"]
-    done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
-    try:
-        rows = json.loads(done.stdout or "[]")
-    except ValueError:
-        rows = None
-    if done.returncode or not isinstance(rows, list):
-        raise ProviderError(f"containers-storage {kind} failed", hint="run it to see why")
-    return rows
+def _note_lease(network: SandboxNetwork, address: str) -> None:
+    numbers = leased(network) | {int(address.rpartition(".")[2])}
+    write_whole(private_dir(LEASED) / network.name, "\n".join(map(str, sorted(numbers))) + "\n")
+
+
+@contextlib.contextmanager
+def recorded_removal(names: Sequence[str], engine: Podman) -> Iterator[None]:
+    """Containers are removed within: their ids lie in RECORDS until then."""
+    rows = engine.run("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Names}}")
+    ids = {row[1]: row[0] for line in rows.splitlines() if len(row := line.split()) > 1}
+    paths = {RECORDS / f"{name}.{os.getpid()}": ids[name] for name in names if name in ids}
+    for path, container in paths.items():
+        write_whole(private_dir(path.parent) / path.name, f"removing {container}\n")
+    yield
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def octets(*, podman: Podman | None = None) -> set[int]:
@@ -166,7 +154,7 @@ def octets(*, podman: Podman | None = None) -> set[int]:
     names = engine.run("network", "ls", "--format", "{{.Name}}").split()
     names += [path.name for path in LEASES.glob(f"{NETWORK}*")]
     octet_texts = {name.removeprefix(NETWORK) for name in names if name.startswith(NETWORK)}
-    octet_texts |= {path.name.split(".")[-2] for path in STARTING.glob("gpuprov-*.*.*")}
+    octet_texts |= {path.name.split(".")[-2] for path in RECORDS.glob("gpuprov-*.*.*")}
     return {int(text) for text in octet_texts if text.isdigit()}
 
 
@@ -183,6 +171,13 @@ def remove_network(network: SandboxNetwork, *, podman: Podman | None = None) -> 
     if network.name in engine.run("network", "ls", "--format", "{{.Name}}").split():
         engine.run("network", "rm", network.name)
     BACKENDS[_backend(engine)]().forget(network)
+    if leased(network) and _version(engine) >= LEASES_GO_WITH_NETWORK:
+        (LEASED / network.name).unlink()
+
+
+def _version(engine: Podman) -> tuple[int, ...]:
+    text = engine.run("version", "--format", "{{.Client.Version}}")
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", text)[:2])
 
 
 def _backend(engine: Podman) -> str:
@@ -197,7 +192,7 @@ def _machine(engine: Podman) -> _Machine:
     form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
     for _ in range(TRIES):
         listed = engine.run("ps", "--all", "--external", "--no-trunc", "--format", "{{.ID}} {{.State}} {{.Names}}")
-        rows = {row[0]: (row[1].lower(), row[2]) for line in listed.splitlines() if len(row := line.split()) > 2}
+        rows = {row[0]: (row[1].lower(), row[2]) for line in listed.splitlines() if (row := [*line.split(), ""])[2:]}
         stored = {id_: name for id_, (state, name) in rows.items() if state == "storage"}
         ids = [id_ for id_ in rows if id_ not in stored]
         details = engine.run("container", "inspect", "--format", form, *ids, check=False) if ids else ""
@@ -207,7 +202,7 @@ def _machine(engine: Podman) -> _Machine:
                 containers[id_] = _Container(name, "")
         if containers.keys() >= {*ids}:
             volumes = tuple(engine.run("volume", "ls", "--quiet").split())
-            return _Machine(engine, containers, stored, volumes, _processes())
+            return _Machine(engine, containers, stored, volumes, processes())
     raise ProviderError("podman lists containers that it cannot inspect", hint="run `podman ps --all` to see them")
 
 
@@ -215,16 +210,17 @@ def _belongs(name: str, octet: str) -> bool:
     return name.startswith("gpuprov-") and name.endswith(f".{octet}")
 
 
-def _processes() -> dict[int, list[str]]:
-    processes = {}
+def processes() -> dict[int, list[str]]:
+    """Arguments of every process of this machine, by its number."""
+    running = {}
     for entry in Path("/proc").iterdir():
         try:
             arguments = (entry / "cmdline").read_text(errors="replace").split("\0") if entry.name.isdigit() else [""]
         except OSError:  # it has ended meanwhile
             continue
         if arguments[0]:
-            processes[int(entry.name)] = arguments
-    return processes
+            running[int(entry.name)] = arguments
+    return running
 
 
 def _monitors(machine: _Machine, octet: str) -> Iterator[Leftover]:
@@ -257,7 +253,7 @@ def _volumes(machine: _Machine, octet: str) -> Iterator[Leftover]:
 
 
 def _journals(octet: str) -> list[Path]:
-    paths = sorted(STARTING.glob(f"gpuprov-*.{octet}.*")) if STARTING.is_dir() else []
+    paths = sorted(RECORDS.glob(f"gpuprov-*.{octet}.*")) if RECORDS.is_dir() else []
     return [path for path in paths if path.suffix[1:].isdigit()]
 
 
@@ -281,6 +277,9 @@ def _networks(
         lease = "" if backend.gives_back else (address or planned.get(container, ""))
         take_down = partial(_take_down, backend, network, Remains(container, address, path))
         yield Leftover("network namespace", path.name, take_down, lease)
+    for container in (id_ for text in texts for id_ in _REMOVING.findall(text) if machine.is_stale(id_)):
+        take_down = partial(_take_down, backend, network, Remains(container, None, None))
+        yield Leftover("network of removed container", container[:12], take_down)
     for address, container in stale.items():
         take_down = partial(_take_down, backend, network, Remains(container, address, None))
         yield Leftover("address lease", f"{address} (container {container[:12]})", take_down)

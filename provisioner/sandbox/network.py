@@ -12,15 +12,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.paths import cache, private_dir, write_whole
-from provisioner.sandbox import containers, leftovers
+from provisioner.sandbox import containers, layers, leftovers
 from provisioner.sandbox.backends import SandboxNetwork
 from provisioner.sandbox.leftovers import Leftover
 
@@ -69,7 +68,7 @@ def allocate_octet(workspace: Path) -> int:
     held = {int(entry.name): _owner(entry) for entry in root.iterdir() if entry.name.isdigit()}
     used = containers.octets_in_use()
     current = next((octet for octet, holder in held.items() if holder == owner), None)
-    if current is not None and _is_ready(current, workspace, used):
+    if current is not None and _is_ready(current, used):
         return current
     for octet, holder in held.items():
         if octet == current or (octet not in used and holder is not None and not Path(holder).is_dir()):
@@ -80,7 +79,10 @@ def allocate_octet(workspace: Path) -> int:
         if octet in used or any(ip_network(network.cidr).overlaps(subnet) for subnet in subnets):
             continue
         if _claim(root, octet, owner):
-            if not (remaining := _clear(network)):
+            remaining = _clear(network)
+            if MIRROR in leftovers.leased(network):
+                remaining.append(f"podman does not give back {network.subnet}.{MIRROR} before the next boot")
+            if not remaining:
                 return octet
             failures[octet] = remaining[0]
             _drop(root / str(octet))
@@ -92,32 +94,27 @@ def allocate_octet(workspace: Path) -> int:
     )
 
 
-def _is_ready(octet: int, workspace: Path, used: Collection[int]) -> bool:
+def _is_ready(octet: int, used: Collection[int]) -> bool:
     """Whether a workspace can go on with its octet."""
     network = of_octet(octet)
     if octet not in used:
         return not _clear(network)
-    removal = leftovers.remove(network)
-    if removal.remaining:
+    if remaining := leftovers.remove(network):
         raise ProviderError(
-            "what a killed run left of this sandbox is not removed: " + "; ".join(removal.remaining),
+            "what a killed run left of this sandbox is not removed: " + "; ".join(remaining),
             where=network.name,
             hint="`gpuprov down FILE`, then `gpuprov up FILE --sandbox`: it takes other addresses where this remains",
         )
-    if removal.leased:
-        numbers = _read_numbers(workspace / NUMBERS)
-        leased = {int(address.rpartition(".")[2]) for address in removal.leased}
-        _write_numbers(workspace / NUMBERS, replace(numbers, unusable=sorted({*numbers.unusable, *leased})))
-    return True
+    return MIRROR not in leftovers.leased(network)
 
 
 def _clear(network: SandboxNetwork) -> list[str]:
     """Remove a network that no container is in, and all that is left of it. One sentence for each that stays."""
-    remaining = list(leftovers.remove(network).remaining)
+    remaining = list(leftovers.remove(network))
     if not remaining:
         try:
             leftovers.remove_network(network)
-            leftovers.remove_layers()
+            layers.remove_unused()
         except ProviderError as error:
             remaining.append(f"network {network.name}: {error.message}")
     return remaining
@@ -198,26 +195,27 @@ def _drop(entry: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def node_numbers(workspace: Path, names: Iterable[str]) -> dict[str, int]:
+def node_numbers(workspace: Path, names: Iterable[str], unusable: Collection[int] = ()) -> dict[str, int]:
     """A number for each node name, kept in the workspace: also that of a node that is not among them, which may still
-    have its machine, as long as there are others. A number that a removed node had is used again last.
+    have its machine, as long as there are others. A number that a removed node had is used again last. `unusable`:
+    numbers of this octet that no node can have; one that had it gets another.
 
-    Raises `GpuprovError` above 250 nodes.
+    Raises `GpuprovError` where there are more nodes than numbers.
     """
     wanted = list(names)
-    if len(wanted) > MOST_NODES:
+    most = MOST_NODES - len(unusable)
+    if len(wanted) > most:
         raise GpuprovError(
-            f"{len(wanted)} nodes are too many for one sandbox cluster, {MOST_NODES} is the most",
+            f"{len(wanted)} nodes are too many for one sandbox cluster, {most} is the most",
             hint="rehearse with smaller counts: the groups and their expectations stay the same",
         )
     path = private_dir(workspace) / NUMBERS
-    numbers = _read_numbers(path)
-    known, last = dict(numbers.known), numbers.last
+    known, last = _read_numbers(path)
+    known = {name: number for name, number in known.items() if number not in unusable}
     former = [name for name in known if name not in wanted]
-    for name in former[: max(0, len(known.keys() | {*wanted}) - MOST_NODES)]:
+    for name in former[: max(0, len(known.keys() | {*wanted}) - most)]:
         del known[name]
-    known = {name: number for name, number in known.items() if number not in numbers.unusable}
-    used = {*known.values(), *numbers.unusable}
+    used = {*known.values(), *unusable}
     for name in wanted:
         if name in known:
             continue
@@ -228,28 +226,13 @@ def node_numbers(workspace: Path, names: Iterable[str]) -> dict[str, int]:
                 break
         known[name] = last = number
         used.add(number)
-    _write_numbers(path, Numbers(known, last, numbers.unusable))
+    write_whole(path, json.dumps({"last": last, "numbers": known}))
     return {name: known[name] for name in wanted}
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The content of addresses.json. `unusable`: numbers whose lease podman does not give back (backends.py)."""
-
-    known: Mapping[str, int]
-    last: int
-    unusable: Sequence[int] = ()
-
-
-def _read_numbers(path: Path) -> Numbers:
+def _read_numbers(path: Path) -> tuple[dict[str, int], int]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        known = {str(k): int(v) for k, v in content["numbers"].items()}
-        return Numbers(known, int(content["last"]), [int(number) for number in content.get("unusable", ())])
+        return {str(k): int(v) for k, v in content["numbers"].items()}, int(content["last"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return Numbers({}, FIRST - 1)
-
-
-def _write_numbers(path: Path, numbers: Numbers) -> None:
-    unusable = {"unusable": list(numbers.unusable)} if numbers.unusable else {}
-    write_whole(path, json.dumps({"last": numbers.last, "numbers": dict(numbers.known), **unusable}))
+        return {}, FIRST - 1

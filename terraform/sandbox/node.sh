@@ -8,9 +8,12 @@
 set -eu
 
 network=gpuprov-$GPUPROV_OCTET
-# What podman tells while it starts a container (its number, its network namespace): it lies there as long as a start is
-# not through. Where podman is killed before it has written that down itself, nothing else leads to the namespace.
-starting=/run/gpuprov/starting
+# Containers whose start or removal is not through, one file each. Where podman is killed in it, nothing else leads to the
+# namespace that it has made and not written down, and to the firewall rules of a container that is gone.
+records=/run/gpuprov/starting
+record=$records/$GPUPROV_NAME.$$
+
+private() (umask 077 && mkdir -p "$1")
 
 say() { printf 'gpuprov sandbox: %s\n' "$*" >&2; }
 
@@ -55,8 +58,11 @@ clear_the_way() {
 
 # The container with its volume, whichever of them is there.
 remove_container() {
+  private "$records"
+  podman ps --all --no-trunc --filter "name=^$GPUPROV_NAME\$" --format "removing {{.ID}}" >"$record"
   podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
   ! podman volume exists "$GPUPROV_NAME" || podman volume rm "$GPUPROV_NAME" >/dev/null
+  rm -f "$record"
 }
 
 # Each sandbox has a network of its own: the store of its addresses goes with it, and nobody else's container is in it.
@@ -95,13 +101,11 @@ tidy() {
 
 # podman's errors and no other line of its log.
 start() {
-  mkdir -p -m 0700 "$starting"
-  journal=$starting/$GPUPROV_NAME.$$
   started=0
-  echo "address $GPUPROV_PRIVATE_IP" >"$journal"
-  podman --log-level debug start "$GPUPROV_NAME" >/dev/null 2>>"$journal" || started=$?
-  [ "$started" = 0 ] || grep -v -e ' level=\(debug\|info\) ' -e '^\[conmon:' -e '^address ' -e '^$' "$journal" >&2 || true
-  rm -f "$journal"
+  echo "address $GPUPROV_PRIVATE_IP" >"$record"
+  podman --log-level debug start "$GPUPROV_NAME" >/dev/null 2>>"$record" || started=$?
+  [ "$started" = 0 ] || grep -v -e ' level=\(debug\|info\) ' -e '^\[conmon:' -e '^address ' -e '^$' "$record" >&2 || true
+  rm -f "$record"
   return "$started"
 }
 
@@ -112,6 +116,7 @@ create() {
     exit 1
   fi
   clear_the_way || exit 1
+  private "$records"
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/gpuprov-node-${GPUPROV_PROCESS_OF:-none}-XXXXXX") # goes with its run
   made=
   trap 'tidy $?' EXIT

@@ -16,7 +16,6 @@ import pytest
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.sandbox import assets, network, packages, registry, repository
 from provisioner.sandbox.keys import Keys, clearsign, keys
-from provisioner.sandbox.leftovers import Removal
 from provisioner.sandbox.runtime import Podman
 from provisioner.stack.models import Archive, Image, Package, Repository, Stack
 
@@ -234,9 +233,9 @@ def octets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUPROV_STATE", str(tmp_path / "state"))
     (tmp_path / "state").mkdir()
     monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({250}))
-    monkeypatch.setattr(network.leftovers, "remove", lambda _: Removal((), ()))
+    monkeypatch.setattr(network.leftovers, "remove", lambda _: [])
     monkeypatch.setattr(network.leftovers, "remove_network", lambda _: None)
-    monkeypatch.setattr(network.leftovers, "remove_layers", lambda: None)
+    monkeypatch.setattr(network.layers, "remove_unused", lambda: None)
     return tmp_path
 
 
@@ -256,7 +255,7 @@ def test_octets_are_one_a_workspace_and_taken_over_when_it_is_gone(octets: Path)
 def test_an_octet_that_cannot_be_cleared_is_not_chosen(octets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = {"gpuprov-249"}
     remaining = ["network namespace netns-1: the device is busy"]
-    monkeypatch.setattr(network.leftovers, "remove", lambda one: Removal(remaining if one.name in stuck else (), ()))
+    monkeypatch.setattr(network.leftovers, "remove", lambda one: list(remaining) if one.name in stuck else [])
     (octets / "a").mkdir()
     assert network.allocate_octet(octets / "a") == 248
     stuck.add("gpuprov-248")  # no node stands in it: it moves on
@@ -297,10 +296,13 @@ def test_a_node_whose_lease_podman_keeps_gets_another_number(octets: Path, monke
     octet = network.allocate_octet(workspace)
     assert network.node_numbers(workspace, ["n-0", "n-1"]) == {"n-0": 4, "n-1": 5}
     monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({octet}))
-    monkeypatch.setattr(network.leftovers, "remove", lambda _: Removal((), (f"10.77.{octet}.4",)))
     assert network.allocate_octet(workspace) == octet
-    assert network.node_numbers(workspace, ["n-0", "n-1"]) == {"n-0": 6, "n-1": 5}
-    assert network.node_numbers(workspace, ["n-0", "n-1", "n-2"]) == {"n-0": 6, "n-1": 5, "n-2": 7}
+    assert network.node_numbers(workspace, ["n-0", "n-1"], {4}) == {"n-0": 6, "n-1": 5}
+    assert network.node_numbers(workspace, ["n-0", "n-1", "n-2"], {4}) == {"n-0": 6, "n-1": 5, "n-2": 7}
+    with pytest.raises(GpuprovError, match="250 nodes are too many for one sandbox cluster, 249 is the most"):
+        network.node_numbers(workspace, [f"n-{i}" for i in range(250)], {4})
+    monkeypatch.setattr(network.leftovers, "leased", lambda one: {2} if one.name == f"gpuprov-{octet}" else set())
+    assert network.allocate_octet(workspace) == 250  # it was the number of the mirror
 
 
 def test_octets_are_never_given_twice(octets: Path) -> None:
