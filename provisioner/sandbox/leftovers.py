@@ -34,6 +34,7 @@ LEASED = Path("/run/gpuprov/leased")
 LEASES_GO_WITH_NETWORK = (5, 1)
 """podman since when a network that is removed takes its leases with it (containers/common 206edae1, v0.59)."""
 NAMESPACES = Path("/run/netns")
+CGROUPS = Path("/sys/fs/cgroup")
 _CREATED = re.compile(r"Made network namespace at (/run/netns/[\w-]+) for container ([0-9a-f]{64})")
 _REMOVING = re.compile(r"^removing ([0-9a-f]{64})$", re.M)
 _ADDRESS = re.compile(r"^address ([0-9.]+)$", re.M)
@@ -238,6 +239,16 @@ def _end(pid: int, container: str, podman: Podman) -> None:
         os.kill(pid, signal.SIGKILL)
     argv = [podman.runtime, "delete", "--force", container]
     subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+    _remove_cgroups(container)
+
+
+def _remove_cgroups(container: str) -> None:
+    """Control groups without processes of a container; where systemd manages them, it has removed them."""
+    folders = [*CGROUPS.glob("libpod_parent"), *CGROUPS.glob("*/libpod_parent")]  # of version 2, of each controller
+    for folder in (parent / f"libpod-{container}" for parent in folders if container):
+        for path, _, _ in os.walk(folder, topdown=False):
+            with contextlib.suppress(OSError):  # its container runs
+                Path(path).rmdir()
 
 
 def _stored(machine: _Machine, octet: str) -> Iterator[Leftover]:
@@ -296,7 +307,11 @@ def _address(namespace: Path, network: SandboxNetwork) -> str | None:
 
 
 def _take_down(backend: Backend, network: SandboxNetwork, remains: Remains) -> None:
-    backend.tear_down(network, remains)  # reads in the namespace which rules to remove
+    try:
+        backend.tear_down(network, remains)  # reads in the namespace which rules to remove
+    except ProviderError:  # CNI's bridge and netavark stop at a rule that is not there, and go on from there
+        backend.tear_down(network, remains)
+    _remove_cgroups(remains.container)
     if remains.namespace is not None:
         argv = ["umount", str(remains.namespace)]
         subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
