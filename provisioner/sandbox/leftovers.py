@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -42,6 +43,8 @@ _LOCAL = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 """An address of this host in /proc/net/fib_trie."""
 _RECORD = "record"
 TRIES = 3
+ALIVE = frozenset({"running", "paused", "stopping", "initialized"})
+"""States of podman's containers that have a network (libpod/define/containerstate.go)."""
 DEADLINE_S = 30
 
 
@@ -189,22 +192,23 @@ def _backend(engine: Podman) -> str:
 
 
 def _machine(engine: Podman) -> _Machine:
-    """Containers come and go meanwhile; one that cannot be looked at could be the owner of anything."""
+    """Containers come and go meanwhile. One whose creation or removal was killed cannot be inspected and has no network
+    as podman knows it; one that runs and cannot be looked at could be the owner of anything."""
     form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
     for _ in range(TRIES):
-        listed = engine.run("ps", "--all", "--external", "--no-trunc", "--format", "{{.ID}} {{.State}} {{.Names}}")
-        rows = {row[0]: (row[1].lower(), row[2]) for line in listed.splitlines() if (row := [*line.split(), ""])[2:]}
+        listed = json.loads(engine.run("ps", "--all", "--external", "--no-trunc", "--format", "json") or "[]") or []
+        rows = {str(row["Id"]): (str(row["State"]).lower(), str((row.get("Names") or [""])[0])) for row in listed}
         stored = {id_: name for id_, (state, name) in rows.items() if state == "storage"}
         ids = [id_ for id_ in rows if id_ not in stored]
         details = engine.run("container", "inspect", "--format", form, *ids, check=False) if ids else ""
         containers = {row[0]: _Container(row[1], row[2]) for line in details.splitlines() if (row := line.split(" "))}
-        for id_, (state, name) in rows.items():  # a removal that was killed half way, after that of the network
-            if state == "removing" and id_ not in containers:
-                containers[id_] = _Container(name, "")
-        if containers.keys() >= {*ids}:
+        unclear = {id_: rows[id_] for id_ in ids if id_ not in containers}
+        if not any(state in ALIVE for state, _ in unclear.values()):
+            containers |= {id_: _Container(name, "") for id_, (_, name) in unclear.items()}
             volumes = tuple(engine.run("volume", "ls", "--quiet").split())
             return _Machine(engine, containers, stored, volumes, processes())
-    raise ProviderError("podman lists containers that it cannot inspect", hint="run `podman ps --all` to see them")
+    names = ", ".join(f"{name} ({state})" for state, name in unclear.values())
+    raise ProviderError(f"podman cannot inspect {names}", hint="`podman container inspect NAME` says why")
 
 
 def _belongs(name: str, octet: str) -> bool:
