@@ -194,14 +194,12 @@ def _backend(engine: Podman) -> str:
 def _machine(engine: Podman) -> _Machine:
     """Containers come and go meanwhile. One whose creation or removal was killed cannot be inspected and has no network
     as podman knows it; one that runs and cannot be looked at could be the owner of anything."""
-    form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
     for _ in range(TRIES):
         listed = json.loads(engine.run("ps", "--all", "--external", "--no-trunc", "--format", "json") or "[]") or []
         rows = {str(row["Id"]): (str(row["State"]).lower(), str((row.get("Names") or [""])[0])) for row in listed}
         stored = {id_: name for id_, (state, name) in rows.items() if state == "storage"}
         ids = [id_ for id_ in rows if id_ not in stored]
-        details = engine.run("container", "inspect", "--format", form, *ids, check=False) if ids else ""
-        containers = {row[0]: _Container(row[1], row[2]) for line in details.splitlines() if (row := line.split(" "))}
+        containers = _inspected(engine, [id_ for id_ in ids if rows[id_][0] != "removing"])
         unclear = {id_: rows[id_] for id_ in ids if id_ not in containers}
         if not any(state in ALIVE for state, _ in unclear.values()):
             containers |= {id_: _Container(name, "") for id_, (_, name) in unclear.items()}
@@ -209,6 +207,17 @@ def _machine(engine: Podman) -> _Machine:
             return _Machine(engine, containers, stored, volumes, processes())
     names = ", ".join(f"{name} ({state})" for state, name in unclear.values())
     raise ProviderError(f"podman cannot inspect {names}", hint="`podman container inspect NAME` says why")
+
+
+def _inspected(engine: Podman, ids: Sequence[str]) -> dict[str, _Container]:
+    """Those of these containers that podman can inspect. With one among them that it cannot, it prints none."""
+    form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
+    details = engine.run("container", "inspect", "--format", form, *ids, check=False) if ids else ""
+    containers = {row[0]: _Container(row[1], row[2]) for line in details.splitlines() if (row := line.split(" "))}
+    if len(ids) > 1:
+        for id_ in {*ids} - containers.keys():
+            containers |= _inspected(engine, [id_])
+    return containers
 
 
 def _belongs(name: str, octet: str) -> bool:
