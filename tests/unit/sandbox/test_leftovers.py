@@ -40,7 +40,7 @@ class FakePodman(Podman):
         match args:
             case ("ps", *_):
                 return json.dumps(self.containers)
-            case ("container", "inspect", *ids):
+            case ("container", "inspect", "--format", _, *ids):
                 names = {row["Id"]: row["Names"][0] for row in self.containers}
                 if not {*ids} <= self.keys.keys():  # as podman 4.3 does
                     return ""
