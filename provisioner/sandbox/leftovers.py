@@ -36,6 +36,9 @@ LEASES_GO_WITH_NETWORK = (5, 1)
 """podman since when a network that is removed takes its leases with it (containers/common 206edae1, v0.59)."""
 NAMESPACES = Path("/run/netns")
 CGROUPS = Path("/sys/fs/cgroup")
+RUN = Path("/run")
+"""runc and crun have a folder each, in it one for each container."""
+ANNOTATION = "gpuprov.octet"
 _CREATED = re.compile(r"Made network namespace at (/run/netns/[\w-]+) for container ([0-9a-f]{64})")
 _REMOVING = re.compile(r"^removing ([0-9a-f]{64})$", re.M)
 _ADDRESS = re.compile(r"^address ([0-9.]+)$", re.M)
@@ -108,7 +111,8 @@ def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Lefto
     journals = _journals(octet)
     machine = _machine(engine)
     backend: Backend = BACKENDS[_backend(engine)]()
-    leftovers = [*_monitors(machine, octet), *_stored(machine, octet), *_volumes(machine, octet)]
+    leftovers = [*_monitors(machine, octet), *_runtime_states(machine, octet)]
+    leftovers += [*_stored(machine, octet), *_volumes(machine, octet)]
     leftovers += _networks(machine, network, backend, namespaces, journals)
     return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in journals]
 
@@ -250,6 +254,25 @@ def _monitors(machine: _Machine, octet: str) -> Iterator[Leftover]:
 def _end(pid: int, container: str, podman: Podman) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+    _delete_from_runtime(container, podman)
+
+
+def _runtime_states(machine: _Machine, octet: str) -> Iterator[Leftover]:
+    """Containers that only the runtime knows, by an annotation that node.sh gives them (OCI runtime specification,
+    runtime.md: State)."""
+    folder = RUN / Path(machine.podman.runtime).name
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.name in machine.containers:
+            continue
+        argv = [machine.podman.runtime, "state", path.name]
+        done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            if json.loads(done.stdout)["annotations"][ANNOTATION] == octet:
+                delete = partial(_delete_from_runtime, path.name, machine.podman)
+                yield Leftover("container of the runtime", path.name[:12], delete)
+
+
+def _delete_from_runtime(container: str, podman: Podman) -> None:
     argv = [podman.runtime, "delete", "--force", container]
     subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
     _remove_cgroups(container)

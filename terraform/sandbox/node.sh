@@ -30,12 +30,18 @@ label_of() {
 end_monitor() {
   grep --files-with-matches --text --fixed-strings -- "$GPUPROV_NAME" /proc/[0-9]*/cmdline 2>/dev/null |
     while read -r file; do
-      words=" $(tr '\0' ' ' <"$file" 2>/dev/null) "
+      words=" $(tr '\0' ' ' 2>/dev/null <"$file") " || continue # it has ended meanwhile
       case $words in
-        " "*conmon" "*" -n $GPUPROV_NAME "*) kill "$(expr "$file" : '/proc/\([0-9]*\)/')" 2>/dev/null || true ;;
+        " "*conmon" "*" -n $GPUPROV_NAME "*)
+          kill "$(expr "$file" : '/proc/\([0-9]*\)/')" 2>/dev/null || true
+          delete_from_runtime "$(expr "$words" : '.* -c \([0-9a-f]*\) ')"
+          ;;
       esac
     done
 }
+
+# The runtime may have made a container that podman has not written down as started.
+delete_from_runtime() { command "$GPUPROV_RUNTIME" delete --force "$1" >/dev/null 2>&1 || true; }
 
 # A container that is there already: ours is removed, another one stays and we stop: status 3.
 clear_the_way() {
@@ -59,8 +65,10 @@ clear_the_way() {
 # The container with its volume, whichever of them is there.
 remove_container() {
   private "$records"
-  podman ps --all --no-trunc --filter "name=^$GPUPROV_NAME\$" --format "removing {{.ID}}" >"$record"
+  ids=$(podman ps --all --no-trunc --filter "name=^$GPUPROV_NAME\$" --format "{{.ID}}")
+  for id in $ids; do echo "removing $id"; done >"$record"
   podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+  for id in $ids; do delete_from_runtime "$id"; done
   ! podman volume exists "$GPUPROV_NAME" || podman volume rm "$GPUPROV_NAME" >/dev/null
   rm -f "$record"
 }
@@ -126,7 +134,8 @@ create() {
   set -- --name "$GPUPROV_NAME" --network "$network" --ip "$GPUPROV_PRIVATE_IP" \
     --mac-address "$(mac_of "$GPUPROV_PRIVATE_IP")" \
     --label "gpuprov.cluster=$GPUPROV_CLUSTER" --label "gpuprov.node=$GPUPROV_NODE" --label "gpuprov.role=$GPUPROV_ROLE" \
-    --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels"
+    --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels" \
+    --annotation "gpuprov.octet=$GPUPROV_OCTET" # for the runtime, which knows no labels
   if [ "$GPUPROV_ROLE" = mirror ]; then
     set -- "$@" --hostname mirror.gpuprov.internal --volume "$GPUPROV_MIRROR_DIR:/srv/mirror:ro" \
       --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 "$GPUPROV_IMAGE" /usr/lib/gpuprov-sandbox/mirror

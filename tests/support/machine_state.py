@@ -94,6 +94,7 @@ LOOKS: dict[str, Callable[[], Iterator[str] | list[str]]] = {
     "mount": lambda: [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()],
     "monitor": _monitors,
     "cgroup": lambda: [str(p) for p in leftovers.CGROUPS.glob("**/libpod_parent/libpod-*")],
+    "runtime": lambda: [str(path) for name in ("runc", "crun") for path in _entries(leftovers.RUN / name)],
     "file": _files,
 }
 """Kind → the lines of it. Rules, links and control groups without a container's name are told by their place alone."""

@@ -64,7 +64,7 @@ class FakePodman(Podman):
 @pytest.fixture
 def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePodman:
     """A machine without anything."""
-    for name in ("RECORDS", "LEASED", "NAMESPACES", "CGROUPS"):
+    for name in ("RECORDS", "LEASED", "NAMESPACES", "CGROUPS", "RUN"):
         (tmp_path / name).mkdir()
         monkeypatch.setattr(leftovers, name, tmp_path / name)
     for name in ("LEASES", "RESULTS", "NETWORKS"):
@@ -157,6 +157,23 @@ def test_monitors_storage_and_volumes_by_their_names(podman: FakePodman, monkeyp
     assert find(podman) == [
         f"monitor {NODE} (process 11)", "storage of container gpuprov-demo-box-1.7", "volume gpuprov-demo-box-1.7",
     ]  # fmt: skip
+
+
+def test_what_only_the_runtime_knows_by_its_annotation(
+    podman: FakePodman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {A: {"gpuprov.octet": "7"}, B: {"gpuprov.octet": "17"}, C: None, D: {"gpuprov.octet": "7"}}
+    for id_, own in states.items():
+        (leftovers.RUN / "runc" / id_).mkdir(parents=True)
+        (tmp_path / id_).write_text(json.dumps({"id": id_, "status": "created", "annotations": own}))
+    runtime = tmp_path / "runc"
+    runtime.write_text(f'#!/bin/sh\n[ "$1" = state ] && cat {tmp_path}/$2 || echo "$@" >>{tmp_path}/calls\n')
+    runtime.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    podman.has(D, NODE, key="/run/netns/netns-node")
+    assert find(podman) == [f"container of the runtime {A[:12]}"]
+    assert leftovers.remove(NETWORK, podman=podman) == []
+    assert (tmp_path / "calls").read_text() == f"delete --force {A}\n"
 
 
 def test_what_runs_and_cannot_be_looked_at_stops_everything(podman: FakePodman) -> None:
