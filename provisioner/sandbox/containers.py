@@ -96,9 +96,7 @@ def execute(
 def remove(*names: str, podman: Podman | None = None) -> None:
     """Remove containers with their anonymous volumes, running or not; one that is gone already is fine."""
     if names:
-        engine = podman or find_podman()
-        with leftovers.recorded_removal(names, engine):
-            engine.run("rm", "--force", "--volumes", "--ignore", "--time", "0", *names, deadline=120)
+        leftovers.remove_containers(names, podman or find_podman())
 
 
 def sweep(workspaces: Path, *, podman: Podman | None = None) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.errors import ProviderError
-from provisioner.sandbox.leftovers import processes
+from provisioner.sandbox.podman_state import processes
 
 IMAGES = "localhost/gpuprov-"
 CHANGING = frozenset({"build", "commit", "create", "import", "load", "pull", "rm", "rmi", "run"})

@@ -15,14 +15,16 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.paths import private_dir, write_whole
+from provisioner.sandbox import podman_state
 from provisioner.sandbox.backends import BACKENDS, LEASES, Backend, Remains, SandboxNetwork
+from provisioner.sandbox.podman_state import PodmanState
 from provisioner.sandbox.runtime import Podman, find_podman
 
 NETWORK = "gpuprov-"
@@ -36,18 +38,17 @@ LEASES_GO_WITH_NETWORK = (5, 1)
 """podman since when a network that is removed takes its leases with it (containers/common 206edae1, v0.59)."""
 NAMESPACES = Path("/run/netns")
 CGROUPS = Path("/sys/fs/cgroup")
+MOUNTS = Path("/proc/self/mountinfo")
 RUN = Path("/run")
 """runc and crun have a folder each, in it one for each container."""
 ANNOTATION = "gpuprov.octet"
 _CREATED = re.compile(r"Made network namespace at (/run/netns/[\w-]+) for container ([0-9a-f]{64})")
 _REMOVING = re.compile(r"^removing ([0-9a-f]{64})$", re.M)
+_SHM = re.compile(r"/overlay-containers/([0-9a-f]{64})/userdata/shm$")
 _ADDRESS = re.compile(r"^address ([0-9.]+)$", re.M)
 _LOCAL = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 """An address of this host in /proc/net/fib_trie."""
 _RECORD = "record"
-TRIES = 3
-ALIVE = frozenset({"running", "paused", "stopping", "initialized"})
-"""States of podman's containers that have a network (libpod/define/containerstate.go)."""
 DEADLINE_S = 30
 
 
@@ -65,43 +66,6 @@ class Leftover:
         return f"{self.kind} {self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Container:
-    name: str
-    namespace: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What podman knows, and what runs. `containers`: by id; `stored`: id → name of those that only the storage knows;
-    `processes`: arguments by process."""
-
-    podman: Podman
-    containers: dict[str, _Container]
-    stored: dict[str, str]
-    volumes: tuple[str, ...]
-    processes: dict[int, list[str]]
-
-    @property
-    def names(self) -> set[str]:
-        return {container.name for container in self.containers.values()}
-
-    @property
-    def namespaces(self) -> set[str]:
-        return {container.namespace for container in self.containers.values()}
-
-    def is_stale(self, container: str) -> bool:
-        """Whether a container that has a lease has no network as podman knows it, and none is about to be made (the
-        node boots again: its monitor has called podman)."""
-        known = self.containers.get(container)
-        if known is None or known.namespace:
-            return known is None
-        return not any(
-            Path(arguments[0]).name == "podman" and not {container, known.name}.isdisjoint(arguments)
-            for arguments in self.processes.values()
-        )
-
-
 def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Leftover]:
     """Everything of that network's octet that no container has any more, in the order in which it can be removed.
     Raises ProviderError where podman does not answer: what it knows is never guessed."""
@@ -109,11 +73,11 @@ def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Lefto
     octet = network.name.removeprefix(NETWORK)
     namespaces = sorted(NAMESPACES.iterdir()) if NAMESPACES.is_dir() else []  # before podman says which it knows
     journals = _journals(octet)
-    machine = _machine(engine)
-    backend: Backend = BACKENDS[_backend(engine)]()
-    leftovers = [*_monitors(machine, octet), *_runtime_states(machine, octet)]
-    leftovers += [*_stored(machine, octet), *_volumes(machine, octet)]
-    leftovers += _networks(machine, network, backend, namespaces, journals)
+    known = podman_state.read(engine)
+    backend: Backend = BACKENDS[podman_state.backend(engine)]()
+    leftovers = [*_monitors(known, octet), *_runtime_states(known, octet)]
+    leftovers += [*_stored(known, octet), *_volumes(known, octet)]
+    leftovers += _networks(known, network, backend, namespaces, journals)
     return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in journals]
 
 
@@ -143,17 +107,29 @@ def _note_lease(network: SandboxNetwork, address: str) -> None:
     write_whole(private_dir(LEASED) / network.name, "\n".join(map(str, sorted(numbers))) + "\n")
 
 
-@contextlib.contextmanager
-def recorded_removal(names: Sequence[str], engine: Podman) -> Iterator[None]:
-    """Containers are removed within: their ids lie in RECORDS until then."""
+def remove_containers(names: Sequence[str], engine: Podman) -> None:
+    """Remove containers with their anonymous volumes, running or not; one that is gone already is fine. Their ids lie in
+    RECORDS until they are removed. Raises ProviderError."""
     rows = engine.run("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Names}}")
     ids = {row[1]: row[0] for line in rows.splitlines() if len(row := line.split()) > 1}
     paths = {RECORDS / f"{name}.{os.getpid()}": ids[name] for name in names if name in ids}
     for path, container in paths.items():
         write_whole(private_dir(path.parent) / path.name, f"removing {container}\n")
-    yield
+    argv = ("rm", "--force", "--volumes", "--ignore", "--time", "0", *names)
+    try:
+        engine.run(*argv, deadline=120)
+    except ProviderError:  # killed as it started one, podman does not know that it has mounted something
+        _unmount_shm({*paths.values()})
+        engine.run(*argv, deadline=120)
     for path in paths:
         path.unlink(missing_ok=True)
+
+
+def _unmount_shm(containers: Collection[str]) -> None:
+    """Unmount /dev/shm of containers, a mount of its own (containers/storage: overlay-containers/ID/userdata/shm)."""
+    for target in (line.split()[4] for line in MOUNTS.read_text(encoding="utf-8").splitlines()):
+        if (match := _SHM.search(target)) and match[1] in containers:
+            subprocess.run(["umount", target], capture_output=True, timeout=DEADLINE_S, check=False)
 
 
 def octets(*, podman: Podman | None = None) -> set[int]:
@@ -178,77 +154,23 @@ def remove_network(network: SandboxNetwork, *, podman: Podman | None = None) -> 
     engine = podman or find_podman()
     if network.name in engine.run("network", "ls", "--format", "{{.Name}}").split():
         engine.run("network", "rm", network.name)
-    BACKENDS[_backend(engine)]().forget(network)
-    if leased(network) and _version(engine) >= LEASES_GO_WITH_NETWORK:
+    BACKENDS[podman_state.backend(engine)]().forget(network)
+    if leased(network) and podman_state.version(engine) >= LEASES_GO_WITH_NETWORK:
         (LEASED / network.name).unlink()
-
-
-def _version(engine: Podman) -> tuple[int, ...]:
-    text = engine.run("version", "--format", "{{.Client.Version}}")
-    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", text)[:2])
-
-
-def _backend(engine: Podman) -> str:
-    name = engine.run("info", "--format", "{{.Host.NetworkBackend}}").strip()
-    if name not in BACKENDS:
-        raise ProviderError(f"podman's network backend {name} is not known", hint="gpuprov knows cni and netavark")
-    return name
-
-
-def _machine(engine: Podman) -> _Machine:
-    """Containers come and go meanwhile. One whose creation or removal was killed cannot be inspected and has no network
-    as podman knows it; one that runs and cannot be looked at could be the owner of anything."""
-    for _ in range(TRIES):
-        listed = json.loads(engine.run("ps", "--all", "--external", "--no-trunc", "--format", "json") or "[]") or []
-        rows = {str(row["Id"]): (str(row["State"]).lower(), str((row.get("Names") or [""])[0])) for row in listed}
-        stored = {id_: name for id_, (state, name) in rows.items() if state == "storage"}
-        ids = [id_ for id_ in rows if id_ not in stored]
-        containers = _inspected(engine, [id_ for id_ in ids if rows[id_][0] != "removing"])
-        unclear = {id_: rows[id_] for id_ in ids if id_ not in containers}
-        if not any(state in ALIVE for state, _ in unclear.values()):
-            containers |= {id_: _Container(name, "") for id_, (_, name) in unclear.items()}
-            volumes = tuple(engine.run("volume", "ls", "--quiet").split())
-            return _Machine(engine, containers, stored, volumes, processes())
-    names = ", ".join(f"{name} ({state})" for state, name in unclear.values())
-    raise ProviderError(f"podman cannot inspect {names}", hint="`podman container inspect NAME` says why")
-
-
-def _inspected(engine: Podman, ids: Sequence[str]) -> dict[str, _Container]:
-    """Those of these containers that podman can inspect. With one among them that it cannot, it prints none."""
-    form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
-    details = engine.run("container", "inspect", "--format", form, *ids, check=False) if ids else ""
-    containers = {row[0]: _Container(row[1], row[2]) for line in details.splitlines() if (row := line.split(" "))}
-    if len(ids) > 1:
-        for id_ in {*ids} - containers.keys():
-            containers |= _inspected(engine, [id_])
-    return containers
 
 
 def _belongs(name: str, octet: str) -> bool:
     return name.startswith("gpuprov-") and name.endswith(f".{octet}")
 
 
-def processes() -> dict[int, list[str]]:
-    """Arguments of every process of this machine, by its number."""
-    running = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            arguments = (entry / "cmdline").read_text(errors="replace").split("\0") if entry.name.isdigit() else [""]
-        except OSError:  # it has ended meanwhile
-            continue
-        if arguments[0]:
-            running[int(entry.name)] = arguments
-    return running
-
-
-def _monitors(machine: _Machine, octet: str) -> Iterator[Leftover]:
+def _monitors(known: PodmanState, octet: str) -> Iterator[Leftover]:
     """Monitors of containers that podman does not know; they hold the ports of their nodes open, and systemd runs on in
     the containers."""
-    for pid, arguments in machine.processes.items():
+    for pid, arguments in known.processes.items():
         options = dict(reversed([*itertools.pairwise(arguments)]))
         name, container = options.get("-n", ""), options.get("-c", "")
-        if Path(arguments[0]).name == "conmon" and _belongs(name, octet) and container not in machine.containers:
-            yield Leftover("monitor", f"{name} (process {pid})", partial(_end, pid, container, machine.podman))
+        if Path(arguments[0]).name == "conmon" and _belongs(name, octet) and container not in known.containers:
+            yield Leftover("monitor", f"{name} (process {pid})", partial(_end, pid, container, known.podman))
 
 
 def _end(pid: int, container: str, podman: Podman) -> None:
@@ -257,18 +179,18 @@ def _end(pid: int, container: str, podman: Podman) -> None:
     _delete_from_runtime(container, podman)
 
 
-def _runtime_states(machine: _Machine, octet: str) -> Iterator[Leftover]:
+def _runtime_states(known: PodmanState, octet: str) -> Iterator[Leftover]:
     """Containers that only the runtime knows, by an annotation that node.sh gives them (OCI runtime specification,
     runtime.md: State)."""
-    folder = RUN / Path(machine.podman.runtime).name
+    folder = RUN / Path(known.podman.runtime).name
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name in machine.containers:
+        if path.name in known.containers:
             continue
-        argv = [machine.podman.runtime, "state", path.name]
+        argv = [known.podman.runtime, "state", path.name]
         done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
         with contextlib.suppress(ValueError, LookupError, TypeError):
             if json.loads(done.stdout)["annotations"][ANNOTATION] == octet:
-                delete = partial(_delete_from_runtime, path.name, machine.podman)
+                delete = partial(_delete_from_runtime, path.name, known.podman)
                 yield Leftover("container of the runtime", path.name[:12], delete)
 
 
@@ -287,16 +209,16 @@ def _remove_cgroups(container: str) -> None:
                 Path(path).rmdir()
 
 
-def _stored(machine: _Machine, octet: str) -> Iterator[Leftover]:
-    for container, name in machine.stored.items():
+def _stored(known: PodmanState, octet: str) -> Iterator[Leftover]:
+    for container, name in known.stored.items():
         if _belongs(name, octet):
-            yield Leftover("storage of container", name, partial(machine.podman.run, "rm", "--force", container))
+            yield Leftover("storage of container", name, partial(known.podman.run, "rm", "--force", container))
 
 
-def _volumes(machine: _Machine, octet: str) -> Iterator[Leftover]:
-    for name in machine.volumes:
-        if _belongs(name, octet) and name not in machine.names:
-            yield Leftover("volume", name, partial(machine.podman.run, "volume", "rm", name))
+def _volumes(known: PodmanState, octet: str) -> Iterator[Leftover]:
+    for name in known.volumes:
+        if _belongs(name, octet) and name not in known.names:
+            yield Leftover("volume", name, partial(known.podman.run, "volume", "rm", name))
 
 
 def _journals(octet: str) -> list[Path]:
@@ -305,7 +227,11 @@ def _journals(octet: str) -> list[Path]:
 
 
 def _networks(
-    machine: _Machine, network: SandboxNetwork, backend: Backend, namespaces: list[Path], journals: list[Path]
+    known: PodmanState,
+    network: SandboxNetwork,
+    backend: Backend,
+    namespaces: list[Path],
+    journals: list[Path],
 ) -> Iterator[Leftover]:
     """Networks of containers that were never started to the end. A namespace is ours by its address, or because podman
     named it to us as it made it."""
@@ -314,17 +240,17 @@ def _networks(
     planned = {
         pair[1]: match[1] for text in texts for pair in _CREATED.findall(text) if (match := _ADDRESS.search(text))
     }
-    stale = {a: container for a, container in backend.leases(network).items() if machine.is_stale(container)}
+    stale = {a: container for a, container in backend.leases(network).items() if known.is_stale(container)}
     for path in namespaces:
-        address = _address(path, network) if str(path) not in machine.namespaces else None
-        if not address and (str(path) not in created or str(path) in machine.namespaces):
+        address = _address(path, network) if str(path) not in known.namespaces else None
+        if not address and (str(path) not in created or str(path) in known.namespaces):
             continue
         container = created.get(str(path)) or stale.get(address or "", "")
         stale = {key: value for key, value in stale.items() if value != container}
         lease = "" if backend.gives_back else (address or planned.get(container, ""))
         take_down = partial(_take_down, backend, network, Remains(container, address, path))
         yield Leftover("network namespace", path.name, take_down, lease)
-    for container in (id_ for text in texts for id_ in _REMOVING.findall(text) if machine.is_stale(id_)):
+    for container in (id_ for text in texts for id_ in _REMOVING.findall(text) if known.is_stale(id_)):
         take_down = partial(_take_down, backend, network, Remains(container, None, None))
         yield Leftover("network of removed container", container[:12], take_down)
     for address, container in stale.items():

@@ -62,12 +62,21 @@ clear_the_way() {
   remove_container
 }
 
+unmount_shm() {
+  target=$(sed -n "s|^[^ ]* [^ ]* [^ ]* [^ ]* \([^ ]*/overlay-containers/$1/userdata/shm\) .*|\1|p" /proc/self/mountinfo)
+  [ -z "$target" ] || umount "$target" || true
+}
+
 # The container with its volume, whichever of them is there.
 remove_container() {
   private "$records"
   ids=$(podman ps --all --no-trunc --filter "name=^$GPUPROV_NAME\$" --format "{{.ID}}")
   for id in $ids; do echo "removing $id"; done >"$record"
-  podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+  podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null 2>&1 || {
+    # killed as it started it, podman does not know that it has mounted something
+    for id in $ids; do unmount_shm "$id"; done
+    podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+  }
   for id in $ids; do delete_from_runtime "$id"; done
   ! podman volume exists "$GPUPROV_NAME" || podman volume rm "$GPUPROV_NAME" >/dev/null
   rm -f "$record"

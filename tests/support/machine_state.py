@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from provisioner.sandbox import leftovers
+from provisioner.sandbox import leftovers, podman_state
 from provisioner.sandbox.backends import LEASES, RESULTS
 from tests.support.run_processes import until
 
@@ -72,7 +72,7 @@ def _rules() -> Iterator[str]:
 
 
 def _monitors() -> Iterator[str]:
-    for arguments in leftovers.processes().values():
+    for arguments in podman_state.processes().values():
         if Path(arguments[0]).name in ("conmon", "netavark", "aardvark-dns", "runc", "crun"):
             yield " ".join(arguments)[:200]
 

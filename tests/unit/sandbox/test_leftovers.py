@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.errors import ProviderError
-from provisioner.sandbox import backends, layers, leftovers
+from provisioner.sandbox import backends, layers, leftovers, podman_state
 from provisioner.sandbox.backends import Remains, SandboxNetwork
 from provisioner.sandbox.runtime import Podman
 
@@ -71,7 +71,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePodman:
         (tmp_path / name / NETWORK.name).mkdir(parents=True)
         monkeypatch.setattr(backends, name, tmp_path / name)
     monkeypatch.setattr(backends, "SYSTEM_PATH", str(tmp_path))  # no iptables
-    monkeypatch.setattr(leftovers, "processes", dict)
+    monkeypatch.setattr(podman_state, "processes", dict)
     monkeypatch.setattr(leftovers, "_address", lambda path, _: path.read_text() or None)
     return FakePodman()
 
@@ -141,7 +141,7 @@ def test_a_node_that_boots_again_is_not_taken_for_one_that_was_killed(
     lease("10.77.7.4", A)
     assert len(find(podman)) == 1
     cleanup = {12: ["/usr/bin/podman", "--runtime", "runc", "container", "cleanup", A]}
-    monkeypatch.setattr(leftovers, "processes", lambda: cleanup)
+    monkeypatch.setattr(podman_state, "processes", lambda: cleanup)
     assert find(podman) == []
 
 
@@ -153,7 +153,7 @@ def test_monitors_storage_and_volumes_by_their_names(podman: FakePodman, monkeyp
         ["/usr/bin/conmon", "--api-version", "1", "-c", id_, "-n", name, "--exit-command-arg", "-n"]
         for id_, name in ((A, NODE), (C, NODE), (D, "web"))
     )
-    monkeypatch.setattr(leftovers, "processes", lambda: {10: known, 11: lost, 12: other})
+    monkeypatch.setattr(podman_state, "processes", lambda: {10: known, 11: lost, 12: other})
     assert find(podman) == [
         f"monitor {NODE} (process 11)", "storage of container gpuprov-demo-box-1.7", "volume gpuprov-demo-box-1.7",
     ]  # fmt: skip
