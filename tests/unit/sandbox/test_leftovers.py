@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -331,3 +332,30 @@ def test_layers_without_a_container_on_the_sandboxs_images(tmp_path: Path, monke
     at_work.clear()
     layers.remove_unused()
     assert (tmp_path / "deleted").read_text() == "left\n"
+
+
+def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(
+    podman: FakePodman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """podman 4.3.1: "unlinkat …/userdata/shm: device or resource busy"."""
+    shm = "/var/lib/containers/storage/overlay-containers/{}/userdata/shm"
+    (tmp_path / "mounts").write_text("".join(f"1 2 0:5 / {shm.format(id_)} rw - tmpfs shm rw\n" for id_ in (A, B)))
+    monkeypatch.setattr(leftovers, "MOUNTS", tmp_path / "mounts")
+    umount = tmp_path / "umount"
+    umount.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/unmounted\n')
+    umount.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    real = FakePodman.run
+
+    def run(self: FakePodman, *args: str, **options: Any) -> str:
+        if args[0] == "ps":
+            return f"{A} {NODE}\n{B} web\n"
+        if args[0] == "rm" and not (tmp_path / "unmounted").exists():
+            assert (leftovers.RECORDS / f"{NODE}.{os.getpid()}").read_text() == f"removing {A}\n"
+            raise ProviderError("podman rm failed: device or resource busy")
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(FakePodman, "run", run)
+    leftovers.remove_containers([NODE], podman)
+    assert (tmp_path / "unmounted").read_text() == shm.format(A) + "\n"
+    assert list(leftovers.RECORDS.iterdir()) == []
