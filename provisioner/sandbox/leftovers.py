@@ -108,7 +108,7 @@ def _note_lease(network: SandboxNetwork, address: str) -> None:
 
 
 def remove_containers(names: Sequence[str], engine: Podman) -> None:
-    """Remove containers with their anonymous volumes, running or not; one that is gone already is fine. Their ids are in
+    """Remove containers with their anonymous volumes, running or not; one that is gone is fine. Their ids are in
     RECORDS until they are removed. Raises ProviderError."""
     rows = engine.run("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Names}}")
     ids = {row[1]: row[0] for line in rows.splitlines() if len(row := line.split()) > 1}
