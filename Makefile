@@ -21,7 +21,7 @@ SAMPLE ?= 0
 SEED ?= 1
 
 .PHONY: setup demo nights test test-fast test-sandbox simulation fuzz mutants lint bench facts lock clean doctor runtime dev terraform \
-  system-sandbox system-dev
+  system-sandbox system-dev system-test
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
 setup: runtime system-sandbox
@@ -36,7 +36,7 @@ nights: runtime system-sandbox
 	$(SUDO) sh scripts/nights.sh "$(CURDIR)/$(BIN)/gpuprov"
 
 ## test: every test; the fast ones first, while the image of the nodes is made
-test: dev system-sandbox system-dev
+test: dev system-sandbox system-dev system-test
 	$(SUDO) $(BIN)/python -m tests.support.sandbox_image & $(UNIT) -m "not slow" && wait && $(REHEARSED)
 
 ## test-fast: the tests that start no Terraform, no terminal and no node
@@ -44,7 +44,7 @@ test-fast: dev
 	$(UNIT) -m "not slow and not heavy"
 
 ## test-slow: what takes minutes each and is not in `make test`
-test-slow: dev system-sandbox system-dev
+test-slow: dev system-sandbox system-dev system-test
 	$(PYTEST) tests/unit -m slow
 	GPUPROV_TEST_HISTORIES=20000 $(PYTEST) -n $(WORKERS) tests/unit/simulation/test_histories.py
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --out .cache/fuzz
@@ -67,7 +67,7 @@ mutants: dev
 	$(BIN)/python -m scripts.mutants --sample $(SAMPLE) --seed $(SEED) $(ONLY)
 
 ## test-sandbox: the tests that make nodes on this machine
-test-sandbox: dev system-sandbox system-dev
+test-sandbox: dev system-sandbox system-dev system-test
 	$(REHEARSED)
 
 ## lint: every linter
@@ -128,10 +128,15 @@ terraform: $(VENV)/.runtime
 	  $(PIP) -r requirements/terraform.txt
 
 system-sandbox:
-	@scripts/apt-need.sh podman runc mmdebstrap gpg gpg-agent openssl openssh-client debian-archive-keyring ca-certificates
+	@scripts/apt-need.sh podman runc containers-storage mmdebstrap gpg gpg-agent openssl openssh-client \
+	  debian-archive-keyring ca-certificates
 
 system-dev:
 	@scripts/apt-need.sh shellcheck chromium
+
+# What tests of disks, installers and netboot call: none of them is skipped for want of it.
+system-test:
+	@scripts/apt-need.sh cpio dosfstools e2fsprogs genimage mtools qemu-utils xorriso zstd
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provisioner import paths, ssh, yaml_text
+from provisioner import paths, ssh, ssh_failure, yaml_text
 from provisioner.configure import playbook
 from provisioner.configure.drift import EVERYTHING, Half, Pass
 from provisioner.errors import ConfigureError
@@ -76,7 +76,7 @@ def configure(
     tasks = playbook_tasks()
     ended = follow(
         [sys.executable, "-m", "provisioner.configure.worker"],
-        lambda line: _read(json.loads(line), outcomes, tasks, events),
+        lambda line: _read(json.loads(line), outcomes, tasks, events, cluster),
         cwd=folder,
         env=_with_our_programs(),
         given=json.dumps(request),
@@ -179,7 +179,9 @@ def extra_variables() -> dict[str, str]:
     return {"health_archive": str(archive.place())}
 
 
-def _read(record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, events: Events) -> None:
+def _read(
+    record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, events: Events, cluster: ClusterPaths
+) -> None:
     """One line of the worker: {"event", "host", "task", "changed", "message", "ignored"}."""
     outcome = outcomes.get(record.get("host") or "")
     task = record.get("task", "")
@@ -193,6 +195,8 @@ def _read(record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, ev
         outcome.changed += bool(record.get("changed"))
     if kind in ("failed", "unreachable"):
         reason = record.get("message", "")
+        if kind == "unreachable" and reason.endswith(":"):  # Ansible quotes an ssh that has printed nothing
+            reason += f" {ssh_failure.explain(ssh.argv(cluster, record['host']), '')}"
         outcome.failed.append(f"{task}: {reason}")
         data = {"task": task, "reason": reason}
         events("configure", "failed", f"{task}: {reason}", node=record["host"], unit="task", data=data)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from provisioner import ssh
+from provisioner import ssh, ssh_failure
 from provisioner.errors import Interrupted
 from provisioner.fleet import PARALLEL
 from provisioner.paths import ClusterPaths
@@ -44,7 +44,8 @@ def run_on(
     share = max(LEAST_OUTPUT, min(MOST_OUTPUT, TOTAL_OUTPUT // max(1, len(nodes))))
 
     def run(node: str) -> tuple[int, str]:
-        child = sessions.start([*ssh.argv(paths, node), *command])
+        argv = ssh.argv(paths, node)
+        child = sessions.start([*argv, *command])
         output = _Output(child, share)
         deadline = time.monotonic() + timeout_s
         while True:
@@ -53,7 +54,10 @@ def run_on(
             left = deadline - time.monotonic()
             if output.read(max(0.0, min(LOOK_S, left))):
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    return child.wait(timeout=max(0.0, min(LOOK_S, left))), output.text()
+                    code, text = child.wait(timeout=max(0.0, min(LOOK_S, left))), output.text()
+                    if ssh_failure.is_own(argv, code) and not text.strip():
+                        text = f"ssh: {ssh_failure.explain(argv, text)}"
+                    return code, text
             if sessions.ended:
                 raise Interrupted("interrupted") from None
             if left <= 0:

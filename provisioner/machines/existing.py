@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeGuard
 
-from provisioner import ssh
+from provisioner import ssh, ssh_failure
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import PARALLEL, Node
@@ -233,15 +232,10 @@ def _call(argv: Sequence[str], given: str = "", deadline_s: float = DEADLINE_S) 
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {deadline_s:.0f} s"
-    return done.returncode, str(printable(_plain((done.stdout + done.stderr).strip())))
-
-
-def _plain(said: str) -> str:
-    """ssh's page about a host key that has changed, as a sentence: its advice is for a file that is written anew."""
-    if "REMOTE HOST IDENTIFICATION HAS CHANGED" not in said:
-        return said
-    shown = re.search(r"SHA256:[A-Za-z0-9+/=]{20,64}", said)
-    return f"Host key verification failed: it shows another one ({shown[0] if shown else 'ed25519'}) than is pinned"
+    output = (done.stdout + done.stderr).strip()
+    if ssh_failure.is_own(argv, done.returncode):
+        return done.returncode, ssh_failure.explain(argv[:-1], output)
+    return done.returncode, str(printable(output))
 
 
 def _refuse(node: Node, message: str, hint: str) -> None:

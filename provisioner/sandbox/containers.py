@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
+from provisioner.sandbox import leftovers
 from provisioner.sandbox.runtime import Podman, find_podman
 
 CLUSTER = "gpuprov.cluster"
@@ -93,10 +94,9 @@ def execute(
 
 
 def remove(*names: str, podman: Podman | None = None) -> None:
-    """Remove containers with their volumes, running or not; one that is gone already is fine."""
+    """Remove containers with their anonymous volumes, running or not; one that is gone already is fine."""
     if names:
-        engine = podman or find_podman()
-        engine.run("rm", "--force", "--volumes", "--ignore", "--time", "0", *names, deadline=120)
+        leftovers.remove_containers(names, podman or find_podman())
 
 
 def sweep(workspaces: Path, *, podman: Podman | None = None) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from provisioner.roles.interruption import watched
 from provisioner.sandbox import site_faults
 from provisioner.sandbox.assets import Assets, disk_image
 from provisioner.sandbox.hardware import hardware
-from provisioner.sandbox.network import allocate_octet, node_numbers
-from provisioner.sandbox.runtime import limits, network_prefix
+from provisioner.sandbox.leftovers import leased
+from provisioner.sandbox.network import allocate_octet, node_numbers, of_octet
+from provisioner.sandbox.runtime import limits
 from provisioner.sandbox.systems import system
 
 HARDWARE = "hardware"
@@ -31,7 +32,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     """
     catalog = load()
     wanted = {name: group for name, group in plan.nodes() if group.site == site}
-    numbers = node_numbers(workspace, wanted)
+    octet = allocate_octet(private_dir(workspace))
+    numbers = node_numbers(workspace, wanted, leased(of_octet(octet)))
     folder = private_dir(workspace / HARDWARE)
     paths, bad = dict[str, str](), site_faults.bad_driver(workspace)
     for name, group in wanted.items():
@@ -55,8 +57,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         "runtime": assets.podman.runtime,
         "podman": assets.podman.path,
         "workspace": str(workspace.absolute()),
-        "network_octet": allocate_octet(workspace),
-        "network_prefix": network_prefix(assets.podman),
+        "network_octet": octet,
+        "network_prefix": of_octet(octet).subnet.rpartition(".")[0],
         "mirror_dir": str(assets.mirror),
         "hardware": paths,
         "numbers": numbers,

@@ -6,7 +6,6 @@ works. Which one works is tried once, with the limits that nodes get, and rememb
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import platform
@@ -163,20 +162,3 @@ def _program_that_ends() -> bytes:
     )
     size = head + len(code)
     return elf + struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 0x1000) + code
-
-
-def network_prefix(podman: Podman) -> str:
-    """The first two octets of podman's default network, such as "10.88": nodes get <prefix>.<cluster>.<node>."""
-    try:
-        network = json.loads(podman.run("network", "inspect", "podman"))[0]
-        subnet = ipaddress.ip_network(network["subnets"][0]["subnet"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise ProviderError(
-            "podman's default network has no readable subnet", hint="`podman network inspect podman` should show one"
-        ) from error
-    if subnet.version != 4 or subnet.prefixlen > 16:
-        raise ProviderError(
-            f"podman's default network {subnet} is too small: the sandbox needs an IPv4 /16",
-            hint="remove the `default_subnet` setting from containers.conf",
-        )
-    return ".".join(str(subnet.network_address).split(".")[:2])

@@ -21,6 +21,7 @@ from importlib.resources import files as resources
 from time import monotonic, time
 from typing import IO
 
+from provisioner import ssh_failure
 from provisioner.events import Events, Stage
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.probe.runner import MARK
@@ -111,6 +112,9 @@ class _Run:
                 return Bundle(error=f"sent more than {LIMIT // 2**20} MiB")
             arrived = time()
             bundle = decode(out)
+            if bundle.error and ssh_failure.is_own(target, rc) and NO_CONFIG not in (complaint := _tail(complaints)):
+                reason = await asyncio.to_thread(ssh_failure.explain, target, complaint)
+                return Bundle(error=f"ssh failed: {reason}")
             if bundle.error:
                 return Bundle(error=f"{bundle.error} (exit status {rc}){_said(complaints)}")
         return replace(bundle, seconds=monotonic() - started, received=arrived)
@@ -188,11 +192,15 @@ def decode(out: bytes) -> Bundle:
     return Bundle.from_json(document)
 
 
+def _tail(complaints: IO[bytes]) -> str:
+    size = complaints.seek(0, os.SEEK_END)
+    complaints.seek(max(0, size - 4000))
+    return complaints.read().decode("utf-8", "replace")
+
+
 def _said(complaints: IO[bytes]) -> str:
     """The end of what ssh, sudo or Python complained, as ": …"."""
-    size = complaints.seek(0, os.SEEK_END)
-    complaints.seek(max(0, size - 2000))
-    lines = [line.strip() for line in complaints.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    if any(NO_CONFIG in line for line in lines):
+    text = _tail(complaints)
+    if NO_CONFIG in text:
         return ": no run has reached it yet, and `gpuprov up` goes on from there"
-    return f": {' / '.join(lines[-3:])[-400:]}" if lines else ""
+    return f": {line}" if (line := ssh_failure.error_text(text)) else ""

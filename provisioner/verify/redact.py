@@ -240,7 +240,7 @@ def _names(text: str) -> Iterator[str]:
         with contextlib.suppress(ValueError, RecursionError):
             yield from _named(json.loads(text))
     yield from re.findall(r"Hostname set to <([\w.-]{2,253})>", text)
-    yield from re.findall(r"[{,]Hostname=\"([\w.-]{2,253})\"", text)
+    yield from re.findall(r"[{,][Hh]ostname=\"([\w.-]{2,253})\"", text)
     yield from re.findall(r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}\b", text)
     for match in _DNS.finditer(text[: 1 << 20]):
         yield from ("." + one.strip(".") for one in match[1].split() if "." in one.strip("."))

@@ -7,23 +7,41 @@
 # Everything comes in environment variables (GPUPROV_*), so that no value is ever part of a command line that a shell reads.
 set -eu
 
+network=gpuprov-$GPUPROV_OCTET
+# Containers whose start or removal is not through, one file each. Where podman is killed in it, nothing else leads to the
+# namespace that it has made and not written down, and to the firewall rules of a container that is gone.
+records=/run/gpuprov/starting
+record=$records/$GPUPROV_NAME.$$
+
+private() (umask 077 && mkdir -p "$1")
+
 say() { printf 'gpuprov sandbox: %s\n' "$*" >&2; }
 
 podman() { command timeout 120 "$GPUPROV_PODMAN" --runtime "$GPUPROV_RUNTIME" "$@"; }
 
-label_of() { podman container inspect --format "{{index .Config.Labels \"$1\"}}" "$GPUPROV_NAME" 2>/dev/null || true; }
+# Of a container whose removal was killed half way podman tells its labels in no other way.
+label_of() {
+  podman ps --all --filter "name=^$GPUPROV_NAME\$" --format "{{.Names}} {{index .Labels \"$1\"}}" |
+    sed -n "s|^$GPUPROV_NAME ||p"
+}
 
 # A podman that was killed as it started a container leaves that one's monitor, which holds the port of a container that
 # podman does not know any more. The name is ours: a container of it would have stopped us.
 end_monitor() {
   grep --files-with-matches --text --fixed-strings -- "$GPUPROV_NAME" /proc/[0-9]*/cmdline 2>/dev/null |
     while read -r file; do
-      words=" $(tr '\0' ' ' <"$file" 2>/dev/null) "
+      words=" $(tr '\0' ' ' 2>/dev/null <"$file") " || continue # it has ended meanwhile
       case $words in
-        " "*conmon" "*" -n $GPUPROV_NAME "*) kill "$(expr "$file" : '/proc/\([0-9]*\)/')" 2>/dev/null || true ;;
+        " "*conmon" "*" -n $GPUPROV_NAME "*)
+          kill "$(expr "$file" : '/proc/\([0-9]*\)/')" 2>/dev/null || true
+          delete_from_runtime "$(expr "$words" : '.* -c \([0-9a-f]*\) ')"
+          ;;
       esac
     done
 }
+
+# The runtime may have made a container that podman has not written down as started.
+delete_from_runtime() { command "$GPUPROV_RUNTIME" delete --force "$1" >/dev/null 2>&1 || true; }
 
 # A container that is there already: ours is removed, another one stays and we stop: status 3.
 clear_the_way() {
@@ -41,7 +59,38 @@ clear_the_way() {
     say "a container $GPUPROV_NAME is there already and belongs to ${owner:-somebody else}; give this cluster another name"
     return 3
   fi
-  podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+  remove_container
+}
+
+unmount_shm() {
+  target=$(sed -n "s|^[^ ]* [^ ]* [^ ]* [^ ]* \([^ ]*/overlay-containers/$1/userdata/shm\) .*|\1|p" /proc/self/mountinfo)
+  [ -z "$target" ] || umount "$target" || true
+}
+
+# The container with its volume, whichever of them is there.
+remove_container() {
+  private "$records"
+  ids=$(podman ps --all --no-trunc --filter "name=^$GPUPROV_NAME\$" --format "{{.ID}}")
+  for id in $ids; do echo "removing $id"; done >"$record"
+  podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null 2>&1 || {
+    # killed as it started it, podman does not know that it has mounted something
+    for id in $ids; do unmount_shm "$id"; done
+    podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+  }
+  for id in $ids; do delete_from_runtime "$id"; done
+  ! podman volume exists "$GPUPROV_NAME" || podman volume rm "$GPUPROV_NAME" >/dev/null
+  rm -f "$record"
+}
+
+# Each sandbox has a network of its own: the store of its addresses goes with it, and nobody else's container is in it.
+# Two nodes may try at once.
+ensure_network() {
+  podman network exists "$network" && return
+  errors=$(podman network create --disable-dns --subnet "${GPUPROV_PRIVATE_IP%.*}.0/24" \
+    --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" "$network" 2>&1 >/dev/null) && return
+  podman network exists "$network" && return
+  say "$errors"
+  exit 1
 }
 
 # Somebody else's container of the same name is none of ours to remove, and nothing of ours is left then. One of ours that
@@ -63,8 +112,18 @@ mac_of() {
 tidy() {
   rm -rf "$scratch"
   if [ "$1" -ne 0 ] && [ -n "$made" ]; then
-    podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+    remove_container
   fi
+}
+
+# podman's errors and no other line of its log.
+start() {
+  started=0
+  echo "address $GPUPROV_PRIVATE_IP" >"$record"
+  podman --log-level debug start "$GPUPROV_NAME" >/dev/null 2>>"$record" || started=$?
+  [ "$started" = 0 ] || grep -v -e ' level=\(debug\|info\) ' -e '^\[conmon:' -e '^address ' -e '^$' "$record" >&2 || true
+  rm -f "$record"
+  return "$started"
 }
 
 create() {
@@ -74,21 +133,24 @@ create() {
     exit 1
   fi
   clear_the_way || exit 1
-  scratch=$(mktemp -d)
+  private "$records"
+  scratch=$(mktemp -d "${TMPDIR:-/tmp}/gpuprov-node-${GPUPROV_PROCESS_OF:-none}-XXXXXX") # goes with its run
   made=
   trap 'tidy $?' EXIT
   trap 'exit 130' INT TERM
+  ensure_network
   printf '%s\n' "$GPUPROV_LABELS" >"$scratch/labels"
-  set -- --name "$GPUPROV_NAME" --network podman --ip "$GPUPROV_PRIVATE_IP" \
+  set -- --name "$GPUPROV_NAME" --network "$network" --ip "$GPUPROV_PRIVATE_IP" \
     --mac-address "$(mac_of "$GPUPROV_PRIVATE_IP")" \
     --label "gpuprov.cluster=$GPUPROV_CLUSTER" --label "gpuprov.node=$GPUPROV_NODE" --label "gpuprov.role=$GPUPROV_ROLE" \
-    --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels"
+    --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels" \
+    --annotation "gpuprov.octet=$GPUPROV_OCTET" # for the runtime, which knows no labels
   if [ "$GPUPROV_ROLE" = mirror ]; then
     set -- "$@" --hostname mirror.gpuprov.internal --volume "$GPUPROV_MIRROR_DIR:/srv/mirror:ro" \
       --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 "$GPUPROV_IMAGE" /usr/lib/gpuprov-sandbox/mirror
   else
     # restart: a node that reboots ends its container, which then comes back with its disk and addresses
-    set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --restart always --volume /var/lib/docker \
+    set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --restart always --volume "$GPUPROV_NAME:/var/lib/docker" \
       --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \
       --publish "$GPUPROV_PUBLIC_IP:22:22" --add-host "mirror.gpuprov.internal:$GPUPROV_MIRROR_IP" "$GPUPROV_IMAGE" /sbin/init
   fi
@@ -106,7 +168,7 @@ create() {
     chmod 0600 "$seed/user_data"
     podman cp "$scratch/gpuprov-sandbox/." "$GPUPROV_NAME:/etc/gpuprov-sandbox"
   fi
-  podman start "$GPUPROV_NAME" >/dev/null
+  start
 }
 
 case "${1:-}" in

@@ -46,8 +46,8 @@ variable "sandbox" {
     workspace = string
     # 1 to 250, one for each cluster on a machine
     network_octet = number
-    # first two octets of podman's network
-    network_prefix = optional(string, "10.88")
+    # first two octets of the addresses that nodes have among themselves
+    network_prefix = optional(string, "10.77")
     # what the mirror serves, mounted read-only
     mirror_dir = string
     # path of hardware.json for each node name

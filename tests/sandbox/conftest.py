@@ -5,13 +5,15 @@ Every cluster has its own folder and a name that no example has, so that a devel
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from provisioner.errors import GpuprovError
+from provisioner.sandbox import containers, network
 from tests.support.rehearsal import EXAMPLES, ROOT, Done, Rehearsal
 from tests.support.terminal import answered
 
@@ -27,14 +29,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """After Ctrl-C a process of pytest-xdist has 15 seconds, too few to remove fleets: what is left goes here."""
     if hasattr(session.config, "workerinput"):
         return
-    base = f"{session.config._tmp_path_factory.getbasetemp()}/"  # type: ignore[attr-defined]
-    form = '{{.ID}} {{index .Labels "gpuprov.workspace"}}'
-    argv = ["podman", "ps", "--all", "--filter", "label=gpuprov.workspace", "--format", form]
-    said = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stdout
-    left = [line.split()[0] for line in said.splitlines() if line.partition(" ")[2].startswith(base)]
-    if left:
-        argv = ["podman", "rm", "--force", "--volumes", "--time", "0", *left]
-        subprocess.run(argv, capture_output=True, check=False, timeout=120)
+    base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    with contextlib.suppress(GpuprovError):  # no podman, no root: no sandbox was made
+        containers.sweep(base)
+        for workspace in sorted({*network.owners().values()}):
+            if Path(workspace).is_relative_to(base):
+                network.release_octet(Path(workspace))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.support import aws_provider, moto_aws, terraform_plugins
 from tests.support.aws_machines import Machines, behind_moto
 from tests.support.moto_aws import Cloud
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
+from tests.support.run_processes import until
 
 pytestmark = pytest.mark.sandbox
 BUCKET = "acme-gpuprov"
@@ -108,11 +108,8 @@ def killed_while_machines_are_made(made: OnAws, cloud: Cloud) -> None:
     """
     process = made.start("up", made.file, "--yes")
     try:
-        deadline = time.monotonic() + 300
-        while not running(cloud):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        assert until(lambda: bool(running(cloud)) or process.poll() is not None, 900)
+        assert process.poll() is None, process.communicate()
     finally:
         for number in (process.pid, *descendants(process.pid)):
             with contextlib.suppress(ProcessLookupError):

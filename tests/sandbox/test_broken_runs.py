@@ -81,12 +81,27 @@ def kill(rehearsal: Rehearsal, command: str, moment: float) -> bool:
         process.communicate(timeout=moment)
     except subprocess.TimeoutExpired:
         process.kill()
+    print(f"{command} killed after {moment:.1f} s")
+    return was_killed(rehearsal, process, run)
+
+
+def kill_at(rehearsal: Rehearsal, stage: str) -> None:
+    """SIGKILL to `up` as soon as it has come to that stage, however long that takes. No process of it is left then."""
+    process = rehearsal.start(*words(rehearsal, "up"))
+    run = keeper_of(process)
+    reached(process, stage)
+    process.kill()
+    assert was_killed(rehearsal, process, run)
+
+
+def was_killed(rehearsal: Rehearsal, process: subprocess.Popen[str], run: str) -> bool:
+    """Whether a command ended by SIGKILL, once no process and no file of its run is left."""
     died = time.monotonic()
     if not until(lambda: processes(rehearsal.file.parent, run) == [], 2):
         print("\n".join(processes(rehearsal.file.parent, run)))
     assert until(lambda: processes(rehearsal.file.parent, run) == []), processes(rehearsal.file.parent, run)
     assert until(lambda: scratch_of(run) == []), scratch_of(run)
-    print(f"{command} killed after {moment:.1f} s; the last process ended {time.monotonic() - died:.2f} s later")
+    print(f"the last process ended {time.monotonic() - died:.2f} s later")
     process.communicate()
     return process.returncode == -signal.SIGKILL
 
@@ -98,8 +113,8 @@ def other_driver(rehearsal: Rehearsal) -> None:
 
 
 def test_interrupted_and_killed_with_sudo_the_next_up_finishes_and_all_is_theirs(their_folder: Path) -> None:
-    """Ctrl-C, which says how to go on; SIGKILL some seconds into a run, after which no process of it is left; then a
-    run to its end. What all of them made belongs to whoever called sudo, and they can look at it without."""
+    """Ctrl-C, which says how to go on; SIGKILL within a run, after which no process of it is left; a run to its end.
+    What all of them made belongs to whoever called sudo, and they can look at it without."""
     rehearsal = Rehearsal.of_example("rtx4090", their_folder, count=1)
     theirs = without_sudo(rehearsal)
     try:
@@ -107,7 +122,7 @@ def test_interrupted_and_killed_with_sudo_the_next_up_finishes_and_all_is_theirs
             interrupt(rehearsal, stage)
             assert rehearsal.root.is_dir()
             assert not_theirs(their_folder) == [str(rehearsal.file)]  # the test's own
-        assert kill(rehearsal, "up", random.Random(SEED).uniform(4, 16))
+        kill_at(rehearsal, "configure")
         to_the_end(rehearsal, "up")
         assert not_theirs(their_folder) == [str(rehearsal.file)]
         assert "verified" in theirs.run("status", rehearsal.file).stdout

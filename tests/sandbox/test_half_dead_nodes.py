@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -77,7 +76,8 @@ def test_each_costs_itself_alone(p4d: Rehearsal) -> None:
 
 def test_a_node_that_dies_half_way(p4d: Rehearsal) -> None:
     running = p4d.start("verify", p4d.file, "--json")
-    time.sleep(0.9)  # its probe is on its way
+    assert running.stderr is not None
+    assert any(" verify: probing" in line for line in running.stderr)  # its probe is on its way
     podman("kill", container(p4d, "train-2"))
     stdout, stderr = running.communicate(timeout=300)
     assert "Traceback" not in stderr

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import stat
 import subprocess
-import time
 
 import pytest
 import yaml
 
 from tests.support.rehearsal import DEADLINE_S, Rehearsal, failing, unknown, wrongs
+from tests.support.run_processes import until
 from tests.support.terminal import CTRL_C, Terminal
 
 pytestmark = pytest.mark.sandbox
@@ -144,12 +145,13 @@ def test_the_run_directory_is_private_and_complete(p4d: Rehearsal) -> None:
 def test_two_at_once_is_refused_and_says_who(p4d: Rehearsal) -> None:
     first = p4d.start("up", p4d.file, "--sandbox", "--yes")
     try:
-        deadline = time.monotonic() + 30
-        while not (p4d.root / "holder.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        holder = p4d.root / "holder.json"
+        assert until(lambda: holder.exists() or first.poll() is not None)
+        first.send_signal(signal.SIGSTOP)  # it has the lock, and keeps it however slow the other one is
         second = p4d.up()
     finally:
-        first.communicate(timeout=300)
+        first.send_signal(signal.SIGCONT)
+        first.communicate(timeout=900)
     assert second.status == 5
     assert f"process {first.pid}" in second.stderr
     assert first.returncode == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support.faulty import try_own_faults
 from tests.support.rehearsal import Done, Rehearsal, wrongs
+from tests.support.run_processes import until
 from tests.support.terminal import answered
 
 pytestmark = pytest.mark.sandbox
@@ -149,9 +149,8 @@ def test_it_is_not_tried_again_by_itself(desk: Rehearsal) -> None:
 def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     assert desk.run("sandbox", "clear", desk.file, "box-1", "bad-driver").status == 0
     process = desk.start("upgrade", desk.file, "--sandbox", "--yes", "--again")
-    deadline = time.monotonic() + 300
-    while not installing(desk) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    assert until(lambda: installing(desk) or process.poll() is not None, 900)
+    assert process.poll() is None
     process.kill()
     process.communicate()
     half = status(desk)

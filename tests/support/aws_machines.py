@@ -34,7 +34,7 @@ from provisioner.paths import data
 from provisioner.providers.sandbox.images import with_docker_store
 from provisioner.sandbox import assets, network
 from provisioner.sandbox.hardware import hardware
-from provisioner.sandbox.runtime import find_podman, limits, network_prefix
+from provisioner.sandbox.runtime import limits
 from provisioner.sandbox.systems import system
 from provisioner.stack.models import Lock
 
@@ -56,7 +56,7 @@ class Machines:
     def __post_init__(self) -> None:
         self.octet = network.allocate_octet(self.folder)
         self.made = assets.prepare(self.lock.groups.values(), Events())
-        self.prefix = f"{network_prefix(find_podman())}.{self.octet}"
+        self.prefix = network.of_octet(self.octet).subnet
         self.numbers = itertools.count(network.FIRST)
         self._run(
             "create", "mirror", self._name("mirror"), {"MIRROR_DIR": str(self.made.mirror), "PRIVATE_IP": self._mirror}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import ssh_failure
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.images.disk import tools
 
@@ -120,5 +121,8 @@ def told_to_be_bootable(shell: Sequence[str], script: str, where: str) -> None:
     except subprocess.TimeoutExpired:
         raise ProviderError(f"it was not made bootable within {BOOTABLE_S:.0f} s", where=where) from None
     if done.returncode:
-        said = "; ".join((done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-3:])
-        raise ProviderError(f"it could not be made bootable: {said[:500]}", where=where)
+        if ssh_failure.is_own(shell, done.returncode):
+            reason = ssh_failure.explain(shell[:-1], done.stderr)
+        else:
+            reason = ssh_failure.error_text(done.stderr or done.stdout) or f"exit status {done.returncode}"
+        raise ProviderError(f"it could not be made bootable: {reason}", where=where)

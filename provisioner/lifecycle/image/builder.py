@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from provisioner import __version__, catalog, ssh
+from provisioner import __version__, catalog, ssh, ssh_failure
 from provisioner.catalog.models import LocalNVMe, Machine, Network
 from provisioner.errors import ConfigureError, GpuprovError, ProviderError
 from provisioner.fleet import Node
@@ -174,17 +174,22 @@ class Builder:
         on it, or a file could not be looked at."""
         source = files("provisioner.lifecycle.image").joinpath("generalise_node.py").read_text(encoding="utf-8")
         told = json.dumps({**image_identity, "gpuprov": __version__}, sort_keys=True)
-        command = f"sudo -n python3 -I - {shlex.quote(told)}"
+        command, argv = f"sudo -n python3 -I - {shlex.quote(told)}", ssh.argv(self.cluster.paths, node.name)
         try:
             done = subprocess.run(
-                [*ssh.argv(self.cluster.paths, node.name), command], input=source, capture_output=True, text=True,
-                timeout=GENERALISE_S, check=False, encoding="utf-8", errors="replace",
+                [*argv, command], input=source, capture_output=True, text=True, timeout=GENERALISE_S,
+                check=False, encoding="utf-8", errors="replace",
             )  # fmt: skip
             found = json.loads(done.stdout) if done.returncode == 0 else None
         except (subprocess.TimeoutExpired, ValueError) as error:
             raise ProviderError(f"the builder did not answer: {error}", where=f"builder {node.name}") from None
         if found is None:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            own = ssh_failure.is_own(argv, done.returncode)
+            said = (
+                ssh_failure.explain(argv, done.stderr)
+                if own
+                else ssh_failure.error_text(done.stderr) or "no error message"
+            )
             raise ProviderError(f"it could not be generalised: {said}", where=f"builder {node.name}")
         wrong = [*found["secrets"], *(f"{path}: could not be read" for path in found["unread"])]
         if wrong:

@@ -1,4 +1,4 @@
-"""Containers of rehearsals whose run directory is gone: nobody can `down` them any more."""
+"""What is left of rehearsals whose run directory is gone: nobody can `down` them any more."""
 
 from __future__ import annotations
 
@@ -7,34 +7,57 @@ from pathlib import Path
 
 from provisioner.errors import ProviderError
 from provisioner.providers.orphans import Found, Thing
-from provisioner.sandbox import containers, network
+from provisioner.sandbox import containers, leftovers, network
 
 PLACE = "this machine"
 
 
 class OnThisMachine:
-    """Containers by their labels. One whose run directory is there is `down`'s."""
+    """Containers by their labels, and what is left of a sandbox network besides. One whose run directory is there is
+    `down`'s."""
 
     def find(self) -> Found:
-        return Found(
-            tuple(
-                Thing(
-                    "container", c.name, c.cluster, Path(c.workspace).name, PLACE, name=c.node or c.role, state=c.state,
-                    workspace=c.workspace,
-                )
-                for c in containers.list_containers()
+        existing = containers.list_containers()
+        things = [
+            Thing(
+                "container", c.name, c.cluster, Path(c.workspace).name, PLACE, name=c.node or c.role, state=c.state,
+                workspace=c.workspace,
             )
-        )  # fmt: skip
+            for c in existing
+        ]  # fmt: skip
+        clusters = {c.workspace: c.cluster for c in existing}
+        owners, in_use = network.owners(), {c.octet for c in existing}
+        for octet in sorted(leftovers.octets() | owners.keys()):
+            workspace = owners.get(octet, "")
+            cluster = clusters.get(workspace) or _cluster(workspace)
+            for leftover in network.list_leftovers(octet, in_use=octet in in_use):
+                things.append(
+                    Thing(
+                        leftover.kind, leftover.id, cluster, Path(workspace).name, PLACE, name=str(octet),
+                        workspace=workspace,
+                    )
+                )  # fmt: skip
+        return Found(tuple(things))
 
     def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
         left = []
         for thing in things:
             tell(f"removing {thing.id}")
+            if thing.kind != "container":
+                continue
             try:
                 containers.remove(thing.id)
             except ProviderError as error:
                 left.append(f"{thing}: {error.message}")
         there = {container.workspace for container in containers.list_containers()}
-        for workspace in {thing.workspace for thing in things} - there:
-            network.release_octet(Path(workspace))
+        for workspace in sorted({thing.workspace for thing in things if thing.workspace} - there):
+            left += network.release_octet(Path(workspace))
+        for octet in sorted({int(thing.name) for thing in things if not thing.workspace}):
+            left += network.clear_octet(octet)
         return left
+
+
+def _cluster(workspace: str) -> str:
+    """The cluster that a site's folder in a run directory belongs to: <name>.sandbox/sites/<site> (paths.py)."""
+    names = [part.removesuffix(".sandbox") for part in Path(workspace).parts if part.endswith(".sandbox")]
+    return names[-1] if names else Path(workspace).name or "unknown"

@@ -65,13 +65,28 @@ class SandboxModule(Module):
         }  # fmt: skip
 
     def lost(self, known: Collection[str]) -> list[str]:
-        """Nodes whose container is gone or stopped: `terraform_data` has no refresh that would see it."""
-        if not known:
+        """Nodes whose container is gone, stopped or was never started: `terraform_data` has no refresh that would see
+        it. Terraform writes a resource down before its provisioners have run, and says nothing where it is killed in
+        one."""
+        recorded = self._recorded()
+        names = {*known, *(key for name, key in recorded if name == "node")}
+        if not names and not recorded:
             return []
-        there = containers.list_containers(self._place.workspace)
-        running = {(c.role, c.node) for c in there if c.state == "running"}
-        gone = [self.address(name) for name in sorted(known) if ("node", name) not in running]
-        return gone + ([] if ("mirror", "") in running else list(self.shared))
+        running = {(c.role, c.node) for c in containers.list_containers(self._place.workspace) if c.state == "running"}
+        missing = [self.address(name) for name in sorted(names) if ("node", name) not in running]
+        return missing + ([] if ("mirror", "") in running else list(self.shared))
+
+    def _recorded(self) -> set[tuple[str, str]]:
+        """Name and key of every resource in the state, which is always a file here."""
+        try:
+            state = json.loads((self._place.workspace / "terraform.tfstate").read_text(encoding="utf-8"))
+            return {
+                (str(resource["name"]), str(instance.get("index_key", "")))
+                for resource in state["resources"] if resource["type"] == "terraform_data"
+                for instance in resource["instances"]
+            }  # fmt: skip
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # Terraform says what is wrong with it
+            return set()
 
 
 class Mirror:
@@ -148,9 +163,7 @@ class Sandbox(Provider):
             events("down", "log", f"removing {container.name}", node=container.node or None)
             containers.remove(container.name)
         left = [f"container {container.name}" for container in containers.list_containers(workspace)]
-        if not left:
-            network.release_octet(workspace)
-        return left
+        return left or network.release_octet(workspace)
 
 
 PROVIDER = Sandbox

@@ -2,6 +2,10 @@
 
 Traps: a TYPE line may be missing, comments stand between samples, MIG samples repeat a family, a blank value is
 9223372036854775794, one metric calls its label gpu_uuid.
+
+The label of the host is `Hostname`, in releases after 4.5.3-4.8.2 `hostname` (NVIDIA/dcgm-exporter d5e5f510, #655);
+NVLinks have `hostname` since 4.4.1-4.6.0. Times of violations are nanoseconds (NVML) in every release: HELP lines
+before 4.4.2-4.7.1 call them "us" (#589 corrects those texts, no value).
 """
 
 from __future__ import annotations
@@ -37,10 +41,22 @@ class Exported:
     """Field of MEMORY → GPU index → value."""
     temperatures: Mapping[int, float] = field(default_factory=dict)
     """GPU index → °C."""
+    throttled: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Reason of VIOLATIONS → GPU index → seconds that the GPU was slowed down for it since its driver was loaded."""
 
 
 XIDS = "DCGM_FI_DEV_XID_ERRORS"
 MEMORY = ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL")
+VIOLATIONS = {
+    "DCGM_FI_DEV_POWER_VIOLATION": "power",
+    "DCGM_FI_DEV_THERMAL_VIOLATION": "thermal",
+    "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": "sync_boost",
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": "board_limit",
+    "DCGM_FI_DEV_LOW_UTIL_VIOLATION": "low_utilization",
+    "DCGM_FI_DEV_RELIABILITY_VIOLATION": "reliability",
+}
+"""Counter → the reason for which a GPU was slowed down."""
+_NS = 1e9
 
 
 def parse(text: str) -> Exported:
@@ -51,6 +67,7 @@ def parse(text: str) -> Exported:
     xids: dict[int, int] = {}
     memory: dict[str, dict[int, float]] = {}
     temperatures: dict[int, float] = {}
+    throttled: dict[str, dict[int, float]] = {}
     rows = [line for line in lines(text) if line]
     if rows and rows[-1].startswith("DCGM_") and not _SAMPLE.match(rows[-1]):
         raise Unreadable(f"its last sample was cut: {first_line(rows[-1])}")
@@ -65,7 +82,7 @@ def parse(text: str) -> Exported:
             continue
         metrics[match[1]] = None
         driver = driver or labels.get("DCGM_FI_DRIVER_VERSION")
-        host = host or labels.get("Hostname")
+        host = host or labels.get("Hostname") or labels.get("hostname")
         if match[4]:
             newest = max(newest or 0.0, int(match[4]) / 1000)
         index = labels.get("gpu", "")
@@ -78,10 +95,12 @@ def parse(text: str) -> Exported:
             memory.setdefault(match[1], {})[int(index)] = value
         if match[1] == "DCGM_FI_DEV_GPU_TEMP":
             temperatures[int(index)] = value
+        if reason := VIOLATIONS.get(match[1]):
+            throttled.setdefault(reason, {})[int(index)] = value / _NS
         gpus[int(index)] = gpus.get(int(index)) or labels.get("UUID") or labels.get("gpu_uuid")
     if not metrics:
         raise Unreadable(f"no DCGM metric in it: {first_line(text)}")
-    return Exported(gpus, tuple(metrics), driver, host, newest, xids, memory, temperatures)
+    return Exported(gpus, tuple(metrics), driver, host, newest, xids, memory, temperatures, throttled)
 
 
 def _document(exported: Exported) -> dict[str, Any]:
@@ -91,6 +110,10 @@ def _document(exported: Exported) -> dict[str, Any]:
         "driver_version": exported.driver_version,
         "hostname": exported.hostname,
         "xids": {str(index): code for index, code in sorted(exported.xids.items())},
+        "throttled_seconds": {
+            reason: {str(index): seconds for index, seconds in sorted(readings.items())}
+            for reason, readings in sorted(exported.throttled.items())
+        },
     }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from provisioner.sandbox.keys import keys
 from provisioner.sandbox.network import allocate_octet, release_octet
 from provisioner.spec import load as load_spec
 from provisioner.workspace.binary import find
+from tests.support.run_processes import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -99,12 +100,14 @@ class Workspace:
             "BatchMode=yes",
             f"ubuntu@{nodes['train-0']['public_ip']}",
         ]
-        for _ in range(100):
-            done = subprocess.run([*line, command], capture_output=True, text=True, timeout=120, check=False)
-            if done.returncode != 255:
-                break
-            time.sleep(0.2)
-        return done
+        attempts: list[subprocess.CompletedProcess[str]] = []
+
+        def is_answered() -> bool:
+            attempts.append(subprocess.run([*line, command], capture_output=True, text=True, timeout=300, check=False))
+            return attempts[-1].returncode != 255
+
+        until(is_answered)
+        return attempts[-1]
 
     def containers(self) -> list[containers.Container]:
         return containers.list_containers(self.path)
@@ -147,25 +150,32 @@ def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
 
 def test_the_monitor_that_a_killed_podman_left_gives_the_port_back(workspace: Workspace) -> None:
     """Its container is unknown to podman, and it listens where the node's sshd is to be reached."""
-    listens = f"import socket, time; s = socket.create_server(('127.77.{workspace.octet}.4', 22)); time.sleep(120)"
+    address = f"127.77.{workspace.octet}.4"
+    listens = f"import socket, time; s = socket.create_server(({address!r}, 22)); time.sleep(600)"
     name = f"gpuprov-{workspace.name}-train-0.{workspace.octet}"
     left, other = (
         subprocess.Popen(
             ["/usr/bin/conmon", "-c", program, "-n", whose, "--exit-dir"],
             executable=sys.executable, env={**os.environ, "PYTHONHOME": sys.base_prefix},
         )
-        for program, whose in ((listens, name), ("import time; time.sleep(120)", f"{name}0"))
+        for program, whose in ((listens, name), ("import time; time.sleep(600)", f"{name}0"))
     )  # fmt: skip
-    time.sleep(0.5)
-    assert left.poll() is None
     try:
+        assert until(lambda: left.poll() is not None or is_listening(address))
+        assert left.poll() is None
         workspace.apply()
-        assert left.wait(timeout=10) == -signal.SIGTERM
+        assert left.wait(timeout=60) == -signal.SIGTERM
         assert other.poll() is None
     finally:
         for process in (left, other):
             process.kill()
             process.wait(timeout=10)
+
+
+def is_listening(address: str) -> bool:
+    """By the kernel's table: a connection would be taken from another listener."""
+    number = socket.inet_aton(address)[::-1].hex().upper()
+    return f" {number}:0016 00000000:0000 0A " in Path("/proc/net/tcp").read_text()
 
 
 def test_a_group_that_grows_leaves_its_nodes_alone(workspace: Workspace) -> None:

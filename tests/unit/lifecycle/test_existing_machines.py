@@ -104,9 +104,12 @@ Host key verification failed.
 """OpenSSH 9.2 of a rehearsed machine that was given another key."""
 
 
-def test_a_host_key_that_changed_is_a_sentence(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_key_that_changed_is_a_sentence(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ssh's own advice is for a file that gpuprov writes anew."""
-    code, said = existing._call(["sh", "-c", "cat >&2; exit 255"], CHANGED)
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\ncat >&2; exit 255\n")
+    ssh.chmod(0o755)
+    code, said = existing._call([str(ssh), "box-0", "true"], CHANGED)
     shown = "it shows another one (SHA256:JQO0uHp/te/Qz10F6lVndczAyh74H5LkGdwbMeMLAc0) than is pinned"
     assert (code, said) == (255, f"Host key verification failed: {shown}")
     Told(monkeypatch, (code, said))

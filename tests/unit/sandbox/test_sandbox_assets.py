@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.sandbox import assets, network, packages, registry, repository
 from provisioner.sandbox.keys import Keys, clearsign, keys
 from provisioner.sandbox.runtime import Podman
@@ -233,6 +233,9 @@ def octets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUPROV_STATE", str(tmp_path / "state"))
     (tmp_path / "state").mkdir()
     monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({250}))
+    monkeypatch.setattr(network.leftovers, "remove", lambda _: [])
+    monkeypatch.setattr(network.leftovers, "remove_network", lambda _: None)
+    monkeypatch.setattr(network.layers, "remove_unused", lambda: None)
     return tmp_path
 
 
@@ -247,6 +250,59 @@ def test_octets_are_one_a_workspace_and_taken_over_when_it_is_gone(octets: Path)
     (octets / "b").rmdir()
     (octets / "c").mkdir()
     assert network.allocate_octet(octets / "c") in (a, b)
+
+
+def test_an_octet_that_cannot_be_cleared_is_not_chosen(octets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = {"gpuprov-249"}
+    remaining = ["network namespace netns-1: the device is busy"]
+    monkeypatch.setattr(network.leftovers, "remove", lambda one: list(remaining) if one.name in stuck else [])
+    (octets / "a").mkdir()
+    assert network.allocate_octet(octets / "a") == 248
+    stuck.add("gpuprov-248")  # no node stands in it: it moves on
+    assert network.allocate_octet(octets / "a") == 247
+    assert network.owners() == {247: str(octets / "a")}
+    stuck.add("gpuprov-247")
+    assert network.release_octet(octets / "a") == remaining
+    assert network.owners() == {247: str(octets / "a")}
+    monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({247}))
+    with pytest.raises(ProviderError, match="network namespace netns-1: the device is busy"):
+        network.allocate_octet(octets / "a")
+    stuck |= {f"gpuprov-{octet}" for octet in network.OCTETS}
+    (octets / "b").mkdir()
+    with pytest.raises(GpuprovError, match="249: network namespace netns-1: the device is busy"):
+        network.allocate_octet(octets / "b")
+
+
+def test_subnets_of_this_computer_are_not_used(octets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc/net/route has addresses as numbers of the processor's byte order."""
+    routes = octets / "route"
+    monkeypatch.setattr(network, "ROUTES", routes)
+    head, tail = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT", "\t0\t0\t0"
+    rows = ["eth0\t00000000\t01FA4D0A\t3\t0\t0\t0\t00000000", "eth0\t00F84D0A\t00000000\t1\t0\t0\t0\t00FEFFFF"]
+    rows.append("cni-podman3\t00F74D0A\t00000000\t1\t0\t0\t0\t00FFFFFF")  # that of a sandbox
+    routes.write_text("\n".join([head, *(row + tail for row in rows)]) + "\n")  # 10.77.248.0/23
+    (octets / "a").mkdir()
+    assert network.allocate_octet(octets / "a") == 247
+    monkeypatch.setenv("GPUPROV_SANDBOX_NETWORK", "10.99")
+    (octets / "b").mkdir()
+    assert network.of_octet(network.allocate_octet(octets / "b")).cidr == "10.99.249.0/24"
+    monkeypatch.setenv("GPUPROV_SANDBOX_NETWORK", "10.99.1")
+    with pytest.raises(GpuprovError, match="is not two numbers"):
+        network.of_octet(7)
+
+
+def test_a_node_whose_lease_podman_keeps_gets_another_number(octets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (workspace := octets / "a").mkdir()
+    octet = network.allocate_octet(workspace)
+    assert network.node_numbers(workspace, ["n-0", "n-1"]) == {"n-0": 4, "n-1": 5}
+    monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({octet}))
+    assert network.allocate_octet(workspace) == octet
+    assert network.node_numbers(workspace, ["n-0", "n-1"], {4}) == {"n-0": 6, "n-1": 5}
+    assert network.node_numbers(workspace, ["n-0", "n-1", "n-2"], {4}) == {"n-0": 6, "n-1": 5, "n-2": 7}
+    with pytest.raises(GpuprovError, match="250 nodes are too many for one sandbox cluster, 249 is the most"):
+        network.node_numbers(workspace, [f"n-{i}" for i in range(250)], {4})
+    monkeypatch.setattr(network.leftovers, "leased", lambda one: {2} if one.name == f"gpuprov-{octet}" else set())
+    assert network.allocate_octet(workspace) == 250  # it was the number of the mirror
 
 
 def test_octets_are_never_given_twice(octets: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from provisioner.cli.main import run
 from provisioner.errors import ProviderError
-from provisioner.sandbox import containers, network
+from provisioner.sandbox import containers, leftovers, network
 from provisioner.sandbox.containers import Container
+from provisioner.sandbox.leftovers import Leftover
 from provisioner.spec import schema
 
 
@@ -19,7 +20,9 @@ class Podman:
     """The containers of this machine. `stuck`: one that can't be removed."""
 
     def __init__(self, alive: Path, gone: Path, released: list[Path]) -> None:
-        self.released, self.stuck = released, ""
+        self.released, self.stuck, self.gone = released, "", gone
+        self.owners = {7: str(gone), 9: str(alive)}
+        self.leftovers: dict[int, list[Leftover]] = {}
         self.there = [
             self.container("gpuprov-lost-train-0", "lost", "train-0", gone),
             self.container("gpuprov-lost.mirror", "lost", "", gone),
@@ -29,6 +32,14 @@ class Podman:
     @staticmethod
     def container(name: str, cluster: str, node: str, workspace: Path) -> Container:
         return Container(name, name, cluster, node, str(workspace), "node" if node else "mirror", 7, "running")
+
+    def release(self, workspace: Path) -> list[str]:
+        self.released.append(workspace)
+        return [line for octet, owner in self.owners.items() if owner == str(workspace) for line in self.clear(octet)]
+
+    def clear(self, octet: int) -> list[str]:
+        self.leftovers.pop(octet, None)
+        return []
 
     def remove(self, *names: str) -> None:
         if self.stuck in names:
@@ -44,7 +55,11 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podman:
     made = Podman(alive, tmp_path / "gone" / ".gpuprov" / "lost.sandbox" / "sites" / "lab", released)
     monkeypatch.setattr(containers, "list_containers", lambda: list(made.there))
     monkeypatch.setattr(containers, "remove", made.remove)
-    monkeypatch.setattr(network, "release_octet", released.append)
+    monkeypatch.setattr(network, "release_octet", made.release)
+    monkeypatch.setattr(network, "clear_octet", made.clear)
+    monkeypatch.setattr(network, "owners", lambda: dict(made.owners))
+    monkeypatch.setattr(leftovers, "octets", lambda: {*made.leftovers})
+    monkeypatch.setattr(network, "list_leftovers", lambda octet, *, in_use: made.leftovers.get(octet, []))
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -79,3 +94,28 @@ def test_what_is_left_is_said_and_keeps_its_address(podman: Podman, capsys: pyte
     assert run(["gc", "--sandbox", "--cluster", "lost", "--yes"]) == 3
     assert "left: container gpuprov-lost.mirror (running): podman rm: the device is busy" in capsys.readouterr().err
     assert podman.released == []
+
+
+def test_what_podman_does_not_know_is_listed_with_its_cluster_and_goes_with_it(
+    podman: Podman, capsys: pytest.CaptureFixture[str]
+) -> None:
+    podman.leftovers[7] = [Leftover("network namespace", "netns-1", lambda: None)]
+    assert run(["gc", "--sandbox"]) == 0
+    assert "cluster lost, site lab: 3 things" in (shown := capsys.readouterr().out)
+    assert "1 network namespace: netns-1" in shown
+    assert run(["gc", "--sandbox", "--cluster", "lost", "--yes"]) == 0
+    assert "lost: 3 things removed" in capsys.readouterr().out
+    assert podman.leftovers == {}
+
+
+def test_what_has_no_run_directory_and_no_container_can_be_named(
+    podman: Podman, capsys: pytest.CaptureFixture[str]
+) -> None:
+    podman.owners[8] = str(podman.gone.parents[3] / "older" / ".gpuprov" / "old.sandbox" / "sites" / "lab")
+    podman.leftovers[8] = [Leftover("network", "gpuprov-8", lambda: None)]
+    podman.leftovers[6] = [Leftover("address lease", "10.77.6.4", lambda: None)]
+    assert run(["gc", "--sandbox", "--cluster", "old", "--yes"]) == 0
+    assert "old: 1 things removed" in capsys.readouterr().out
+    assert run(["gc", "--sandbox", "--cluster", "unknown", "--yes"]) == 0
+    assert podman.leftovers == {}
+    assert len(podman.there) == 3

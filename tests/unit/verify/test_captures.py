@@ -185,7 +185,7 @@ def counted(found: Any, key: str, wanted: dict[str, Any]) -> Any:
 
 
 def exported(found: Exported, key: str, wanted: dict[str, Any]) -> Any:
-    return counted(found, key, wanted)
+    return counted(found, key, wanted) if key == "gpus" else getattr(found, key)
 
 
 def amd(found: Rocm, key: str, wanted: dict[str, Any]) -> Any:

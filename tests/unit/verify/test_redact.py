@@ -92,6 +92,7 @@ HOST_JSON = json.dumps(HOST)
         (json.dumps({"text": "x\n5f1e0b0a-6f0e-4b1f-9a55-0123456789ab"}), "5f1e0b0a"),
         ("systemd on gpu-ada-17 and gpu-ada-17-ib0", "ada"),  # the name without its domain
         ('DCGM_FI_DEV_GPU_TEMP{gpu="0",Hostname="lovelace-4",DCGM_FI_DRIVER_VERSION="580.105.08"} 29', "lovelace"),
+        ('DCGM_FI_DEV_GPU_TEMP{gpu="0",modelName="NVIDIA A30",hostname="lovelace-4"} 29', "lovelace"),
         ("bound to ip-172-31-16-106.ec2.internal", "172-31"),
         (json.dumps([{"HostName": "lovelace-4"}]), "lovelace"),
         (json.dumps({"status": 200, "name": "vm-ada-3", "text": '{"Resources": ["vm-ada-3"]}'}), "vm-ada-3"),

@@ -1,0 +1,113 @@
+"""What podman knows of this machine, and which processes run: beside it stands what it does not know (leftovers.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner.errors import ProviderError
+from provisioner.sandbox.backends import BACKENDS
+from provisioner.sandbox.runtime import Podman
+
+TRIES = 3
+ALIVE = frozenset({"running", "paused", "stopping", "initialized"})
+"""States of podman's containers that have a network (libpod/define/containerstate.go)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownContainer:
+    """A container of podman's. `namespace`: the path of its network namespace; empty where it has none."""
+
+    name: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodmanState:
+    """What podman knows, and what runs. `containers`: by id; `stored`: id → name of those that only the storage knows;
+    `processes`: arguments by process."""
+
+    podman: Podman
+    containers: dict[str, KnownContainer]
+    stored: dict[str, str]
+    volumes: tuple[str, ...]
+    processes: dict[int, list[str]]
+
+    @property
+    def names(self) -> set[str]:
+        return {container.name for container in self.containers.values()}
+
+    @property
+    def namespaces(self) -> set[str]:
+        return {container.namespace for container in self.containers.values()}
+
+    def is_stale(self, container: str) -> bool:
+        """Whether a container that has a lease has no network as podman knows it, and none is about to be made (the
+        node boots again: its monitor has called podman)."""
+        known = self.containers.get(container)
+        if known is None or known.namespace:
+            return known is None
+        return not any(
+            Path(arguments[0]).name == "podman" and not {container, known.name}.isdisjoint(arguments)
+            for arguments in self.processes.values()
+        )
+
+
+def read(engine: Podman) -> PodmanState:
+    """What it knows now. Containers come and go meanwhile. One whose creation or removal was killed cannot be inspected
+    and has no network as podman knows it; one that runs and cannot be looked at could be the owner of anything. Raises
+    ProviderError for such a one."""
+    for _ in range(TRIES):
+        listed = json.loads(engine.run("ps", "--all", "--external", "--no-trunc", "--format", "json") or "[]") or []
+        rows = {str(row["Id"]): (str(row["State"]).lower(), str((row.get("Names") or [""])[0])) for row in listed}
+        stored = {id_: name for id_, (state, name) in rows.items() if state == "storage"}
+        ids = [id_ for id_ in rows if id_ not in stored]
+        containers = _inspect(engine, [id_ for id_ in ids if rows[id_][0] != "removing"])
+        unclear = {id_: rows[id_] for id_ in ids if id_ not in containers}
+        if not any(state in ALIVE for state, _ in unclear.values()):
+            containers |= {id_: KnownContainer(name, "") for id_, (_, name) in unclear.items()}
+            volumes = tuple(engine.run("volume", "ls", "--quiet").split())
+            return PodmanState(engine, containers, stored, volumes, processes())
+    names = ", ".join(f"{name} ({state})" for state, name in unclear.values())
+    raise ProviderError(f"podman cannot inspect {names}", hint="`podman container inspect NAME` says why")
+
+
+def _inspect(engine: Podman, ids: Sequence[str]) -> dict[str, KnownContainer]:
+    """Those of these containers that podman can inspect. With one among them that it cannot, it prints none."""
+    form = "{{.Id}} {{.Name}} {{.NetworkSettings.SandboxKey}}"
+    details = engine.run("container", "inspect", "--format", form, *ids, check=False) if ids else ""
+    containers = {row[0]: KnownContainer(row[1], row[2]) for line in details.splitlines() if (row := line.split(" "))}
+    if len(ids) > 1:
+        for id_ in {*ids} - containers.keys():
+            containers |= _inspect(engine, [id_])
+    return containers
+
+
+def version(engine: Podman) -> tuple[int, ...]:
+    """Its first two numbers."""
+    text = engine.run("version", "--format", "{{.Client.Version}}")
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", text)[:2])
+
+
+def backend(engine: Podman) -> str:
+    """The name of its network backend. Raises ProviderError for one that is not in BACKENDS."""
+    name = engine.run("info", "--format", "{{.Host.NetworkBackend}}").strip()
+    if name not in BACKENDS:
+        raise ProviderError(f"podman's network backend {name} is not known", hint="gpuprov knows cni and netavark")
+    return name
+
+
+def processes() -> dict[int, list[str]]:
+    """Arguments of every process of this machine, by its number."""
+    running = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            arguments = (entry / "cmdline").read_text(errors="replace").split("\0") if entry.name.isdigit() else [""]
+        except OSError:  # it has ended meanwhile
+            continue
+        if arguments[0]:
+            running[int(entry.name)] = arguments
+    return running

@@ -1,0 +1,361 @@
+"""What killed runs leave: only what belongs to the octet is found, and it is taken down as podman would."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.errors import ProviderError
+from provisioner.sandbox import backends, layers, leftovers, podman_state
+from provisioner.sandbox.backends import Remains, SandboxNetwork
+from provisioner.sandbox.runtime import Podman
+
+NETWORK = SandboxNetwork("gpuprov-7", "10.77.7", "127.77.7")
+A, B, C, D = (letter * 64 for letter in "abcd")
+NODE = "gpuprov-demo-box-0.7"
+MADE = 'time="2026-11-25T01:06:16Z" level=debug msg="Made network namespace at /run/netns/{} for container {}"\n'
+
+
+@dataclass(frozen=True)
+class FakePodman(Podman):
+    """Podman's answers. `containers`: rows of `ps`; `keys`: container → network namespace of those it can inspect."""
+
+    path: str = "podman"
+    runtime: str = "runc"
+    containers: list[dict[str, Any]] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    volumes: list[str] = field(default_factory=list)
+    networks: list[str] = field(default_factory=list)
+    backend: str = "cni"
+    version: str = "4.3.1"
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+
+    def run(self, *args: str, stdin: Any = None, deadline: float = 60, check: bool = True) -> str:
+        self.calls.append(args)
+        match args:
+            case ("ps", *_):
+                return json.dumps(self.containers)
+            case ("container", "inspect", "--format", _, *ids):
+                names = {row["Id"]: row["Names"][0] for row in self.containers}
+                if not {*ids} <= self.keys.keys():  # as podman 4.3 does
+                    return ""
+                return "".join(f"{id_} {names[id_]} {self.keys[id_]}\n" for id_ in ids)
+            case ("volume", "ls", *_):
+                return "\n".join(self.volumes)
+            case ("network", "ls", *_):
+                return "\n".join(self.networks)
+            case ("info", *_):
+                return f"{self.backend}\n"
+            case ("version", *_):
+                return self.version
+        return ""
+
+    def has(self, id_: str, name: str, state: str = "running", key: str | None = None) -> None:
+        self.containers.append({"Id": id_, "Names": [name], "State": state})
+        if key is not None:
+            self.keys[id_] = key
+
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePodman:
+    """A machine without anything."""
+    for name in ("RECORDS", "LEASED", "NAMESPACES", "CGROUPS", "RUN"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(leftovers, name, tmp_path / name)
+    for name in ("LEASES", "RESULTS", "NETWORKS"):
+        (tmp_path / name / NETWORK.name).mkdir(parents=True)
+        monkeypatch.setattr(backends, name, tmp_path / name)
+    monkeypatch.setattr(backends, "SYSTEM_PATH", str(tmp_path))  # no iptables
+    monkeypatch.setattr(podman_state, "processes", dict)
+    monkeypatch.setattr(leftovers, "_address", lambda path, _: path.read_text() or None)
+    return FakePodman()
+
+
+@pytest.fixture
+def namespace(podman: FakePodman) -> Callable[[str, str], Path]:
+    def make(name: str, address: str) -> Path:
+        path = leftovers.NAMESPACES / name
+        path.write_text(address)
+        return path
+
+    return make
+
+
+def lease(address: str, container: str) -> Path:
+    path = backends.LEASES / NETWORK.name / address
+    path.write_bytes(f"{container}\r\neth0".encode())
+    return path
+
+
+def find(podman: FakePodman) -> list[str]:
+    return [str(leftover) for leftover in leftovers.find(NETWORK, podman=podman)]
+
+
+def test_a_living_sandbox_and_what_is_a_users_is_left_alone(
+    podman: FakePodman, namespace: Callable[[str, str], Path]
+) -> None:
+    podman.has(A, NODE, key=str(namespace("netns-node", "10.77.7.4")))
+    lease("10.77.7.4", A)
+    podman.has(B, "web", key=str(namespace("netns-web", "")))
+    namespace("netns-somebodys", "")  # nothing says whose it is
+    podman.has(C, "gpuprov-demo-box-0.17", "storage")
+    podman.volumes.extend([NODE, "web-data", "gpuprov-demo-box-0.17"])
+    (leftovers.RECORDS / "gpuprov-demo-box-0.17.4711").write_text(f"removing {D}\n")
+    assert find(podman) == []
+
+
+def test_a_namespace_that_answers_under_an_address_without_a_container(
+    podman: FakePodman, namespace: Callable[[str, str], Path]
+) -> None:
+    namespace("netns-left", "10.77.7.4")
+    lease("10.77.7.4", A)
+    assert find(podman) == ["network namespace netns-left"]
+
+
+def test_a_lease_alone(podman: FakePodman) -> None:
+    lease("10.77.7.4", A)
+    assert find(podman) == [f"address lease 10.77.7.4 (container {A[:12]})"]
+
+
+def test_an_empty_namespace_is_known_by_what_podman_told(
+    podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = namespace("netns-empty", "")
+    monkeypatch.setattr(leftovers, "_CREATED", leftovers.re.compile(r"namespace at (\S+) for container ([0-9a-f]{64})"))
+    record = leftovers.RECORDS / f"{NODE}.4711"
+    record.write_text("address 10.77.7.4\n" + MADE.format("x", A).replace("/run/netns/x", str(path)))
+    assert find(podman) == ["network namespace netns-empty", f"record {NODE}.4711"]
+    podman.has(A, NODE, key=str(path))  # it was written down after all
+    assert find(podman) == [f"record {NODE}.4711"]
+
+
+def test_a_node_that_boots_again_is_not_taken_for_one_that_was_killed(
+    podman: FakePodman, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    podman.has(A, NODE, "exited", key="")
+    lease("10.77.7.4", A)
+    assert len(find(podman)) == 1
+    cleanup = {12: ["/usr/bin/podman", "--runtime", "runc", "container", "cleanup", A]}
+    monkeypatch.setattr(podman_state, "processes", lambda: cleanup)
+    assert find(podman) == []
+
+
+def test_monitors_storage_and_volumes_by_their_names(podman: FakePodman, monkeypatch: pytest.MonkeyPatch) -> None:
+    podman.has(A, NODE, key="")
+    podman.has(B, "gpuprov-demo-box-1.7", "storage")
+    podman.volumes.extend([NODE, "gpuprov-demo-box-1.7"])
+    known, lost, other = (
+        ["/usr/bin/conmon", "--api-version", "1", "-c", id_, "-n", name, "--exit-command-arg", "-n"]
+        for id_, name in ((A, NODE), (C, NODE), (D, "web"))
+    )
+    monkeypatch.setattr(podman_state, "processes", lambda: {10: known, 11: lost, 12: other})
+    assert find(podman) == [
+        f"monitor {NODE} (process 11)", "storage of container gpuprov-demo-box-1.7", "volume gpuprov-demo-box-1.7",
+    ]  # fmt: skip
+
+
+def test_what_only_the_runtime_knows_by_its_annotation(
+    podman: FakePodman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {A: {"gpuprov.octet": "7"}, B: {"gpuprov.octet": "17"}, C: None, D: {"gpuprov.octet": "7"}}
+    for id_, own in states.items():
+        (leftovers.RUN / "runc" / id_).mkdir(parents=True)
+        (tmp_path / id_).write_text(json.dumps({"id": id_, "status": "created", "annotations": own}))
+    runtime = tmp_path / "runc"
+    runtime.write_text(f'#!/bin/sh\n[ "$1" = state ] && cat {tmp_path}/$2 || echo "$@" >>{tmp_path}/calls\n')
+    runtime.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    podman.has(D, NODE, key="/run/netns/netns-node")
+    assert find(podman) == [f"container of the runtime {A[:12]}"]
+    assert leftovers.remove(NETWORK, podman=podman) == []
+    assert (tmp_path / "calls").read_text() == f"delete --force {A}\n"
+
+
+def test_what_runs_and_cannot_be_looked_at_stops_everything(podman: FakePodman) -> None:
+    lease("10.77.7.4", A)
+    podman.has(B, "web", "removing")  # killed half way: its network is gone
+    podman.has(A, NODE, key="/run/netns/netns-node")
+    assert find(podman) == []
+    podman.has(D, "batch", "created")
+    assert find(podman) == []
+    podman.has(C, "db")
+    with pytest.raises(
+        ProviderError, match=r"podman cannot inspect web \(removing\), batch \(created\), db \(running\)"
+    ):
+        find(podman)
+
+
+def test_a_backend_that_nobody_knows_is_an_error(podman: FakePodman) -> None:
+    with pytest.raises(ProviderError, match="network backend other is not known"):
+        leftovers.find(NETWORK, podman=FakePodman(backend="other"))
+
+
+def test_what_stays_is_told_and_its_record_stays(
+    podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace("netns-left", "10.77.7.4")
+    record = leftovers.RECORDS / f"{NODE}.4711"
+    record.write_text("address 10.77.7.4\n")
+
+    def refuse(*_: object) -> None:
+        raise ProviderError("CNI plugin bridge failed: the device is busy")
+
+    monkeypatch.setattr(backends.Cni, "tear_down", refuse)
+    remaining = leftovers.remove(NETWORK, podman=podman)
+    assert remaining == ["network namespace netns-left: CNI plugin bridge failed: the device is busy"]
+    assert record.exists()
+
+
+def program(folder: Path, name: str, status: int = 0, output: str = "") -> None:
+    """It writes what it is told into NAME.json, one call a line."""
+    script = folder / name
+    script.write_text(
+        "#!/usr/bin/env python3\nimport json, os, sys\n"
+        "call = {'name': os.path.basename(sys.argv[0]), 'arguments': sys.argv[1:], 'document': json.load(sys.stdin),\n"
+        "        'environment': {k: v for k, v in os.environ.items() if k.startswith('CNI_')}}\n"
+        f"open({str(folder / 'calls.json')!r}, 'a').write(json.dumps(call) + chr(10))\n"
+        f"print({output!r}); sys.exit({status})\n"
+    )
+    script.chmod(0o755)
+
+
+def calls(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "calls.json").read_text().splitlines()]
+
+
+def test_cni_is_told_to_delete_by_its_plugins(
+    podman: FakePodman,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Specification of CNI, section 2: environment, standard input, the last plugin first."""
+    monkeypatch.setattr(backends, "CNI_PATH", str(tmp_path))
+    for name in ("firewall", "portmap", "bridge"):
+        program(tmp_path, name)
+    result = backends.RESULTS / f"{NETWORK.name}-{A}-eth0"
+    result.write_text("{}")
+    address = lease("10.77.7.4", A)
+    backends.Cni().tear_down(NETWORK, Remains(A, "10.77.7.4", Path("/run/netns/netns-left")))
+    made = calls(tmp_path)
+    assert [call["name"] for call in made] == ["firewall", "portmap", "bridge"]
+    assert all(
+        call["environment"] == {
+            "CNI_COMMAND": "DEL", "CNI_CONTAINERID": A, "CNI_NETNS": "/run/netns/netns-left", "CNI_IFNAME": "eth0",
+            "CNI_PATH": str(tmp_path),
+        }
+        for call in made
+    )  # fmt: skip
+    assert all(call["document"]["name"] == "gpuprov-7" for call in made)
+    port = {"hostPort": 22, "containerPort": 22, "protocol": "tcp", "hostIP": "127.77.7.4"}
+    assert made[1]["document"]["runtimeConfig"]["portMappings"] == [port]
+    assert made[2]["document"]["ipam"] == {"type": "host-local", "ranges": [[{"subnet": "10.77.7.0/24"}]]}
+    assert not result.exists() and not address.exists()
+
+
+def test_a_plugin_says_why_it_fails(
+    podman: FakePodman,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backends, "CNI_PATH", str(tmp_path))
+    program(tmp_path, "portmap", 1, json.dumps({"code": 999, "msg": "iptables is locked"}))
+    with pytest.raises(ProviderError, match="CNI plugin portmap failed: iptables is locked"):
+        backends.Cni().tear_down(NETWORK, Remains(A, None, None))
+
+
+def test_netavark_is_told_to_tear_down_by_its_options(
+    podman: FakePodman,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """containers/common, libnetwork/netavark/run.go: netavarkOptions."""
+    monkeypatch.setattr(backends, "HELPERS", str(tmp_path))
+    program(tmp_path, "netavark")
+    described = {"name": "gpuprov-7", "driver": "bridge", "network_interface": "podman1"}
+    (backends.NETWORKS / "gpuprov-7.json").write_text(json.dumps(described))
+    backends.Netavark().tear_down(NETWORK, Remains(A, "10.77.7.4", Path("/run/netns/netns-left")))
+    (call,) = calls(tmp_path)
+    assert call["arguments"] == ["--config", "/run/containers/networks", "teardown", "/run/netns/netns-left"]
+    assert call["document"] == {
+        "container_id": A, "container_name": "gpuprov-7",
+        "port_mappings": [
+            {"host_ip": "127.77.7.4", "host_port": 22, "container_port": 22, "protocol": "tcp", "range": 1}
+        ],
+        "networks": {"gpuprov-7": {"interface_name": "eth0", "static_ips": ["10.77.7.4"]}},
+        "network_info": {"gpuprov-7": described},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "remaining"), [("4.9.3", {4, 9}), ("5.1.0", set())])
+def test_netavarks_leases_are_noted_until_podman_gives_them_back(
+    podman: FakePodman, namespace: Callable[[str, str], Path], version: str, remaining: set[int]
+) -> None:
+    engine = FakePodman(backend="netavark", version=version, networks=["gpuprov-7"])
+    leftovers._note_lease(NETWORK, "10.77.7.9")
+    namespace("netns-left", "10.77.7.4")
+    (leftover,) = leftovers.find(NETWORK, podman=engine)
+    assert leftover.lease == "10.77.7.4"
+    leftovers._note_lease(NETWORK, leftover.lease)
+    assert leftovers.leased(NETWORK) == {4, 9}
+    leftovers.remove_network(NETWORK, podman=engine)
+    assert ("network", "rm", "gpuprov-7") in engine.calls
+    assert leftovers.leased(NETWORK) == remaining
+
+
+def test_layers_without_a_container_on_the_sandboxs_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {
+        "layers": [{"id": "base"}, {"id": "left", "parent": "base"}, {"id": "node", "parent": "base"},
+                   {"id": "users", "parent": "debian"}, {"id": "debian"}],
+        "images": [
+            {"names": ["localhost/gpuprov-sandbox:1"], "layer": "base"}, {"names": ["debian"], "layer": "debian"}
+        ],
+        "containers": [{"layer": "node"}],
+    }  # fmt: skip
+    for kind, rows in stored.items():
+        (tmp_path / kind).write_text(json.dumps(rows))
+    script = tmp_path / "containers-storage"
+    script.write_text(
+        f'#!/bin/sh\ncase $1 in delete-layer) echo "$2" >>{tmp_path}/deleted ;; *) cat {tmp_path}/$1 ;; esac\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    at_work = {1: ["/usr/bin/podman", "--runtime", "runc", "create", "--name", "x"]}
+    monkeypatch.setattr(layers, "processes", lambda: at_work)
+    layers.remove_unused()
+    assert not (tmp_path / "deleted").exists()
+    at_work.clear()
+    layers.remove_unused()
+    assert (tmp_path / "deleted").read_text() == "left\n"
+
+
+def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(
+    podman: FakePodman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """podman 4.3.1: "unlinkat …/userdata/shm: device or resource busy"."""
+    shm = "/var/lib/containers/storage/overlay-containers/{}/userdata/shm"
+    (tmp_path / "mounts").write_text("".join(f"1 2 0:5 / {shm.format(id_)} rw - tmpfs shm rw\n" for id_ in (A, B)))
+    monkeypatch.setattr(leftovers, "MOUNTS", tmp_path / "mounts")
+    umount = tmp_path / "umount"
+    umount.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/unmounted\n')
+    umount.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    real = FakePodman.run
+
+    def run(self: FakePodman, *args: str, **options: Any) -> str:
+        if args[0] == "ps":
+            return f"{A} {NODE}\n{B} web\n"
+        if args[0] == "rm" and not (tmp_path / "unmounted").exists():
+            assert (leftovers.RECORDS / f"{NODE}.{os.getpid()}").read_text() == f"removing {A}\n"
+            raise ProviderError("podman rm failed: device or resource busy")
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(FakePodman, "run", run)
+    leftovers.remove_containers([NODE], podman)
+    assert (tmp_path / "unmounted").read_text() == shm.format(A) + "\n"
+    assert list(leftovers.RECORDS.iterdir()) == []

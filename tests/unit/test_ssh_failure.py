@@ -1,0 +1,126 @@
+"""What ssh says where it fails is what a person reads: a real ssh against sockets that refuse, close and are silent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from provisioner import ssh_failure
+from provisioner.events import Events
+from provisioner.verify.collect import collect
+from provisioner.verify.request import ProbeRequest
+
+CHANGED = """\
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
+Someone could be eavesdropping on you right now (man-in-the-middle attack)!
+It is also possible that a host key has just been changed.
+The fingerprint for the ED25519 key sent by the remote host is
+SHA256:2RLbE3Ir3OuAXrFbMVvGzLMWJZtyPUCmPNz1PMVZgUA.
+Please contact your system administrator.
+Add correct host key in /home/ada/known_hosts to get rid of this message.
+Offending ED25519 key in /home/ada/known_hosts:1
+Host key for box-0.demo has changed and you have requested strict checking.
+Host key verification failed.
+"""
+
+
+@contextmanager
+def listening(answer: bytes | None) -> Iterator[int]:
+    """A port of this machine: each connection gets `answer` and is closed, or is left open with None."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # the test has ended
+                    return
+                connections.append(connection)
+                if answer is not None:
+                    connection.sendall(answer)
+                    connection.recv(1 << 16)
+                    connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            for connection in connections:
+                connection.close()
+
+
+def target(port: int) -> list[str]:
+    options = ("BatchMode=yes", "LogLevel=ERROR", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
+    return ["ssh", "-F", "/dev/null", *(word for one in options for word in ("-o", one)), "-p", str(port), "127.0.0.1"]
+
+
+def probe_error(argv: list[str]) -> str:
+    return collect({"box-0": argv}, ProbeRequest({"dmesg.txt": 5.0}), events=Events())["box-0"].error or ""
+
+
+def test_a_port_where_nobody_listens() -> None:
+    with listening(None) as port:
+        pass
+    assert probe_error(target(port)) == (
+        f"ssh failed: ssh: connect to host 127.0.0.1 port {port}: Connection refused"
+    )  # fmt: skip
+
+
+def test_a_connection_that_is_closed_is_no_silence() -> None:
+    """With LogLevel ERROR ssh says nothing of it."""
+    with listening(b"SSH-2.0-test\r\n") as port:
+        assert probe_error(target(port)) == f"ssh failed: Connection closed by 127.0.0.1 port {port}"
+
+
+def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_failure, "OPTIONS", ("BatchMode=yes", "ConnectTimeout=1"))
+    with listening(None) as port:
+        assert "timed out" in ssh_failure.explain(target(port), "")
+
+
+def test_a_changed_host_key_is_a_sentence() -> None:
+    text = ssh_failure.error_text(CHANGED)
+    assert text == (
+        "Host key verification failed: it shows another one (SHA256:2RLbE3Ir3OuAXrFbMVvGzLMWJZtyPUCmPNz1PMVZgUA) than "
+        "is pinned"
+    )
+
+
+def test_what_was_said_is_one_bounded_line_without_controls() -> None:
+    assert ssh_failure.error_text("\x1b[2Jubuntu@192.0.2.7: Permission denied (publickey).\r\n") == (
+        "\\x1b[2Jubuntu@192.0.2.7: Permission denied (publickey)."
+    )
+    long = ssh_failure.error_text("a\n" + "x" * 10_000 + "\nend\n")
+    assert (len(long), long[-3:]) == (ssh_failure.CHARACTERS, "end")
+
+
+def test_ssh_is_asked_again_only_where_it_said_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "ssh"
+    script.write_text('#!/bin/sh\necho "$@" >>"$0.log"\n[ ! -e "$0.broken" ] || { echo broken >&2; exit 255; }\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert ssh_failure.explain(["ssh", "box-0"], "Connection reset by peer\n") == "Connection reset by peer"
+    assert not (tmp_path / "ssh.log").exists()
+    assert ssh_failure.explain(["ssh", "box-0"], "") == ssh_failure.BROKEN
+    (tmp_path / "ssh.broken").touch()
+    assert ssh_failure.explain(["ssh", "box-0"], " \n") == "broken"
+    assert "ControlPath=none" in (tmp_path / "ssh.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "own"),
+    [(["ssh", "x"], 255, True), (["/usr/bin/ssh", "x"], 255, True), (["ssh", "x"], 1, False), (["sh"], 255, False)],
+)
+def test_which_status_is_its_own(argv: list[str], status: int, *, own: bool) -> None:
+    assert ssh_failure.is_own(argv, status) is own
