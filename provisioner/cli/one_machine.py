@@ -51,8 +51,8 @@ def of_no_fleet(
         except GpuprovError as error:
             vendor = _vendor(facts, supplied.bundle)
             gpu = _gpu(facts, vendor, catalog)
-            told = f"; GPU: {gpu.model}, by its name" if gpu is not None else ""
-            print(f"machine: not known ({printable(error.message)}); judged is what needs none{told}", file=sys.stderr)
+            model = f"; GPU: {gpu.model}, by its name" if gpu is not None else ""
+            print(f"machine: not known ({printable(error.message)}); judged is what needs none{model}", file=sys.stderr)
     else:
         raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
     if row is None:

@@ -53,8 +53,8 @@ def test_diag(node: Facts, expected: Expected) -> None:
     if off and diag.failed == ("software",) and diag.messages and all(PERSISTENCE in m for m in diag.messages):
         skip("only persistence mode failed: see gpu.persistence")
     if diag.failed:
-        told = f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else "")
-        fail(told, unverified=_unused_links(diag, expected))
+        message = f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else "")
+        fail(message, unverified=_unused_links(diag, expected))
     ran = {re.sub(r"\W+", "_", name.lower()) for name in (*diag.passed, *diag.warned)}
     if not ran or len(diag.skipped) > len(ran):
         unknown(f"{len(diag.skipped)} of {len(diag.skipped) + len(ran)} tests were skipped, and skipped is not passed")

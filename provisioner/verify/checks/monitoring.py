@@ -118,8 +118,8 @@ def _watched(node: Facts, expected: Expected, state: str) -> None:
         also = [i for i in health.incidents if i.state == "Warning" and i not in wrong]
         # DCGM watches NVLinks that have no bridge too (github NVIDIA/NVSentinel#1481).
         links_alone = all("nvlink" in i.system.lower() for i in wrong)
-        told = "; ".join(f"{i.entity}: {i.system}: {i.message}" for i in [*wrong[:4], *also[:2]])
-        fail(told, unverified=(NO_TYPE,) if links_alone and not has_nvlink(expected) else ())
+        message = "; ".join(f"{i.entity}: {i.system}: {i.message}" for i in [*wrong[:4], *also[:2]])
+        fail(message, unverified=(NO_TYPE,) if links_alone and not has_nvlink(expected) else ())
     if state == "Failure" and health.overall in ("Failure", "Internal error"):
         fail(f"overall health is {health.overall}, without a word why")
 

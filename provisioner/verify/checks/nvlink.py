@@ -173,10 +173,10 @@ def test_fabric(node: Facts, expected: Expected) -> None:
     )
     if service.state != "active" or service.sub not in ("running", None):
         reason = f": {service.reason}" if service.reason else ""
-        told = f"nvidia-fabricmanager is {service.state}{reason}"
+        message = f"nvidia-fabricmanager is {service.state}{reason}"
         if not expected.knows("fabric_manager") and service.state == "failed":
-            fail(told, observed=True, unverified=() if has_switches else (NO_TYPE,))
-        fail(told, observed=has_switches)
+            fail(message, observed=True, unverified=() if has_switches else (NO_TYPE,))
+        fail(message, observed=has_switches)
     for gpu, (state, status, health) in states.items():
         if state not in (None, "Completed") or status not in (None, "Success"):
             fail(f"{gpu}: fabric {state}, {status}", action="reset", observed=has_switches)

@@ -96,20 +96,20 @@ def parse(text: str) -> dict[int, Links]:
 
 def _dcgmi(text: str) -> dict[int, Links]:
     """`dcgmi nvlink -s` (NVIDIA/DCGM dcgmi/Nvlink.cpp, DisplayNvLinkLinkStatus)."""
-    found: dict[int, Links] = {}
+    links: dict[int, Links] = {}
     gpu: int | None = None
     for line in lines(text):
         if match := re.match(r"^\s*gpuId ([0-9]{1,3}):\s*$", line):
             gpu = int(match[1])
         elif gpu is not None and re.fullmatch(r"\s*[UDX_](?: [UDX_]){0,63}", line):
             states = line.split()
-            found[gpu] = Links(states.count("U"), states.count("D") + states.count("X"))
+            links[gpu] = Links(states.count("U"), states.count("D") + states.count("X"))
             gpu = None
         elif line.strip().startswith("NvSwitches:"):
             break
-    if not found:
+    if not links:
         raise Unreadable(f"no GPU in it: {first_line(text)}")
-    return found
+    return links
 
 
 TOOLS = (

@@ -39,7 +39,7 @@ def _document(text: str) -> str:
 
 def _rows(text: str) -> str:
     """The outputs of one document for each line; "" where a line is none."""
-    found: list[str] = []
+    outputs: list[str] = []
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -50,8 +50,8 @@ def _rows(text: str) -> str:
         if isinstance(entry, dict) and "__CURSOR" in entry:  # a journal, which is read as one
             return ""
         output = _output(entry)
-        found.append(output if output.endswith("\n") else output + "\n")
-    return "".join(found) if any(row.strip() for row in found) else ""
+        outputs.append(output if output.endswith("\n") else output + "\n")
+    return "".join(outputs) if any(row.strip() for row in outputs) else ""
 
 
 def _output(entry: Any) -> str:
