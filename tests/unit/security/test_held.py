@@ -96,7 +96,7 @@ ELSEWHERE = {
     "s3: a pin": CONFIGURATION,
     "s3: a node's name": CONFIGURATION,
     "s3: a key in what is shared": ("test_shared_files.py", "test_no_key_is_ever_shared"),
-    "local: folders below /tmp": ("test_ssh.py", "test_a_socket_folder_that_others_can_enter_is_not_used"),
+    "local: folders below /tmp": ("test_ssh.py", "test_a_socket_folder_that_others_have_made_is_not_used"),
     "local: open ports": ("../sandbox/test_up.py", "test_no_port_of_a_node_is_open_beyond_this_machine"),
 }
 ELSEWHERE |= {
