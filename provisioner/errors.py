@@ -85,6 +85,10 @@ def without_queries(text: str) -> str:
     return _QUERY.sub(r"\1", text)
 
 
+MAX_TEXT = 32_768
+"""Characters of one diagnostic; Azure's longest, with errors in errors, have some 5,000."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One diagnostic of Terraform, as its JSON log has it. `address`: the resource's; empty where it is of none.
@@ -97,8 +101,12 @@ class Diagnostic:
 
     @property
     def text(self) -> str:
-        """What was said, on one line, without the address and what signs a URL."""
-        return without_queries(" ".join(f"{self.summary}: {self.detail}".split()).removesuffix(":"))
+        """What was said, on one line, without the address and what signs a URL; of more than MAX_TEXT characters the
+        beginning and the end, because patterns of errors take the square of it."""
+        full = f"{self.summary}: {self.detail}"
+        if len(full) > MAX_TEXT:
+            full = f"{full[: MAX_TEXT // 2]} … {full[-MAX_TEXT // 2 :]}"
+        return without_queries(" ".join(full.split()).removesuffix(":"))
 
     def __str__(self) -> str:
         return f"{self.address}: {self.text}" if self.address else self.text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 KINDS = {
     stat.S_IFLNK: "a symbolic link, which is not followed",
@@ -32,7 +32,7 @@ def kind(mode: int) -> str:
     return KINDS.get(stat.S_IFMT(mode), "a device")
 
 
-def opened(path: Path, *, follow_links: bool = True, folder: int | None = None) -> BinaryIO:
+def opened(path: Path, *, follow_links: bool = True, folder: int | None = None) -> io.BufferedReader:
     """Open a regular file for reading; what else lies at the path is not opened (a device may act on being opened) or
     not read. `folder`: descriptor of the directory that a relative path begins at. Raises OSError."""
     _refuse(os.stat(path, dir_fd=folder, follow_symlinks=follow_links).st_mode, path)

@@ -19,9 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from provisioner import directories, stored
+from provisioner import directories, regular_file, stored
 from provisioner.errors import GpuprovError
 from provisioner.images.manifest import Manifest
 from provisioner.paths import below, private_dir, remove_tree, write_whole
@@ -91,12 +89,12 @@ class Book:
     def _parsed(self, build: str, name: str) -> Manifest:
         file = self.build(build) / name
         try:
-            found = Manifest.model_validate_json(file.read_bytes())
+            found = Manifest.model_validate(stored.load(file))
         except FileNotFoundError:
             known = ", ".join(self.builds()[-5:]) or "none"
             hint = f"channels: {', '.join(CHANNELS)}; builds: {known}"
             raise GpuprovError(f"{self.name} has no build {build}", hint=hint) from None
-        except (OSError, ValidationError) as error:
+        except (OSError, ValueError) as error:  # ValidationError is one
             said = str(error).splitlines()[0]
             raise GpuprovError(f"is not a manifest ({said})", where=str(file), hint=RESTORE) from None
         if (found.name, found.build) != (self.name, build):
@@ -196,13 +194,15 @@ class Book:
     def told_nights(self) -> list[dict[str, Any]]:
         """How the nights went, oldest first; a line that was cut is left out."""
         try:
-            lines = self.nights.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = regular_file.read(self.nights, stored.LIMIT).decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise GpuprovError(f"cannot be read: {error.strerror}", where=str(self.nights), hint=RESTORE) from None
         found = []
         for line in lines:
             try:
-                row = json.loads(line)
+                row = stored.loads(line)
             except ValueError:
                 continue
             texts = isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("at", "outcome", "build"))
@@ -230,4 +230,6 @@ class Book:
 
 
 def sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    """Of a regular file. Raises OSError."""
+    with regular_file.opened(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

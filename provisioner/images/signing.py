@@ -9,12 +9,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from provisioner import regular_file
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
 from provisioner.stack import openpgp
 
 DEADLINE_S = 120
 """Seconds that gpg may take; an agent may ask for a passphrase, or for a touch of a token."""
+LIMIT = 1 << 20
+"""Bytes of a public key, and of a signature."""
 KEY, SIGNATURE = "key.asc", "manifest.json.asc"
 
 
@@ -40,7 +43,8 @@ def verify(folder: Path, text: bytes, fingerprint: str) -> None:
         return GpuprovError(f"the manifest is not signed by {fingerprint}: {said}", where=str(folder), hint=hint)
 
     try:
-        key, signature = (folder.parents[1] / KEY).read_bytes(), (folder / SIGNATURE).read_bytes()
+        key = regular_file.read(folder.parents[1] / KEY, LIMIT)
+        signature = regular_file.read(folder / SIGNATURE, LIMIT)
     except OSError as error:
         hint = "build it again, or take image.signed_by out of the recipe"
         raise refuse(f"{error.filename}: {error.strerror}", hint) from None

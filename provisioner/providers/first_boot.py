@@ -17,7 +17,7 @@ APT::Periodic::Enable "0";
 """
 
 
-KEYS = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.S)
+BEGIN, END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 """What cloud-init writes on the console at first boot (module keys-to-console)."""
 
 
@@ -38,6 +38,7 @@ def cloud_config(user: str, ssh_public_key: str) -> str:
 
 def host_key_of(console: str) -> str | None:
     """The ed25519 host key that cloud-init wrote there at the last boot that wrote keys; None where it wrote none."""
-    blocks = KEYS.findall(console.replace("\r", ""))
-    found = re.findall(r"(?m)(ssh-ed25519 [A-Za-z0-9+/=]{40,})", blocks[-1]) if blocks else []
-    return found[-1] if found else None
+    before, end, _ = console.replace("\r", "").rpartition(END)  # no pattern over both: it takes the text's square
+    _, begin, block = before.rpartition(BEGIN)
+    keys = re.findall(r"ssh-ed25519 [A-Za-z0-9+/=]{40,}", block) if begin and end else []
+    return keys[-1] if keys else None

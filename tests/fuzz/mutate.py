@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from hypothesis import strategies as st
 
@@ -23,8 +24,13 @@ LENGTHS = (0, 1, 2, 4, 8, 12, 30, 100, 512, 4096, 50_000)
 TIMES = (2, 3, 10, 100, 5000)
 
 
-Kind = Literal["replace", "overwrite", "repeat", "copy", "splice", "flip", "cut"]
-"""`overwrite` and `flip` move nothing: a tar has its headers where they were."""
+Kind = Literal["replace", "value", "overwrite", "repeat", "copy", "splice", "flip", "cut"]
+"""`overwrite` and `flip` move nothing: a tar has its headers where they were. `value`: another value somewhere in a
+JSON document."""
+VALUES = (
+    None, True, 0, -1, 7, 1.5, 10**30, 1e300, "", "x", "N/A", "9" * 30, [], {}, [1], ["x"], {"x": 1}, [[]], [None],
+    [{}], {"x": {}}, "\ud800", "\u202e\x1b[2J",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class Edit:
         match self.kind:
             case "replace":
                 content = head + STRANGE[self.strange] + tail
+            case "value":
+                content = self._with_value(content)
             case "overwrite":
                 content = head + STRANGE[self.strange] + content[start + len(STRANGE[self.strange]) :]
             case "repeat":
@@ -61,6 +69,27 @@ class Edit:
             case "cut":
                 content = head
         return content[:GROWTH]
+
+    def _with_value(self, content: bytes) -> bytes:
+        """Content that is no JSON stays as it is."""
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError):
+            return content
+        places = list(_places(document))
+        if not places:
+            return content
+        container, key = places[(len(places) - 1) * self.at // 1000]
+        container[key] = VALUES[self.strange % len(VALUES)]
+        return json.dumps(document).encode()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place of a document: what holds it, and its key or index."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _places(value[key])
 
 
 EDITS = st.lists(

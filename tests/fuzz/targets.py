@@ -20,6 +20,7 @@ from provisioner.errors import GpuprovError
 from provisioner.images.vulnerabilities import NotScannedError
 from provisioner.images.vulnerabilities import parse as parse_scan
 from provisioner.providers.baremetal import inventory
+from provisioner.providers.first_boot import BEGIN, END, host_key_of
 from provisioner.redfish import tree
 from provisioner.redfish.document import of_tree
 from provisioner.stack import lockfile, package_index
@@ -37,6 +38,9 @@ UNIT = ROOT / "tests" / "unit"
 CAPTURES = UNIT / "verify" / "captures"
 SMALL = 8 << 20
 """Bytes of the budget under which archives are opened here, so that a breach of it shows."""
+
+
+KEY = "ssh-ed25519 " + "A" * 68
 
 
 class BreachError(AssertionError):
@@ -211,6 +215,8 @@ def _documents() -> dict[str, Target]:
                             _file("hosts", lambda path: inventory.read(str(path)), inventory.InventoryError)),
         "node's answer": Target({"answer": gzip.compress(json.dumps(answer).encode(), mtime=0),
                                  "plain": json.dumps(answer).encode()}, decode),
+        "console": Target({"keys": f"x\n{BEGIN}\n{KEY}\n{END}\nlogin:".encode()},
+                          lambda content: host_key_of(content.decode("utf-8", "replace"))),
         "package list": Target({"one": packages},
                                _text(lambda text: [package_index.read(part, "cuda") for part in text.split("\n\n")])),
         "report.json": Target({"report": json.dumps(report).encode()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -200,7 +201,8 @@ def delete(recipe: Recipe, name: str, build: str) -> None:
     folder = folder_of(recipe, name)
     for kind in ("json", "raw", "qcow2"):  # the manifest first: files without one are none
         plain = f"{stem(recipe.name, name, build)}.{kind}"
-        for file in (below(folder, plain), below(folder, f".{plain}.partial")):
+        copies = folder.glob(f".{glob.escape(plain)}.*")  # of a run that was killed (directories.replacing)
+        for file in (below(folder, plain), *copies):
             file.unlink(missing_ok=True)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from provisioner import catalog
+from provisioner import catalog, regular_file, stored
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.images import signing
-from provisioner.images.book import Book, sha256
+from provisioner.images.book import MANIFEST, Book, sha256
 from provisioner.images.manifest import Manifest, Target
 from provisioner.paths import ClusterPaths, below
 from provisioner.spec import image as recipes
@@ -96,7 +96,8 @@ def _refuse_unsigned(recipe: Path, book: Book, build: str) -> None:
     loaded = load(recipe)
     if loaded.image is not None and loaded.image.signed_by is not None:
         folder = book.build(build)
-        signing.verify(folder, (folder / "manifest.json").read_bytes(), loaded.image.signed_by)
+        text = regular_file.read(folder / MANIFEST, stored.LIMIT)
+        signing.verify(folder, text, loaded.image.signed_by)
 
 
 def _fitting(manifest: Manifest, site: Site, machine: Machine, where: str) -> str:

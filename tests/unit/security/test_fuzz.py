@@ -38,7 +38,7 @@ def test_what_broke_a_reader_once(name: str, case: Case) -> None:
 
 def test_a_breach_is_reported_with_the_smallest_edits() -> None:
     def run(content: bytes) -> None:
-        if b"9" * 400 in content:
+        if len(content) > 100:
             raise BreachError("too much")
 
     with pytest.raises(BreachError) as caught:

@@ -96,12 +96,45 @@ ELSEWHERE = {
     "s3: a pin": CONFIGURATION,
     "s3: a node's name": CONFIGURATION,
     "s3: a key in what is shared": ("test_shared_files.py", "test_no_key_is_ever_shared"),
-    "local: folders below /tmp": ("test_ssh.py", "test_a_socket_folder_that_others_can_enter_is_not_used"),
+    "local: folders below /tmp": ("test_ssh.py", "test_a_socket_folder_that_others_have_made_is_not_used"),
     "local: open ports": ("../sandbox/test_up.py", "test_no_port_of_a_node_is_open_beyond_this_machine"),
 }
 ELSEWHERE |= {
     f"node: {name} as a fact": CONNECTION for name in ("ansible_connection", "host", "become_exe", "shell", "ssh args")
 }
+ELSEWHERE |= {
+    "local: a link in the place of a temporary file": (
+        "security/test_foreign_folders.py", "test_a_file_that_is_swapped_for_a_link_while_it_is_written",
+    ),
+    "bundle: a size that is only claimed": (
+        "security/test_hostile_archives.py", "test_a_size_that_an_archive_only_claims_is_not_read",
+    ),
+    "bundle: compressed members": (
+        "security/test_hostile_archives.py", "test_compressed_members_are_paid_from_the_budget_of_all",
+    ),
+    "bundle: a Redfish tree without an end": ("security/test_hostile_redfish_trees.py", "test_one_file"),
+    "PR: a path without an end": (
+        "security/test_hostile_paths.py", "test_validate_reads_regular_files_within_bounds",
+    ),
+    "PR: a file of secrets as inventory": ("security/test_hostile_paths.py", "test_no_text_of_an_inventory_is_shown"),
+    "netboot: the first claim of a machine": (
+        "netboot/test_netboot_answers.py",
+        "test_who_claims_a_machine_without_a_serial_gets_nothing_and_locks_nobody_out",
+    ),
+    "local: the name of the folder of sockets": (
+        "test_ssh.py", "test_nobody_can_tell_the_name_of_the_folder_of_sockets",
+    ),
+    "bucket: a page": ("security/test_hostile_bucket.py", "test_no_page_comes_from_a_store"),
+    "bucket: mounts elsewhere": ("security/test_hostile_output.py", "test_a_mount_leads_nowhere_else"),
+    "bundle: a line of its own": ("security/test_hostile_output.py", "test_a_name_in_a_bundle_is_one_line"),
+    "scanner: a nested report": ("security/test_hostile_output.py", "test_a_scanners_report_without_an_end_is_none"),
+    "node: output without an end": (
+        "security/test_hostile_output.py", "test_output_without_an_end_is_cut_and_the_command_goes_on",
+    ),
+    "MAAS: a redirect": ("security/test_hostile_cloud_answers.py", "test_no_redirect_is_followed"),
+    "console: megabytes": ("security/test_hostile_console.py", "test_a_console_of_four_megabytes_is_read_in_one_pass"),
+    "repository: another suite": ("stack/test_substitution.py", "test_a_release_of_another_suite_is_not_this_one"),
+}  # fmt: skip
 """Attack → the file below tests/unit that proves it, and its test."""
 
 

@@ -11,10 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.errors import MAX_TEXT, Diagnostic, GpuprovError
 from provisioner.providers import public_address
+from provisioner.providers.azure import errors as azure_errors
 from provisioner.providers.azure import market as azure_market
 from provisioner.providers.azure.market import market
+from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.baremetal import maas
 from provisioner.providers.baremetal.maas import MaasApi
 from provisioner.providers.market import Unanswered
@@ -152,3 +154,13 @@ def test_no_redirect_is_followed(ask: Ask, status: int, monkeypatch: pytest.Monk
             assert isinstance(outcome(ask, url, monkeypatch), ERRORS)
         elsewhere.shutdown()
     assert requests == []
+
+
+@pytest.mark.parametrize("piece", ["(Ab) ", "Code: Ab ", "Request ID: ", "a ", "\n"])
+def test_an_error_of_megabytes_is_cut(piece: str) -> None:
+    """Azure's nested errors take the square of their length: three megabytes would be minutes."""
+    found = Diagnostic("first", piece * (3_000_000 // len(piece)) + "last")
+    assert len(found.text) <= MAX_TEXT + 10
+    assert found.text.startswith("first") and found.text.endswith("last")
+    site = AzureSite(provider="azure", region="westeurope")
+    assert len(azure_errors.read(found, site).text) <= MAX_TEXT + 10
