@@ -39,8 +39,8 @@ def error_text(output: str) -> str:
     'banner / ssh: connect to host 192.0.2.7 port 22: Connection refused'
     """
     if _CHANGED in output:
-        fingerprint = _FINGERPRINT.search(output)
-        return f"Host key verification failed: it shows another one ({fingerprint[0] if fingerprint else 'ed25519'}) than is pinned"
+        match = _FINGERPRINT.search(output)
+        return f"Host key verification failed: it shows another one ({match[0] if match else 'ed25519'}) than is pinned"
     lines = [line.strip() for line in str(printable(output)).splitlines() if line.strip()]
     return " / ".join(lines[-LINES:])[-CHARACTERS:]
 
