@@ -119,7 +119,8 @@ def remove_containers(names: Sequence[str], engine: Podman) -> None:
     try:
         engine.run(*argv, deadline=120)
     except ProviderError:  # killed as it started one, podman does not know that it has mounted something
-        _unmount_shm({*paths.values()})
+        running = engine.run("ps", "--quiet", "--no-trunc").split()
+        _unmount_shm({*paths.values()} - {*running})
         engine.run(*argv, deadline=120)
     for path in paths:
         path.unlink(missing_ok=True)
