@@ -236,7 +236,7 @@ def _networks(
 ) -> Iterator[Leftover]:
     """Networks of containers that were never started to the end. A namespace is ours by its address, or because podman
     named it to us as it made it."""
-    texts = [path.read_text(errors="replace") for path in journals]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in journals]
     created = dict(pair for text in texts for pair in _CREATED.findall(text))
     planned = {
         pair[1]: match[1] for text in texts for pair in _CREATED.findall(text) if (match := _ADDRESS.search(text))
@@ -263,7 +263,7 @@ def _address(namespace: Path, network: SandboxNetwork) -> str | None:
     """The address of a namespace in that network; None where it has none there, or is no namespace."""
     done = subprocess.run(
         ["nsenter", f"--net={namespace}", "cat", "/proc/self/net/fib_trie"],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     matches = (address for address in _LOCAL.findall(done.stdout) if address.startswith(f"{network.subnet}."))
     return next(matches, None)

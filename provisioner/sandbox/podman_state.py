@@ -105,7 +105,11 @@ def processes() -> dict[int, list[str]]:
     running = {}
     for entry in Path("/proc").iterdir():
         try:
-            arguments = (entry / "cmdline").read_text(errors="replace").split("\0") if entry.name.isdigit() else [""]
+            arguments = (
+                (entry / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+                if entry.name.isdigit()
+                else [""]
+            )
         except OSError:  # it has ended meanwhile
             continue
         if arguments[0]:
