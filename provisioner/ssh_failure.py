@@ -39,8 +39,8 @@ def error_text(output: str) -> str:
     'banner / ssh: connect to host 192.0.2.7 port 22: Connection refused'
     """
     if _CHANGED in output:
-        shown = _FINGERPRINT.search(output)
-        return f"Host key verification failed: it shows another one ({shown[0] if shown else 'ed25519'}) than is pinned"
+        match = _FINGERPRINT.search(output)
+        return f"Host key verification failed: it shows another one ({match[0] if match else 'ed25519'}) than is pinned"
     lines = [line.strip() for line in str(printable(output)).splitlines() if line.strip()]
     return " / ".join(lines[-LINES:])[-CHARACTERS:]
 
@@ -50,7 +50,7 @@ def explain(argv: Sequence[str], output: str) -> str:
     that is nothing, ssh connects once more, over a connection of its own and without silence."""
     if text := error_text(output):
         return text
-    options = [word for option in OPTIONS for word in ("-o", option)]
+    options = [argument for option in OPTIONS for argument in ("-o", option)]
     try:
         done = subprocess.run(
             [argv[0], *options, *argv[1:], "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -138,12 +138,16 @@ def _remove_masquerade(network: SandboxNetwork, container: str = "") -> None:
     saved = subprocess.run([f"{program}-save", "-t", "nat"], capture_output=True, timeout=DEADLINE_S, check=False)
     rows = [shlex.split(line) for line in saved.stdout.decode(errors="replace").splitlines() if line[:1] in ("-", ":")]
     comment = f'name: "{network.name}" id: "{container}'
-    jumps = [row for row in rows if row[:2] == ["-A", "POSTROUTING"] and any(word.startswith(comment) for word in row)]
+    jumps = [
+        row
+        for row in rows
+        if row[:2] == ["-A", "POSTROUTING"] and any(argument.startswith(comment) for argument in row)
+    ]
     chains = {row[row.index("-j") + 1] for row in jumps if "-j" in row}
     if container:
         digest = hashlib.sha512((network.name + container).encode()).hexdigest()
-        own = f"CNI-{digest}"[:_CHAIN_CHARACTERS]
-        chains |= {own} & {row[0][1:] for row in rows}
+        chain = f"CNI-{digest}"[:_CHAIN_CHARACTERS]
+        chains |= {chain} & {row[0][1:] for row in rows}
     changes = [["-D", *row[1:]] for row in jumps] + [[flag, chain] for flag in ("-F", "-X") for chain in sorted(chains)]
     for change in changes:
         subprocess.run([program, "-w", "-t", "nat", *change], capture_output=True, timeout=DEADLINE_S, check=False)

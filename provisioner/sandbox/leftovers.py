@@ -73,11 +73,11 @@ def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Lefto
     octet = network.name.removeprefix(NETWORK)
     namespaces = sorted(NAMESPACES.iterdir()) if NAMESPACES.is_dir() else []  # before podman says which it knows
     journals = _journals(octet)
-    known = podman_state.read(engine)
+    state = podman_state.read(engine)
     backend: Backend = BACKENDS[podman_state.backend(engine)]()
-    leftovers = [*_monitors(known, octet), *_runtime_states(known, octet)]
-    leftovers += [*_stored(known, octet), *_volumes(known, octet)]
-    leftovers += _networks(known, network, backend, namespaces, journals)
+    leftovers = [*_monitors(state, octet), *_runtime_states(state, octet)]
+    leftovers += [*_stored(state, octet), *_volumes(state, octet)]
+    leftovers += _networks(state, network, backend, namespaces, journals)
     return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in journals]
 
 
@@ -119,7 +119,8 @@ def remove_containers(names: Sequence[str], engine: Podman) -> None:
     try:
         engine.run(*argv, deadline=120)
     except ProviderError:  # killed as it started one, podman does not know that it has mounted something
-        _unmount_shm({*paths.values()})
+        running = engine.run("ps", "--quiet", "--no-trunc").split()
+        _unmount_shm({*paths.values()} - {*running})
         engine.run(*argv, deadline=120)
     for path in paths:
         path.unlink(missing_ok=True)
@@ -163,14 +164,14 @@ def _belongs(name: str, octet: str) -> bool:
     return name.startswith("gpuprov-") and name.endswith(f".{octet}")
 
 
-def _monitors(known: PodmanState, octet: str) -> Iterator[Leftover]:
+def _monitors(state: PodmanState, octet: str) -> Iterator[Leftover]:
     """Monitors of containers that podman does not know; they hold the ports of their nodes open, and systemd runs on in
     the containers."""
-    for pid, arguments in known.processes.items():
+    for pid, arguments in state.processes.items():
         options = dict(reversed([*itertools.pairwise(arguments)]))
         name, container = options.get("-n", ""), options.get("-c", "")
-        if Path(arguments[0]).name == "conmon" and _belongs(name, octet) and container not in known.containers:
-            yield Leftover("monitor", f"{name} (process {pid})", partial(_end, pid, container, known.podman))
+        if Path(arguments[0]).name == "conmon" and _belongs(name, octet) and container not in state.containers:
+            yield Leftover("monitor", f"{name} (process {pid})", partial(_end, pid, container, state.podman))
 
 
 def _end(pid: int, container: str, podman: Podman) -> None:
@@ -179,18 +180,18 @@ def _end(pid: int, container: str, podman: Podman) -> None:
     _delete_from_runtime(container, podman)
 
 
-def _runtime_states(known: PodmanState, octet: str) -> Iterator[Leftover]:
+def _runtime_states(state: PodmanState, octet: str) -> Iterator[Leftover]:
     """Containers that only the runtime knows, by an annotation that node.sh gives them (OCI runtime specification,
     runtime.md: State)."""
-    folder = RUN / Path(known.podman.runtime).name
+    folder = RUN / Path(state.podman.runtime).name
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name in known.containers:
+        if path.name in state.containers:
             continue
-        argv = [known.podman.runtime, "state", path.name]
+        argv = [state.podman.runtime, "state", path.name]
         done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
         with contextlib.suppress(ValueError, LookupError, TypeError):
             if json.loads(done.stdout)["annotations"][ANNOTATION] == octet:
-                delete = partial(_delete_from_runtime, path.name, known.podman)
+                delete = partial(_delete_from_runtime, path.name, state.podman)
                 yield Leftover("container of the runtime", path.name[:12], delete)
 
 
@@ -209,16 +210,16 @@ def _remove_cgroups(container: str) -> None:
                 Path(path).rmdir()
 
 
-def _stored(known: PodmanState, octet: str) -> Iterator[Leftover]:
-    for container, name in known.stored.items():
+def _stored(state: PodmanState, octet: str) -> Iterator[Leftover]:
+    for container, name in state.stored.items():
         if _belongs(name, octet):
-            yield Leftover("storage of container", name, partial(known.podman.run, "rm", "--force", container))
+            yield Leftover("storage of container", name, partial(state.podman.run, "rm", "--force", container))
 
 
-def _volumes(known: PodmanState, octet: str) -> Iterator[Leftover]:
-    for name in known.volumes:
-        if _belongs(name, octet) and name not in known.names:
-            yield Leftover("volume", name, partial(known.podman.run, "volume", "rm", name))
+def _volumes(state: PodmanState, octet: str) -> Iterator[Leftover]:
+    for name in state.volumes:
+        if _belongs(name, octet) and name not in state.names:
+            yield Leftover("volume", name, partial(state.podman.run, "volume", "rm", name))
 
 
 def _journals(octet: str) -> list[Path]:
@@ -227,7 +228,7 @@ def _journals(octet: str) -> list[Path]:
 
 
 def _networks(
-    known: PodmanState,
+    state: PodmanState,
     network: SandboxNetwork,
     backend: Backend,
     namespaces: list[Path],
@@ -235,22 +236,22 @@ def _networks(
 ) -> Iterator[Leftover]:
     """Networks of containers that were never started to the end. A namespace is ours by its address, or because podman
     named it to us as it made it."""
-    texts = [path.read_text(errors="replace") for path in journals]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in journals]
     created = dict(pair for text in texts for pair in _CREATED.findall(text))
     planned = {
         pair[1]: match[1] for text in texts for pair in _CREATED.findall(text) if (match := _ADDRESS.search(text))
     }
-    stale = {a: container for a, container in backend.leases(network).items() if known.is_stale(container)}
+    stale = {a: container for a, container in backend.leases(network).items() if state.is_stale(container)}
     for path in namespaces:
-        address = _address(path, network) if str(path) not in known.namespaces else None
-        if not address and (str(path) not in created or str(path) in known.namespaces):
+        address = _address(path, network) if str(path) not in state.namespaces else None
+        if not address and (str(path) not in created or str(path) in state.namespaces):
             continue
         container = created.get(str(path)) or stale.get(address or "", "")
         stale = {key: value for key, value in stale.items() if value != container}
         lease = "" if backend.gives_back else (address or planned.get(container, ""))
         take_down = partial(_take_down, backend, network, Remains(container, address, path))
         yield Leftover("network namespace", path.name, take_down, lease)
-    for container in (id_ for text in texts for id_ in _REMOVING.findall(text) if known.is_stale(id_)):
+    for container in (id_ for text in texts for id_ in _REMOVING.findall(text) if state.is_stale(id_)):
         take_down = partial(_take_down, backend, network, Remains(container, None, None))
         yield Leftover("network of removed container", container[:12], take_down)
     for address, container in stale.items():
@@ -262,7 +263,7 @@ def _address(namespace: Path, network: SandboxNetwork) -> str | None:
     """The address of a namespace in that network; None where it has none there, or is no namespace."""
     done = subprocess.run(
         ["nsenter", f"--net={namespace}", "cat", "/proc/self/net/fib_trie"],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     matches = (address for address in _LOCAL.findall(done.stdout) if address.startswith(f"{network.subnet}."))
     return next(matches, None)

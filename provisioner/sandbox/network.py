@@ -203,17 +203,17 @@ def node_numbers(workspace: Path, names: Iterable[str], unusable: Collection[int
     Raises `GpuprovError` where there are more nodes than numbers.
     """
     wanted = list(names)
-    most = MOST_NODES - len(unusable)
-    if len(wanted) > most:
+    maximum = MOST_NODES - len(unusable)
+    if len(wanted) > maximum:
         raise GpuprovError(
-            f"{len(wanted)} nodes are too many for one sandbox cluster, {most} is the most",
+            f"{len(wanted)} nodes are too many for one sandbox cluster, {maximum} is the most",
             hint="rehearse with smaller counts: the groups and their expectations stay the same",
         )
     path = private_dir(workspace) / NUMBERS
     known, last = _read_numbers(path)
     known = {name: number for name, number in known.items() if number not in unusable}
     former = [name for name in known if name not in wanted]
-    for name in former[: max(0, len(known.keys() | {*wanted}) - most)]:
+    for name in former[: max(0, len(known.keys() | {*wanted}) - maximum)]:
         del known[name]
     used = {*known.values(), *unusable}
     for name in wanted:

@@ -47,11 +47,11 @@ class PodmanState:
     def is_stale(self, container: str) -> bool:
         """Whether a container that has a lease has no network as podman knows it, and none is about to be made (the
         node boots again: its monitor has called podman)."""
-        known = self.containers.get(container)
-        if known is None or known.namespace:
-            return known is None
+        entry = self.containers.get(container)
+        if entry is None or entry.namespace:
+            return entry is None
         return not any(
-            Path(arguments[0]).name == "podman" and not {container, known.name}.isdisjoint(arguments)
+            Path(arguments[0]).name == "podman" and not {container, entry.name}.isdisjoint(arguments)
             for arguments in self.processes.values()
         )
 
@@ -105,7 +105,11 @@ def processes() -> dict[int, list[str]]:
     running = {}
     for entry in Path("/proc").iterdir():
         try:
-            arguments = (entry / "cmdline").read_text(errors="replace").split("\0") if entry.name.isdigit() else [""]
+            arguments = (
+                (entry / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+                if entry.name.isdigit()
+                else [""]
+            )
         except OSError:  # it has ended meanwhile
             continue
         if arguments[0]:

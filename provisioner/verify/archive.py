@@ -19,6 +19,7 @@ MODULES = (
     "gpu_drivers.py",
     "ownership.py",
     "paths.py",
+    "ssh_failure.py",
     "text.py",
     "verify/*.py",
     "verify/checks/*.py",

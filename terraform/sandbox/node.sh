@@ -63,6 +63,7 @@ clear_the_way() {
 }
 
 unmount_shm() {
+  [ "$(podman container inspect --format '{{.State.Running}}' "$1" 2>/dev/null)" != true ] || return 0
   target=$(sed -n "s|^[^ ]* [^ ]* [^ ]* [^ ]* \([^ ]*/overlay-containers/$1/userdata/shm\) .*|\1|p" /proc/self/mountinfo)
   [ -z "$target" ] || umount "$target" || true
 }

@@ -30,9 +30,9 @@ CREATION_S = 2.5
 def test_ten_kills_leave_nothing(tmp_path: Path) -> None:
     """Other tests have sandboxes meanwhile: looked at is what belongs to this one, and what belongs to none."""
     rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=2)
-    before = machine_state.unowned()
+    previous = machine_state.unowned()
     octets = kill_and_remove(rehearsal, KILLS)
-    machine_state.assert_same(machine_state.unowned, before)
+    machine_state.assert_same(machine_state.unowned, previous)
     lines = machine_state.state()
     assert [line for octet in octets for line in machine_state.of_sandbox(lines, rehearsal.name, octet)] == []
 
@@ -41,9 +41,9 @@ def test_ten_kills_leave_nothing(tmp_path: Path) -> None:
 def test_a_hundred_kills_leave_the_machine_as_it_was(tmp_path: Path) -> None:
     """Nothing else may use podman on this machine meanwhile."""
     rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=2)
-    before = machine_state.state()
+    previous = machine_state.state()
     kill_and_remove(rehearsal, MANY)
-    machine_state.assert_same(machine_state.state, before)
+    machine_state.assert_same(machine_state.state, previous)
 
 
 def kill_and_remove(rehearsal: Rehearsal, kills: int) -> set[int]:

@@ -32,15 +32,15 @@ def unowned() -> frozenset[str]:
 
 def of_sandbox(lines: frozenset[str], name: str, octet: int) -> list[str]:
     """Those of them that belong to one cluster in that octet."""
-    own = re.compile(rf"\b{name}\b|gpuprov-{octet}\b|gpuprov-\S+\.{octet}\b|\b(?:10|127)\.77\.{octet}\.")
-    return sorted(line for line in lines if own.search(line))
+    pattern = re.compile(rf"\b{name}\b|gpuprov-{octet}\b|gpuprov-\S+\.{octet}\b|\b(?:10|127)\.77\.{octet}\.")
+    return sorted(line for line in lines if pattern.search(line))
 
 
-def assert_same(look: Callable[[], frozenset[str]], before: frozenset[str]) -> None:
+def assert_same(look: Callable[[], frozenset[str]], previous: frozenset[str]) -> None:
     """What is there is what was there, at once or soon."""
-    until(lambda: look() <= before, GONE_S)
+    until(lambda: look() <= previous, GONE_S)
     after = look()
-    assert sorted(after - before) == []
+    assert sorted(after - previous) == []
 
 
 def _run(*argv: str) -> list[str]:

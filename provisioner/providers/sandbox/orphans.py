@@ -40,7 +40,7 @@ class OnThisMachine:
         return Found(tuple(things))
 
     def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
-        left = []
+        remaining = list[str]()
         for thing in things:
             tell(f"removing {thing.id}")
             if thing.kind != "container":
@@ -48,13 +48,13 @@ class OnThisMachine:
             try:
                 containers.remove(thing.id)
             except ProviderError as error:
-                left.append(f"{thing}: {error.message}")
-        there = {container.workspace for container in containers.list_containers()}
-        for workspace in sorted({thing.workspace for thing in things if thing.workspace} - there):
-            left += network.release_octet(Path(workspace))
+                remaining.append(f"{thing}: {error.message}")
+        in_use = {container.workspace for container in containers.list_containers()}
+        for workspace in sorted({thing.workspace for thing in things if thing.workspace} - in_use):
+            remaining += network.release_octet(Path(workspace))
         for octet in sorted({int(thing.name) for thing in things if not thing.workspace}):
-            left += network.clear_octet(octet)
-        return left
+            remaining += network.clear_octet(octet)
+        return remaining
 
 
 def _cluster(workspace: str) -> str:

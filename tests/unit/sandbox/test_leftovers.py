@@ -339,7 +339,7 @@ def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(
 ) -> None:
     """podman 4.3.1: "unlinkat …/userdata/shm: device or resource busy"."""
     shm = "/var/lib/containers/storage/overlay-containers/{}/userdata/shm"
-    (tmp_path / "mounts").write_text("".join(f"1 2 0:5 / {shm.format(id_)} rw - tmpfs shm rw\n" for id_ in (A, B)))
+    (tmp_path / "mounts").write_text("".join(f"1 2 0:5 / {shm.format(id_)} rw - tmpfs shm rw\n" for id_ in (A, B, C)))
     monkeypatch.setattr(leftovers, "MOUNTS", tmp_path / "mounts")
     umount = tmp_path / "umount"
     umount.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/unmounted\n')
@@ -349,13 +349,13 @@ def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(
 
     def run(self: FakePodman, *args: str, **options: Any) -> str:
         if args[0] == "ps":
-            return f"{A} {NODE}\n{B} web\n"
+            return f"{A} {NODE}\n{B} web\n{C} {NODE}0\n" if "--all" in args else f"{B}\n{C}\n"
         if args[0] == "rm" and not (tmp_path / "unmounted").exists():
             assert (leftovers.RECORDS / f"{NODE}.{os.getpid()}").read_text() == f"removing {A}\n"
             raise ProviderError("podman rm failed: device or resource busy")
         return real(self, *args, **options)
 
     monkeypatch.setattr(FakePodman, "run", run)
-    leftovers.remove_containers([NODE], podman)
+    leftovers.remove_containers([NODE, f"{NODE}0"], podman)
     assert (tmp_path / "unmounted").read_text() == shm.format(A) + "\n"
     assert list(leftovers.RECORDS.iterdir()) == []
