@@ -30,7 +30,13 @@ LATEST_EFFECT = 60
 """An `up` of two machines has some 90 effects, one with nothing to do 25."""
 
 fault = st.builds(Fault, at=st.integers(1, LATEST_EFFECT), kind=st.sampled_from(KINDS))
-faults = st.one_of(st.just(()), st.tuples(fault), st.tuples(fault), st.tuples(fault, fault))
+signalled_twice = st.builds(
+    lambda at, first, later, second: (Fault(at, first), Fault(at + later, second)),
+    st.integers(1, LATEST_EFFECT), st.sampled_from(("interrupt", "terminate", "terminate after")), st.integers(1, 8),
+    st.sampled_from(("interrupt", "kill", "power")),
+)  # fmt: skip
+"""A person who presses Ctrl-C again, or a service manager that sends SIGKILL a while after SIGTERM."""
+faults = st.one_of(st.just(()), st.tuples(fault), st.tuples(fault), st.tuples(fault, fault), signalled_twice)
 number = st.integers(0, 11)
 
 

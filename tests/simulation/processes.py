@@ -18,11 +18,17 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-KINDS = ("kill", "power", "power after", "interrupt", "interrupt after", "full", "stays full", "refused", "lost")
+KINDS = (
+    "kill", "power", "power after", "interrupt", "interrupt after", "terminate", "terminate after", "full",
+    "stays full", "refused", "lost",
+)  # fmt: skip
 """kill: SIGKILL; a Terraform that is at work ends the resource in hand and writes its state. power: the computer goes
-off, before the effect or after it, Terraform with it. interrupt: Ctrl-C or SIGTERM. full: the disk has no room for this
-write, or for none from then on. refused: the other side says no. lost: it did it, and the answer never came."""
-ANYWHERE = ("kill", "power", "power after", "interrupt", "interrupt after")
+off, before the effect or after it, Terraform with it. interrupt: Ctrl-C; Terraform ends the resource in hand.
+terminate: SIGTERM for all processes of the command, as of a service that is stopped; Terraform, which gpuprov asks a
+second time, exits at once and writes nothing. full: the disk has no room for this write, or for none from then on.
+refused: the other side says no. lost: it did it, and the answer never came."""
+ANYWHERE = KINDS[:7]
+ASK_TO_END = ("interrupt", "terminate")
 APPLIES = {"full": ("write",), "stays full": ("write",), "refused": ("cloud", "hook", "store", "node", "tree"),
            "lost": ("cloud", "hook", "store")}  # fmt: skip
 """Fault → the effects that it can strike; those of ANYWHERE strike all."""
@@ -62,6 +68,8 @@ class Process:
     effects: int = 0
     dead: bool = False
     full: bool = False
+    asked_to_end: bool = False
+    """Whether SIGINT or SIGTERM came: it starts no further child."""
     stopping: str = ""
     """"kill" or "interrupt" while its Terraform ends what it has in hand."""
     questions: list[str] = field(default_factory=list)
@@ -197,7 +205,7 @@ class Processes:
         if finishes and fault.kind in ("kill", "interrupt", "interrupt after"):
             process.stopping = fault.kind.partition(" ")[0]
             return action()
-        if fault.kind in ("kill", "power", "interrupt"):
+        if fault.kind in ("kill", "power", *ASK_TO_END):
             self._strike(process, fault.kind)
         result = action()
         if fault.kind == "lost":
@@ -207,7 +215,8 @@ class Processes:
         return result
 
     def _strike(self, process: Process, kind: str) -> None:
-        if kind.startswith("interrupt"):
+        if kind.startswith(ASK_TO_END):
+            process.asked_to_end = True
             raise KeyboardInterrupt
         self.kill(process)
         raise Killed

@@ -25,6 +25,7 @@ from unittest import mock
 import filelock
 
 from provisioner import fleet, host_keys, keeper, process, ssh
+from provisioner.cli import exit as cli_exit
 from provisioner.cli import gc as cli_gc
 from provisioner.cli import lifecycle as cli_lifecycle
 from provisioner.cli import replace as cli_replace
@@ -224,6 +225,8 @@ class Seams:
     ) -> Ended:  # fmt: skip
         del grace_s, env, given
         world, mine = self.world, self.world.process
+        if mine.asked_to_end:  # process.start ends the child that it has just started
+            raise KeyboardInterrupt
         if argv[1] in ("apply", "destroy", "import"):
             mine.changes, mine.applied = mine.changes + 1, True
         if mine.lost_lease is not None:
@@ -584,7 +587,7 @@ def installed(world: World) -> Iterator[None]:
         (stamps, "desired", lambda *_: {"base": None}), (inventory, "write", seams.write_inventory),
         (roles, "configure", seams.configure), (hooks, "run", seams.hook),
         (cli_lifecycle, "confirmed", seams.confirmed), (cli_replace, "confirmed", seams.confirmed),
-        (cli_gc, "confirmed", seams.confirmed),
+        (cli_gc, "confirmed", seams.confirmed), (cli_exit, "interrupted", lambda: world.process.asked_to_end),
         (providers, "find", find), (still_there, "look", lambda *_: []),
         (binary, "find", lambda *_, **__: binary.Binary(("terraform",), "simulated")),
         (render, "_copy_module", lambda *_: False),
