@@ -22,10 +22,12 @@ STEPS = 12
 COMMANDS = (
     *(("up",),) * 6, *(("verify",),) * 2, *(("upgrade",),) * 3, ("upgrade", "--again"), ("upgrade", "--rollback-all"),
     ("replace",), ("replace",), ("replace", "--even-if-healthy"), ("quarantine",), ("release",), ("down",), ("plan",),
-    ("status",), ("unlock",), ("gc",), ("verify", "standard"),
+    ("status",), ("unlock",), ("gc",), ("verify", "standard"), ("exec",),
 )  # fmt: skip
 """What people type, by how often they do."""
 NAMES_A_NODE = ("replace", "quarantine", "release")
+PROVE = (("up",), ("verify",), ("verify", "standard"), ("upgrade",), ("replace",))
+"""What ends with a verdict."""
 LATEST_EFFECT = 60
 """An `up` of two machines has some 90 effects, one with nothing to do 25."""
 
@@ -120,6 +122,17 @@ class Lifecycle(RuleBasedStateMachine):
         """Two commands at the same time; the faults strike the first."""
         typed = [self._typed(first, nodes[0], operators[0], faults), self._typed(second, nodes[1], operators[1], ())]
         self._run(*typed, picks=picks)
+
+    @rule(
+        beside=st.sampled_from(PROVE), at=st.integers(1, 4), signal=st.sampled_from(("kill", "kill", "terminate")),
+        operators=st.tuples(number, number), picks=st.lists(number, min_size=8, max_size=40),
+    )  # fmt: skip
+    def exec_is_killed(
+        self, beside: tuple[str, ...], at: int, signal: str, operators: tuple[int, int], picks: list[int]
+    ) -> None:
+        """`exec` ends in the middle, beside a command that proves nodes."""
+        killed = self._typed(("exec",), 0, operators[0], (Fault(at, signal),))
+        self._run(killed, self._typed(beside, 0, operators[1], ()), picks=picks)
 
     @rule(driver=number, operator=number, faults=faults, bad=st.booleans())
     def another_lock(self, driver: int, operator: int, faults: tuple[Fault, ...], *, bad: bool) -> None:

@@ -8,6 +8,7 @@ effect is struck, is decided by the history alone: the same history gives the sa
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import threading
 from collections import Counter
@@ -15,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+from provisioner import keeper
 
 T = TypeVar("T")
 
@@ -65,6 +68,8 @@ class Process:
     folder: Path
     faults: list[Fault] = field(default_factory=list)
     account: str = "111111111111"
+    name: str = "0" * 32
+    """As keeper.NAME has it: 32 hex digits."""
     effects: int = 0
     dead: bool = False
     full: bool = False
@@ -83,8 +88,8 @@ class Process:
     """Name of an effect → how often it had it."""
     condemned: set[str] = field(default_factory=set)
     """Ids of machines that its verdicts found bad."""
-    connections: set[Path] = field(default_factory=set)
-    """Folders of the ssh sockets that it uses now."""
+    connections: set[str] = field(default_factory=set)
+    """Names of the folders of ssh sockets that it uses now."""
     code: int | None = None
     locks: list[Any] = field(default_factory=list)
     """Files that it has locked: the kernel releases them when it ends."""
@@ -109,6 +114,8 @@ class Processes:
         self, pick: Callable[[int], int] = lambda _: 0, beat: Callable[[Process], None] = lambda _: None
     ) -> None:
         self.pick, self.beat = pick, beat
+        self.killed: Callable[[Process], None] = lambda _: None
+        """Called when one was killed alone: its computer runs on."""
         self.running: list[Process] = []
         self._local = threading.local()
         self.outside = Process("outside", Path("/"))
@@ -125,7 +132,7 @@ class Processes:
 
         def body(process: Process, call: Callable[[], int]) -> None:
             self._local.process = process
-            process.turn.acquire()
+            self._wait(process)
             try:
                 process.code = call()
             except Killed:
@@ -153,6 +160,7 @@ class Processes:
         for thread in threads:
             thread.join()
         self.running = []
+        os.environ.pop(keeper.NAME, None)
         for process, _ in commands:
             if process.error is not None:
                 raise process.error
@@ -168,7 +176,13 @@ class Processes:
         number = self.pick(len(others) + (not away))
         if number < len(others):
             others[number].turn.release()
-            mine.turn.acquire()
+            self._wait(mine)
+
+    @staticmethod
+    def _wait(process: Process) -> None:
+        """Wait for this one's turn. The environment is its own then."""
+        process.turn.acquire()
+        os.environ[keeper.NAME] = process.name
 
     def effect(
         self, kind: str, name: str, action: Callable[[], T], *, refusal: Callable[[], BaseException] | None = None,
@@ -219,6 +233,8 @@ class Processes:
             process.asked_to_end = True
             raise KeyboardInterrupt
         self.kill(process)
+        if kind == "kill":
+            self.killed(process)
         raise Killed
 
     def stopped(self, process: Process) -> None:

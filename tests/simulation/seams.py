@@ -35,7 +35,7 @@ from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.errors import Diagnostic, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, gc, hooks, second_boot, status
+from provisioner.lifecycle import configuring, gc, hooks, remote_exec, second_boot, status
 from provisioner.machines import terraform as terraform_machines
 from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan, PlannedGroup
@@ -60,6 +60,7 @@ from provisioner.verify.run import Subject
 from provisioner.workspace import binary, render
 from provisioner.workspace import terraform as workspace
 from tests.simulation.cloud import Machine
+from tests.simulation.connections import Connections, sessions
 from tests.simulation.processes import Inline
 from tests.simulation.terraform_program import Failed, Terraform, diagnostic
 from tests.simulation.world import Remote, World
@@ -215,7 +216,7 @@ class Seams:
     """The replacements, for one world."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world, self.connections = world, Connections(world.processes)
 
     # Terraform
 
@@ -342,33 +343,24 @@ class Seams:
 
     def _reached(self, name: str, argv: Sequence[str]) -> tuple[Machine | None, str]:
         """The machine that answers; else why none does."""
-        run = Path(argv[argv.index("-F") + 1]).parent.parent
-        nodes = {node.name: node for node in fleet.parse(json.loads((run / "nodes.json").read_text(encoding="utf-8")))}
-        process, sockets = self.world.process, self.sockets(run)
-        process.connections.add(sockets)
+        config = Path(argv[argv.index("-F") + 1])
+        run = config.parent.parent
+        try:
+            nodes = {n.name: n for n in fleet.parse(json.loads((run / "nodes.json").read_text(encoding="utf-8")))}
+        except FileNotFoundError:
+            nodes = {}  # `down` has removed ssh's configuration with it
+        self.connections.use(config)
         cut = ProviderError("no answer from the probe (exit status 255)", where=name)
         try:
             self.world.processes.effect("node", f"probe {name}", lambda: None, refusal=lambda: cut)
         except ProviderError as error:
             return None, error.message
-        if sockets not in process.connections:
-            machine = self.machine_of(run, nodes[name])
+        machine = self.machine_of(run, nodes[name]) if name in nodes else None
+        if not self.connections.is_open(config):
             if machine is not None and not machine.sick:
                 self.world.broken(f"the connection to {name} was cut by another command")
             return None, cut.message
-        machine = self.machine_of(run, nodes[name]) if name in nodes else None
         return (machine, "") if machine else (None, "ssh: connect to host: Connection timed out")
-
-    def sockets(self, run: Path) -> Path:
-        """The folder of the shared connections that a command in this run directory uses."""
-        return run / "sockets"
-
-    def close_shared(self, folder: str) -> None:
-        """The connections with sockets in a folder end: in one of a run's own that run's alone, else everybody's."""
-        if ssh.RUN_NAME.fullmatch(Path(folder).name):
-            return
-        for other in self.world.processes.others():
-            other.connections.clear()
 
     # configuring
 
@@ -544,6 +536,7 @@ class Printed(io.TextIOBase):
 def installed(world: World) -> Iterator[None]:
     """gpuprov's code runs in this world until the block ends."""
     seams = Seams(world)
+    connections = seams.connections
     classes = {name: provider_class(world, name) for name in ("aws", "azure")}
     real_find, real_unlink, real_rmtree = providers.find, os.unlink, shutil.rmtree
 
@@ -577,8 +570,10 @@ def installed(world: World) -> Iterator[None]:
         (os, "fsync", seams.fsync), (os, "unlink", unlink), (shutil, "rmtree", rmtree),
         (filelock.BaseFileLock, "acquire", seams.lock(filelock.BaseFileLock.acquire)),
         (host_keys, "scan", seams.scan), (fleet, "_wait_for_port", seams.wait_for_port),
-        (ssh, "disconnect", lambda *_: None), (ssh, "run_config", lambda paths: paths.ssh / "config"),
-        (keeper, "close_shared", seams.close_shared),
+        (ssh, "disconnect", lambda *_: None), (ssh, "run_config", lambda paths: connections.config(paths.root)),
+        (keeper, "close_shared", connections.close_shared), (keeper, "end", lambda _: 0),
+        (remote_exec, "subprocess", sessions(lambda node, argv: seams._reached(node, argv)[1])),
+        (remote_exec, "ThreadPoolExecutor", Inline),
         (fleet, "ThreadPoolExecutor", Inline), (status, "ThreadPoolExecutor", Inline),
         (second_boot, "ThreadPoolExecutor", Inline),
         (collecting, "collect", seams.collect), (verifying, "verify", seams.verify),

@@ -131,7 +131,8 @@ class Simulation:
         before = self.snapshot()
         for one in typed:
             folder = self.world.folders[one.operator]
-            process = Process(" ".join(one.words), folder, list(one.faults), self.world.account)
+            name = f"{next(self.world.names):08x}" * 4
+            process = Process(" ".join(one.words), folder, list(one.faults), self.world.account, name)
             started.append((process, partial(commands.call, one.words, folder, process)))
         self.world.processes.pick = drawing(picks)
         with installed(self.world):

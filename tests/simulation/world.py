@@ -123,6 +123,8 @@ class World:
     folders: list[Path] = field(default_factory=list)
     bucket: Bucket = field(init=False)
     account: str = ACCOUNT
+    names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Of which the commands' names are made."""
     tokens: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Of which random names are made, so that one history gives one run."""
     applying: dict[tuple[str, str], Process] = field(default_factory=dict)
