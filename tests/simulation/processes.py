@@ -23,18 +23,30 @@ T = TypeVar("T")
 
 KINDS = (
     "kill", "power", "power after", "interrupt", "interrupt after", "terminate", "terminate after", "full",
-    "stays full", "refused", "lost",
+    "stays full", "refused", "lost", "late", "delayed", "heartbeat hangs", "heartbeat dies",
 )  # fmt: skip
 """kill: SIGKILL; a Terraform that is at work ends the resource in hand and writes its state. power: the computer goes
 off, before the effect or after it, Terraform with it. interrupt: Ctrl-C; Terraform ends the resource in hand.
 terminate: SIGTERM for all processes of the command, as of a service that is stopped; Terraform, which gpuprov asks a
 second time, exits at once and writes nothing. full: the disk has no room for this write, or for none from then on.
-refused: the other side says no. lost: it did it, and the answer never came."""
+refused: the other side says no. lost: it did it, and the answer never came. late: it did it, and the
+answer comes LATE_EFFECTS later; delayed: it does it only then. heartbeat hangs, heartbeat dies: a request of the thread
+that renews the lease takes minutes; that thread ends."""
 ANYWHERE = KINDS[:7]
 ASK_TO_END = ("interrupt", "terminate")
-APPLIES = {"full": ("write",), "stays full": ("write",), "refused": ("cloud", "hook", "store", "node", "tree"),
-           "lost": ("cloud", "hook", "store")}  # fmt: skip
+HEARTBEAT = ("heartbeat hangs", "heartbeat dies")
+REMOTE = ("cloud", "hook", "store", "node")
+APPLIES = {
+    "full": ("write",), "stays full": ("write",), "refused": (*REMOTE, "tree", "thread"),
+    "lost": ("cloud", "hook", "store"), "late": REMOTE, "delayed": REMOTE,
+    **dict.fromkeys(HEARTBEAT, (*REMOTE, "process", "write")),
+}  # fmt: skip
 """Fault → the effects that it can strike; those of ANYWHERE strike all."""
+LATE_EFFECTS = 50
+"""Effects that go by until a late answer: longer than a lease lives without a renewal. Another command has them, if
+there is one."""
+STOP_EFFECTS = 20
+"""The same for a Terraform whose command has lost its lease: it is killed after a minute (process.follow)."""
 DEADLINE_S = 10.0
 """For a simulated command that hangs: no test waits longer."""
 
@@ -94,7 +106,9 @@ class Process:
     locks: list[Any] = field(default_factory=list)
     """Files that it has locked: the kernel releases them when it ends."""
     leases: list[Any] = field(default_factory=list)
-    """Leases whose threads it has started, each with the time of the last beat."""
+    """The hearts of leases whose threads it has started (heartbeat.py)."""
+    silent_until: float = 0.0
+    """Until when its heartbeat hangs, by the world's clock."""
     lost_lease: Exception | None = None
     refused: bool = False
     """Whether it ended with an error message."""
@@ -114,6 +128,7 @@ class Processes:
         self, pick: Callable[[int], int] = lambda _: 0, beat: Callable[[Process], None] = lambda _: None
     ) -> None:
         self.pick, self.beat = pick, beat
+        self.strike_heartbeat: Callable[[Process, str], None] = lambda _, __: None
         self.killed: Callable[[Process], None] = lambda _: None
         """Called when one was killed alone: its computer runs on."""
         self.running: list[Process] = []
@@ -213,6 +228,12 @@ class Processes:
         if fault.kind in ("full", "stays full"):
             process.full = fault.kind == "stays full"
             raise OSError(errno.ENOSPC, "No space left on device")
+        if fault.kind in HEARTBEAT:
+            self.strike_heartbeat(process, fault.kind)
+            return action()
+        if fault.kind == "delayed":
+            self._wait_for_answer(process)
+            return action()
         if fault.kind == "refused":
             assert refusal is not None
             raise refusal()
@@ -222,11 +243,24 @@ class Processes:
         if fault.kind in ("kill", "power", *ASK_TO_END):
             self._strike(process, fault.kind)
         result = action()
+        if fault.kind == "late":
+            self._wait_for_answer(process)
+            return result
         if fault.kind == "lost":
             assert lost is not None
             raise lost()
         self._strike(process, fault.kind)
         return result
+
+    def _wait_for_answer(self, process: Process) -> None:
+        """Time goes by while an answer is not there; the other commands go on."""
+        stopping = 0
+        for _ in range(LATE_EFFECTS):
+            self.beat(process)
+            self.switch(away=True)
+            stopping += process.lost_lease is not None
+            if stopping > STOP_EFFECTS:
+                return
 
     def _strike(self, process: Process, kind: str) -> None:
         if kind.startswith(ASK_TO_END):

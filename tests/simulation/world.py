@@ -12,8 +12,9 @@ from typing import Any
 
 from provisioner.errors import ProviderError
 from provisioner.providers.state import Blob, Conflict
-from provisioner.state.lease import BEAT_S
+from provisioner.state.lease import HOLDER
 from tests.simulation.cloud import Cloud, Machine
+from tests.simulation.heartbeat import Heartbeats
 from tests.simulation.processes import Process, Processes
 from tests.simulation.terraform_program import Failed, StateStore
 
@@ -79,8 +80,14 @@ class Remote:
         """Of a lost answer the caller sees either the error, or, where the SDK has repeated the call by itself, that
         somebody else wrote meanwhile."""
         lost: list[BaseException] = [self._error(), Conflict(name)]
+
+        def put() -> str:
+            tag = self.world.bucket.put(f"{self.cluster}/{name}", content, before)
+            self.world.shared(self.cluster, name)
+            return tag
+
         return self.world.processes.effect(
-            "store", f"write {name}", lambda: self.world.bucket.put(f"{self.cluster}/{name}", content, before),
+            "store", f"write {name}", put,
             refusal=self._error, lost=lambda: lost[len(self.world.bucket.blobs) % 2],
         )  # fmt: skip
 
@@ -90,6 +97,8 @@ class Remote:
             if before is not None and (present is None or present[1] != before):
                 raise Conflict(name)
             self.world.bucket.blobs.pop(f"{self.cluster}/{name}", None)
+            if name == HOLDER:
+                self.world.holding.pop(self.cluster, None)
 
         self.world.processes.effect("store", f"remove {name}", action, refusal=self._error, lost=self._error)
 
@@ -122,6 +131,7 @@ class World:
     """What happened, to be done again (replay.py)."""
     folders: list[Path] = field(default_factory=list)
     bucket: Bucket = field(init=False)
+    hearts: Heartbeats = field(init=False)
     account: str = ACCOUNT
     names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Of which the commands' names are made."""
@@ -129,23 +139,18 @@ class World:
     """Of which random names are made, so that one history gives one run."""
     applying: dict[tuple[str, str], Process] = field(default_factory=dict)
     """Cluster and site → the command whose Terraform changes it now."""
+    holding: dict[str, Process] = field(default_factory=dict)
+    """Cluster → the command that has written its lease last."""
 
     def __post_init__(self) -> None:
         self.bucket = Bucket(self)
-        self.processes.beat = self.beat
+        self.hearts = Heartbeats(self)
+        self.processes.beat, self.processes.strike_heartbeat = self.beat, self.hearts.strike
 
     def beat(self, process: Process) -> None:
-        """Time goes by; a lease is renewed when it is time for that."""
+        """Time goes by."""
         self.clock += EFFECT_S
-        for row in process.leases:
-            lease, last = row
-            if self.clock - last >= BEAT_S:
-                row[1] = float("inf")  # not while it is renewed
-                try:
-                    lease._renew()
-                    lease._check()
-                finally:
-                    row[1] = self.clock
+        self.hearts.beat(process)
 
     @property
     def process(self) -> Process:
@@ -153,6 +158,14 @@ class World:
 
     def broken(self, sentence: str) -> None:
         self.violations.append(f"{sentence} (by `{self.process.command}`)")
+
+    def shared(self, cluster: str, name: str) -> None:
+        """A command has written an object beside the shared state."""
+        if name == HOLDER:
+            self.holding[cluster] = self.process
+        holder = self.holding.get(cluster)
+        if holder is not None and holder is not self.process:
+            self.broken(f"{name} of {cluster} is written while `{holder.command}` holds the lease")
 
     def named(self, node: str, process: Process) -> bool:
         """Whether the command line or a question that was answered with yes names the node."""
