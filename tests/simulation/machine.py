@@ -139,15 +139,17 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(
         first=st.sampled_from(SLOW), at=st.integers(1, LATEST_EFFECT), kind=st.sampled_from(SILENT),
         later=st.integers(1, 40), answer=st.sampled_from(("late", "delayed")), second=st.sampled_from(SLOW),
-        picks=st.lists(number, min_size=8, max_size=40),
+        picks=st.lists(number, min_size=30, max_size=60),
     )  # fmt: skip
     def taken_over(
         self, first: tuple[str, ...], at: int, kind: str, later: int, answer: str, second: tuple[str, ...],
         picks: list[int],
     ) -> None:  # fmt: skip
         """A command whose answers are late, or whose heartbeat is; meanwhile the other operator takes over."""
+        assert self.history is not None
         slow = self._typed(first, 0, 0, (Fault(at, kind), Fault(at + later, answer)))
-        self._run(slow, self._typed(("unlock",), 0, 1, ()), self._typed(second, 0, 1, ()), picks=picks)
+        words = ("unlock", "&&", *self._typed(second, 0, 1, ()).words)
+        self._run(slow, Typed(words, operator=1 % self.history.operators, held=True), picks=picks)
 
     @rule(driver=number, operator=number, faults=faults, bad=st.booleans())
     def another_lock(self, driver: int, operator: int, faults: tuple[Fault, ...], *, bad: bool) -> None:

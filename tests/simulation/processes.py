@@ -30,7 +30,7 @@ off, before the effect or after it, Terraform with it. interrupt: Ctrl-C; Terraf
 terminate: SIGTERM for all processes of the command, as of a service that is stopped; Terraform, which gpuprov asks a
 second time, exits at once and writes nothing. full: the disk has no room for this write, or for none from then on.
 refused: the other side says no. lost: it did it, and the answer never came. late: it did it, and the
-answer comes LATE_EFFECTS later; delayed: it does it only then. heartbeat hangs, heartbeat dies: a request of the thread
+answer comes minutes later (world.LATE_S); delayed: it does it only then. heartbeat hangs, heartbeat dies: a request of the thread
 that renews the lease takes minutes; that thread ends."""
 ANYWHERE = KINDS[:7]
 ASK_TO_END = ("interrupt", "terminate")
@@ -42,11 +42,8 @@ APPLIES = {
     **dict.fromkeys(HEARTBEAT, (*REMOTE, "process", "write")),
 }  # fmt: skip
 """Fault → the effects that it can strike; those of ANYWHERE strike all."""
-LATE_EFFECTS = 50
-"""Effects that go by until a late answer: longer than a lease lives without a renewal. Another command has them, if
-there is one."""
-STOP_EFFECTS = 20
-"""The same for a Terraform whose command has lost its lease: it is killed after a minute (process.follow)."""
+PATIENCE = 4
+"""While one waits for a late answer, the others have that many turns to each look of its."""
 DEADLINE_S = 10.0
 """For a simulated command that hangs: no test waits longer."""
 
@@ -82,6 +79,8 @@ class Process:
     account: str = "111111111111"
     name: str = "0" * 32
     """As keeper.NAME has it: 32 hex digits."""
+    doing: str = ""
+    """The one of `command` that it does now: "one && the next"."""
     effects: int = 0
     dead: bool = False
     full: bool = False
@@ -116,6 +115,10 @@ class Process:
     """How often it changed the world."""
     applied: bool = False
     """Whether it had Terraform change anything."""
+    waiting: bool = False
+    """Whether an answer is late that it waits for."""
+    held: bool = False
+    """Whether it begins only when another one waits for a late answer, or has ended."""
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ended: bool = False
     error: BaseException | None = None
@@ -129,6 +132,7 @@ class Processes:
     ) -> None:
         self.pick, self.beat = pick, beat
         self.strike_heartbeat: Callable[[Process, str], None] = lambda _, __: None
+        self.wait_for_answer: Callable[[Process], None] = lambda _: None
         self.killed: Callable[[Process], None] = lambda _: None
         """Called when one was killed alone: its computer runs on."""
         self.running: list[Process] = []
@@ -164,12 +168,15 @@ class Processes:
                 process.error = error
             process.ended = True
             left = [one for one in self.running if not one.ended]
+            for one in left:
+                one.held = False
             (left[self.pick(len(left)) if len(left) > 1 else 0].turn if left else done).release()
 
         for process, call in commands:
             threads.append(threading.Thread(target=body, args=(process, call), daemon=True))
             threads[-1].start()
-        self.running[self.pick(len(self.running)) if len(self.running) > 1 else 0].turn.release()
+        first = [process for process in self.running if not process.held]
+        first[self.pick(len(first)) if len(first) > 1 else 0].turn.release()
         if not done.acquire(timeout=DEADLINE_S):
             raise AssertionError(f"a command hangs: {[p.command for p in self.running if not p.ended]}")
         for thread in threads:
@@ -181,14 +188,15 @@ class Processes:
                 raise process.error
 
     def others(self) -> list[Process]:
-        return [one for one in self.running if one is not self.current and not one.ended]
+        return [one for one in self.running if one is not self.current and not one.ended and not one.held]
 
     def switch(self, *, away: bool = False) -> None:
         """Perhaps another command goes on; with `away` one does, if there is any."""
         mine, others = self.current, self.others()
         if mine.dead or not others:
             return
-        number = self.pick(len(others) + (not away))
+        turns = PATIENCE if any(other.waiting for other in others) else 1
+        number = self.pick(len(others) + turns * (not away))
         if number < len(others):
             others[number].turn.release()
             self._wait(mine)
@@ -232,7 +240,7 @@ class Processes:
             self.strike_heartbeat(process, fault.kind)
             return action()
         if fault.kind == "delayed":
-            self._wait_for_answer(process)
+            self.wait_for_answer(process)
             return action()
         if fault.kind == "refused":
             assert refusal is not None
@@ -244,23 +252,13 @@ class Processes:
             self._strike(process, fault.kind)
         result = action()
         if fault.kind == "late":
-            self._wait_for_answer(process)
+            self.wait_for_answer(process)
             return result
         if fault.kind == "lost":
             assert lost is not None
             raise lost()
         self._strike(process, fault.kind)
         return result
-
-    def _wait_for_answer(self, process: Process) -> None:
-        """Time goes by while an answer is not there; the other commands go on."""
-        stopping = 0
-        for _ in range(LATE_EFFECTS):
-            self.beat(process)
-            self.switch(away=True)
-            stopping += process.lost_lease is not None
-            if stopping > STOP_EFFECTS:
-                return
 
     def _strike(self, process: Process, kind: str) -> None:
         if kind.startswith(ASK_TO_END):

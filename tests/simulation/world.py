@@ -21,6 +21,14 @@ from tests.simulation.terraform_program import Failed, StateStore
 ACCOUNT = "111111111111"
 EFFECT_S = 3.0
 """Seconds that an effect takes."""
+WAITING_EFFECT_S = 1.0
+"""The same while a command waits for a late answer: others act within seconds of each other."""
+LATE_S = 150.0
+"""After which a late answer comes: longer than a lease lives without a renewal."""
+HELD_S = 125.0
+"""Of these, after which others take over: a lease that nobody renews counts as dead."""
+STOP_S = 60.0
+"""For which a Terraform may go on whose command has lost its lease (workspace.terraform.STOP_GRACE_S)."""
 
 
 @dataclass
@@ -83,8 +91,12 @@ class Remote:
 
         def put() -> str:
             tag = self.world.bucket.put(f"{self.cluster}/{name}", content, before)
-            self.world.shared(self.cluster, name)
+            if name == HOLDER:
+                self.world.holding[self.cluster] = self.world.process
             return tag
+
+        if name != HOLDER:
+            self.world.sharing(self.cluster, name)
 
         return self.world.processes.effect(
             "store", f"write {name}", put,
@@ -146,11 +158,29 @@ class World:
         self.bucket = Bucket(self)
         self.hearts = Heartbeats(self)
         self.processes.beat, self.processes.strike_heartbeat = self.beat, self.hearts.strike
+        self.processes.wait_for_answer = self.wait_for_answer
 
     def beat(self, process: Process) -> None:
         """Time goes by."""
-        self.clock += EFFECT_S
+        waiting = any(one.waiting for one in self.processes.running)
+        self.clock += WAITING_EFFECT_S if waiting else EFFECT_S
         self.hearts.beat(process)
+
+    def wait_for_answer(self, process: Process) -> None:
+        """An answer is late; the other commands go on."""
+        began, until, process.waiting = self.clock, self.clock + LATE_S, True
+        stopping = False
+        try:
+            while self.clock < until:
+                if self.clock >= began + HELD_S:
+                    for other in self.processes.running:
+                        other.held = False
+                self.beat(process)
+                self.processes.switch(away=True)
+                if process.lost_lease is not None and not stopping:
+                    stopping, until = True, min(until, self.clock + STOP_S)
+        finally:
+            process.waiting = False
 
     @property
     def process(self) -> Process:
@@ -159,10 +189,9 @@ class World:
     def broken(self, sentence: str) -> None:
         self.violations.append(f"{sentence} (by `{self.process.command}`)")
 
-    def shared(self, cluster: str, name: str) -> None:
-        """A command has written an object beside the shared state."""
-        if name == HOLDER:
-            self.holding[cluster] = self.process
+    def sharing(self, cluster: str, name: str) -> None:
+        """A command is about to write an object beside the shared state. The write may arrive when another one holds
+        the lease; then it is refused where that has written the object."""
         holder = self.holding.get(cluster)
         if holder is not None and holder is not self.process:
             self.broken(f"{name} of {cluster} is written while `{holder.command}` holds the lease")
@@ -174,7 +203,7 @@ class World:
 
     def removing(self, machine: Machine) -> None:
         """A machine is about to be removed."""
-        command = self.process.command.partition(" ")[0]
+        command = self.process.doing.partition(" ")[0]
         if self.process is self.processes.outside:
             return
         if machine.in_use and command not in ("down", "gc"):
@@ -184,7 +213,7 @@ class World:
 
     def changing(self, machine: Machine) -> None:
         """A machine that was proven is about to get another driver."""
-        if self.process.command.startswith("upgrade"):
+        if self.process.doing.startswith("upgrade"):
             self._refuse_in_service(machine, "changed")
 
     def _refuse_in_service(self, machine: Machine, change: str) -> None:
