@@ -9,13 +9,13 @@ from typing import Any
 
 import typer
 
-from provisioner.cli import gc, json_output, lifecycle, quarantine, replace, spec, status, verify
+from provisioner.cli import gc, json_output, lifecycle, quarantine, replace, spec, ssh, status, verify
 from provisioner.cli.exit import ending_of
 from provisioner.errors import Exit
 from tests.simulation.processes import Process
 
 Call = Callable[..., Any]
-CHANGES_NOTHING = ("plan", "status", "validate")
+CHANGES_NOTHING = ("plan", "status", "validate", "exec")
 
 COMMANDS: Mapping[str, Call] = {
     "up": lambda file, *sites: lifecycle.up(file, yes=True, json_=True, site=list(sites) or None),
@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Call] = {
     "quarantine": lambda file, *names: quarantine.quarantine(file, list(names), reason="a person said so"),
     "release": lambda file, *names: quarantine.release(file, list(names)),
     "verify": lambda file, *level: verify.verify(file, level=level[0] if level else None, as_json=True),  # type: ignore[arg-type]
+    "exec": lambda file: ssh.exec_(file, ["true"]),
     "status": lambda file: status.status(file, json_=True),
     "validate": lambda file: spec.validate([file]),
     "gc": lambda file: gc.gc(file, as_json=True),
@@ -42,7 +43,11 @@ COMMANDS: Mapping[str, Call] = {
 
 
 def call(words: Sequence[str], folder: Path, process: Process) -> int:
-    """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml."""
+    """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml; of the last one of "one && the next"."""
+    if "&&" in words:
+        end = list(words).index("&&")
+        return call(words[:end], folder, process) or call(words[end + 1 :], folder, process)
+    process.doing = " ".join(words)
     return code_of(lambda: COMMANDS[words[0]](folder / "cluster.yaml", *words[1:]), process)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from provisioner import keeper
 from provisioner.lifecycle import up, verifying
 from provisioner.lifecycle.quarantine import book
 from provisioner.lifecycle.upgrade import order
@@ -71,4 +73,11 @@ def unconditional_write() -> Iterator[None]:
         yield
 
 
-PLANTS: tuple[Plant, ...] = (skipped_drain, lost_write, name_instead_of_id, record_too_late, unconditional_write)
+def connections_of_all() -> contextlib.AbstractContextManager[Any]:
+    """The keeper of a command that was killed ends the ssh connections of every command of the cluster."""
+    return mock.patch.object(keeper, "remove_shared", lambda folder: keeper.close_shared(str(Path(folder).parent)))
+
+
+PLANTS: tuple[Plant, ...] = (
+    skipped_drain, lost_write, name_instead_of_id, record_too_late, unconditional_write, connections_of_all,
+)  # fmt: skip

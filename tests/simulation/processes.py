@@ -8,6 +8,7 @@ effect is struck, is decided by the history alone: the same history gives the sa
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import threading
 from collections import Counter
@@ -16,16 +17,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from provisioner import keeper
+
 T = TypeVar("T")
 
-KINDS = ("kill", "power", "power after", "interrupt", "interrupt after", "full", "stays full", "refused", "lost")
+KINDS = (
+    "kill", "power", "power after", "interrupt", "interrupt after", "terminate", "terminate after", "full",
+    "stays full", "refused", "lost", "late", "delayed", "heartbeat hangs", "heartbeat dies",
+)  # fmt: skip
 """kill: SIGKILL; a Terraform that is at work ends the resource in hand and writes its state. power: the computer goes
-off, before the effect or after it, Terraform with it. interrupt: Ctrl-C or SIGTERM. full: the disk has no room for this
-write, or for none from then on. refused: the other side says no. lost: it did it, and the answer never came."""
-ANYWHERE = ("kill", "power", "power after", "interrupt", "interrupt after")
-APPLIES = {"full": ("write",), "stays full": ("write",), "refused": ("cloud", "hook", "store", "node", "tree"),
-           "lost": ("cloud", "hook", "store")}  # fmt: skip
+off, before the effect or after it, Terraform with it. interrupt: Ctrl-C; Terraform ends the resource in hand.
+terminate: SIGTERM for all processes of the command, as of a service that is stopped; Terraform, which gpuprov asks a
+second time, exits at once and writes nothing. full: the disk has no room for this write, or for none from then on.
+refused: the other side says no. lost: it did it, and the answer never came. late: it did it, and the answer comes
+minutes later (world.LATE_S). delayed: it does it only then. heartbeat hangs: the requests of the thread that renews
+the lease take minutes. heartbeat dies: that thread ends."""
+ANYWHERE = KINDS[:7]
+ASK_TO_END = ("interrupt", "terminate")
+HEARTBEAT = ("heartbeat hangs", "heartbeat dies")
+REMOTE = ("cloud", "hook", "store", "node")
+APPLIES = {
+    "full": ("write",), "stays full": ("write",), "refused": (*REMOTE, "tree", "thread"),
+    "lost": ("cloud", "hook", "store"), "late": REMOTE, "delayed": REMOTE,
+    **dict.fromkeys(HEARTBEAT, (*REMOTE, "process", "write")),
+}  # fmt: skip
 """Fault → the effects that it can strike; those of ANYWHERE strike all."""
+PATIENCE = 4
+"""While one waits for a late answer, the others have that many turns to each look of its."""
 DEADLINE_S = 10.0
 """For a simulated command that hangs: no test waits longer."""
 
@@ -59,9 +77,15 @@ class Process:
     folder: Path
     faults: list[Fault] = field(default_factory=list)
     account: str = "111111111111"
+    name: str = "0" * 32
+    """As keeper.NAME has it: 32 hex digits."""
+    doing: str = ""
+    """The one of `command` that it does now: "one && the next"."""
     effects: int = 0
     dead: bool = False
     full: bool = False
+    asked_to_end: bool = False
+    """Whether SIGINT or SIGTERM came: it starts no further child."""
     stopping: str = ""
     """"kill" or "interrupt" while its Terraform ends what it has in hand."""
     questions: list[str] = field(default_factory=list)
@@ -75,13 +99,15 @@ class Process:
     """Name of an effect → how often it had it."""
     condemned: set[str] = field(default_factory=set)
     """Ids of machines that its verdicts found bad."""
-    connections: set[Path] = field(default_factory=set)
-    """Folders of the ssh sockets that it uses now."""
+    connections: set[str] = field(default_factory=set)
+    """Names of the folders of ssh sockets that it uses now."""
     code: int | None = None
     locks: list[Any] = field(default_factory=list)
     """Files that it has locked: the kernel releases them when it ends."""
     leases: list[Any] = field(default_factory=list)
-    """Leases whose threads it has started, each with the time of the last beat."""
+    """The hearts of leases whose threads it has started (heartbeat.py)."""
+    silent_until: float = 0.0
+    """Until when its heartbeat hangs, by the world's clock."""
     lost_lease: Exception | None = None
     refused: bool = False
     """Whether it ended with an error message."""
@@ -89,6 +115,10 @@ class Process:
     """How often it changed the world."""
     applied: bool = False
     """Whether it had Terraform change anything."""
+    waiting: bool = False
+    """Whether an answer is late that it waits for."""
+    held: bool = False
+    """Whether it begins only when another one waits for a late answer, or has ended."""
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ended: bool = False
     error: BaseException | None = None
@@ -101,6 +131,10 @@ class Processes:
         self, pick: Callable[[int], int] = lambda _: 0, beat: Callable[[Process], None] = lambda _: None
     ) -> None:
         self.pick, self.beat = pick, beat
+        self.strike_heartbeat: Callable[[Process, str], None] = lambda _, __: None
+        self.wait_for_answer: Callable[[Process], None] = lambda _: None
+        self.killed: Callable[[Process], None] = lambda _: None
+        """Called when one was killed alone: its computer runs on."""
         self.running: list[Process] = []
         self._local = threading.local()
         self.outside = Process("outside", Path("/"))
@@ -117,7 +151,7 @@ class Processes:
 
         def body(process: Process, call: Callable[[], int]) -> None:
             self._local.process = process
-            process.turn.acquire()
+            self._wait(process)
             try:
                 process.code = call()
             except Killed:
@@ -134,33 +168,44 @@ class Processes:
                 process.error = error
             process.ended = True
             left = [one for one in self.running if not one.ended]
+            for one in left:
+                one.held = False
             (left[self.pick(len(left)) if len(left) > 1 else 0].turn if left else done).release()
 
         for process, call in commands:
             threads.append(threading.Thread(target=body, args=(process, call), daemon=True))
             threads[-1].start()
-        self.running[self.pick(len(self.running)) if len(self.running) > 1 else 0].turn.release()
+        first = [process for process in self.running if not process.held]
+        first[self.pick(len(first)) if len(first) > 1 else 0].turn.release()
         if not done.acquire(timeout=DEADLINE_S):
             raise AssertionError(f"a command hangs: {[p.command for p in self.running if not p.ended]}")
         for thread in threads:
             thread.join()
         self.running = []
+        os.environ.pop(keeper.NAME, None)
         for process, _ in commands:
             if process.error is not None:
                 raise process.error
 
     def others(self) -> list[Process]:
-        return [one for one in self.running if one is not self.current and not one.ended]
+        return [one for one in self.running if one is not self.current and not one.ended and not one.held]
 
     def switch(self, *, away: bool = False) -> None:
         """Perhaps another command goes on; with `away` one does, if there is any."""
         mine, others = self.current, self.others()
         if mine.dead or not others:
             return
-        number = self.pick(len(others) + (not away))
+        turns = PATIENCE if any(other.waiting for other in others) else 1
+        number = self.pick(len(others) + turns * (not away))
         if number < len(others):
             others[number].turn.release()
-            mine.turn.acquire()
+            self._wait(mine)
+
+    @staticmethod
+    def _wait(process: Process) -> None:
+        """Wait for this one's turn. The environment is its own then."""
+        process.turn.acquire()
+        os.environ[keeper.NAME] = process.name
 
     def effect(
         self, kind: str, name: str, action: Callable[[], T], *, refusal: Callable[[], BaseException] | None = None,
@@ -191,15 +236,24 @@ class Processes:
         if fault.kind in ("full", "stays full"):
             process.full = fault.kind == "stays full"
             raise OSError(errno.ENOSPC, "No space left on device")
+        if fault.kind in HEARTBEAT:
+            self.strike_heartbeat(process, fault.kind)
+            return action()
+        if fault.kind == "delayed":
+            self.wait_for_answer(process)
+            return action()
         if fault.kind == "refused":
             assert refusal is not None
             raise refusal()
         if finishes and fault.kind in ("kill", "interrupt", "interrupt after"):
             process.stopping = fault.kind.partition(" ")[0]
             return action()
-        if fault.kind in ("kill", "power", "interrupt"):
+        if fault.kind in ("kill", "power", *ASK_TO_END):
             self._strike(process, fault.kind)
         result = action()
+        if fault.kind == "late":
+            self.wait_for_answer(process)
+            return result
         if fault.kind == "lost":
             assert lost is not None
             raise lost()
@@ -207,9 +261,12 @@ class Processes:
         return result
 
     def _strike(self, process: Process, kind: str) -> None:
-        if kind.startswith("interrupt"):
+        if kind.startswith(ASK_TO_END):
+            process.asked_to_end = True
             raise KeyboardInterrupt
         self.kill(process)
+        if kind == "kill":
+            self.killed(process)
         raise Killed
 
     def stopped(self, process: Process) -> None:

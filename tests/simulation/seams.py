@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from unittest import mock
 import filelock
 
 from provisioner import fleet, host_keys, keeper, process, ssh
+from provisioner.cli import exit as cli_exit
 from provisioner.cli import gc as cli_gc
 from provisioner.cli import lifecycle as cli_lifecycle
 from provisioner.cli import replace as cli_replace
@@ -34,7 +34,7 @@ from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.errors import Diagnostic, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, gc, hooks, second_boot, status
+from provisioner.lifecycle import configuring, gc, hooks, remote_exec, second_boot, status
 from provisioner.machines import terraform as terraform_machines
 from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan, PlannedGroup
@@ -59,6 +59,8 @@ from provisioner.verify.run import Subject
 from provisioner.workspace import binary, render
 from provisioner.workspace import terraform as workspace
 from tests.simulation.cloud import Machine
+from tests.simulation.connections import Connections, sessions
+from tests.simulation.heartbeat import threads
 from tests.simulation.processes import Inline
 from tests.simulation.terraform_program import Failed, Terraform, diagnostic
 from tests.simulation.world import Remote, World
@@ -214,7 +216,7 @@ class Seams:
     """The replacements, for one world."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world, self.connections = world, Connections(world.processes)
 
     # Terraform
 
@@ -224,6 +226,8 @@ class Seams:
     ) -> Ended:  # fmt: skip
         del grace_s, env, given
         world, mine = self.world, self.world.process
+        if mine.asked_to_end:  # process.start ends the child that it has just started
+            raise KeyboardInterrupt
         if argv[1] in ("apply", "destroy", "import"):
             mine.changes, mine.applied = mine.changes + 1, True
         if mine.lost_lease is not None:
@@ -339,33 +343,27 @@ class Seams:
 
     def _reached(self, name: str, argv: Sequence[str]) -> tuple[Machine | None, str]:
         """The machine that answers; else why none does."""
-        run = Path(argv[argv.index("-F") + 1]).parent.parent
-        nodes = {node.name: node for node in fleet.parse(json.loads((run / "nodes.json").read_text(encoding="utf-8")))}
-        process, sockets = self.world.process, self.sockets(run)
-        process.connections.add(sockets)
+        config = Path(argv[argv.index("-F") + 1])
+        run = config.parent.parent
+        try:
+            nodes = {n.name: n for n in fleet.parse(json.loads((run / "nodes.json").read_text(encoding="utf-8")))}
+        except FileNotFoundError:
+            nodes = {}  # `down` has removed ssh's configuration with it
+        self.connections.use(config)
+
+        def answer() -> Machine | None:
+            return self.machine_of(run, nodes[name]) if name in nodes else None
+
         cut = ProviderError("no answer from the probe (exit status 255)", where=name)
         try:
-            self.world.processes.effect("node", f"probe {name}", lambda: None, refusal=lambda: cut)
+            machine = self.world.processes.effect("node", f"probe {name}", answer, refusal=lambda: cut)
         except ProviderError as error:
             return None, error.message
-        if sockets not in process.connections:
-            machine = self.machine_of(run, nodes[name])
+        if not self.connections.is_open(config):
             if machine is not None and not machine.sick:
                 self.world.broken(f"the connection to {name} was cut by another command")
             return None, cut.message
-        machine = self.machine_of(run, nodes[name]) if name in nodes else None
         return (machine, "") if machine else (None, "ssh: connect to host: Connection timed out")
-
-    def sockets(self, run: Path) -> Path:
-        """The folder of the shared connections that a command in this run directory uses."""
-        return run / "sockets"
-
-    def close_shared(self, folder: str) -> None:
-        """The connections with sockets in a folder end: in one of a run's own that run's alone, else everybody's."""
-        if ssh.RUN_NAME.fullmatch(Path(folder).name):
-            return
-        for other in self.world.processes.others():
-            other.connections.clear()
 
     # configuring
 
@@ -407,6 +405,8 @@ class Seams:
             try:
                 if machine is None:
                     raise ProviderError("base: no route to host")
+                if self.world.process.lost_lease is not None:  # process.follow ends Ansible
+                    raise self.world.process.lost_lease
                 self.world.process.changes += 1
                 self.world.processes.effect("node", f"configure {node.name}", install, refusal=partial(_same, failed))
             except ProviderError as error:
@@ -505,24 +505,6 @@ parsed_lock = functools.lru_cache(maxsize=512)(lockfile.parse)
 run_directory = functools.lru_cache(maxsize=512)(ClusterPaths.root.fget)  # type: ignore[attr-defined]
 
 
-class LeaseThread:
-    """In place of threading.Thread in state/lease.py: the world renews the lease as its clock goes on."""
-
-    world: World
-
-    def __init__(self, target: Callable[[], None], **_: Any) -> None:
-        self.lease = target.__self__  # type: ignore[attr-defined]
-        self.beats = target.__name__ == "_beat"
-
-    def start(self) -> None:
-        if self.beats:
-            self.world.process.leases.append([self.lease, self.world.clock])
-
-    def join(self) -> None:
-        process = self.world.process
-        process.leases = [row for row in process.leases if row[0] is not self.lease]
-
-
 class Printed(io.TextIOBase):
     """Standard output or error: what the command at work prints goes to its own record."""
 
@@ -544,6 +526,7 @@ class Printed(io.TextIOBase):
 def installed(world: World) -> Iterator[None]:
     """gpuprov's code runs in this world until the block ends."""
     seams = Seams(world)
+    connections = seams.connections
     classes = {name: provider_class(world, name) for name in ("aws", "azure")}
     real_find, real_unlink, real_rmtree = providers.find, os.unlink, shutil.rmtree
 
@@ -565,7 +548,6 @@ def installed(world: World) -> Iterator[None]:
         else:
             real_rmtree(path, *arguments, **named)
 
-    threads = type("Threads", (LeaseThread,), {"world": world})
     shim = SimpleNamespace(run=seams.ask, TimeoutExpired=TimeoutError)
     later = SimpleNamespace(
         sleep=lambda seconds: setattr(world, "clock", world.clock + seconds), time=lambda: world.clock
@@ -577,8 +559,10 @@ def installed(world: World) -> Iterator[None]:
         (os, "fsync", seams.fsync), (os, "unlink", unlink), (shutil, "rmtree", rmtree),
         (filelock.BaseFileLock, "acquire", seams.lock(filelock.BaseFileLock.acquire)),
         (host_keys, "scan", seams.scan), (fleet, "_wait_for_port", seams.wait_for_port),
-        (ssh, "disconnect", lambda *_: None), (ssh, "run_config", lambda paths: paths.ssh / "config"),
-        (keeper, "close_shared", seams.close_shared),
+        (ssh, "disconnect", lambda *_: None), (ssh, "run_config", lambda paths: connections.config(paths.root)),
+        (keeper, "close_shared", connections.close_shared), (keeper, "end", lambda _: 0),
+        (remote_exec, "subprocess", sessions(lambda node, argv: seams._reached(node, argv)[1])),
+        (remote_exec, "ThreadPoolExecutor", Inline),
         (fleet, "ThreadPoolExecutor", Inline), (status, "ThreadPoolExecutor", Inline),
         (second_boot, "ThreadPoolExecutor", Inline),
         (collecting, "collect", seams.collect), (verifying, "verify", seams.verify),
@@ -587,13 +571,13 @@ def installed(world: World) -> Iterator[None]:
         (stamps, "desired", lambda *_: {"base": None}), (inventory, "write", seams.write_inventory),
         (roles, "configure", seams.configure), (hooks, "run", seams.hook),
         (cli_lifecycle, "confirmed", seams.confirmed), (cli_replace, "confirmed", seams.confirmed),
-        (cli_gc, "confirmed", seams.confirmed),
+        (cli_gc, "confirmed", seams.confirmed), (cli_exit, "interrupted", lambda: world.process.asked_to_end),
         (providers, "find", find), (still_there, "look", lambda *_: []),
         (binary, "find", lambda *_, **__: binary.Binary(("terraform",), "simulated")),
         (render, "_copy_module", lambda *_: False),
         (shared_files, "remote_of", lambda spec: Remote(world, spec.name)),
         (gc, "remote_of", lambda spec: Remote(world, spec.name)),
-        (lease, "threading", SimpleNamespace(Thread=threads, Event=threading.Event, Lock=threading.Lock)),
+        (lease, "threading", threads(world)),
         (lease, "monotonic", lambda: world.clock),
         (process, "stop_followed", lambda error: setattr(world.process, "lost_lease", error)),
         (process, "allow_followed", lambda _: setattr(world.process, "lost_lease", None)),
