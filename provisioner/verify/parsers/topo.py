@@ -25,7 +25,7 @@ PEERS = {"OK", "NS", "CNS", "GNS", "TNS", "DR"}
 """Cells of `topo -p2p`, whose matrix looks alike (p2p.py)."""
 CPUS = re.compile(r"^[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*$")
 NUMA = re.compile(r"^(N/A|[0-9]{1,3}(?:[-,][0-9]{1,3})*)$")
-PIX, NVLINK = re.compile(r"^\s*PIX +=? *Connection", re.M), re.compile(r"^\s*NV#? ", re.M)
+PIX, NVLINK = re.compile(r"^[ \t]*PIX +(?:= *)?Connection", re.M), re.compile(r"^[ \t]*NV#? ", re.M)
 """The last row of the legend that `-mp` has, and the one after it, which only `-m` has."""
 NAMED = re.compile(r"^\s*(NIC[0-9]{1,3}):\s+(\S{1,60})$")
 

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from provisioner.verify.parsers.host_platform import read_stage
+from provisioner.verify.parsers.topo import NVLINK, PIX
 from tests.fuzz.__main__ import Totals, explore
 from tests.fuzz.mutate import Case, Edit
 from tests.fuzz.targets import BreachError, Target, targets, with_checksums
@@ -25,6 +26,13 @@ def test_edited_files_break_no_reader(name: str) -> None:
     totals = Totals()
     explore(name, TARGETS[name], 7, EXAMPLES, totals, slow_s=math.inf)
     assert totals.examples >= EXAMPLES
+
+
+@pytest.mark.parametrize("piece", ["\n", " ", "PIX ", "\nPIX " + " " * 1000])
+def test_the_legend_of_a_matrix_is_looked_for_in_one_pass(piece: str) -> None:
+    """The square of four megabytes is hours."""
+    text = piece * (4_000_000 // len(piece))
+    assert PIX.search(text) is None and NVLINK.search(text) is None
 
 
 def test_a_list_of_errors_that_is_none() -> None:
