@@ -43,7 +43,11 @@ COMMANDS: Mapping[str, Call] = {
 
 
 def call(words: Sequence[str], folder: Path, process: Process) -> int:
-    """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml."""
+    """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml; of the last one of "one && the next"."""
+    if "&&" in words:
+        end = list(words).index("&&")
+        return call(words[:end], folder, process) or call(words[end + 1 :], folder, process)
+    process.doing = " ".join(words)
     return code_of(lambda: COMMANDS[words[0]](folder / "cluster.yaml", *words[1:]), process)
 
 

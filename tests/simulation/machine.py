@@ -28,6 +28,8 @@ COMMANDS = (
 NAMES_A_NODE = ("replace", "quarantine", "release")
 PROVE = (("up",), ("verify",), ("verify", "standard"), ("upgrade",), ("replace",))
 """What ends with a verdict."""
+SLOW = (("up",), ("up",), ("upgrade",), ("down",), ("verify", "standard"), ("quarantine",), ("replace",))
+SILENT = ("heartbeat hangs", "heartbeat hangs", "heartbeat dies", "late", "delayed")
 LATEST_EFFECT = 60
 """An `up` of two machines has some 90 effects, one with nothing to do 25."""
 
@@ -133,6 +135,21 @@ class Lifecycle(RuleBasedStateMachine):
         """`exec` ends in the middle, beside a command that proves nodes."""
         killed = self._typed(("exec",), 0, operators[0], (Fault(at, signal),))
         self._run(killed, self._typed(beside, 0, operators[1], ()), picks=picks)
+
+    @rule(
+        first=st.sampled_from(SLOW), at=st.integers(1, LATEST_EFFECT), kind=st.sampled_from(SILENT),
+        later=st.integers(1, 40), answer=st.sampled_from(("late", "delayed")), second=st.sampled_from(SLOW),
+        picks=st.lists(number, min_size=30, max_size=60),
+    )  # fmt: skip
+    def taken_over(
+        self, first: tuple[str, ...], at: int, kind: str, later: int, answer: str, second: tuple[str, ...],
+        picks: list[int],
+    ) -> None:  # fmt: skip
+        """A command whose answers are late, or whose heartbeat is; meanwhile the other operator takes over."""
+        assert self.history is not None
+        slow = self._typed(first, 0, 0, (Fault(at, kind), Fault(at + later, answer)))
+        words = ("unlock", "&&", *self._typed(second, 0, 1, ()).words)
+        self._run(slow, Typed(words, operator=1 % self.history.operators, held=True), picks=picks)
 
     @rule(driver=number, operator=number, faults=faults, bad=st.booleans())
     def another_lock(self, driver: int, operator: int, faults: tuple[Fault, ...], *, bad: bool) -> None:

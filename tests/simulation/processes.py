@@ -23,18 +23,27 @@ T = TypeVar("T")
 
 KINDS = (
     "kill", "power", "power after", "interrupt", "interrupt after", "terminate", "terminate after", "full",
-    "stays full", "refused", "lost",
+    "stays full", "refused", "lost", "late", "delayed", "heartbeat hangs", "heartbeat dies",
 )  # fmt: skip
 """kill: SIGKILL; a Terraform that is at work ends the resource in hand and writes its state. power: the computer goes
 off, before the effect or after it, Terraform with it. interrupt: Ctrl-C; Terraform ends the resource in hand.
 terminate: SIGTERM for all processes of the command, as of a service that is stopped; Terraform, which gpuprov asks a
 second time, exits at once and writes nothing. full: the disk has no room for this write, or for none from then on.
-refused: the other side says no. lost: it did it, and the answer never came."""
+refused: the other side says no. lost: it did it, and the answer never came. late: it did it, and the
+answer comes minutes later (world.LATE_S); delayed: it does it only then. heartbeat hangs, heartbeat dies: a request of the thread
+that renews the lease takes minutes; that thread ends."""
 ANYWHERE = KINDS[:7]
 ASK_TO_END = ("interrupt", "terminate")
-APPLIES = {"full": ("write",), "stays full": ("write",), "refused": ("cloud", "hook", "store", "node", "tree"),
-           "lost": ("cloud", "hook", "store")}  # fmt: skip
+HEARTBEAT = ("heartbeat hangs", "heartbeat dies")
+REMOTE = ("cloud", "hook", "store", "node")
+APPLIES = {
+    "full": ("write",), "stays full": ("write",), "refused": (*REMOTE, "tree", "thread"),
+    "lost": ("cloud", "hook", "store"), "late": REMOTE, "delayed": REMOTE,
+    **dict.fromkeys(HEARTBEAT, (*REMOTE, "process", "write")),
+}  # fmt: skip
 """Fault → the effects that it can strike; those of ANYWHERE strike all."""
+PATIENCE = 4
+"""While one waits for a late answer, the others have that many turns to each look of its."""
 DEADLINE_S = 10.0
 """For a simulated command that hangs: no test waits longer."""
 
@@ -70,6 +79,8 @@ class Process:
     account: str = "111111111111"
     name: str = "0" * 32
     """As keeper.NAME has it: 32 hex digits."""
+    doing: str = ""
+    """The one of `command` that it does now: "one && the next"."""
     effects: int = 0
     dead: bool = False
     full: bool = False
@@ -94,7 +105,9 @@ class Process:
     locks: list[Any] = field(default_factory=list)
     """Files that it has locked: the kernel releases them when it ends."""
     leases: list[Any] = field(default_factory=list)
-    """Leases whose threads it has started, each with the time of the last beat."""
+    """The hearts of leases whose threads it has started (heartbeat.py)."""
+    silent_until: float = 0.0
+    """Until when its heartbeat hangs, by the world's clock."""
     lost_lease: Exception | None = None
     refused: bool = False
     """Whether it ended with an error message."""
@@ -102,6 +115,10 @@ class Process:
     """How often it changed the world."""
     applied: bool = False
     """Whether it had Terraform change anything."""
+    waiting: bool = False
+    """Whether an answer is late that it waits for."""
+    held: bool = False
+    """Whether it begins only when another one waits for a late answer, or has ended."""
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ended: bool = False
     error: BaseException | None = None
@@ -114,6 +131,8 @@ class Processes:
         self, pick: Callable[[int], int] = lambda _: 0, beat: Callable[[Process], None] = lambda _: None
     ) -> None:
         self.pick, self.beat = pick, beat
+        self.strike_heartbeat: Callable[[Process, str], None] = lambda _, __: None
+        self.wait_for_answer: Callable[[Process], None] = lambda _: None
         self.killed: Callable[[Process], None] = lambda _: None
         """Called when one was killed alone: its computer runs on."""
         self.running: list[Process] = []
@@ -149,12 +168,15 @@ class Processes:
                 process.error = error
             process.ended = True
             left = [one for one in self.running if not one.ended]
+            for one in left:
+                one.held = False
             (left[self.pick(len(left)) if len(left) > 1 else 0].turn if left else done).release()
 
         for process, call in commands:
             threads.append(threading.Thread(target=body, args=(process, call), daemon=True))
             threads[-1].start()
-        self.running[self.pick(len(self.running)) if len(self.running) > 1 else 0].turn.release()
+        first = [process for process in self.running if not process.held]
+        first[self.pick(len(first)) if len(first) > 1 else 0].turn.release()
         if not done.acquire(timeout=DEADLINE_S):
             raise AssertionError(f"a command hangs: {[p.command for p in self.running if not p.ended]}")
         for thread in threads:
@@ -166,14 +188,15 @@ class Processes:
                 raise process.error
 
     def others(self) -> list[Process]:
-        return [one for one in self.running if one is not self.current and not one.ended]
+        return [one for one in self.running if one is not self.current and not one.ended and not one.held]
 
     def switch(self, *, away: bool = False) -> None:
         """Perhaps another command goes on; with `away` one does, if there is any."""
         mine, others = self.current, self.others()
         if mine.dead or not others:
             return
-        number = self.pick(len(others) + (not away))
+        turns = PATIENCE if any(other.waiting for other in others) else 1
+        number = self.pick(len(others) + turns * (not away))
         if number < len(others):
             others[number].turn.release()
             self._wait(mine)
@@ -213,6 +236,12 @@ class Processes:
         if fault.kind in ("full", "stays full"):
             process.full = fault.kind == "stays full"
             raise OSError(errno.ENOSPC, "No space left on device")
+        if fault.kind in HEARTBEAT:
+            self.strike_heartbeat(process, fault.kind)
+            return action()
+        if fault.kind == "delayed":
+            self.wait_for_answer(process)
+            return action()
         if fault.kind == "refused":
             assert refusal is not None
             raise refusal()
@@ -222,6 +251,9 @@ class Processes:
         if fault.kind in ("kill", "power", *ASK_TO_END):
             self._strike(process, fault.kind)
         result = action()
+        if fault.kind == "late":
+            self.wait_for_answer(process)
+            return result
         if fault.kind == "lost":
             assert lost is not None
             raise lost()

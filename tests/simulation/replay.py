@@ -42,8 +42,9 @@ def do(history: Any, step: Mapping[str, Any], happen: Callable[[str, Sequence[in
 
 def typed(command: Mapping[str, Any]) -> Typed:
     return Typed(
-        tuple(command["words"].split()), tuple(map(_fault, command.get("faults", ()))), command.get("operator", 0)
-    )
+        tuple(command["words"].split()), tuple(map(_fault, command.get("faults", ()))), command.get("operator", 0),
+        held=command.get("held", False),
+    )  # fmt: skip
 
 
 def _fault(text: str) -> Fault:

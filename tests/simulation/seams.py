@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,6 +60,7 @@ from provisioner.workspace import binary, render
 from provisioner.workspace import terraform as workspace
 from tests.simulation.cloud import Machine
 from tests.simulation.connections import Connections, sessions
+from tests.simulation.heartbeat import threads
 from tests.simulation.processes import Inline
 from tests.simulation.terraform_program import Failed, Terraform, diagnostic
 from tests.simulation.world import Remote, World
@@ -350,12 +350,15 @@ class Seams:
         except FileNotFoundError:
             nodes = {}  # `down` has removed ssh's configuration with it
         self.connections.use(config)
+
+        def answer() -> Machine | None:
+            return self.machine_of(run, nodes[name]) if name in nodes else None
+
         cut = ProviderError("no answer from the probe (exit status 255)", where=name)
         try:
-            self.world.processes.effect("node", f"probe {name}", lambda: None, refusal=lambda: cut)
+            machine = self.world.processes.effect("node", f"probe {name}", answer, refusal=lambda: cut)
         except ProviderError as error:
             return None, error.message
-        machine = self.machine_of(run, nodes[name]) if name in nodes else None
         if not self.connections.is_open(config):
             if machine is not None and not machine.sick:
                 self.world.broken(f"the connection to {name} was cut by another command")
@@ -402,6 +405,8 @@ class Seams:
             try:
                 if machine is None:
                     raise ProviderError("base: no route to host")
+                if self.world.process.lost_lease is not None:  # process.follow ends Ansible
+                    raise self.world.process.lost_lease
                 self.world.process.changes += 1
                 self.world.processes.effect("node", f"configure {node.name}", install, refusal=partial(_same, failed))
             except ProviderError as error:
@@ -497,24 +502,6 @@ parsed_lock = functools.lru_cache(maxsize=512)(lockfile.parse)
 run_directory = functools.lru_cache(maxsize=512)(ClusterPaths.root.fget)  # type: ignore[attr-defined]
 
 
-class LeaseThread:
-    """In place of threading.Thread in state/lease.py: the world renews the lease as its clock goes on."""
-
-    world: World
-
-    def __init__(self, target: Callable[[], None], **_: Any) -> None:
-        self.lease = target.__self__  # type: ignore[attr-defined]
-        self.beats = target.__name__ == "_beat"
-
-    def start(self) -> None:
-        if self.beats:
-            self.world.process.leases.append([self.lease, self.world.clock])
-
-    def join(self) -> None:
-        process = self.world.process
-        process.leases = [row for row in process.leases if row[0] is not self.lease]
-
-
 class Printed(io.TextIOBase):
     """Standard output or error: what the command at work prints goes to its own record."""
 
@@ -558,7 +545,6 @@ def installed(world: World) -> Iterator[None]:
         else:
             real_rmtree(path, *arguments, **named)
 
-    threads = type("Threads", (LeaseThread,), {"world": world})
     shim = SimpleNamespace(run=seams.ask, TimeoutExpired=TimeoutError)
     later = SimpleNamespace(
         sleep=lambda seconds: setattr(world, "clock", world.clock + seconds), time=lambda: world.clock
@@ -588,7 +574,7 @@ def installed(world: World) -> Iterator[None]:
         (render, "_copy_module", lambda *_: False),
         (shared_files, "remote_of", lambda spec: Remote(world, spec.name)),
         (gc, "remote_of", lambda spec: Remote(world, spec.name)),
-        (lease, "threading", SimpleNamespace(Thread=threads, Event=threading.Event, Lock=threading.Lock)),
+        (lease, "threading", threads(world)),
         (lease, "monotonic", lambda: world.clock),
         (process, "stop_followed", lambda error: setattr(world.process, "lost_lease", error)),
         (process, "allow_followed", lambda _: setattr(world.process, "lost_lease", None)),

@@ -30,16 +30,18 @@ def drawing(picks: Sequence[int]) -> Callable[[int], int]:
 def kept(typed: Typed, process: Process) -> dict[str, Any]:
     """A command as the corpus has it: the faults that struck, by what they struck."""
     faults = [f"{fault.kind} at {fault.at} {fault.name}" for fault in process.met]
-    return {"words": " ".join(typed.words), "operator": typed.operator, "faults": faults}
+    row = {"words": " ".join(typed.words), "operator": typed.operator, "faults": faults}
+    return row | ({"held": True} if typed.held else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A command with the faults that will strike it; `operator`: whose project folder."""
+    """A command with the faults that will strike it; `operator`: whose project folder; `held`: see Process."""
 
     words: tuple[str, ...]
     faults: tuple[Fault, ...] = ()
     operator: int = 0
+    held: bool = False
 
 
 @dataclass
@@ -133,6 +135,7 @@ class Simulation:
             folder = self.world.folders[one.operator]
             name = f"{next(self.world.names):08x}" * 4
             process = Process(" ".join(one.words), folder, list(one.faults), self.world.account, name)
+            process.held = one.held
             started.append((process, partial(commands.call, one.words, folder, process)))
         self.world.processes.pick = drawing(picks)
         with installed(self.world):

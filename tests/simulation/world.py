@@ -12,14 +12,23 @@ from typing import Any
 
 from provisioner.errors import ProviderError
 from provisioner.providers.state import Blob, Conflict
-from provisioner.state.lease import BEAT_S
+from provisioner.state.lease import HOLDER
 from tests.simulation.cloud import Cloud, Machine
+from tests.simulation.heartbeat import Heartbeats
 from tests.simulation.processes import Process, Processes
 from tests.simulation.terraform_program import Failed, StateStore
 
 ACCOUNT = "111111111111"
 EFFECT_S = 3.0
 """Seconds that an effect takes."""
+WAITING_EFFECT_S = 1.0
+"""The same while a command waits for a late answer: others act within seconds of each other."""
+LATE_S = 150.0
+"""After which a late answer comes: longer than a lease lives without a renewal."""
+HELD_S = 125.0
+"""Of these, after which others take over: a lease that nobody renews counts as dead."""
+STOP_S = 60.0
+"""For which a Terraform may go on whose command has lost its lease (workspace.terraform.STOP_GRACE_S)."""
 
 
 @dataclass
@@ -79,8 +88,18 @@ class Remote:
         """Of a lost answer the caller sees either the error, or, where the SDK has repeated the call by itself, that
         somebody else wrote meanwhile."""
         lost: list[BaseException] = [self._error(), Conflict(name)]
+
+        def put() -> str:
+            tag = self.world.bucket.put(f"{self.cluster}/{name}", content, before)
+            if name == HOLDER:
+                self.world.holding[self.cluster] = self.world.process
+            return tag
+
+        if name != HOLDER:
+            self.world.sharing(self.cluster, name)
+
         return self.world.processes.effect(
-            "store", f"write {name}", lambda: self.world.bucket.put(f"{self.cluster}/{name}", content, before),
+            "store", f"write {name}", put,
             refusal=self._error, lost=lambda: lost[len(self.world.bucket.blobs) % 2],
         )  # fmt: skip
 
@@ -90,6 +109,8 @@ class Remote:
             if before is not None and (present is None or present[1] != before):
                 raise Conflict(name)
             self.world.bucket.blobs.pop(f"{self.cluster}/{name}", None)
+            if name == HOLDER:
+                self.world.holding.pop(self.cluster, None)
 
         self.world.processes.effect("store", f"remove {name}", action, refusal=self._error, lost=self._error)
 
@@ -122,6 +143,7 @@ class World:
     """What happened, to be done again (replay.py)."""
     folders: list[Path] = field(default_factory=list)
     bucket: Bucket = field(init=False)
+    hearts: Heartbeats = field(init=False)
     account: str = ACCOUNT
     names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Of which the commands' names are made."""
@@ -129,23 +151,36 @@ class World:
     """Of which random names are made, so that one history gives one run."""
     applying: dict[tuple[str, str], Process] = field(default_factory=dict)
     """Cluster and site → the command whose Terraform changes it now."""
+    holding: dict[str, Process] = field(default_factory=dict)
+    """Cluster → the command that has written its lease last."""
 
     def __post_init__(self) -> None:
         self.bucket = Bucket(self)
-        self.processes.beat = self.beat
+        self.hearts = Heartbeats(self)
+        self.processes.beat, self.processes.strike_heartbeat = self.beat, self.hearts.strike
+        self.processes.wait_for_answer = self.wait_for_answer
 
     def beat(self, process: Process) -> None:
-        """Time goes by; a lease is renewed when it is time for that."""
-        self.clock += EFFECT_S
-        for row in process.leases:
-            lease, last = row
-            if self.clock - last >= BEAT_S:
-                row[1] = float("inf")  # not while it is renewed
-                try:
-                    lease._renew()
-                    lease._check()
-                finally:
-                    row[1] = self.clock
+        """Time goes by."""
+        waiting = any(one.waiting for one in self.processes.running)
+        self.clock += WAITING_EFFECT_S if waiting else EFFECT_S
+        self.hearts.beat(process)
+
+    def wait_for_answer(self, process: Process) -> None:
+        """An answer is late; the other commands go on."""
+        began, until, process.waiting = self.clock, self.clock + LATE_S, True
+        stopping = False
+        try:
+            while self.clock < until:
+                if self.clock >= began + HELD_S:
+                    for other in self.processes.running:
+                        other.held = False
+                self.beat(process)
+                self.processes.switch(away=True)
+                if process.lost_lease is not None and not stopping:
+                    stopping, until = True, min(until, self.clock + STOP_S)
+        finally:
+            process.waiting = False
 
     @property
     def process(self) -> Process:
@@ -154,6 +189,13 @@ class World:
     def broken(self, sentence: str) -> None:
         self.violations.append(f"{sentence} (by `{self.process.command}`)")
 
+    def sharing(self, cluster: str, name: str) -> None:
+        """A command is about to write an object beside the shared state. The write may arrive when another one holds
+        the lease; then it is refused where that has written the object."""
+        holder = self.holding.get(cluster)
+        if holder is not None and holder is not self.process:
+            self.broken(f"{name} of {cluster} is written while `{holder.command}` holds the lease")
+
     def named(self, node: str, process: Process) -> bool:
         """Whether the command line or a question that was answered with yes names the node."""
         asked = [process.command, *process.questions]
@@ -161,7 +203,7 @@ class World:
 
     def removing(self, machine: Machine) -> None:
         """A machine is about to be removed."""
-        command = self.process.command.partition(" ")[0]
+        command = self.process.doing.partition(" ")[0]
         if self.process is self.processes.outside:
             return
         if machine.in_use and command not in ("down", "gc"):
@@ -171,7 +213,7 @@ class World:
 
     def changing(self, machine: Machine) -> None:
         """A machine that was proven is about to get another driver."""
-        if self.process.command.startswith("upgrade"):
+        if self.process.doing.startswith("upgrade"):
             self._refuse_in_service(machine, "changed")
 
     def _refuse_in_service(self, machine: Machine, change: str) -> None:
