@@ -30,8 +30,12 @@ from provisioner.providers.state import Conflict, Marked, Remote
 HOLDER = "holder.json"
 BEAT_S = 30.0
 """Seconds between two renewals."""
-DEAD_S = 120.0
-"""A holder that was not renewed for so many seconds is dead: `gpuprov unlock` removes it. Four renewals."""
+LOST_S = 120.0
+"""A run that could not renew its lease for so many seconds stops. Four renewals."""
+DEAD_S = 200.0
+"""A holder that was not renewed for so many seconds is dead: `gpuprov unlock` removes it. A run that is only cut off
+has stopped by then: LOST_S, 60 s in which Terraform ends (workspace.terraform.STOP_GRACE_S), 10 s in which it is killed
+(process.stop), and 10 s more."""
 WATCH_S = 1.0
 """Seconds between two looks at whether the lease is still renewed."""
 TAKE_ATTEMPTS = 5
@@ -77,7 +81,7 @@ class LeaseState:
 class Lease:
     """`with Lease(...) as lease:` holds the cluster until the block ends. Raises LockedError naming another holder.
 
-    `error`: a LockedError once the lease is lost: another run took it, it was not renewed for DEAD_S, or the thread
+    `error`: a LockedError once the lease is lost: another run took it, it was not renewed for LOST_S, or the thread
     that renews it died. `on_lost` is called once with it, in a thread of the lease, and must not wait.
     """
 
@@ -112,8 +116,15 @@ class Lease:
 
     def __enter__(self) -> Lease:
         self._take()
-        self._beater.start()
-        self._watcher.start()
+        try:
+            self._beater.start()
+            self._watcher.start()
+        except RuntimeError as error:
+            self._over.set()
+            with contextlib.suppress(Exception):  # the next run of this directory takes it over
+                self._remove()
+            hint = "this user, or this container, has too many processes: `ulimit -u` and the limit of the cgroup"
+            raise ProviderError(f"the lease cannot be renewed: {error}", where="this machine", hint=hint) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -205,10 +216,11 @@ class Lease:
             self._check()
 
     def _check(self) -> None:
-        """Lose a lease that others count as dead. A request may hang for minutes, so the thread that renews does not do
-        this. The monotonic clock stands still while the machine sleeps: the first renewal after that decides."""
-        if monotonic() - self._renewed > DEAD_S:
-            self._lose(f"the lease of {self._remote.where} was not renewed for {DEAD_S:.0f} seconds")
+        """Lose a lease long before others count it as dead: Terraform needs time to stop. A request may hang for
+        minutes, so the thread that renews does not do this. The monotonic clock stands still while the machine sleeps:
+        the first renewal after that decides."""
+        if monotonic() - self._renewed > LOST_S:
+            self._lose(f"the lease of {self._remote.where} was not renewed for {LOST_S:.0f} seconds")
 
     def _lose(self, message: str) -> None:
         with self._guard:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
     from tests.simulation.world import World
 
-HANG_S = 200.0
+HANG_S = 300.0
 """Seconds for which a request of the heartbeat hangs: longer than a lease lives without a renewal."""
 
 

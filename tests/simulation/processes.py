@@ -29,9 +29,9 @@ KINDS = (
 off, before the effect or after it, Terraform with it. interrupt: Ctrl-C; Terraform ends the resource in hand.
 terminate: SIGTERM for all processes of the command, as of a service that is stopped; Terraform, which gpuprov asks a
 second time, exits at once and writes nothing. full: the disk has no room for this write, or for none from then on.
-refused: the other side says no. lost: it did it, and the answer never came. late: it did it, and the
-answer comes minutes later (world.LATE_S); delayed: it does it only then. heartbeat hangs, heartbeat dies: a request of the thread
-that renews the lease takes minutes; that thread ends."""
+refused: the other side says no. lost: it did it, and the answer never came. late: it did it, and the answer comes
+minutes later (world.LATE_S). delayed: it does it only then. heartbeat hangs: the requests of the thread that renews
+the lease take minutes. heartbeat dies: that thread ends."""
 ANYWHERE = KINDS[:7]
 ASK_TO_END = ("interrupt", "terminate")
 HEARTBEAT = ("heartbeat hangs", "heartbeat dies")

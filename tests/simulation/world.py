@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.errors import ProviderError
 from provisioner.providers.state import Blob, Conflict
-from provisioner.state.lease import HOLDER
+from provisioner.state.lease import DEAD_S, HOLDER, LOST_S
 from tests.simulation.cloud import Cloud, Machine
 from tests.simulation.heartbeat import Heartbeats
 from tests.simulation.processes import Process, Processes
@@ -23,10 +23,10 @@ EFFECT_S = 3.0
 """Seconds that an effect takes."""
 WAITING_EFFECT_S = 1.0
 """The same while a command waits for a late answer: others act within seconds of each other."""
-LATE_S = 150.0
+LATE_S = 260.0
 """After which a late answer comes: longer than a lease lives without a renewal."""
-HELD_S = 125.0
-"""Of these, after which others take over: a lease that nobody renews counts as dead."""
+HELD_S = (LOST_S + 5, DEAD_S + 5)
+"""Of these, after which others try to take over."""
 STOP_S = 60.0
 """For which a Terraform may go on whose command has lost its lease (workspace.terraform.STOP_GRACE_S)."""
 
@@ -169,10 +169,10 @@ class World:
     def wait_for_answer(self, process: Process) -> None:
         """An answer is late; the other commands go on."""
         began, until, process.waiting = self.clock, self.clock + LATE_S, True
-        stopping = False
+        stopping, held_until = False, began + HELD_S[self.processes.pick(len(HELD_S))]
         try:
             while self.clock < until:
-                if self.clock >= began + HELD_S:
+                if self.clock >= held_until:
                     for other in self.processes.running:
                         other.held = False
                 self.beat(process)

@@ -342,7 +342,7 @@ def test_a_lease_whose_thread_died_is_lost(ann: Run, store: Store, fast: None) -
 
 
 @pytest.mark.parametrize(("seconds", "lost"), [(119.0, False), (121.0, True)])
-def test_a_lease_that_was_not_renewed_for_as_long_as_others_wait_is_lost(
+def test_a_lease_that_was_not_renewed_for_two_minutes_is_lost(
     seconds: float, lost: bool, ann: Run, store: Store, clock: Clock
 ) -> None:
     """The network of this machine is cut. No thread has to run for it: the end of the run asks."""
@@ -391,8 +391,8 @@ def test_a_renewal_counts_from_its_write_and_not_from_its_reading(
             own.refuse_lost()
 
 
-@pytest.mark.parametrize(("age_s", "dead"), [(31.0, False), (119.0, False), (121.0, True)])
-def test_a_holder_is_dead_after_two_minutes_and_unlock_waits_for_that(
+@pytest.mark.parametrize(("age_s", "dead"), [(31.0, False), (199.0, False), (201.0, True)])
+def test_a_holder_is_dead_after_200_seconds_and_unlock_waits_for_that(
     age_s: float, dead: bool, ben: Run, store: Store
 ) -> None:
     foreign(store)
@@ -403,7 +403,7 @@ def test_a_holder_is_dead_after_two_minutes_and_unlock_waits_for_that(
     if dead:
         assert ben.shared.clear() == [HOLDER]
         return
-    with pytest.raises(LockedError, match="in the last 120 seconds"):
+    with pytest.raises(LockedError, match="in the last 200 seconds"):
         ben.shared.clear()
     assert HOLDER in store.blobs
 
@@ -413,10 +413,10 @@ def test_a_holder_that_cannot_be_read_is_another_run(content: bytes, ann: Run, s
     store.blobs[HOLDER] = content, "unreadable"
     with pytest.raises(LockedError, match=r"holder\.json cannot be read"), ann.held():
         pytest.fail("it may be of a newer gpuprov")
-    with pytest.raises(LockedError, match="in the last 120 seconds"):
+    with pytest.raises(LockedError, match="in the last 200 seconds"):
         ann.shared.clear()
     assert store.blobs == {HOLDER: (content, "unreadable")}
-    store.ages[HOLDER] = 121.0
+    store.ages[HOLDER] = 201.0
     assert ann.shared.clear() == [HOLDER]
 
 
@@ -443,7 +443,7 @@ def test_a_copy_of_the_run_directory_takes_no_lease_of_a_living_run(ann: Run, st
         copy = Run(tmp_path / "copy", store)
         with pytest.raises(LockedError, match="another run is active"), copy.held("down"):
             pytest.fail("both are active")
-        with pytest.raises(LockedError, match="in the last 120 seconds"):
+        with pytest.raises(LockedError, match="in the last 200 seconds"):
             copy.shared.clear()
     assert store.blobs == {}
 
@@ -465,7 +465,7 @@ def test_the_same_path_elsewhere_is_another_owner(
         (tmp_path / "backup").rename(ann.paths.root)
     with pytest.raises(LockedError, match="another run is active"), ann.held():
         pytest.fail("both are active")
-    with pytest.raises(LockedError, match="in the last 120 seconds"):
+    with pytest.raises(LockedError, match="in the last 200 seconds"):
         ann.shared.clear()
 
 

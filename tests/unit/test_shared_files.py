@@ -184,7 +184,7 @@ def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dea
     assert "of ann on elsewhere" in capsys.readouterr().err
 
     held = objects()[HOLDER]
-    held.last_modified -= timedelta(seconds=121)
+    held.last_modified -= timedelta(seconds=201)
     with pytest.raises(LockedError, match="of ann on elsewhere") as caught, second.exclusively("up"):
         pytest.fail("a dead one is cleared by a person")
     assert "unlock" in caught.value.hint

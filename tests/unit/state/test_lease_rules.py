@@ -17,6 +17,7 @@ from provisioner.paths import private_dir
 from provisioner.providers.state import Conflict
 from provisioner.state import lease
 from provisioner.state.lease import HOLDER, Holder, Lease, LeaseState, clear, current
+from provisioner.workspace.terraform import STOP_GRACE_S
 from tests.unit.test_lease import Run, Store, ann, fast, foreign, store, unreachable
 
 __all__ = ["ann", "fast", "store"]
@@ -28,8 +29,13 @@ def test_a_holder_reads_as_a_sentence() -> None:
     assert str(HOLD) == "`gpuprov up` of ann on laptop, process 7, since 05:00:00 UTC"
 
 
-def test_a_holder_is_dead_once_four_renewals_are_missing() -> None:
-    assert lease.DEAD_S == 4 * lease.BEAT_S
+def test_a_run_that_lost_its_lease_has_stopped_before_others_may_take_over() -> None:
+    assert lease.LOST_S == 4 * lease.BEAT_S
+    killed_s = 10  # process.stop waits so long for a child that it has killed
+    assert lease.LOST_S + STOP_GRACE_S + killed_s + 10 <= lease.DEAD_S
+
+
+def test_a_holder_is_dead_when_it_is_older_than_that() -> None:
     ages = (lease.DEAD_S - 1, lease.DEAD_S, lease.DEAD_S + 1)
     assert [LeaseState(None, "", age_s).dead for age_s in ages] == [False, False, True]
 
@@ -38,7 +44,7 @@ def test_a_lease_that_is_as_old_as_that_is_still_held(ann: Run, store: Store, mo
     seconds = [1000.0]
     monkeypatch.setattr(lease, "monotonic", lambda: seconds[0])
     with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
-        seconds[0] += lease.DEAD_S
+        seconds[0] += lease.LOST_S
         own.refuse_lost()
         seconds[0] += 1
         with pytest.raises(LockedError, match="not renewed"):
