@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from provisioner import catalog, stored
@@ -95,7 +96,7 @@ class Ledger:
     def lock(self, release: str) -> Lock:
         """The lock of a release that is in use. Raises GpuprovError where it is gone."""
         if release not in self._parsed:
-            found = lockfile.read(below(self._locks, f"{release}.lock"))
+            found = self._read(below(self._locks, f"{release}.lock"))
             if found is None:
                 raise GpuprovError(
                     f"the lock {release}, which nodes run, is missing",
@@ -104,6 +105,14 @@ class Ledger:
                 )
             self._parsed[release] = found
         return self._parsed[release]
+
+    def _read(self, file: Path) -> Lock | None:
+        """A lock that was kept. Raises GpuprovError where it is damaged."""
+        try:
+            return lockfile.read(file)
+        except GpuprovError as error:
+            hint = f"remove it; if nodes run it, remove {self._file} too: `gpuprov up` then configures every node"
+            raise GpuprovError(f"is damaged: {error.message}", where=str(file), hint=hint) from error
 
     def in_use(self, nodes: Iterable[Node]) -> list[str]:
         """Ids of the releases that these machines run, each once."""
@@ -117,7 +126,7 @@ class Ledger:
 
     def obsolete(self, lock: Lock) -> dict[str, list[str]]:
         """Group → packages that a kept lock put on its nodes and this one does not: eras of a stack differ in names."""
-        kept = [found for file in sorted(self._locks.glob("*.lock")) if (found := lockfile.read(file)) is not None]
+        kept = [found for file in sorted(self._locks.glob("*.lock")) if (found := self._read(file)) is not None]
         names: dict[str, list[str]] = {}
         for group, stack in lock.groups.items():
             had = {p.name for other in kept if group in other.groups for p in other.groups[group].packages}

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from provisioner import keeper, ownership, process, stored
 from provisioner.errors import GpuprovError
@@ -68,10 +68,7 @@ def jump(host: str, address: str, to_port: int = 22) -> str:
 def load_pins(paths: ClusterPaths) -> Pins:
     """What was pinned by earlier runs."""
     try:
-        loaded = stored.load(paths.ssh / "pins.json")
-        if not all(isinstance(text, str) for pin in loaded.values() for text in (pin[0], pin[1])):
-            raise TypeError("a pin is no text")
-        return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
+        return parse_pins(stored.load(paths.ssh / "pins.json"))
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError, LookupError) as error:
@@ -80,6 +77,13 @@ def load_pins(paths: ClusterPaths) -> Pins:
             where=str(paths.ssh / "pins.json"),
             hint="compare the machines' host keys by hand, then remove the file and run `gpuprov up` to pin them again",
         ) from error
+
+
+def parse_pins(loaded: Any) -> Pins:
+    """The pins of pins.json. Raises ValueError, TypeError, AttributeError or LookupError for what is none."""
+    if not all(isinstance(text, str) for pin in loaded.values() for text in (pin[0], pin[1])):
+        raise TypeError("a pin is not a text")
+    return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
 
 
 def unpin(paths: ClusterPaths, machine: str) -> None:

@@ -58,6 +58,11 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
             )
 
 
+def refuse_damaged_pins(cluster: Cluster) -> None:
+    """Raise GpuprovError where the pinned host keys cannot be read: nobody could reach a machine that is created."""
+    ssh.load_pins(cluster.paths)
+
+
 def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:
     """Raise ProviderError where a site's machines may exist and are not where cluster.yaml, or the account that is
     signed in, says now: they would run on, and nobody would look for them there. Without `home` the account alone is

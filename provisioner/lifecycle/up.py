@@ -99,6 +99,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), sites) as run:
         events = cluster.events
         upgrade_journal.refuse_resized(cluster, sites)
+        machines.refuse_damaged_pins(cluster)
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from pydantic import ValidationError
@@ -24,6 +25,8 @@ MARK = "hosts"
 """File in a workspace: its machines existed before. Another way to have them would forget these."""
 ACCOUNT = "account"
 """File in a workspace: the number of the cloud's account in which its machines are."""
+ACCOUNT_LINE = re.compile(r"[A-Za-z0-9-]{1,64}\n")
+"""What it has: the number of a cloud account or subscription, a line of its own."""
 
 
 class Providers:
@@ -69,11 +72,17 @@ class Providers:
         return changed | ({"account": accounts} if all(accounts) and accounts[0] != accounts[1] else {})
 
     def recorded_account(self, site: str) -> str:
-        """The account in which a site's machines are; empty where it was never told."""
+        """The account in which a site's machines are; empty where it was never told. Raises GpuprovError where the file
+        is damaged: `down` would look for the machines in another account."""
+        file = self._paths.site(site) / ACCOUNT
         try:
-            return (self._paths.site(site) / ACCOUNT).read_text(encoding="utf-8", errors="replace").strip()
+            text = file.read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             return ""
+        if not ACCOUNT_LINE.fullmatch(text):
+            hint = f"sign in to the account that has the machines of site {site}, then remove the file"
+            raise GpuprovError(f"is damaged: {text[:40]!r} is not the number of an account", where=str(file), hint=hint)
+        return text.strip()
 
     def _account(self, site: str) -> str:
         """The account that answers at a site now; empty where nobody can tell, or in a rehearsal."""

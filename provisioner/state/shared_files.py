@@ -17,7 +17,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,7 +28,7 @@ from provisioner.errors import GpuprovError, InputError, LockedError, ProviderEr
 from provisioner.events import Events
 from provisioner.paths import IDENTITY, ClusterPaths, data, private_dir, write_whole
 from provisioner.preflight import Finding
-from provisioner.providers.cluster import Providers
+from provisioner.providers.cluster import ACCOUNT_LINE, Providers
 from provisioner.providers.state import Conflict, Remote, remote_of
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
@@ -55,8 +55,9 @@ FLEET = "fleet.json.gz"
 FORMAT = 1
 _PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A folder or file that is shared: no .., nothing that a file system could not have."""
-_ACCOUNT = re.compile(r"[A-Za-z0-9-]{1,64}\n")
-"""The number of a cloud account or subscription."""
+BY_NODE = ("applied.json", "quarantine.json", "replace.json", "upgrade.json")
+"""Files with one row for each node."""
+PINS = "ssh/pins.json"
 RECORD = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it, and the digests of what it
 sent since without an answer."""
@@ -121,10 +122,9 @@ class SharedFiles:
         if self._lease is not None:
             self._lease.refuse_lost()
         files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}
-        for name, text in files.items():
-            if name.endswith(".json"):  # what one operator's disk has damaged must not reach the others
-                hint = f"remove {RECORD} beside it: the next command reads the shared files again"
-                _refuse_damage(name, text, str(self._paths.root / name), hint)
+        hint = f"remove {self._paths.root / RECORD}: the next command reads the shared files again"
+        for name, text in files.items():  # what one operator's disk has damaged must not reach the others
+            _refuse_damage(name, text, str(self._paths.root / name), hint)
         if self._paths.user_lock.exists():
             files[LOCK] = self._paths.user_lock.read_text(encoding="utf-8")
         content, known, sent = self._packed(files), self._known(), self._sent()
@@ -335,18 +335,38 @@ def _refuse_damage(
 ) -> None:
     """Raise GpuprovError for a file that can't be what its name says."""
     if name == "id" and not IDENTITY.fullmatch(text):
-        raise GpuprovError(f"{text[:40]!r} is no cluster's identity", where=where, hint="check who wrote it")
-    if name.endswith("/account") and not _ACCOUNT.fullmatch(text):
-        raise GpuprovError(f"{text[:40]!r} is no cloud account", where=where, hint="check who wrote it")
+        raise GpuprovError(f"is damaged: {text[:40]!r} is not a cluster's identity", where=where, hint=hint)
+    if name.endswith("/account") and not ACCOUNT_LINE.fullmatch(text):
+        raise GpuprovError(f"is damaged: {text[:40]!r} is not the number of an account", where=where, hint=hint)
     if name == LOCK or name.startswith("locks/"):
-        lockfile.parse(text, where)
+        if error := _lock_error(text):
+            raise GpuprovError(f"is damaged: {error}", where=where, hint=hint)
     elif name.endswith(".json") or name == "inventory.yml":
         try:
             value = stored.loads(text)
             if name == "nodes.json":
                 fleet.parse(value)
-        except ValueError as error:
+            elif name == PINS:
+                ssh.parse_pins(value)
+            elif name in BY_NODE and not _is_by_node(value):
+                raise ValueError("`nodes` is not an object with an object for each node")
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
             raise GpuprovError(f"is damaged: {error}", where=where, hint=hint) from None
+
+
+@lru_cache(maxsize=64)
+def _lock_error(text: str) -> str:
+    """What is wrong with the text of a lock; empty where nothing is. A run shares the same locks many times."""
+    try:
+        lockfile.parse(text, "")
+    except GpuprovError as error:
+        return str(error.message)
+    return ""
+
+
+def _is_by_node(value: object) -> bool:
+    rows = value.get("nodes") if isinstance(value, dict) else None
+    return isinstance(rows, dict) and all(isinstance(row, dict) for row in rows.values())
 
 
 def _digest(content: bytes) -> str:

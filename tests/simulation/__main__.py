@@ -28,7 +28,7 @@ def main() -> int:
         return 1
     print("no contract was broken")
     print(f"{totals} in {time.monotonic() - began:.0f} s")
-    for title, counts in (("commands", totals.commands), ("faults", totals.faults)):
+    for title, counts in (("commands", totals.commands), ("faults", totals.faults), ("changes", totals.changes)):
         print(f"{title}: {', '.join(f'{name} {count}' for name, count in counts.most_common())}")
     return 0
 

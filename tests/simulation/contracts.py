@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provisioner.errors import Exit
 from provisioner.lifecycle.upgrade.journal import AT_REST
 from tests.simulation import commands
 from tests.simulation.cloud import Machine
@@ -45,6 +46,12 @@ def load(file: Path) -> Any:
         return None
 
 
+def _rows_of(document: Any) -> dict[str, Any]:
+    """Its `nodes`; none of what is no such document."""
+    rows = document.get("nodes") if isinstance(document, dict) else None
+    return rows if isinstance(rows, dict) else {}
+
+
 class Contracts:
     """Of one history."""
 
@@ -65,6 +72,13 @@ class Contracts:
             refused = refused and "an upgrade is in progress" not in "".join(process.errors)  # machines may be recorded
             if refused and (changes := before.changes(after, notes=False)):
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
+        broken += [
+            f"`{process.command}` created or removed machines, and then could not read a damaged file"
+            for process in done
+            if len(done) == 1 and not process.struck and before.machines() != after.machines()
+            if process.code == Exit.BAD_INPUT and "damaged" in (text := "".join(process.errors))
+            if "left out" not in text
+        ]
         for run in self.history.run_directories():
             broken += self._files(run)
         for number in self._recorded():
@@ -92,9 +106,8 @@ class Contracts:
             raise BrokenInvariant(self.history.world, *broken)
 
     def _rows(self, file: Path) -> dict[str, Any]:
-        """The `nodes` of a book or journal."""
-        rows: dict[str, Any] = (load(file) or {"nodes": {}})["nodes"]
-        return rows
+        """The `nodes` of a book or journal; none of one that is damaged."""
+        return _rows_of(load(file))
 
     def _state(self, run: Path, site: str) -> State:
         """Terraform's state of a site, wherever it is kept."""
@@ -117,8 +130,7 @@ class Contracts:
         """What is written down in a run directory, beside what is so."""
         documents = self._documents(run)
         nodes = documents["nodes.json"]
-        stages = (documents["state.json"] or {}).get("nodes", {})
-        applied = (documents["applied.json"] or {"nodes": {}})["nodes"]
+        stages, applied = (_rows_of(documents[name]) for name in ("state.json", "applied.json"))
         if not isinstance(nodes, list):
             return
         machines = self.history.world.cloud.machines
@@ -140,7 +152,8 @@ class Contracts:
         upgrading = {
             name for one in own for name, row in self._rows(one / "upgrade.json").items() if row["step"] not in AT_REST
         }
-        for name in self.history.world.drained:
+        self.history.excused &= set(self.history.world.drained)
+        for name in self.history.world.drained.keys() - self.history.excused:
             exists = name in running & {node["name"] for node in nodes} and run.name == self.history.file.name
             if exists and not (name in book or name in replacing or name in upgrading):
                 yield f"{name} is drained, and nothing that is written down puts it back"
@@ -186,6 +199,8 @@ class Contracts:
         run = folder / ".gpuprov" / self.history.file.name
         stages = (load(run / "state.json") or {}).get("nodes", {})
         applied = self._rows(run / "applied.json")
+        if not applied and ((run / "applied.json").exists() or "applied.json" in self.history.removed):
+            return  # it is damaged, or somebody has removed it
         for node in load(run / "nodes.json") or ():
             proven = applied.get(node["name"], {}).get("id") == node["id"]
             if stages.get(node["name"], {}).get("ok") is True and not proven:
@@ -213,12 +228,12 @@ class Contracts:
                 yield f"`up` ended well and {name} does not run"
             elif running and not running[0].proven:
                 yield f"`up` ended well and {name} was never proven"
-            if name in self.history.world.drained and running and not self._kept_out(name):
+            drained = name in self.history.world.drained and name not in self.history.excused
+            if drained and running and not self._kept_out(name):
                 yield f"`up` ended well and {name} is still drained"
 
     def _kept_out(self, name: str) -> bool:
         """Whether a person, or a verdict, keeps it out of service."""
-        book = load(self.history.world.folders[0] / ".gpuprov" / self.history.file.name / "quarantine.json") or {
-            "nodes": {}
-        }
-        return name in book["nodes"]
+        return name in self._rows(
+            self.history.world.folders[0] / ".gpuprov" / self.history.file.name / "quarantine.json"
+        )

@@ -28,6 +28,7 @@ def happen(history: Simulation, name: str, picks: Sequence[int]) -> None:
     EVENTS[name](history, drawing(picks))
     if len(history.world.script) > steps:
         history.world.steps.append({"event": name, "picks": list(picks)})
+        history.changes[name] += 1
 
 
 def _machine(history: Simulation, pick: Pick) -> Machine | None:

@@ -51,6 +51,8 @@ class ImageHistory:
     faults: Counter[str] = field(default_factory=Counter)
     """Kind → how many struck."""
     commands: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    """Edit of the recipe → how often it was."""
     states: set[str] = field(default_factory=set)
     """Digests of the states that were seen, for counting."""
 
@@ -68,6 +70,7 @@ class ImageHistory:
         if edited == self.text:
             return
         self.former.append(self.text)
+        self.changes[name] += 1
         self._set(edited, sentence, {"edit": name, "picks": list(picks)})
 
     def put_back(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.simulation import damage
+from tests.simulation.books import EVENTS, happen
 from tests.simulation.edits import EDITS
 from tests.simulation.processes import KINDS, Fault
 from tests.simulation.simulation import Simulation, Typed, remove
@@ -29,6 +29,11 @@ NAMES_A_NODE = ("replace", "quarantine", "release")
 PROVE = (("up",), ("verify",), ("verify", "standard"), ("upgrade",), ("replace",))
 """What ends with a verdict."""
 SLOW = (("up",), ("up",), ("upgrade",), ("down",), ("verify", "standard"), ("quarantine",), ("replace",))
+JOURNALS = (("upgrade",), ("upgrade",), ("quarantine",), ("replace",), ("replace", "--even-if-healthy"), ("up",))
+"""What writes down how far it is."""
+LOST = (
+    "book_damaged", "book_damaged", "book_removed", "helpful_file_damaged", "helpful_file_removed", "backup_restored",
+)  # fmt: skip
 SILENT = ("heartbeat hangs", "heartbeat hangs", "heartbeat dies", "late", "delayed")
 LATEST_EFFECT = 60
 """An `up` of two machines has some 90 effects, one with nothing to do 25."""
@@ -50,6 +55,7 @@ class Counted(Protocol):
     steps: int
     faults: Counter[str]
     commands: Counter[str]
+    changes: Counter[str]
     states: set[str]
 
 
@@ -61,16 +67,18 @@ class Totals:
     steps: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
     states: set[str] = field(default_factory=set)
 
     def add(self, history: Counted) -> None:
-        self += Totals(1, history.steps, history.faults, history.commands, history.states)
+        self += Totals(1, history.steps, history.faults, history.commands, history.changes, history.states)
 
     def __iadd__(self, other: Totals) -> Totals:
         self.histories += other.histories
         self.steps += other.steps
         self.faults += other.faults
         self.commands += other.commands
+        self.changes += other.changes
         self.states |= other.states
         return self
 
@@ -151,13 +159,32 @@ class Lifecycle(RuleBasedStateMachine):
         words = ("unlock", "&&", *self._typed(second, 0, 1, ()).words)
         self._run(slow, Typed(words, operator=1 % self.history.operators, held=True), picks=picks)
 
+    @rule(
+        begun=st.sampled_from(JOURNALS), driver=number, at=st.integers(1, LATEST_EFFECT),
+        kind=st.sampled_from(("kill", "power", "interrupt", "refused")), lost=st.sampled_from(LOST), nodes=number,
+        picks=st.lists(number, min_size=2, max_size=2), following=st.sampled_from(COMMANDS), operator=number,
+    )  # fmt: skip
+    def record_lost(
+        self, begun: tuple[str, ...], driver: int, at: int, kind: str, lost: str, nodes: int, picks: list[int],
+        following: tuple[str, ...], operator: int,
+    ) -> None:  # fmt: skip
+        """What a command has written down is damaged, removed, or older again; then another command."""
+        assert self.history is not None
+        if lost == "backup_restored":
+            happen(self.history, "backup_made", picks)
+        if begun == ("upgrade",):
+            self.history.edit_by("lock", [driver])
+        self._run(self._typed(begun, nodes, operator, (Fault(at, kind),)))
+        happen(self.history, lost, picks)
+        self._run(self._typed(following, nodes, operator, ()))
+
     @rule(driver=number, operator=number, faults=faults, bad=st.booleans())
     def another_lock(self, driver: int, operator: int, faults: tuple[Fault, ...], *, bad: bool) -> None:
         """A lock with another driver, which may be a bad one, and the upgrade to it."""
         assert self.history is not None
         self.history.edit_by("lock", [driver])
         if bad:
-            damage.happen(self.history, "driver_turns_out_bad", [driver - 1])
+            happen(self.history, "driver_turns_out_bad", [driver - 1])
         self._run(self._typed(("upgrade",), 0, operator, faults))
 
     @rule(name=st.sampled_from(sorted(EDITS)), picks=st.lists(number, min_size=2, max_size=2))
@@ -170,10 +197,10 @@ class Lifecycle(RuleBasedStateMachine):
         assert self.history is not None
         self.history.put_back()
 
-    @rule(name=st.sampled_from(sorted(damage.EVENTS)), picks=st.lists(number, min_size=2, max_size=2))
+    @rule(name=st.sampled_from(sorted(EVENTS)), picks=st.lists(number, min_size=2, max_size=2))
     def event(self, name: str, picks: list[int]) -> None:
         assert self.history is not None
-        damage.happen(self.history, name, picks)
+        happen(self.history, name, picks)
 
     def teardown(self) -> None:
         history = self.history

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cluster_file import REGIONS, ClusterFile
@@ -32,6 +33,11 @@ class Person:
         self.history.world.account = ACCOUNT
         self.history.world.clock += 1000.0
         self._until(("up",), "the fleet does not get well")
+        for name in sorted(self.history.excused & set(self.history.file.nodes) & set(self.history.world.drained)):
+            self.history.types("quarantine", name)
+            self.history.types("release", name)
+            if name in self.history.world.drained:
+                raise BrokenInvariant(self.history.world, f"`quarantine` and `release` leave {name} drained")
         self._until(("down",), "`down` does not end")
         for name in {one.cluster for one in self.history.world.cloud.running()}:
             self.history.edit(f"name: {name}", lambda file, name=name: setattr(file, "name", name))
@@ -114,14 +120,28 @@ class Person:
 
     def _kept_by_people(self) -> list[str]:
         """Nodes that somebody has put into quarantine, and has to take out."""
-        book = load(self.history.world.folders[0] / ".gpuprov" / self.history.file.name / "quarantine.json") or {
-            "nodes": {}
-        }
+        run = self.history.world.folders[0] / ".gpuprov" / self.history.file.name
+        rows = load(run / "quarantine.json") or {"nodes": {}}
         return [
             name
-            for name, entry in book["nodes"].items()
+            for name, entry in rows["nodes"].items()
             if entry["owner"] != "gpuprov" and name in self.history.file.nodes
         ]
+
+    def _lost_file(self, text: str) -> bool:
+        """A damaged file, by its path: it, or the one that the hint names, is removed. What it said of nodes
+        that are out of service is asked of the scheduler. Whether the error names one."""
+        damaged = re.search(r"(/\S+/[\w.-]+): [^\n]*\b(?:damaged|is missing)\b", text)
+        if damaged is None or not (hint := re.search(r"\bremove (it|the file|/\S+)(?:: |$|\b)", text)):
+            return False
+        file = Path(damaged[1])
+        target = Path(hint[1].rstrip(":")) if hint[1].startswith("/") else file
+        if not target.is_file():
+            return False
+        self.history.excuse(file.name)
+        self.history.excuse(target.name)
+        self.history.remove(target)
+        return True
 
     def _named_in(self, text: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """The command that an error names; cluster.yaml is put back where it says so."""
@@ -142,6 +162,8 @@ class Person:
             self.history.happens(
                 f"AWS_PROFILE is of account {account[1]}", lambda: setattr(self.history.world, "account", account[1])
             )
+            return words
+        if self._lost_file(text):
             return words
         if re.search(r"remove (it|the file)\b.*nodes\.json|nodes\.json.*: is damaged", text, re.S):
             for folder in self.history.world.folders:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.simulation import damage
+from tests.simulation.books import happen
 from tests.simulation.processes import Fault
 from tests.simulation.simulation import Simulation, Typed
 
@@ -22,7 +22,7 @@ def replay(file: Path, root: Path) -> Simulation:
     steps = yaml.safe_load(file.read_text(encoding="utf-8"))["steps"]
     history = Simulation(root, **steps[0]["start"])
     for step in steps[1:]:
-        do(history, step, partial(damage.happen, history))
+        do(history, step, partial(happen, history))
     history.finish()
     return history
 

@@ -61,11 +61,16 @@ class Simulation:
     faults: Counter[str] = field(default_factory=Counter)
     """Kind → how many struck."""
     commands: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    """Edit of cluster.yaml or event of the world → how often it was."""
     states: set[str] = field(default_factory=set)
     """Digests of the states that were seen, for counting."""
 
     removed: set[str] = field(default_factory=set)
     """Names of files that people have removed from a run directory: in the shared files they end with the next push."""
+
+    excused: set[str] = field(default_factory=set)
+    """Drained nodes of which people have lost the record: somebody has to look in the scheduler."""
 
     def __post_init__(self) -> None:
         self.world = World(self.root)
@@ -103,12 +108,21 @@ class Simulation:
         self.removed.add(file.name)
         self.happens(f"{file.name} is removed", file.unlink)
 
+    def excuse(self, name: str) -> None:
+        """A file is lost; what only it knew is nobody's fault."""
+        if name in ("quarantine.json", "replace.json", "upgrade.json"):
+            self.excused |= set(self.world.drained)
+        if name in ("applied.json", "upgrade.json"):
+            for machine in self.world.cloud.machines.values():
+                machine.in_use = False
+
     def edit_by(self, name: str, picks: Sequence[int]) -> None:
         """One of EDITS."""
         edited = self.file.copy()
         sentence = EDITS[name](edited, drawing(picks))
         if edited != self.file:
             self.world.steps.append({"edit": name, "picks": list(picks)})
+            self.changes[name] += 1
         self.edit(sentence, lambda file: vars(file).update(vars(edited)))
 
     def put_back(self) -> bool:

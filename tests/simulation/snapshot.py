@@ -62,6 +62,10 @@ class Snapshot:
         ]  # fmt: skip
         return [name for name in differing if notes or not name.endswith(NOTES)]
 
+    def machines(self) -> list[tuple[str, bool]]:
+        """Each with whether it runs."""
+        return [(row[0], row[1]) for row in self.parts["machines"]]
+
     def digest(self) -> str:
         """The same for worlds that differ in nothing that matters."""
         return hashlib.sha256(json.dumps(self.parts, sort_keys=True).encode()).hexdigest()

@@ -53,6 +53,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         run, events = Run(run_dir), cluster.events
         journal = replace_journal.load(cluster)
         refuse(cluster, [cluster.node(name) for name in names], journal, options)
+        machines.refuse_damaged_pins(cluster)
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way

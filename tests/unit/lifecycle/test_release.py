@@ -117,6 +117,18 @@ def test_a_lock_that_is_gone_is_refused(cluster: Cluster) -> None:
         Ledger(cluster.paths).lock("0" * 12)
 
 
+def test_a_kept_lock_that_is_damaged_is_named_with_a_way_out(cluster: Cluster) -> None:
+    ledger = Ledger(cluster.paths)
+    ledger.record(NODES[:1], lock())
+    (file,) = (cluster.paths.root / "locks").iterdir()
+    file.write_text("version: 1\ngro")
+    for read in (lambda: Ledger(cluster.paths).lock(file.stem), lambda: Ledger(cluster.paths).obsolete(lock())):
+        with pytest.raises(GpuprovError, match="is damaged") as caught:
+            read()
+        assert caught.value.where == str(file)
+        assert "remove it" in caught.value.hint and str(cluster.paths.root / "applied.json") in caught.value.hint
+
+
 def test_up_keeps_proven_nodes_on_their_lock_and_gives_new_ones_the_new_one(cluster: Cluster) -> None:
     Ledger(cluster.paths).record(NODES[:2], lock())
     wanted = lock(newer())

@@ -17,11 +17,19 @@ from provisioner.fleet import Node
 from provisioner.paths import private_dir
 from provisioner.preflight import Finding
 from provisioner.providers.state import Conflict
+from provisioner.stack import lockfile
+from provisioner.stack.models import Lock
 from provisioner.state import shared_files
 from provisioner.state.shared_files import FLEET, LIMIT, LOCK, RECORD, REPORTS, SHARED, UNANSWERED, is_report, is_shared
 from tests.unit.test_lease import Run, Store, ann, ben, store
 
 __all__ = ["ann", "ben", "store"]
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Suffix → a text that a shared file may have."""
+    lockfile.write(folder / "lock", Lock(request={}, simulated=True, groups={}))
+    return {".lock": (folder / "lock").read_text(), ".json": "[]", ".pins": "{}"}
 
 
 def content(store: Store) -> dict[str, Any]:
@@ -49,15 +57,40 @@ def test_an_object_of_two_runs_is_the_same_where_the_files_are(ann: Run, ben: Ru
     assert list(content(store)) == ["files", "format"] and content(store)["format"] == 1
 
 
-def test_only_files_that_others_need_are_shared(ann: Run, store: Store) -> None:
+def test_only_files_that_others_need_are_shared(ann: Run, store: Store, tmp_path: Path) -> None:
     root = private_dir(ann.paths.root)
     names = ["nodes.json", "sites/here/provider", "locks/aaaaaaaaaaaa.lock", "ssh/pins.json"]
     others = ["ssh/key", "sites/here/main.tf", "sites/a/b/provider", "run.lock", "locks/x.txt"]
     for name in [*names, *others]:
         private_dir((root / name).parent)
-        (root / name).write_text("[]" if name.endswith(".json") else "text")
+        suffix = ".pins" if name == "ssh/pins.json" else Path(name).suffix
+        (root / name).write_text(texts(tmp_path).get(suffix, "text"))
     ann.shared.push()
     assert sorted(content(store)["files"]) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ssh/pins.json", '{"train-0": [1]}'),
+        ("applied.json", '{"nodes": []}'),
+        ("quarantine.json", '{"nodes": {"train-0": 1}}'),
+        ("upgrade.json", "{}"),
+        ("replace.json", "half a fi"),
+        ("sites/here/account", "111111"),
+        ("id", "00000000000"),
+        ("locks/aaaaaaaaaaaa.lock", "text"),
+    ],
+)
+def test_a_file_that_is_damaged_here_is_not_shared(name: str, text: str, ann: Run, store: Store) -> None:
+    file = private_dir(ann.paths.root) / name
+    private_dir(file.parent)
+    file.write_text(text)
+    with pytest.raises(GpuprovError, match="is damaged") as caught:
+        ann.shared.push()
+    assert FLEET not in store.blobs
+    assert caught.value.where == str(file)
+    assert f"remove {ann.paths.root / 'shared.json'}" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -123,7 +156,7 @@ def test_files_of_exactly_the_limit_are_shared_and_the_largest_of_more_is_named(
     root = private_dir(ann.paths.root)
     (root / "nodes.json").write_text("[]")
     (root / "baseline.json").write_text(json.dumps("x" * 5000))
-    (root / "upgrade.json").write_text(json.dumps("x" * 3000))
+    (root / "upgrade.json").write_text(json.dumps({"nodes": {}, "reason": "x" * 3000}))
     ann.shared.push()
     size = len(gzip.decompress(store.blobs[FLEET][0]))
     monkeypatch.setattr(shared_files, "LIMIT", size)
@@ -277,7 +310,7 @@ def packed(**document: Any) -> bytes:
         (packed(format=2, files={}), "has format 2, not 1"),
         (packed(format=1, files={"../x": ""}), "which is never shared"),
         (packed(format=1, files={"nodes.json": 7}), "which is never shared"),
-        (packed(format=1, files={"id": "x"}), "is no cluster's identity"),
+        (packed(format=1, files={"id": "x"}), "is not a cluster's identity"),
         (packed(format=1, files={"nodes.json": "{"}), "is damaged"),
         (packed(format=1, files={"nodes.json": "[7]"}), "is damaged"),
         (packed(format=1, files={"inventory.yml": "{"}), "is damaged"),
