@@ -1,0 +1,291 @@
+"""Who is looked at, who is configured and with what, who is looked at again, and at which level each is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import fleet, mounts, node_state
+from provisioner.configure import drift, inventory, stamps
+from provisioner.configure import run as roles
+from provisioner.configure.drift import EVERYTHING, Difference, Pass
+from provisioner.configure.run import Outcome
+from provisioner.events import Event
+from provisioner.fleet import Node
+from provisioner.lifecycle import block_ends, configuring
+from provisioner.lifecycle.configuring import Brought, bring, look, role_variables, wanted
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.paths import private_dir
+from provisioner.release import Ledger, Release, release_of
+from provisioner.session import Cluster, open_cluster
+from provisioner.stack.models import GoldenImage, Lock
+from provisioner.verify import collect as collecting
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.run import Subject
+from tests.support import plans
+
+FILE = """
+name: vision
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 3}, eval: {machine: p4d.24xlarge, count: 1}}
+"""
+STACK = plans.plan(plans.cluster_spec("p4d.24xlarge")).groups[0].stack
+NODES = [
+    Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", f"i-{name}", "", "203.0.113.7", "10.0.0.7")
+    for name in ("train-0", "train-1", "train-2", "eval-0")
+]
+NAMES = [node.name for node in NODES]
+
+
+def lock(driver: str = "580.1", **images: GoldenImage) -> Lock:
+    stack = STACK.model_copy(update={"driver": driver})
+    return Lock(request={}, simulated=True, groups={"train": stack, "eval": stack}, images=images)
+
+
+def difference(message: str, role: str | None = None, **settings: Any) -> Difference:
+    return Difference("package", message, "new", "old", message, role, **settings)
+
+
+@dataclass
+class World:
+    """`differs`: node → the differences that the looks at it show, one after the other. `failing`: what the roles fail
+    with on a node, run after run."""
+
+    differs: dict[str, list[tuple[Difference, ...]]] = field(default_factory=dict)
+    failing: dict[str, list[list[str]]] = field(default_factory=dict)
+    looks: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
+    runs: list[tuple[list[str], Pass]] = field(default_factory=list)
+    inventories: list[tuple[list[str], str]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def messages(self, level: str) -> list[tuple[str | None, str]]:
+        return [(event.node, event.message) for event in self.events if event.kind == level]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(cluster.paths.root)
+    fleet.save(cluster.paths, NODES)
+    return cluster
+
+
+@pytest.fixture
+def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    cluster.events.subscribe(made.events.append)
+
+    def looked(_: Cluster, subjects: Sequence[Subject], doing: str, *, for_drift: Any = ()) -> dict[str, Bundle]:
+        made.looks.append((doing, [subject.name for subject in subjects], set(for_drift)))
+        return {s.name: Bundle({"name": Output(s.name), "look": Output(str(len(made.looks)))}) for s in subjects}
+
+    def differences(bundle: Bundle, expected: str) -> tuple[Difference, ...]:
+        assert expected == f"state of {bundle.files['name'].text}"
+        rows = made.differs.get(bundle.files["name"].text, [()])
+        return rows.pop(0) if len(rows) > 1 else rows[0]
+
+    def write(_: Any, nodes: Sequence[Node], plan: Any, *__: Any) -> Path:
+        made.inventories.append(([node.name for node in nodes], str(plan.groups[0].stack.driver)))
+        return Path("inventory.yml")
+
+    def configure(_: Any, nodes: Sequence[Node], __: Any, ___: Any, ____: Any, run: Pass) -> dict[str, Outcome]:
+        made.runs.append(([node.name for node in nodes], run))
+        rows = {node.name: made.failing.get(node.name, []) for node in nodes}
+        return {name: Outcome(failed=row.pop(0) if row else []) for name, row in rows.items()}
+
+    monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
+    monkeypatch.setattr(configuring, "wanted", lambda nodes, *_: {node.name: f"state of {node.name}" for node in nodes})
+    monkeypatch.setattr(configuring, "look", looked)
+    monkeypatch.setattr(drift, "differences", differences)
+    monkeypatch.setattr(stamps, "desired", lambda *_: {"base": None, "nccl": None})
+    monkeypatch.setattr(inventory, "write", write)
+    monkeypatch.setattr(roles, "configure", configure)
+    return made
+
+
+def releases(cluster: Cluster, wanted: Lock | None = None, **others: Lock) -> dict[str, Release]:
+    """Node → release; `others` by node with _ for -."""
+    held = {node.name: others.get(node.name.replace("-", "_"), wanted or lock()) for node in NODES}
+    return {name: release_of(cluster.spec, one) for name, one in held.items()}
+
+
+def run(cluster: Cluster, held: Mapping[str, Release] | None = None, new: Sequence[str] = ()) -> Brought:
+    return bring(cluster, NODES, held or releases(cluster), cluster.paths.root, new=new)
+
+
+def levels(brought: Brought) -> dict[str, str]:
+    return {subject.name: subject.expected.level for subject in brought.subjects}
+
+
+def note_proven(cluster: Cluster, *names: str, healthy: bool = True) -> None:
+    Ledger(cluster.paths).record([node for node in NODES if node.name in names], lock())
+    node_state.note(cluster.paths, nodes={name: {"stage": "verified", "ok": healthy} for name in names})
+
+
+def test_nodes_that_are_as_locked_are_looked_at_once(cluster: Cluster, world: World) -> None:
+    brought = run(cluster)
+    assert world.looks[0] == ("comparing 4 nodes with the lock", NAMES, set())
+    assert [names for _, names, _ in world.looks] == [NAMES, []] and world.runs == []
+    assert (brought.configured, brought.failed, brought.drift) == ((), {}, dict.fromkeys(NAMES, ()))
+    assert [s.source.files["look"].text for s in brought.subjects] == ["1"] * 4  # type: ignore[union-attr]
+    assert all(s.reach is not None for s in brought.subjects)
+    assert set(levels(brought).values()) == {"standard"}
+    assert world.messages("warning") == world.messages("log") == []
+
+
+def test_a_node_that_differs_is_configured_and_looked_at_again(cluster: Cluster, world: World) -> None:
+    odd = difference("nccl 1 instead of 2", "nccl")
+    world.differs["train-1"] = [(odd,), ()]
+    brought = run(cluster)
+    assert brought.before == {**dict.fromkeys(NAMES, ()), "train-1": (odd,)}
+    assert brought.drift == dict.fromkeys(NAMES, ())
+    assert [names for names, _ in world.runs] == [["train-1"]] and world.runs[0][1].roles == {"nccl"}
+    assert world.looks[-1] == ("comparing 1 configured node with the lock", ["train-1"], set())
+    assert brought.configured == ("train-1",) and brought.clean("train-1")
+    assert [s.source.files["look"].text for s in brought.subjects] == ["1", "3", "1", "1"]  # type: ignore[union-attr]
+    assert world.messages("log") == [("train-1", "nccl 1 instead of 2")]
+    (started,) = [event for event in world.events if event.kind == "started"]
+    assert (started.message, started.total) == ("running role nccl on 1 node", 1)
+
+
+def test_what_no_role_mends_is_no_reason_to_configure(cluster: Cluster, world: World) -> None:
+    odd = difference("kernel", mended=False)
+    world.differs["train-1"] = [(odd,)]
+    brought = run(cluster)
+    assert world.runs == [] and brought.drift["train-1"] == (odd,) and brought.clean("train-1")
+
+
+def test_all_roles_run_where_the_ones_that_differ_did_not_help(cluster: Cluster, world: World) -> None:
+    odd = difference("nccl", "nccl")
+    world.differs["train-1"], world.differs["train-2"] = [(odd,), (odd,), ()], [(odd,), ()]
+    brought = run(cluster)
+    assert [names for names, _ in world.runs] == [["train-1", "train-2"], ["train-1"]]
+    assert [set(passed.roles) for _, passed in world.runs] == [{"nccl"}, {"base", "nccl"}]
+    assert brought.configured == ("train-1", "train-2") and brought.drift["train-1"] == ()
+    assert world.messages("warning") == []
+
+
+def test_what_still_differs_is_said_in_four_lines(cluster: Cluster, world: World) -> None:
+    odd = tuple(difference(f"package-{number}") for number in range(6))
+    world.differs["train-1"] = [odd]
+    brought = run(cluster)
+    assert [passed for _, passed in world.runs] == [EVERYTHING._replace(roles=frozenset({"base", "nccl"}))]
+    lines = "; ".join(f"package-{number}" for number in range(4))
+    assert world.messages("log") == [("train-1", f"{lines} and 2 more")]
+    assert world.messages("warning") == [("train-1", f"still differs from the lock: {lines}")]
+    assert not brought.clean("train-1") and brought.clean("train-0")
+    (event,) = [event for event in world.events if event.kind == "log"]
+    assert event.data == {"all": [f"package-{number}" for number in range(6)]}
+
+
+def test_a_node_whose_roles_fail_is_noted_and_not_warned_about_twice(cluster: Cluster, world: World) -> None:
+    world.differs["train-1"] = [(difference("driver"),)]
+    world.failing["train-1"] = [["base: no space", "base: left"]]
+    brought = run(cluster)
+    assert brought.failed == {"train-1": "base: no space; base: left"} and not brought.clean("train-1")
+    assert brought.outcomes["train-1"].failed == ["base: no space", "base: left"]
+    assert world.messages("warning") == []
+
+
+def test_a_later_run_of_the_roles_that_ends_well_takes_the_failure_back(cluster: Cluster, world: World) -> None:
+    odd = difference("nccl", "nccl")
+    world.differs["train-1"], world.failing["train-1"] = [(odd,), (odd,), ()], [["nccl: HTTP 503"]]
+    brought = run(cluster)
+    assert brought.failed == {} and brought.clean("train-1") and len(world.runs) == 2
+
+
+def test_a_new_machine_is_configured_without_being_asked(cluster: Cluster, world: World) -> None:
+    brought = run(cluster, new=["train-2"])
+    assert world.looks[0][1] == ["train-0", "train-1", "eval-0"]
+    assert world.messages("log") == [("train-2", "a new machine")]
+    assert [names for names, _ in world.runs] == [["train-2"]]
+    assert brought.configured == ("train-2",) and "train-2" not in brought.before
+
+
+def test_new_machines_of_a_golden_image_are_asked_for_drift_alone_first(cluster: Cluster, world: World) -> None:
+    golden = GoldenImage(name="p4d@stable", build="20260131-031500", id="ami-1")
+    world.differs["train-1"] = [(difference("nccl", "nccl"),), ()]
+    run(cluster, releases(cluster, lock(train=golden)), new=["train-0", "train-1", "eval-0"])
+    assert world.looks[0][1:] == (["train-0", "train-1", "train-2"], {"train-0", "train-1"})
+    assert world.looks[1] == ("looking at 1 node", ["train-0"], set())
+    assert world.looks[2][1] == ["train-1", "eval-0"]
+    assert world.runs[0][1].roles == {"base", "nccl"}, "a machine that nobody asked needs all"
+
+
+def test_nodes_that_were_proven_with_their_lock_are_judged_without_load(cluster: Cluster, world: World) -> None:
+    note_proven(cluster, "train-0", "train-1")
+    note_proven(cluster, "train-2", healthy=False)
+    world.differs["train-1"] = [(difference("nccl", "nccl"),), ()]
+    brought = run(cluster)
+    assert levels(brought) == {"train-0": "quick", "train-1": "standard", "train-2": "standard", "eval-0": "standard"}
+    assert world.messages("log")[0] == (None, "2 nodes were verified with this lock: quick checks, no load")
+
+
+def test_each_release_has_a_run_and_an_inventory_of_its_own(cluster: Cluster, world: World) -> None:
+    for name in ("train-0", "train-1"):
+        world.differs[name] = [(difference("nccl", "nccl"),), ()]
+    run(cluster, releases(cluster, train_1=lock("590.2")))
+    assert [names for names, _ in world.runs] == [["train-0"], ["train-1"]]
+    assert world.inventories == [(["train-0", "train-2", "eval-0"], "580.1"), (["train-1"], "590.2")]
+
+
+def test_the_inventory_has_nodes_that_this_run_leaves_out(cluster: Cluster, world: World) -> None:
+    world.differs["train-0"] = [(difference("nccl", "nccl"),), ()]
+    bring(cluster, NODES[:1], releases(cluster), cluster.paths.root)
+    assert world.inventories == [(NAMES, "580.1")]
+
+
+def test_what_a_node_is_compared_with_follows_from_its_release(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = releases(cluster, train_1=lock("590.2"))
+    asked: list[tuple[str, str]] = []
+
+    def desired(plan: Any, group: str, variables: Mapping[str, Any]) -> dict[str, str]:
+        asked.append((str(plan.group(group).stack.driver), group))
+        return {"stamp": f"{asked[-1]} {variables}"}
+
+    monkeypatch.setattr(stamps, "desired", desired)
+    monkeypatch.setattr(drift, "desired_state", lambda plan, group, stamp, units: (group.name, stamp, units))
+    subjects = subjects_of(cluster, NODES, held)
+    states: Any = wanted(NODES, held, subjects, {"key": 1})
+    assert list(states) == NAMES and asked == [("580.1", "train"), ("590.2", "train"), ("580.1", "eval")]
+    assert states["train-2"][:2] == states["train-0"][:2] != states["train-1"][:2]
+    assert states["eval-0"][0] == "eval"
+    assert [states[s.name][2] for s in subjects] == [s.expected.units or () for s in subjects]
+
+
+def test_roles_are_told_of_blocks_mirrors_and_file_systems(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = type("Mirror", (), {"role_variables": lambda _: {"mirror": "here"}})()
+    monkeypatch.setattr(block_ends, "variables", lambda _: {"ends": 1})
+    monkeypatch.setattr(mounts, "variables", lambda _, nodes: {"mounts": [node.name for node in nodes]})
+    monkeypatch.setattr(type(cluster.providers.at("here")), "rehearsal", mirror, raising=False)
+    monkeypatch.setattr(cluster.providers.at("here"), "rehearsal", mirror, raising=False)
+    assert role_variables(cluster, releases(cluster)) == {"ends": 1, "mirror": "here", "mounts": NAMES}
+
+
+def test_a_look_asks_each_node_what_is_judged_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Event] = []
+    cluster.events.subscribe(seen.append)
+    calls: list[tuple[Any, Any, dict[str, Any]]] = []
+
+    def collect(targets: Any, requests: Any, **named: Any) -> dict[str, Bundle]:
+        calls.append((targets, requests, named))
+        return {name: Bundle({}) for name in targets}
+
+    monkeypatch.setattr(collecting, "collect", collect)
+    subjects = subjects_of(cluster, NODES[:2], releases(cluster))
+    assert look(cluster, [], "nothing") == {} and seen == []
+    assert list(look(cluster, subjects, "looking", for_drift=["train-1"])) == ["train-0", "train-1"]
+    (started,) = seen
+    assert (started.message, started.total, started.data) == ("looking", 2, {"nodes": ["train-0", "train-1"]})
+    assert started.until is not None
+    ((targets, requests, named),) = calls
+    assert list(targets) == ["train-0", "train-1"] and named["stage"] == "configure"
+    assert named["events"] is cluster.events
+    assert requests["train-0"] != requests["train-1"]
