@@ -20,8 +20,8 @@ REGIONS = {"aws": ("us-east-2", "us-west-2"), "azure": ("eastus", "westeurope")}
 
 @dataclass
 class ClusterFile:
-    """What a file says. `sites`: name → provider, region, zones; `groups`: name → site, count, capacity.min. `shared`:
-    its state lies in a bucket; `driver`: of the lock beside it."""
+    """What a file says. `sites`: name → provider, region, zones; `groups`: name → site, count, capacity.min, perhaps
+    kinds of capacity. `shared`: its state lies in a bucket; `driver`: of the lock beside it."""
 
     name: str = "fleet"
     sites: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class ClusterFile:
                 sites[name]["subscription"] = "00000000-0000-0000-0000-000000000000"
         groups = {
             name: {"machine": MACHINE[self.sites[one["site"]]["provider"]], "count": one["count"], "site": one["site"]}
-            | ({"capacity": {"min": one["min"]}} if one["min"] else {})
+            | ({"capacity": capacity} if (capacity := _capacity(one)) else {})
             for name, one in self.groups.items()
         }
         document = {
@@ -76,6 +76,12 @@ class ClusterFile:
         text = self.text(key)
         file.write_text(text, encoding="utf-8")
         (folder / "cluster.lock").write_text(_lock(text, self.driver), encoding="utf-8")
+
+
+def _capacity(group: dict[str, Any]) -> dict[str, Any]:
+    first, *others = group.get("kinds", ("on-demand",))
+    found = {"min": group["min"], "kind": first, "fallback": others}
+    return {key: value for key, value in found.items() if value and value != "on-demand"}
 
 
 @functools.cache

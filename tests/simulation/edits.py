@@ -35,6 +35,13 @@ def fewer_are_enough(file: ClusterFile, pick: Pick) -> str:
 
 
 @editing
+def capacity_kind(file: ClusterFile, pick: Pick) -> str:
+    name = sorted(file.groups)[pick(len(file.groups))]
+    file.groups[name]["kinds"] = (("on-demand",), ("spot",), ("spot", "on-demand"))[pick(3)]
+    return f"groups.{name} is bought as {', else '.join(file.groups[name]['kinds'])}"
+
+
+@editing
 def group_renamed(file: ClusterFile, pick: Pick) -> str:
     name = sorted(file.groups)[pick(len(file.groups))]
     fresh = {"train": "learn", "learn": "train", "eval": "test", "test": "eval"}[name]
