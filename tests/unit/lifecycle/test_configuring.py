@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from provisioner.session import Cluster, open_cluster
 from provisioner.stack.models import GoldenImage, Lock
 from provisioner.verify import collect as collecting
 from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.request import drift_request, request_for
 from provisioner.verify.run import Subject
 from tests.support import plans
 
@@ -61,6 +62,8 @@ class World:
     runs: list[tuple[list[str], Pass]] = field(default_factory=list)
     inventories: list[tuple[list[str], str]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    levels: list[dict[str, str]] = field(default_factory=list)
+    """At which level each look was."""
 
     def messages(self, level: str) -> list[tuple[str | None, str]]:
         return [(event.node, event.message) for event in self.events if event.kind == level]
@@ -81,6 +84,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     cluster.events.subscribe(made.events.append)
 
     def looked(_: Cluster, subjects: Sequence[Subject], doing: str, *, for_drift: Any = ()) -> dict[str, Bundle]:
+        made.levels.append({s.name: s.expected.level for s in subjects})
         made.looks.append((doing, [subject.name for subject in subjects], set(for_drift)))
         return {s.name: Bundle({"name": Output(s.name), "look": Output(str(len(made.looks)))}) for s in subjects}
 
@@ -199,6 +203,50 @@ def test_a_later_run_of_the_roles_that_ends_well_takes_the_failure_back(cluster:
     assert brought.failed == {} and brought.clean("train-1") and len(world.runs) == 2
 
 
+def test_what_no_role_mends_is_in_no_message(cluster: Cluster, world: World) -> None:
+    odd = tuple(difference(f"package-{number}") for number in range(4))
+    world.differs["train-1"] = [(difference("kernel", mended=False), *odd)]
+    run(cluster)
+    lines = "; ".join(f"package-{number}" for number in range(4))
+    assert world.messages("log") == [("train-1", lines)]
+    assert world.messages("warning") == [("train-1", f"still differs from the lock: {lines}")]
+
+
+def test_a_node_whose_roles_failed_is_not_clean_whatever_it_shows() -> None:
+    assert not Brought([], {}, failed={"train-1": "no space"}).clean("train-1")
+    assert Brought([], {}).clean("train-1")
+
+
+def test_a_node_that_fails_in_the_first_run_has_no_second_one(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Pass(frozenset({"nccl"}), "install"), Pass(frozenset({"nccl"}), "configure")
+    monkeypatch.setattr(drift, "passes", lambda _: [first, second])
+    for name in ("train-0", "train-1"):
+        world.differs[name] = [(difference("nccl", "nccl"),), ()]
+    world.failing["train-1"] = [["nccl: HTTP 503"], []]
+    run(cluster)
+    assert world.runs == [
+        (["train-0", "train-1"], first), (["train-0"], second),
+        (["train-1"], EVERYTHING._replace(roles=frozenset({"base", "nccl"}))),
+    ]  # fmt: skip
+    messages = [event.message for event in world.events if event.kind == "started"]
+    assert messages == [
+        "running role nccl (install only) on 2 nodes", "running role nccl (configure only) on 1 node",
+        "running the roles on 1 node",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "told"), [("abcd", "roles a, b, c, d"), ("abcde", "the roles"), ("a", "role a")])
+def test_up_to_four_roles_are_named(
+    names: str, told: str, cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drift, "passes", lambda _: [Pass(frozenset(names))])
+    world.differs["train-0"] = [(difference("nccl", "nccl"),), ()]
+    run(cluster)
+    assert [e.message for e in world.events if e.kind == "started"] == [f"running {told} on 1 node"]
+
+
 def test_a_new_machine_is_configured_without_being_asked(cluster: Cluster, world: World) -> None:
     brought = run(cluster, new=["train-2"])
     assert world.looks[0][1] == ["train-0", "train-1", "eval-0"]
@@ -220,9 +268,12 @@ def test_new_machines_of_a_golden_image_are_asked_for_drift_alone_first(cluster:
 def test_nodes_that_were_proven_with_their_lock_are_judged_without_load(cluster: Cluster, world: World) -> None:
     note_proven(cluster, "train-0", "train-1")
     note_proven(cluster, "train-2", healthy=False)
+    Ledger(cluster.paths).record(NODES[3:], lock("590.2"))
+    node_state.note(cluster.paths, nodes={"eval-0": {"stage": "verified", "ok": True}})  # with another lock
     world.differs["train-1"] = [(difference("nccl", "nccl"),), ()]
     brought = run(cluster)
     assert levels(brought) == {"train-0": "quick", "train-1": "standard", "train-2": "standard", "eval-0": "standard"}
+    assert world.levels[0] == {**levels(brought), "train-1": "quick"}
     assert world.messages("log")[0] == (None, "2 nodes were verified with this lock: quick checks, no load")
 
 
@@ -238,6 +289,15 @@ def test_the_inventory_has_nodes_that_this_run_leaves_out(cluster: Cluster, worl
     world.differs["train-0"] = [(difference("nccl", "nccl"),), ()]
     bring(cluster, NODES[:1], releases(cluster), cluster.paths.root)
     assert world.inventories == [(NAMES, "580.1")]
+
+
+def test_a_node_of_a_group_that_a_release_does_not_have_is_in_none_of_its_inventories(
+    cluster: Cluster, world: World
+) -> None:
+    old = Lock(request={}, simulated=True, groups={"train": lock().groups["train"]})
+    world.differs["train-0"] = [(difference("nccl", "nccl"),), ()]
+    bring(cluster, NODES[:1], {"train-0": release_of(cluster.spec, old)}, cluster.paths.root)
+    assert world.inventories == [(["train-0", "train-1", "train-2"], "580.1")]
 
 
 def test_what_a_node_is_compared_with_follows_from_its_release(
@@ -288,4 +348,11 @@ def test_a_look_asks_each_node_what_is_judged_of_it(cluster: Cluster, monkeypatc
     ((targets, requests, named),) = calls
     assert list(targets) == ["train-0", "train-1"] and named["stage"] == "configure"
     assert named["events"] is cluster.events
-    assert requests["train-0"] != requests["train-1"]
+    assert requests["train-0"] == request_for(subjects[0].expected) != drift_request(subjects[0].expected)
+    assert requests["train-1"] == drift_request(subjects[1].expected)
+
+
+def test_a_subject_whose_outputs_are_there_is_not_asked(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "collect", lambda targets, *_, **__: dict.fromkeys(targets))
+    first, second = subjects_of(cluster, NODES[:2], releases(cluster))
+    assert list(look(cluster, [replace(first, source=Bundle({})), second], "looking")) == ["train-1"]
