@@ -181,7 +181,7 @@ def test_a_page_that_could_run_something_is_left_out() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "0123456789ab\n--option", "../../x", "0123456789AB"])
 def test_an_identity_that_is_none_is_an_error(text: str, paths: ClusterPaths) -> None:
-    with pytest.raises(GpuprovError, match="no cluster's identity"):
+    with pytest.raises(GpuprovError, match="not a cluster's identity"):
         shared_files._unpacked(packed({"id": text}), "s3://b/x")
     (paths.root / "id").write_text(text)
     with pytest.raises(GpuprovError, match="is not a cluster id"):
