@@ -131,7 +131,7 @@ class Person:
     def _lost_file(self, text: str) -> bool:
         """A damaged file, by its path: it, or the one that the hint names, is removed. What it said of nodes
         that are out of service is asked of the scheduler. Whether the error names one."""
-        damaged = re.search(r"(/\S+/[\w.-]+): [^\n]*\b(?:damaged|is missing)\b", text)
+        damaged = re.search(r"(/\S+/[\w.-]+): [^\n]*\b(?:damaged|is missing|is not gpuprov's)\b", text)
         if damaged is None or not (hint := re.search(r"\bremove (it|the file|/\S+)(?:: |$|\b)", text)):
             return False
         file = Path(damaged[1])
