@@ -26,6 +26,7 @@ from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Provider
 from provisioner.providers.cluster import MARK
+from provisioner.release import Ledger
 from provisioner.session import Cluster
 from provisioner.text import counted, printable
 from provisioner.workspace.binary import Binary
@@ -296,8 +297,17 @@ def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned
         existing = {name for name in {*desired, *actions} if actions.get(name) != "create"}
         missing = [node for node in machines.standing() if node.name not in recorded] if existing - recorded else []
         if missing:
-            fleet.save(cluster.paths, [*cluster.nodes(), *missing])
-            running_cost.seen(cluster, cluster.nodes())
+            record(cluster, [*cluster.nodes(), *missing])
+
+
+def record(cluster: Cluster, nodes: list[fleet.Node]) -> None:
+    """Write nodes.json. A machine that took the name of another one and was never proven has nothing of its verdict."""
+    ledger, previous = Ledger(cluster.paths), {node.name: node.id for node in cluster.nodes()}
+    new = [node.name for node in nodes if previous.get(node.name) != node.id and ledger.of(node) is None]
+    if new:
+        node_state.note_stage(cluster.paths, "made", new)
+    fleet.save(cluster.paths, nodes)
+    running_cost.seen(cluster, nodes)
 
 
 def settled(cluster: Cluster) -> list[fleet.Node]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import catalog, fleet, node_state
+from provisioner import catalog, node_state
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, hooks, locking, machines, preflight, running_cost, verifying
+from provisioner.lifecycle import configuring, hooks, locking, machines, preflight, verifying
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
@@ -201,5 +201,4 @@ class _Machines:
             with machines.applying(self.cluster, [planned]):
                 nodes = site.apply(self.plan, planned, always=True)
             others = [node for node in self.cluster.nodes() if node.site != site.site]
-            fleet.save(self.cluster.paths, [*others, *nodes])
-            running_cost.seen(self.cluster, [*others, *nodes])
+            machines.record(self.cluster, [*others, *nodes])

@@ -136,7 +136,9 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     if not cluster.nodes():  # nodes.json was lost: `up` takes the machines in before this is asked again
         return
     desired = {name for name, group in diff.desired(cluster).items() if spec.site_of(group) in sites}
-    other = desired ^ {node.name for node in cluster.nodes() if node.site in sites}
+    recorded = {node.name for node in cluster.nodes() if node.site in sites}
+    # Nodes that the upgrade began with and nodes.json lacks were lost with that file: `up` takes them in.
+    other = (desired ^ recorded) - (desired & journal.nodes.keys())
     if other:
         again = f"`gpuprov upgrade {cluster.file}` brings it to its end; then make the change"
         raise _in_progress(cluster, journal, f"take the change of {few(sorted(other), 5, ',')} back, and {again}")
