@@ -6,9 +6,11 @@ Real are provisioner/keeper.py's `main` and `remove_shared`; simulated are proce
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,11 +76,19 @@ def sessions(reach: Reach) -> Any:
         def __init__(self, argv: Sequence[str], **_: Any) -> None:
             self.argv, self.returncode = argv, 0
 
-        def communicate(self, timeout: float) -> tuple[str, None]:
-            del timeout
+        @cached_property
+        def stdout(self) -> io.FileIO:
+            """A real pipe with what ssh prints, at its end."""
             error = reach(self.argv[self.argv.index("-F") + 2], self.argv)
             self.returncode = SSH_FAILED if error else 0
-            return error, None
+            reader, writer = os.pipe()
+            with os.fdopen(writer, "wb") as stream:
+                stream.write(error.encode())
+            return io.FileIO(reader)
+
+        def wait(self, timeout: float) -> int:
+            del timeout
+            return self.returncode
 
         def poll(self) -> int:
             return self.returncode
