@@ -98,7 +98,12 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             raise ProviderError(
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
-        quarantine.forget(cluster)
+        try:
+            quarantine.forget(cluster)
+        except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody
+            if removal.stays:
+                raise
+            events("down", "warning", str(error))
         ssh.close(cluster.paths, cluster.nodes())
         rest = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         made = removal.removed - len(removal.stays)

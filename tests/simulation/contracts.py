@@ -81,8 +81,12 @@ class Contracts:
         ]
         for run in self.history.run_directories():
             broken += self._files(run)
-        for number in self._recorded():
-            self.history.world.cloud.machines[number].in_use = True
+        recorded = self._recorded()
+        for machine in self.history.world.cloud.machines.values():
+            if machine.id in recorded:
+                machine.in_use = True
+            elif "applied.json" in self.history.removed:  # nothing is left that knows it for proven
+                machine.in_use = False
         broken += [
             f"{one.id} ({one.node}) runs in {one.region} of account {one.account}, and no command names it"
             for one in self.history.world.cloud.running()
