@@ -14,11 +14,13 @@ from provisioner.paths import write_whole
 
 MODULES = (
     "__init__.py",
+    "directories.py",
     "errors.py",
     "events.py",
     "gpu_drivers.py",
     "ownership.py",
     "paths.py",
+    "regular_file.py",
     "ssh_failure.py",
     "text.py",
     "verify/*.py",
