@@ -4,7 +4,7 @@ goes on where a call before was stopped, and what is refused."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -701,6 +701,14 @@ def test_the_time_is_that_of_this_call(cluster: Cluster, world: World, monkeypat
 
 def test_an_upgrade_of_a_fleet_that_was_resized_is_refused(cluster: Cluster, world: World) -> None:
     stopped(cluster, world)
-    fleet.save(cluster.paths, NODES[:2])
+    fleet.save(cluster.paths, [*NODES, replace(NODES[0], name="train-9")])
     with pytest.raises(GpuprovError, match="an upgrade is in progress"):
         run(cluster, world)
+
+
+def test_a_node_of_the_upgrade_that_nodes_json_lost_is_taken_in_first(cluster: Cluster, world: World) -> None:
+    stopped(cluster, world)
+    fleet.save(cluster.paths, NODES[:2])
+    with pytest.raises(GpuprovError, match="the machines are not those of") as refused:
+        run(cluster, world)
+    assert "gpuprov up" in refused.value.hint
