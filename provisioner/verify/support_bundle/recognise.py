@@ -65,7 +65,7 @@ LOOK = (
     _look("nvidia-smi.xml", r"^\| NVIDIA-SMI \S+ .*(?:Driver|KMD) Version:", 3),
     _look("nvidia-smi.xml", r"^\| +\d{1,3} +\S.*(?:On|Off|N/A|ERR!) *\| *(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:", 3),
     _look("nvidia-smi.xml", SECTION.pattern, 5, without=r"NVRM|^GPU\[|<nvidia_smi_log"),
-    _look("nvidia-smi.xml", r"^\s*index, *|^(?:.*, )?(?:uuid|gpu_uuid|pci\.bus_id|gpu_bus_id)(?:,|$)", 2),
+    _look("nvidia-smi.xml", r"^[ \t]*index, *|^(?:.*, )?(?:uuid|gpu_uuid|pci\.bus_id|gpu_bus_id)(?:,|$)", 2),
     _look(
         "nvidia-smi.xml",
         r"^(?:\d+, )?(?:GPU-[0-9a-f]{8}-|[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)[^,\n]*, ",
@@ -84,20 +84,20 @@ LOOK = (
     ),
     _look(
         "nvlink.txt",
-        r"^\s*GPU \d+: .*\n\s*(?:NVML: ?Unable|Link \d+: (?:<?in-?active|[\d.]+ GB/s)|Nvlink queries are not|"
+        r"^[ \t]*GPU \d+: .*\n[ \t]*(?:NVML: ?Unable|Link \d+: (?:<?in-?active|[\d.]+ GB/s)|Nvlink queries are not|"
         r"Device does not have)",
         without="Replay",
     ),
     _look("nvlink.txt", r"^\|  NvLink Link Status ", 1),
-    _look("nvlink-errors.txt", r"^\s+Link \d+: (?:Replay|CRC|Recovery)|^\s+Link \d+: .*Errors?:"),
+    _look("nvlink-errors.txt", r"^[ \t]+Link \d+: (?:Replay|CRC|Recovery)|^[ \t]+Link \d+: .*Errors?:"),
     _look("dmidecode.txt", r"^Handle 0x[0-9A-Fa-f]{4}, DMI type 17, "),
-    _look("topo.txt", r"^\s*(?:\x1b\[\d*m)*\s*GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
+    _look("topo.txt", r"^[ \t]*(?:\x1b\[\d*m)*[ \t]*GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
     _look("nvidia-version.txt", r"^NVRM version: NVIDIA UNIX"),
     _look("nvidia-params.txt", r"^(?:ResmanDebugLevel|RegistryDwords|EnableMSI): "),
     _look("nvidia-dev.txt", r"^c\S{9}.? .*\d+, +\d+ .* /dev/nvidia(?:ctl|\d)"),
     _look("ibstat.txt", r"^CA '[^']+'$"),
     _look("ibstat.txt", r"^Infiniband device '", 1),
-    _look("ibstat.txt", r"^\s*hca_id:\s*\S", 2),
+    _look("ibstat.txt", r"^[ \t]*hca_id:\s*\S", 2),
     _look("ibstat.txt", r"^link \S+/\d+\s(?:.* )?state \S+ physical_state", 3),
     _look("fi_info.txt", r"^provider: efa"),
     _look(
@@ -120,7 +120,7 @@ LOOK = (
     _look(
         "all_reduce.txt",
         r"^(?:\S+: )?#?\s*size\s+count\s+type\s+redop|# nThread \d+ nGpus|^#\s+\(B\)\s+\(elements\)|"
-        r"^\s*\d{1,12}\s+\d{1,12}\s+(?:float|half|bfloat16)\s+sum\s|not enough slots available|"
+        r"^[ \t]*\d{1,12}\s+\d{1,12}\s+(?:float|half|bfloat16)\s+sum\s|not enough slots available|"
         r"Test NCCL failure|Test CUDA failure",
     ),
     _look("nccl.log", r"\bNCCL (?:WARN|INFO) |\bNCCL error in: |\bunhandled (?:system|cuda) error", beside=True),
@@ -131,7 +131,7 @@ LOOK = (
     _look("fabricmanager.txt", r"nvidia-fabricmanager\.service", take=_service, without=r"(?:.*\n){4000}"),
     _look("fabricmanager.log", r"^\[\w{3} \d\d \d{4} [\d:]{8}\] \[(?:INFO|ERROR|WARNING|FATAL|CRITICAL)\] \[tid \d+\]"),
     _look("fabricmanager.log", r"\b(?:nv-fabricmanager|nvidia-fabricmanager-start\.sh)\[\d+\]: ", 1),
-    _look("services.txt", r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB", take=_failed),
+    _look("services.txt", r"^[ \t]*UNIT\s+LOAD\s+ACTIVE\s+SUB", take=_failed),
     _look("dgx-release.txt", r"^DGX_(?:SWBUILD|OTA)_VERSION=", without=r"^ID="),
     _look("os-release.txt", r"^(?:NAME|ID|PRETTY_NAME)=\S(?:.*\n)+?(?:VERSION_ID|ID)="),
     _look(
