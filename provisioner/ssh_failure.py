@@ -27,7 +27,9 @@ OPTIONS = (
     "BatchMode=yes",
 )
 BROKEN = "the connection ended without an error message, and ssh connects again now"
-_CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
+_CHANGED = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "has changed and you have requested strict checking")
+CHANGED_KEY = "it shows another one"
+"""What `error_text` says of a host key that has changed."""
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/=]{20,64}")
 
 
@@ -38,9 +40,9 @@ def error_text(output: str) -> str:
     >>> error_text("banner\\nssh: connect to host 192.0.2.7 port 22: Connection refused\\r\\n")
     'banner / ssh: connect to host 192.0.2.7 port 22: Connection refused'
     """
-    if _CHANGED in output:
+    if any(line in output for line in _CHANGED):
         match = _FINGERPRINT.search(output)
-        return f"Host key verification failed: it shows another one ({match[0] if match else 'ed25519'}) than is pinned"
+        return f"Host key verification failed: {CHANGED_KEY} ({match[0] if match else 'ed25519'}) than is pinned"
     lines = [line.strip() for line in str(printable(output)).splitlines() if line.strip()]
     return " / ".join(lines[-LINES:])[-CHARACTERS:]
 

@@ -157,12 +157,13 @@ def target(host: str) -> tuple[str, ...]:
 
 def probe(host: str, request: ProbeRequest) -> Bundle:
     """The raw outputs of a host that gpuprov did not make. GpuprovError where its key is not the pinned one."""
+    from provisioner.ssh_failure import CHANGED_KEY
     from provisioner.verify.collect import collect
 
     raw = collect({host: target(host)}, request)[host]
     if "Host key verification failed" in raw.error:
         address = host.rpartition("@")[2]
-        if "has changed" in raw.error:
+        if CHANGED_KEY in raw.error:
             raise GpuprovError(
                 "host key verification failed: not the key in known_hosts; possible man-in-the-middle attack",
                 where=host,

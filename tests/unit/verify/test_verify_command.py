@@ -183,10 +183,11 @@ def test_an_unknown_host_key_is_refused_and_the_hint_says_how_to_pin_it(tmp_path
     assert "StrictHostKeyChecking=yes" in (tmp_path / "arguments").read_text()
 
 
-def test_a_changed_host_key_warns_and_says_not_to_take_the_new_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heading", ["", "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @"])
+def test_a_changed_host_key_warns_and_says_not_to_take_the_new_one(tmp_path: Path, heading: str) -> None:
     ssh = tmp_path / "ssh"
     changed = "Host key for 192.0.2.7 has changed and you have requested strict checking."
-    ssh.write_text(f'#!/bin/sh\nprintf "%s\\n" "{changed}" "Host key verification failed." >&2\nexit 255\n')
+    ssh.write_text(f'#!/bin/sh\nprintf "%s\\n" "{heading}" "{changed}" "Host key verification failed." >&2\nexit 255\n')
     ssh.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = gpuprov("facts", "--host", "me@192.0.2.7", PATH=path)
