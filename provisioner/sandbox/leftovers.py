@@ -15,14 +15,14 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.paths import private_dir, write_whole
-from provisioner.sandbox import podman_state
+from provisioner.sandbox import namespaces, podman_state
 from provisioner.sandbox.backends import BACKENDS, LEASES, Backend, Remains, SandboxNetwork
 from provisioner.sandbox.podman_state import PodmanState
 from provisioner.sandbox.runtime import Podman, find_podman
@@ -30,24 +30,20 @@ from provisioner.sandbox.runtime import Podman, find_podman
 NETWORK = "gpuprov-"
 """The octet follows."""
 RECORDS = Path("/run/gpuprov/starting")
-"""Starts and removals that are not through, one file each: NAME.OCTET.PROCESS. Of a start it has what podman told, of a
-removal the container's id."""
+"""Starts and removals that are not through, one file each: NAME.OCTET.PROCESS. It names the container, of a start also
+the address."""
 LEASED = Path("/run/gpuprov/leased")
 """Numbers by network, as netavark's leases until the next boot."""
 LEASES_GO_WITH_NETWORK = (5, 1)
 """podman since when a network that is removed takes its leases with it (containers/common 206edae1, v0.59)."""
-NAMESPACES = Path("/run/netns")
 CGROUPS = Path("/sys/fs/cgroup")
 MOUNTS = Path("/proc/self/mountinfo")
 RUN = Path("/run")
 """runc and crun have a folder each, in it one for each container."""
 ANNOTATION = "gpuprov.octet"
-_CREATED = re.compile(r"Made network namespace at (/run/netns/[\w-]+) for container ([0-9a-f]{64})")
+_STARTING = re.compile(r"^address ([0-9.]+)\ncontainer ([0-9a-f]{64})$", re.M)
 _REMOVING = re.compile(r"^removing ([0-9a-f]{64})$", re.M)
 _SHM = re.compile(r"/overlay-containers/([0-9a-f]{64})/userdata/shm$")
-_ADDRESS = re.compile(r"^address ([0-9.]+)$", re.M)
-_LOCAL = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
-"""An address of this host in /proc/net/fib_trie."""
 _RECORD = "record"
 DEADLINE_S = 30
 
@@ -71,14 +67,19 @@ def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Lefto
     Raises ProviderError where podman does not answer: what it knows is never guessed."""
     engine = podman or find_podman()
     octet = network.name.removeprefix(NETWORK)
-    namespaces = sorted(NAMESPACES.iterdir()) if NAMESPACES.is_dir() else []  # before podman says which it knows
+    paths = namespaces.paths()  # before podman says which it knows
     journals = _journals(octet)
     state = podman_state.read(engine)
     backend: Backend = BACKENDS[podman_state.backend(engine)]()
     leftovers = [*_monitors(state, octet), *_runtime_states(state, octet)]
     leftovers += [*_stored(state, octet), *_volumes(state, octet)]
-    leftovers += _networks(state, network, backend, namespaces, journals)
-    return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in journals]
+    starts = [start for path in journals if (start := _cut_off(path, state))]
+    addresses = {path: namespaces.address(path, network) for path in paths if str(path) not in state.namespaces}
+    empty = _empty(addresses, starts, state)
+    in_work = any(namespaces.is_in_work(path, state.processes) for path in empty)
+    leftovers += _networks(state, network, backend, addresses, starts, [] if in_work else empty)
+    leftovers += _removed(state, network, backend, journals)
+    return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in ([] if in_work else journals)]
 
 
 def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> list[str]:
@@ -227,46 +228,76 @@ def _journals(octet: str) -> list[Path]:
     return [path for path in paths if path.suffix[1:].isdigit()]
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A start that was cut off, of a container without a network as podman knows it. `since`: Unix time."""
+
+    address: str
+    container: str
+    since: float
+
+
+def _cut_off(record: Path, state: PodmanState) -> _Start | None:
+    try:
+        match, since = _STARTING.search(record.read_text(encoding="utf-8", errors="replace")), record.stat().st_mtime
+    except FileNotFoundError:  # it is through
+        return None
+    return _Start(match[1], match[2], since) if match and state.is_stale(match[2]) else None
+
+
+def _empty(addresses: Mapping[Path, str | None], starts: Collection[_Start], state: PodmanState) -> list[Path]:
+    """Namespaces without an address that were made since one of these starts and that nobody has: podman names none to
+    us as it makes it."""
+    since = min((start.since for start in starts), default=None)
+    return [
+        path
+        for path, address in addresses.items()
+        if since is not None and not address and namespaces.is_empty(path, since, state.processes)
+    ]
+
+
 def _networks(
     state: PodmanState,
     network: SandboxNetwork,
     backend: Backend,
-    namespaces: list[Path],
-    journals: list[Path],
+    addresses: Mapping[Path, str | None],
+    starts: Collection[_Start],
+    empty: Collection[Path],
 ) -> Iterator[Leftover]:
-    """Networks of containers that were never started to the end. A namespace is ours by its address, or because podman
-    named it to us as it made it."""
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in journals]
-    created = dict(pair for text in texts for pair in _CREATED.findall(text))
-    planned = {
-        pair[1]: match[1] for text in texts for pair in _CREATED.findall(text) if (match := _ADDRESS.search(text))
-    }
+    """Networks of containers that were never started to the end: namespaces with an address of the network, empty ones
+    (which of them is which start's makes no difference), leases."""
     stale = {a: container for a, container in backend.leases(network).items() if state.is_stale(container)}
-    for path in namespaces:
-        address = _address(path, network) if str(path) not in state.namespaces else None
-        if not address and (str(path) not in created or str(path) in state.namespaces):
-            continue
-        container = created.get(str(path)) or stale.get(address or "", "")
-        stale = {key: value for key, value in stale.items() if value != container}
-        lease = "" if backend.gives_back else (address or planned.get(container, ""))
-        take_down = partial(_take_down, backend, network, Remains(container, address, path))
-        yield Leftover("network namespace", path.name, take_down, lease)
-    for container in (id_ for text in texts for id_ in _REMOVING.findall(text) if state.is_stale(id_)):
-        take_down = partial(_take_down, backend, network, Remains(container, None, None))
-        yield Leftover("network of removed container", container[:12], take_down)
+    started = {start.address: start.container for start in starts}
+    remains = [
+        Remains(stale.get(address) or started.get(address, ""), address, path)
+        for path, address in addresses.items()
+        if address
+    ]
+    rest = iter([start for start in starts if start.address not in addresses.values()])
+    leases = {remain: remain.address or "" for remain in remains}
+    for path in empty:
+        start = next(rest, None)
+        leases[Remains(start.container if start else "", None, path)] = start.address if start else ""
+    for remain, lease in leases.items():
+        stale = {key: value for key, value in stale.items() if value != remain.container}
+        take_down = partial(_take_down, backend, network, remain)
+        assert remain.namespace is not None
+        yield Leftover("network namespace", remain.namespace.name, take_down, "" if backend.gives_back else lease)
     for address, container in stale.items():
         take_down = partial(_take_down, backend, network, Remains(container, address, None))
         yield Leftover("address lease", f"{address} (container {container[:12]})", take_down)
 
 
-def _address(namespace: Path, network: SandboxNetwork) -> str | None:
-    """The address of a namespace in that network; None where it has none there, or is no namespace."""
-    done = subprocess.run(
-        ["nsenter", f"--net={namespace}", "cat", "/proc/self/net/fib_trie"],
-        capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
-    matches = (address for address in _LOCAL.findall(done.stdout) if address.startswith(f"{network.subnet}."))
-    return next(matches, None)
+def _removed(
+    state: PodmanState, network: SandboxNetwork, backend: Backend, records: Sequence[Path]
+) -> Iterator[Leftover]:
+    """Networks of containers whose removal was cut off after podman had forgotten them."""
+    for path in records:
+        with contextlib.suppress(FileNotFoundError):
+            for container in _REMOVING.findall(path.read_text(encoding="utf-8", errors="replace")):
+                if state.is_stale(container):
+                    take_down = partial(_take_down, backend, network, Remains(container, None, None))
+                    yield Leftover("network of removed container", container[:12], take_down)
 
 
 def _take_down(backend: Backend, network: SandboxNetwork, remains: Remains) -> None:

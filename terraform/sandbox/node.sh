@@ -68,7 +68,7 @@ unmount_shm() {
   [ -z "$target" ] || umount "$target" || true
 }
 
-# The container with its volume, whichever of them is there.
+# The container with its volume, whichever of them is there. Whoever asks for its status switches `set -e` off in it.
 remove_container() {
   private "$records"
   ids=$(podman ps --all --no-trunc --filter "name=^$GPUPROV_NAME\$" --format "{{.ID}}")
@@ -76,10 +76,10 @@ remove_container() {
   podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null 2>&1 || {
     # killed as it started it, podman does not know that it has mounted something
     for id in $ids; do unmount_shm "$id"; done
-    podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+    podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null || return
   }
   for id in $ids; do delete_from_runtime "$id"; done
-  ! podman volume exists "$GPUPROV_NAME" || podman volume rm "$GPUPROV_NAME" >/dev/null
+  ! podman volume exists "$GPUPROV_NAME" || podman volume rm "$GPUPROV_NAME" >/dev/null || return
   rm -f "$record"
 }
 
@@ -117,14 +117,12 @@ tidy() {
   fi
 }
 
-# podman's errors and no other line of its log.
+# Not with podman's debug log, which would name the namespace: the monitor would then call podman with --syslog when the
+# node reboots, and that one stops where no syslog runs.
 start() {
-  started=0
-  echo "address $GPUPROV_PRIVATE_IP" >"$record"
-  podman --log-level debug start "$GPUPROV_NAME" >/dev/null 2>>"$record" || started=$?
-  [ "$started" = 0 ] || grep -v -e ' level=\(debug\|info\) ' -e '^\[conmon:' -e '^address ' -e '^$' "$record" >&2 || true
+  printf 'address %s\ncontainer %s\n' "$GPUPROV_PRIVATE_IP" "$made" >"$record"
+  podman start "$GPUPROV_NAME" >/dev/null
   rm -f "$record"
-  return "$started"
 }
 
 create() {
@@ -155,8 +153,7 @@ create() {
       --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \
       --publish "$GPUPROV_PUBLIC_IP:22:22" --add-host "mirror.gpuprov.internal:$GPUPROV_MIRROR_IP" "$GPUPROV_IMAGE" /sbin/init
   fi
-  podman create --pull never "$@" >/dev/null
-  made=1
+  made=$(podman create --pull never "$@")
   if [ "$GPUPROV_ROLE" = node ]; then
     seed=$scratch/gpuprov-sandbox/seed
     mkdir -p "$seed"

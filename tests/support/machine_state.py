@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from provisioner.sandbox import leftovers, podman_state
+from provisioner.sandbox import leftovers, namespaces, podman_state
 from provisioner.sandbox.backends import LEASES, RESULTS
 from tests.support.run_processes import until
 
@@ -26,8 +26,8 @@ def unowned() -> frozenset[str]:
     """What no container has, and nothing tells whose it was: other sandboxes on this machine are not in it."""
     keys = _run("podman", "ps", "--all", "--quiet", "--no-trunc")
     used = _run("podman", "container", "inspect", "--format", "{{.NetworkSettings.SandboxKey}}", *keys) if keys else []
-    namespaces = {path.name for path in _entries(leftovers.NAMESPACES)} - {Path(key).name for key in used}
-    return frozenset({f"namespace: {name}" for name in namespaces} | {f"layer: {line}" for line in _unused_layers()})
+    names = {path.name for path in _entries(namespaces.FOLDER)} - {Path(key).name for key in used}
+    return frozenset({f"namespace: {name}" for name in names} | {f"layer: {line}" for line in _unused_layers()})
 
 
 def of_sandbox(lines: frozenset[str], name: str, octet: int) -> list[str]:
@@ -88,7 +88,7 @@ LOOKS: dict[str, Callable[[], Iterator[str] | list[str]]] = {
     "volume": lambda: _run("podman", "volume", "ls", "--format", "{{.Name}}"),
     "network": lambda: _run("podman", "network", "ls", "--format", "{{.Name}}"),
     "layer": _layers,
-    "namespace": lambda: [path.name for path in _entries(leftovers.NAMESPACES)],
+    "namespace": lambda: [path.name for path in _entries(namespaces.FOLDER)],
     "link": lambda: [path.name for path in _entries(Path("/sys/class/net"))],
     "rule": _rules,
     "mount": lambda: [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()],

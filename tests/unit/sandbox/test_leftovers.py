@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +14,13 @@ from typing import Any
 import pytest
 
 from provisioner.errors import ProviderError
-from provisioner.sandbox import backends, layers, leftovers, podman_state
+from provisioner.sandbox import backends, layers, leftovers, namespaces, podman_state
 from provisioner.sandbox.backends import Remains, SandboxNetwork
 from provisioner.sandbox.runtime import Podman
 
 NETWORK = SandboxNetwork("gpuprov-7", "10.77.7", "127.77.7")
 A, B, C, D = (letter * 64 for letter in "abcd")
 NODE = "gpuprov-demo-box-0.7"
-MADE = 'time="2026-11-25T01:06:16Z" level=debug msg="Made network namespace at /run/netns/{} for container {}"\n'
 
 
 @dataclass(frozen=True)
@@ -65,22 +66,24 @@ class FakePodman(Podman):
 @pytest.fixture
 def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePodman:
     """A machine without anything."""
-    for name in ("RECORDS", "LEASED", "NAMESPACES", "CGROUPS", "RUN"):
+    for name in ("RECORDS", "LEASED", "CGROUPS", "RUN"):
         (tmp_path / name).mkdir()
         monkeypatch.setattr(leftovers, name, tmp_path / name)
+    (tmp_path / "netns").mkdir()
+    monkeypatch.setattr(namespaces, "FOLDER", tmp_path / "netns")
     for name in ("LEASES", "RESULTS", "NETWORKS"):
         (tmp_path / name / NETWORK.name).mkdir(parents=True)
         monkeypatch.setattr(backends, name, tmp_path / name)
     monkeypatch.setattr(backends, "SYSTEM_PATH", str(tmp_path))  # no iptables
     monkeypatch.setattr(podman_state, "processes", dict)
-    monkeypatch.setattr(leftovers, "_address", lambda path, _: path.read_text() or None)
+    monkeypatch.setattr(namespaces, "address", lambda path, _: path.read_text() or None)
     return FakePodman()
 
 
 @pytest.fixture
 def namespace(podman: FakePodman) -> Callable[[str, str], Path]:
     def make(name: str, address: str) -> Path:
-        path = leftovers.NAMESPACES / name
+        path = namespaces.FOLDER / name
         path.write_text(address)
         return path
 
@@ -123,16 +126,86 @@ def test_a_lease_alone(podman: FakePodman) -> None:
     assert find(podman) == [f"address lease 10.77.7.4 (container {A[:12]})"]
 
 
-def test_an_empty_namespace_is_known_by_what_podman_told(
+def start_of(container: str, address: str = "10.77.7.4", name: str = NODE) -> Path:
+    """The record of a start that was cut off (node.sh)."""
+    record = leftovers.RECORDS / f"{name}.4711"
+    record.write_text(f"address {address}\ncontainer {container}\n")
+    os.utime(record, (record.stat().st_mtime - 60,) * 2)
+    return record
+
+
+def test_an_empty_namespace_that_was_made_since_a_start_that_was_cut_off(
     podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = namespace("netns-empty", "")
-    monkeypatch.setattr(leftovers, "_CREATED", leftovers.re.compile(r"namespace at (\S+) for container ([0-9a-f]{64})"))
-    record = leftovers.RECORDS / f"{NODE}.4711"
-    record.write_text("address 10.77.7.4\n" + MADE.format("x", A).replace("/run/netns/x", str(path)))
-    assert find(podman) == ["network namespace netns-empty", f"record {NODE}.4711"]
-    podman.has(A, NODE, key=str(path))  # it was written down after all
+    namespace("somebodys", "")
+    assert find(podman) == []  # nothing says that it is a sandbox's
+    record = start_of(A)
+    found = ["network namespace netns-empty", f"record {NODE}.4711"]
+    assert find(podman) == found
+    podman.has(A, NODE, "created", key="")
+    assert find(podman) == found
+    inode = path.stat().st_ino
+    monkeypatch.setattr(podman_state, "processes", lambda: {77: ["/sbin/init"]})
+    monkeypatch.setattr(namespaces, "_inode", {77: inode}.get)  # somebody's container runs in it
     assert find(podman) == [f"record {NODE}.4711"]
+    monkeypatch.setattr(namespaces, "_inode", {77: inode + 1}.get)
+    assert find(podman) == found
+    os.utime(record, (path.stat().st_ctime + 60,) * 2)
+    assert find(podman) == [f"record {NODE}.4711"]  # it was there before
+
+
+def test_a_namespace_that_was_written_down_after_all(podman: FakePodman, namespace: Callable[[str, str], Path]) -> None:
+    start_of(A)
+    podman.has(A, NODE, key=str(namespace("netns-node", "")))
+    namespace("netns-other", "")  # no start is open, so nothing says whose it is
+    assert find(podman) == [f"record {NODE}.4711"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "age", "waits"),
+    [
+        (["podman", "start", "web"], 60, True),
+        (["/usr/bin/podman", "--runtime", "runc", "container", "cleanup", D], 60, True),
+        (["buildah", "run", "x"], 60, True),
+        (["podman", "start", "web"], -60, False),
+        (["podman", "exec", "web", "sh"], 60, False),
+        (["vi", "start"], 60, False),
+    ],
+)
+def test_a_podman_that_is_older_than_a_namespace_may_have_made_it(
+    podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], age: float, waits: bool,
+) -> None:  # fmt: skip
+    """Then the record stays too, for the next look."""
+    path, record = namespace("netns-empty", ""), start_of(A)
+    monkeypatch.setattr(podman_state, "processes", lambda: {77: arguments})
+    monkeypatch.setattr(namespaces, "_inode", lambda _: None)
+    monkeypatch.setattr(namespaces, "_start_of", lambda _: path.stat().st_ctime - age)
+    assert find(podman) == ([] if waits else ["network namespace netns-empty", f"record {record.name}"])
+
+
+def test_the_start_of_a_process_is_known_to_the_second() -> None:
+    before = time.time()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            assert before - namespaces.MARGIN_S < namespaces._start_of(process.pid) < time.time() + namespaces.MARGIN_S
+            assert namespaces._inode(process.pid) == Path("/proc/self/ns/net").stat().st_ino
+        finally:
+            process.kill()
+    assert (namespaces._start_of(process.pid), namespaces._inode(process.pid)) == (0, None)
+
+
+def test_netavarks_lease_of_an_empty_namespace_is_the_starts(
+    podman: FakePodman, namespace: Callable[[str, str], Path]
+) -> None:
+    engine = FakePodman(backend="netavark", networks=["gpuprov-7"])
+    namespace("netns-left", "10.77.7.4")
+    namespace("netns-empty", "")
+    start_of(A)
+    start_of(B, "10.77.7.5", "gpuprov-demo-box-1.7")
+    leases = [leftover.lease for leftover in leftovers.find(NETWORK, podman=engine)]
+    assert leases == ["10.77.7.4", "10.77.7.5", "", ""]
 
 
 def test_a_node_that_boots_again_is_not_taken_for_one_that_was_killed(
