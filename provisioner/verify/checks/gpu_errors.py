@@ -118,7 +118,7 @@ def test_xid(node: Facts, expected: Expected) -> None:
     off = [address for address in node.log.fallen_off if pci(address) not in absent]
     saw(
         expected="no fatal Xid since boot",
-        actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in logged] + [{"fallen_off": a} for a in off],
+        actual=[x.summary for x in logged] + [{"fallen_off": a} for a in off],
         note=f"not fatal: Xid {', '.join(str(x.code) for x in logged)}" if logged else "",
     )
     # NVLink 5 calls an error nonfatal that it mended by itself: log.nvlink tells of those.
@@ -191,7 +191,7 @@ def test_xid_program(node: Facts, expected: Expected) -> None:
     assert node.log is not None
     table = expected.xids or {}
     mild = [x for x in node.log.xids if table.get(str(x.code), {}).get("severity") == "warn" and x.code != RECOVERY]
-    saw(expected="none", actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in mild] or "none")
+    saw(expected="none", actual=[x.summary for x in mild] or "none")
     if mild:
         fail(few([f"{_named(x)}: {table[str(x.code)].get('advice', x.text)}" for x in mild], 3))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from provisioner.text import few
 from provisioner.verify.check import NO_TYPE, check, fail, saw, unknown
 from provisioner.verify.expectations import Expected
@@ -67,7 +69,7 @@ def test_ports(node: Facts, expected: Expected) -> None:
     # More ports than expected (storage, switches inside the box) may be down only while enough full ones are up.
     if len(at_rate) >= expected.ports:
         return
-    down = [f"{p.device} port {p.port} is {p.state} ({p.physical_state})" for p in ports if not p.up]
+    down = _down(ports)
     place = by_place(node, expected)
     lost = [f"no card at {at}{_whose(at, expected)}" for at in expected.rdma_pci if place and at not in place]
     if down or (lost and len(up) < expected.ports):
@@ -83,15 +85,21 @@ def test_ports(node: Facts, expected: Expected) -> None:
         fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (told if rest else ""))
 
 
+def _down(ports: Iterable[Port]) -> list[str]:
+    return [
+        f"{p.device} port {p.port} is {p.state}" + (f" ({p.physical_state})" if p.physical_state else "")
+        for p in ports
+        if not p.up
+    ]
+
+
 def _ports_of_no_machine(ib: Ibstat) -> None:
     """Where nobody named a machine type: which ports carry training traffic is not known, nor whether one that is down
     has a cable."""
     saw(expected="all ports up", actual=shown(ib.ports))
     if ib.panic:
         fail(f"ibstat broke off: {ib.panic}", observed=True)
-    down = [f"{p.device} port {p.port} is {p.state}" + (f" ({p.physical_state})" if p.physical_state else "")
-            for p in ib.ports if not p.up]  # fmt: skip
-    if down:
+    if down := _down(ib.ports):
         fail(few(down, 8), observed=True, unverified=(NO_TYPE,))
 
 

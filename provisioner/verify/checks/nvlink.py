@@ -9,6 +9,7 @@ from provisioner.text import few
 from provisioner.verify.check import NO_TYPE, check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.dmesg import Xid
 from provisioner.verify.parsers.nvlink import Links
 
 LAYOUTS = 20_000
@@ -224,12 +225,12 @@ def test_sxid(node: Facts) -> None:
     assert node.log is not None
     fatal = [x for x in node.log.sxids if x.fatal]
     open_severity = [x for x in node.log.sxids if x.fatal is None]
-    saw(expected="no fatal SXid since boot", actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in fatal])
+    saw(expected="no fatal SXid since boot", actual=[x.summary for x in fatal])
     if fatal:
-        fail("; ".join(f"SXid {x.code} on {x.pci}: {x.text}" for x in fatal), observed=True)
+        fail("; ".join(map(_described, fatal)), observed=True)
     if open_severity:
-        named = few([f"SXid {x.code} on {x.pci}: {x.text}" for x in open_severity], 3)
-        fail(named, observed=True, unverified=("whether it is fatal: the line that says so is missing",))
+        unverified = ("whether it is fatal: the line that says so is missing",)
+        fail(few([*map(_described, open_severity)], 3), observed=True, unverified=unverified)
 
 
 @check(
@@ -244,8 +245,11 @@ def test_sxid(node: Facts) -> None:
 def test_sxid_nonfatal(node: Facts) -> None:
     assert node.log is not None
     mild = [x for x in node.log.sxids if x.fatal is False]
-    saw(expected="none", actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in mild] or "none")
+    saw(expected="none", actual=[x.summary for x in mild] or "none")
     if mild:
-        fail(
-            few([f"SXid {x.code}{f' ({x.count} lines)' if x.count > 1 else ''} on {x.pci}: {x.text}" for x in mild], 3)
-        )
+        fail(few([*map(_described, mild)], 3))
+
+
+def _described(error: Xid) -> str:
+    lines = f" ({error.count} lines)" if error.count > 1 else ""
+    return f"SXid {error.code}{lines} on {error.pci}: {error.text}"

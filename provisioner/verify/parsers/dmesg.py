@@ -70,6 +70,11 @@ class Xid:
     minutes: int = 1
     """In how many minutes there is such a line: one fault of a program writes many at once."""
 
+    @property
+    def summary(self) -> dict[str, object]:
+        """What a check's result says of it."""
+        return {"code": self.code, "pci": self.pci, "count": self.count}
+
 
 @dataclass(frozen=True, slots=True)
 class Limited:

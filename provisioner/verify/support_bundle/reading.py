@@ -174,9 +174,9 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
     if desk.held > HELD:
         raise GpuprovError(f"it holds more than {HELD // 2**20} MiB of text", where=piece.name, hint="pass less of it")
     _hear(desk, text)
-    why, done, beside = "", False, False
+    why, done, is_log = "", False, False
     for look in recognise.kinds(text):
-        if look.file not in FILES or (done and not look.beside):
+        if look.file not in FILES or (done and not look.is_additional):
             continue
         taken = look.take(text) if look.take else text
         output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece))
@@ -189,10 +189,10 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
             if look.file in GPUS:
                 _refuse_two_machines(desk, look.file, piece.name, value)
             _put(desk, look.file, rank, piece.name, output)
-            done, beside = done or not look.beside, beside or look.beside
+            done, is_log = done or not look.is_additional, is_log or look.is_additional
             continue
         why = why or source.reason
-    if not (done or beside) and recognise.is_page(text):
+    if not (done or is_log) and recognise.is_page(text):
         why = why or "a document, not the output of a tool"
     elif not done and recognise.is_kernel_log(text):
         desk.logs.append(logs := journals.boots(text))
@@ -200,7 +200,7 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
         desk.part = desk.part or bool(_part(piece))
         desk.whole = desk.whole or any(BOOT in log for log in logs)
         done = True
-    if not (done or beside) and (alone or why):
+    if not (done or is_log) and (alone or why):
         desk.unplaced.append((piece.name, why or "not the output of a tool that is judged"))
 
 

@@ -25,7 +25,7 @@ class Look:
     """What it must not have."""
     take: Callable[[str], str] | None = None
     """Makes the parser's text of it."""
-    beside: bool = False
+    is_additional: bool = False
     """Whether a text is this too where it is another file: a run of nccl-tests is a log of NCCL."""
 
 
@@ -36,9 +36,11 @@ def _look(
     without: str = "",
     take: Callable[[str], str] | None = None,
     *,
-    beside: bool = False,
+    is_additional: bool = False,
 ) -> Look:
-    return Look(file, re.compile(pattern, re.M), rank, re.compile(without, re.M) if without else None, take, beside)
+    return Look(
+        file, re.compile(pattern, re.M), rank, re.compile(without, re.M) if without else None, take, is_additional
+    )
 
 
 def _release(text: str) -> str:
@@ -91,7 +93,7 @@ LOOK = (
     _look("nvlink.txt", r"^\|  NvLink Link Status ", 1),
     _look("nvlink-errors.txt", r"^[ \t]+Link \d+: (?:Replay|CRC|Recovery)|^[ \t]+Link \d+: .*Errors?:"),
     _look("dmidecode.txt", r"^Handle 0x[0-9A-Fa-f]{4}, DMI type 17, "),
-    _look("topo.txt", r"^[ \t]*(?:\x1b\[\d*m)*[ \t]*GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
+    _look("topo.txt", r"^[ \t]*(?:(?:\x1b\[\d*m)+[ \t]*)?GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
     _look("nvidia-version.txt", r"^NVRM version: NVIDIA UNIX"),
     _look("nvidia-params.txt", r"^(?:ResmanDebugLevel|RegistryDwords|EnableMSI): "),
     _look("nvidia-dev.txt", r"^c\S{9}.? .*\d+, +\d+ .* /dev/nvidia(?:ctl|\d)"),
@@ -119,21 +121,21 @@ LOOK = (
     _look("dcgm-exporter.prom", r"^DCGM_FI_DEV_\w+\{"),
     _look(
         "all_reduce.txt",
-        r"^(?:\S+: )?#?\s*size\s+count\s+type\s+redop|# nThread \d+ nGpus|^#\s+\(B\)\s+\(elements\)|"
+        r"^(?:\S+: )?#?[ \t]*size\s+count\s+type\s+redop|# nThread \d+ nGpus|^#\s+\(B\)\s+\(elements\)|"
         r"^[ \t]*\d{1,12}\s+\d{1,12}\s+(?:float|half|bfloat16)\s+sum\s|not enough slots available|"
         r"Test NCCL failure|Test CUDA failure",
     ),
-    _look("nccl.log", r"\bNCCL (?:WARN|INFO) |\bNCCL error in: |\bunhandled (?:system|cuda) error", beside=True),
+    _look("nccl.log", r"\bNCCL (?:WARN|INFO) |\bNCCL error in: |\bunhandled (?:system|cuda) error", is_additional=True),
     _look("rocm-smi.json", r'"card\d+"\s*:|"gpu_data"\s*:|"market_name"\s*:'),
     _look("rocm-smi.json", r"^GPU\[\d+\]\s*:|^Device +\[Model : Revision\]|ROCm System Management Interface", 1),
     _look("rocm-smi.json", r"^\| AMD-SMI \S+ +amdgpu version:", 1),
     _look("rocm-smi.json", r"^GPU: \d+\n\s+[A-Z_]+:", 1),
-    _look("fabricmanager.txt", r"nvidia-fabricmanager\.service", take=_service, without=r"(?:.*\n){4000}"),
+    _look("fabricmanager.txt", r"nvidia-fabricmanager\.service", take=_service, without=r"\A(?:.*\n){4000}"),
     _look("fabricmanager.log", r"^\[\w{3} \d\d \d{4} [\d:]{8}\] \[(?:INFO|ERROR|WARNING|FATAL|CRITICAL)\] \[tid \d+\]"),
     _look("fabricmanager.log", r"\b(?:nv-fabricmanager|nvidia-fabricmanager-start\.sh)\[\d+\]: ", 1),
     _look("services.txt", r"^[ \t]*UNIT\s+LOAD\s+ACTIVE\s+SUB", take=_failed),
     _look("dgx-release.txt", r"^DGX_(?:SWBUILD|OTA)_VERSION=", without=r"^ID="),
-    _look("os-release.txt", r"^(?:NAME|ID|PRETTY_NAME)=\S(?:.*\n)+?(?:VERSION_ID|ID)="),
+    _look("os-release.txt", r"^(?:NAME|ID|PRETTY_NAME)=\S(?:.*\n){1,60}?(?:VERSION_ID|ID)="),
     _look(
         "modules.txt",
         r"^Module\s+Size\s+Used by|^(?:nvidia|nvidia_uvm|mlx5_core|amdgpu|drm)\s+\d{4,10}\s+\d+(?: |$)|"
@@ -159,7 +161,7 @@ JOURNAL = re.compile(r'^\{.*"__CURSOR"|^__CURSOR=', re.M)
 def kinds(text: str) -> list[Look]:
     """The kinds that a text looks like, the likeliest first; kernel logs are journals.py's."""
     head = text[:HEAD]
-    return [one for one in LOOK if one.pattern.search(head) and not (one.without and one.without.search(head))]
+    return [look for look in LOOK if look.pattern.search(head) and not (look.without and look.without.search(head))]
 
 
 def is_kernel_log(text: str) -> bool:

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+from provisioner.verify.support_bundle.recognise import is_journal
+
 LARGEST = 16 * 1024 * 1024
 """Characters of a text that are looked at."""
 KEYS = ("stdout", "output", "log", "logs", "message", "msg", "content", "result", "data", "text", "stderr")
@@ -21,7 +23,7 @@ def unwrap(text: str) -> str:
         return text
     head = text[:4096].lstrip()
     if head.startswith(("{", "[")):
-        return _document(text) or _rows(text) or text
+        return _document(text) or ("" if is_journal(text) else _rows(text)) or text  # a journal is read as one
     if _CRI.match(head):
         return _CRI.sub("", text)
     return text
@@ -46,8 +48,6 @@ def _rows(text: str) -> str:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
-            return ""
-        if isinstance(entry, dict) and "__CURSOR" in entry:  # a journal, which is read as one
             return ""
         output = _output(entry)
         outputs.append(output if output.endswith("\n") else output + "\n")
