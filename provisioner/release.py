@@ -98,13 +98,24 @@ class Ledger:
         if release not in self._parsed:
             found = self._read(below(self._locks, f"{release}.lock"))
             if found is None:
-                raise GpuprovError(
-                    f"the lock {release}, which nodes run, is missing",
-                    where=str(self._locks),
-                    hint=f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock",
-                )
+                raise self._missing(release)
             self._parsed[release] = found
         return self._parsed[release]
+
+    def _missing(self, release: str) -> GpuprovError:
+        """What names the lock: applied.json, or else the journal of an upgrade."""
+        if any(entry["lock"] == release for entry in self._entries.values()):
+            what = "which nodes run"
+            hint = f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock"
+        else:
+            what = "between which and another one an upgrade moves nodes"
+            hint = "check with `gpuprov status` which nodes are out of service, put them back, then remove "
+            hint += str(self._file.with_name("upgrade.json"))
+        return GpuprovError(f"the lock {release}, {what}, is missing", where=str(self._locks), hint=hint)
+
+    def has(self, release: str) -> bool:
+        """Whether its lock is kept."""
+        return below(self._locks, f"{release}.lock").exists()
 
     def _read(self, file: Path) -> Lock | None:
         """A lock that was kept. Raises GpuprovError where it is damaged."""

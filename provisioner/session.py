@@ -47,6 +47,9 @@ from provisioner.text import few
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
 
+LOCK_TRIES = 10
+"""Of which each fails where a `down` ends at that moment."""
+
 
 @dataclass
 class Cluster:
@@ -178,17 +181,7 @@ class Cluster:
     def alone_here(self, command: str) -> Iterator[Path]:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
         untouched = self.paths.untouched()
-        touch(private_dir(self.paths.root) / self.paths.run_lock.name)
-        lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
-        holder = self.paths.root / HOLDER
-        try:
-            lock.acquire()
-        except Timeout:
-            raise LockedError(
-                f"{self.spec.name} is locked by another run{_described(holder)}",
-                where=str(self.paths.run_lock),
-                hint="wait until it ends, or stop it with Ctrl-C",
-            ) from None
+        lock, holder = self._locked(), self.paths.root / HOLDER
         held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
         record = json.dumps(held) + "\n"
         try:
@@ -210,6 +203,23 @@ class Cluster:
         finally:
             _remove_own(holder, record)
             lock.release()
+
+    def _locked(self) -> FileLock:
+        """The run directory's lock, taken. A `down` that ends removes both: they are made anew. Raises LockedError."""
+        lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
+        try:
+            for _ in range(LOCK_TRIES):
+                with contextlib.suppress(FileNotFoundError):
+                    touch(private_dir(self.paths.root) / self.paths.run_lock.name)
+                    lock.acquire()
+                    return lock
+        except Timeout:
+            pass
+        raise LockedError(
+            f"{self.spec.name} is locked by another run{_described(self.paths.root / HOLDER)}",
+            where=str(self.paths.run_lock),
+            hint="wait until it ends, or stop it with Ctrl-C",
+        )
 
     def only_looked(self) -> None:
         """Remove what a look at a cluster that was never made has left, but the providers that Terraform has fetched

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
+from provisioner.errors import GpuprovError
+from provisioner.stack import lockfile
+from tests.simulation.contracts import load
 from tests.simulation.damage import EVENTS, Pick, event, happen
 from tests.simulation.simulation import Simulation
 
@@ -107,3 +111,14 @@ def backup_restored(history: Simulation, pick: Pick) -> None:
             shutil.copytree(backup, run, symlinks=True)
 
         history.happens(f"{run.name} is restored from its backup", restore)
+        for row in (load(run / "applied.json") or {"nodes": {}})["nodes"].values():
+            machine = history.world.cloud.machines[row["id"]]
+            machine.drifted = machine.installed not in _drivers(run / "locks" / f"{row['lock']}.lock")
+
+
+def _drivers(lock: Path) -> set[str]:
+    """Of a lock that is kept; none of one that is damaged or gone."""
+    with contextlib.suppress(GpuprovError):
+        found = lockfile.read(lock)
+        return {group.driver for group in found.groups.values()} if found else set()
+    return set()

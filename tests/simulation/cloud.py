@@ -36,6 +36,8 @@ class Machine:
 
     in_use: bool = False
     """Whether jobs may run on it: it is recorded as proven."""
+    drifted: bool = False
+    """Whether an older record was restored, which does not know what is installed; until the next roles."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from copy import deepcopy
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner import spec, stack
+from provisioner.errors import InputError
 from provisioner.stack import lockfile
 from provisioner.stack.models import BaseImage, Lock, Stack
 
@@ -71,11 +73,12 @@ class ClusterFile:
         return json.dumps(document, indent=1) + "\n"
 
     def write(self, folder: Path, key: Path) -> None:
-        """cluster.yaml and cluster.lock."""
+        """cluster.yaml and cluster.lock; of a file that is not valid there is no new lock."""
         file = folder / "cluster.yaml"
         text = self.text(key)
         file.write_text(text, encoding="utf-8")
-        (folder / "cluster.lock").write_text(_lock(text, self.driver), encoding="utf-8")
+        with contextlib.suppress(InputError):
+            (folder / "cluster.lock").write_text(_lock(text, self.driver), encoding="utf-8")
 
 
 def _capacity(group: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Contracts:
         recorded = self._recorded()
         for machine in self.history.world.cloud.machines.values():
             if machine.id in recorded:
-                machine.in_use = True
+                machine.in_use = not machine.drifted
             elif "applied.json" in self.history.removed:  # nothing is left that knows it for proven
                 machine.in_use = False
         broken += [

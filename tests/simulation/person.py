@@ -79,6 +79,13 @@ class Person:
         group = next(file.groups[name] for file in reversed(self.history.versions) if name in file.groups)
         self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
 
+    def _buy_on_demand(self) -> None:
+        def change(file: ClusterFile) -> None:
+            for group in file.groups.values():
+                group.pop("kinds", None)
+
+        self.history.edit("every group is bought as on-demand", change)
+
     def _site_back(self, site: str) -> None:
         """A site and its groups as they were when cluster.yaml last had them: those whose names are free, or all where
         none is, as after a new name of the site."""
@@ -146,6 +153,9 @@ class Person:
 
     def _named_in(self, text: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """The command that an error names; cluster.yaml is put back where it says so."""
+        if "spot machines can be in no availability set" in text and "kind: on-demand and no spot" in text:
+            self._buy_on_demand()
+            return words
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
             self._set(setting[1], setting[2], re.search(r"(?:site ([\w-]+):|group ([\w-]+) is at)", text))
             return words

@@ -400,7 +400,7 @@ class Seams:
                 if machine.in_use and drivers[node.name] != machine.installed:
                     self._moved(paths.root, node, machine)
                     self.world.changing(machine)
-                machine.installed = drivers[node.name]
+                machine.installed, machine.drifted = drivers[node.name], False
 
             try:
                 if machine is None:

@@ -109,13 +109,12 @@ def load(paths: ClusterPaths) -> Journal:
 
 
 def others(cluster: Cluster, lock: Lock) -> list[Lock]:
-    """Locks other than this one that machines run which cluster.yaml wants, or that an upgrade may still bring them
-    to."""
-    ledger, desired = Ledger(cluster.paths), diff.desired(cluster)
-    ids = {*ledger.in_use(node for node in cluster.nodes() if node.name in desired), *load(cluster.paths).needs()} - {
-        identity(lock)
-    }
-    return [ledger.lock(release) for release in sorted(ids)]
+    """Locks other than this one that machines run which cluster.yaml wants, or that an upgrade may still bring them to.
+    Of an upgrade that is over, those that are kept."""
+    ledger, desired, journal = Ledger(cluster.paths), diff.desired(cluster), load(cluster.paths)
+    ids = {*ledger.in_use(node for node in cluster.nodes() if node.name in desired)}
+    ids |= {release for release in journal.needs() if journal.busy or ledger.has(release)}
+    return [ledger.lock(release) for release in sorted(ids - {identity(lock)})]
 
 
 def assign(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Release]:

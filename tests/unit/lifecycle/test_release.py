@@ -113,8 +113,16 @@ def test_a_damaged_ledger_is_refused(text: str, cluster: Cluster) -> None:
 
 
 def test_a_lock_that_is_gone_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(GpuprovError, match="which nodes run, is missing"):
+    """By what names it: applied.json, or the journal of an upgrade."""
+    Ledger(cluster.paths).record(NODES[:1], lock())
+    (file,) = (cluster.paths.root / "locks").iterdir()
+    file.unlink()
+    with pytest.raises(GpuprovError, match="which nodes run, is missing") as caught:
+        Ledger(cluster.paths).lock(file.stem)
+    assert f"remove {cluster.paths.root / 'applied.json'}" in caught.value.hint
+    with pytest.raises(GpuprovError, match="an upgrade moves nodes, is missing") as caught:
         Ledger(cluster.paths).lock("0" * 12)
+    assert f"remove {cluster.paths.root / 'upgrade.json'}" in caught.value.hint
 
 
 def test_a_kept_lock_that_is_damaged_is_named_with_a_way_out(cluster: Cluster) -> None:
