@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
+from provisioner.text import printable
 
 DEADLINE = 30.0
 FILE_DEADLINE = 300.0
@@ -84,11 +85,11 @@ def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, de
         # SHA-1 signatures can be forged (SHAttered, 2017); gpgv still takes them unless told otherwise.
         words = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
         if detached is None:
-            status = _gpg("gpgv", home, *words, "--output", str(at / "text"), str(at / "signed")).stdout
+            done = _gpg("gpgv", home, *words, "--output", str(at / "text"), str(at / "signed"))
         else:
             (at / "signature").write_bytes(detached)
-            status = _gpg("gpgv", home, *words, str(at / "signature"), str(at / "signed")).stdout
-        _judge(status.decode(errors="replace"), fingerprint, refuse)
+            done = _gpg("gpgv", home, *words, str(at / "signature"), str(at / "signed"))
+        _judge(done, fingerprint, refuse)
         if detached is not None:
             return signed
         try:
@@ -104,14 +105,14 @@ def verify_file(ring: bytes, file: Path, signature: bytes, fingerprint: str, ref
         (at / "ring.gpg").write_bytes(ring)
         (at / "signature").write_bytes(signature)
         words = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
-        status = _gpg("gpgv", home, *words, str(at / "signature"), str(file), deadline=FILE_DEADLINE).stdout
-    _judge(status.decode(errors="replace"), fingerprint, refuse)
+        done = _gpg("gpgv", home, *words, str(at / "signature"), str(file), deadline=FILE_DEADLINE)
+    _judge(done, fingerprint, refuse)
 
 
-def _judge(status: str, fingerprint: str, refuse: Refuse) -> None:
+def _judge(done: subprocess.CompletedProcess[bytes], fingerprint: str, refuse: Refuse) -> None:
     """Return where one signature is good and made by the key (or a subkey of it); else raise what is the matter."""
     signatures: list[dict[str, list[str]]] = []
-    for line in status.splitlines():
+    for line in done.stdout.decode(errors="replace").splitlines():
         words = line.removeprefix("[GNUPG:] ").split()
         if words[:1] == ["NEWSIG"]:
             signatures.append({})
@@ -141,7 +142,9 @@ def _judge(status: str, fingerprint: str, refuse: Refuse) -> None:
         raise refuse(
             "unsupported signature: gpgv does not accept its algorithm", "the repository has to be signed with SHA-256"
         )
-    raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
+    complaint = printable(done.stderr[-500:].decode(errors="replace").strip().rpartition("\n")[2])
+    why = "it is not signed" + (f" ({complaint})" if complaint else "")
+    raise refuse(why, "a repository needs InRelease, or Release with Release.gpg")
 
 
 def _primary_keys(colons: bytes) -> list[tuple[str, str, int]]:
