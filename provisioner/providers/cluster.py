@@ -80,7 +80,7 @@ class Providers:
         except (FileNotFoundError, NotADirectoryError):
             return ""
         if not ACCOUNT_LINE.fullmatch(text):
-            hint = f"sign in to the account that has the machines of site {site}, then remove the file"
+            hint = f"sign in to the account that has the machines of site {site}, then remove {file}"
             raise GpuprovError(f"is damaged: {text[:40]!r} is not the number of an account", where=str(file), hint=hint)
         return text.strip()
 

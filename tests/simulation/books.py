@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provisioner.errors import GpuprovError
 from provisioner.stack import lockfile
-from tests.simulation.contracts import load
+from tests.simulation.contracts import load, rows_of
 from tests.simulation.damage import EVENTS, Pick, event, happen
 from tests.simulation.simulation import Simulation
 
@@ -111,9 +111,9 @@ def backup_restored(history: Simulation, pick: Pick) -> None:
             shutil.copytree(backup, run, symlinks=True)
 
         history.happens(f"{run.name} is restored from its backup", restore)
-        for row in (load(run / "applied.json") or {"nodes": {}})["nodes"].values():
-            machine = history.world.cloud.machines[row["id"]]
-            machine.drifted = machine.installed not in _drivers(run / "locks" / f"{row['lock']}.lock")
+        for row in rows_of(load(run / "applied.json")).values():
+            if machine := history.world.cloud.machines.get(row["id"]):
+                machine.drifted = machine.installed not in _drivers(run / "locks" / f"{row['lock']}.lock")
 
 
 def _drivers(lock: Path) -> set[str]:

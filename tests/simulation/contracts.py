@@ -46,7 +46,7 @@ def load(file: Path) -> Any:
         return None
 
 
-def _rows_of(document: Any) -> dict[str, Any]:
+def rows_of(document: Any) -> dict[str, Any]:
     """Its `nodes`; none of what is no such document."""
     rows = document.get("nodes") if isinstance(document, dict) else None
     return rows if isinstance(rows, dict) else {}
@@ -111,7 +111,7 @@ class Contracts:
 
     def _rows(self, file: Path) -> dict[str, Any]:
         """The `nodes` of a book or journal; none of one that is damaged."""
-        return _rows_of(load(file))
+        return rows_of(load(file))
 
     def _state(self, run: Path, site: str) -> State:
         """Terraform's state of a site, wherever it is kept."""
@@ -134,7 +134,7 @@ class Contracts:
         """What is written down in a run directory, beside what is so."""
         documents = self._documents(run)
         nodes = documents["nodes.json"]
-        stages, applied = (_rows_of(documents[name]) for name in ("state.json", "applied.json"))
+        stages, applied = (rows_of(documents[name]) for name in ("state.json", "applied.json"))
         if not isinstance(nodes, list):
             return
         machines = self.history.world.cloud.machines

@@ -140,13 +140,13 @@ class Person:
         """A damaged file, by its path: it, or the one that the hint names, is removed. What it said of nodes
         that are out of service is asked of the scheduler. Whether the error names one."""
         damaged = re.search(r"(/\S+/[\w.-]+): [^\n]*\b(?:damaged|is missing|is not gpuprov's)\b", text)
-        if damaged is None or not (hint := re.search(r"\bremove (it|the file|/\S+)(?:: |$|\b)", text)):
+        hint = re.search(r"\bremove (it|the file|/\S+)(?:: |$|\b)", text)
+        if hint is None or (damaged is None and not ("is damaged" in text and hint[1].startswith("/"))):
             return False
-        file = Path(damaged[1])
-        target = Path(hint[1].rstrip(":")) if hint[1].startswith("/") else file
+        target = Path(hint[1].rstrip(":;,")) if hint[1].startswith("/") or damaged is None else Path(damaged[1])
         if not target.is_file():
             return False
-        self.history.excuse(file.name)
+        self.history.excuse(Path(damaged[1]).name if damaged else target.name)
         self.history.excuse(target.name)
         self.history.remove(target)
         return True
