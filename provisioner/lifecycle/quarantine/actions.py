@@ -126,7 +126,7 @@ def forget(cluster: Cluster) -> None:
     nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.entries.items()]
     nodes += [node for node in out if node.name not in book.entries]
     reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
-    for name, message in hooks.call(cluster, "resume", nodes, "release", reasons).items():
+    for name, message in hooks.call(cluster, "resume", nodes, "release", reasons, share=False).items():
         cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)
 
 

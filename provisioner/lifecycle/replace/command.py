@@ -24,6 +24,7 @@ from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
 from provisioner.plan import Plan, build_plan
+from provisioner.release import Ledger
 from provisioner.session import Cluster
 from provisioner.text import counted
 from provisioner.workspace.binary import Binary
@@ -59,6 +60,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
             plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
             machines.refuse_abandoned(cluster, plan)
+            Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
         with run.stage("preflight"):
             if blocked := preflight.blocked(preflight.look(cluster, plan, events)):
                 raise together(blocked)
