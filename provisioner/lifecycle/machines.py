@@ -251,8 +251,7 @@ def make(
         told = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*kept, *nodes])
         failed = {site: _with(error, told) for site, error in failed.items()}
     else:
-        fleet.save(cluster.paths, [*kept, *nodes])
-        running_cost.seen(cluster, [*kept, *nodes])
+        record(cluster, [*kept, *nodes])
     names = [node.name for node in nodes]
     silent = contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir) if nodes else {}
     for site in done:
@@ -337,8 +336,7 @@ def _record_incomplete(
         if not unknown:
             node_state.note_stage(cluster.paths, "planned", [name for name, _ in mine.nodes()])
         return "; ".join(unknown)
-    fleet.save(cluster.paths, nodes)
-    running_cost.seen(cluster, nodes)
+    record(cluster, nodes)
     node_state.note_stage(cluster.paths, INCOMPLETE, [name for name in new if name not in elsewhere], ok=False)
     names = {node.name for node in nodes}
     node_state.note_absent(cluster.paths, [n for n, g in mine.nodes() if n not in names], before)

@@ -100,6 +100,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
         events = cluster.events
         upgrade_journal.refuse_resized(cluster, sites)
         machines.refuse_damaged_pins(cluster)
+        quarantine.held(cluster)  # a damaged record is told before anything is written
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))

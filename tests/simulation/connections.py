@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,10 +74,16 @@ def sessions(reach: Reach) -> Any:
 
         def __init__(self, argv: Sequence[str], **_: Any) -> None:
             self.argv, self.returncode = argv, 0
+            self._pipe: io.FileIO | None = None
 
-        @cached_property
+        @property
         def stdout(self) -> io.FileIO:
-            """A real pipe with what ssh prints, at its end."""
+            """A real pipe with what ssh prints, at its end. Not cached_property: another command may have its turn in
+            it, and Python 3.11 has one lock for all instances of the class."""
+            self._pipe = self._pipe or self._run()
+            return self._pipe
+
+        def _run(self) -> io.FileIO:
             error = reach(self.argv[self.argv.index("-F") + 2], self.argv)
             self.returncode = SSH_FAILED if error else 0
             reader, writer = os.pipe()

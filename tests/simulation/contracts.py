@@ -97,7 +97,7 @@ class Contracts:
                 broken += self._after_up()
             if process.command in ("up", "down") and process.code == 0 and len(done) == 1:
                 broken += self._forgotten(process)
-            if process.command == "up" and len(done) == 1 and process.code not in (-9, 130):
+            if process.command == "up" and len(done) == 1 and process.code not in (-9, 130, Exit.LOCKED):
                 broken += self._unrecorded(process.folder)
             if (
                 process.applied

@@ -167,7 +167,7 @@ class Person:
             return words
         if re.search(r"take the change of .* back", text) and self._nodes_back():
             return words
-        if re.search(r"\b(put|take) .*\bback\b", text) and self.history.put_back():
+        if re.search(r"\b(put|take) (?!them ).*\bback\b", text) and self.history.put_back():
             return words
         if account := re.search(r"sign in to account (\d+)", text):
             self.history.happens(

@@ -472,7 +472,7 @@ def test_a_machine_that_was_replaced_is_incomplete_and_one_of_another_site_is_no
     failing = Site("virginia", ProviderError("x"), TRAIN)
     failure = applied(cluster, plan, monkeypatch, failing, Site("ohio", [INFER])).failed["virginia"]
     assert "3 machines of the cluster, 2 of them made by this run, stand now" in failure.message
-    assert stages(cluster) == {"train-0": (INCOMPLETE, False)}
+    assert stages(cluster) == {"train-0": (INCOMPLETE, False), "infer-0": ("made", None)}
 
 
 def test_where_all_machines_are_new_none_is_counted_apart(

@@ -163,6 +163,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
     monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"], nodes=list))
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
+    monkeypatch.setattr(command.Ledger, "keep", lambda *_: "0" * 12)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
     monkeypatch.setattr(preflight, "look", lambda *_: {})
