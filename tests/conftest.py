@@ -18,9 +18,7 @@ from botocore.loaders import JSONFileLoader, Loader
 os.environ.setdefault("MOTO_AMIS_PATH", str(Path(__file__).parent / "support" / "moto_amis.json"))
 os.environ.setdefault("GOGC", "400")  # Terraform reads 20 MB of schema in each command: a fifth less time
 yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment,misc]  # of yaml.safe_load: ten times faster
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # tests interrupt commands, which inherit it where it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # commands inherit it where it is ignored
 gc.disable()  # while tests are collected: they all stay, and looking through them for garbage takes a third of the time
 
 

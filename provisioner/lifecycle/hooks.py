@@ -44,9 +44,9 @@ def call(
     cluster: Cluster, step: HookStep, nodes: Sequence[Node], action: Action, reasons: Mapping[str, str], *,
     share: bool = True,
 ) -> dict[str, str]:  # fmt: skip
-    """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment. With
-    `share`, before a hook runs the other operators know who drains the nodes and why, or that they were proven: whatever
-    happens to this run, they can go on."""
+    """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment. `share`:
+    before a hook runs the other operators know who drains the nodes and why, or that they were proven: whatever happens
+    to this run, they can go on."""
     wanted = cluster.spec.hooks
     if share and nodes and (wanted.drain if step == "drain" else wanted.resume) is not None:
         cluster.share()

@@ -46,10 +46,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
     """Replace these nodes' machines; the caller holds no lock. Raises GpuprovError for what can't be begun and of the
     stage that failed. `Run.report` is of these nodes alone, and None where a person declined."""
     names = list(dict.fromkeys(names))
-    for name in names:
-        cluster.node(name)
-    for site in cluster.spec.sites:
-        cluster.providers.at(site)
+    _refuse_unknown(cluster, names)
     with cluster.exclusively("replace") as run_dir:
         run, events = Run(run_dir), cluster.events
         journal = replace_journal.load(cluster)
@@ -102,6 +99,14 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 journal.nodes.pop(name, None)
             journal.save(cluster.paths)
         return run
+
+
+def _refuse_unknown(cluster: Cluster, names: Sequence[str]) -> None:
+    """Raise GpuprovError for a name that no node has, and for a site that cluster.yaml describes wrongly."""
+    for name in names:
+        cluster.node(name)
+    for site in cluster.spec.sites:
+        cluster.providers.at(site)
 
 
 def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
