@@ -33,6 +33,10 @@ def _matches(history: Simulation, *patterns: str) -> list[Path]:
 def _lose(history: Simulation, file: Path, sentence: str, content: bytes | None) -> None:
     """A file has another content, or (None) is gone. What only it knew is nobody's fault from then on."""
     history.excuse(file.name)
+    if file.name in ("quarantine.json", "replace.json", "upgrade.json"):
+        names = rows_of(load(file))
+        for machine in history.world.cloud.running():
+            machine.drifted = machine.drifted or machine.node in names
 
     def change() -> None:
         file.unlink() if content is None else file.write_bytes(content)

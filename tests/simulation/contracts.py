@@ -76,6 +76,7 @@ class Contracts:
             f"`{process.command}` created or removed machines, and then could not read a damaged file"
             for process in done
             if len(done) == 1 and not process.struck and before.machines() != after.machines()
+            if process.command != "down"  # a site that fails does not keep the others
             if process.code == Exit.BAD_INPUT and "damaged" in (text := "".join(process.errors))
             if "left out" not in text
         ]
@@ -98,13 +99,14 @@ class Contracts:
             if process.command in ("up", "down") and process.code == 0 and len(done) == 1:
                 broken += self._forgotten(process)
             if process.command == "up" and len(done) == 1 and process.code not in (-9, 130, Exit.LOCKED):
-                broken += self._unrecorded(process.folder)
+                broken += self._unrecorded(process)
             if (
                 process.applied
                 and process.code not in (-9, 130)
                 and not any(s.startswith(("full", "stays full")) for s in process.struck)
             ):
                 left_out = set(re.findall(r"site ([\w-]+):", "".join(process.errors)))
+                left_out |= self._other_sites(process.command)
                 broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
         if broken:
             raise BrokenInvariant(self.history.world, *broken)
@@ -185,6 +187,13 @@ class Contracts:
                 return True
         return self.history.shared and f"{machine.cluster}/fleet.json.gz" in self.history.world.bucket.blobs
 
+    def _other_sites(self, command: str) -> set[str]:
+        """Sites that a `replace` does not look at; none of another command."""
+        name, *nodes = command.split()
+        groups = {node.rpartition("-")[0] for node in nodes}
+        mine = {group["site"] for name, group in self.history.file.groups.items() if name in groups}
+        return {*self.history.file.sites} - mine if name == "replace" else set()
+
     def _unlisted(self, left_out: Collection[str]) -> Iterator[str]:
         """Machines that a state has and nodes.json does not, but of sites that the command says it left out."""
         for run in self.history.run_directories():
@@ -198,13 +207,15 @@ class Contracts:
                     if address != NETWORK and not tainted and machine.running and machine.id not in known:
                         yield f"{machine.id} ({machine.node}) is in Terraform's state and in no nodes.json"
 
-    def _unrecorded(self, folder: Path) -> Iterator[str]:
+    def _unrecorded(self, process: Process) -> Iterator[str]:
         """Nodes that the last command put into service, and did not record as proven: the next one loads them again."""
-        run = folder / ".gpuprov" / self.history.file.name
+        run = process.folder / ".gpuprov" / self.history.file.name
         stages = (load(run / "state.json") or {}).get("nodes", {})
         applied = self._rows(run / "applied.json")
-        if not applied and ((run / "applied.json").exists() or "applied.json" in self.history.removed):
-            return  # it is damaged, or somebody has removed it
+        if not applied and (run / "applied.json").exists():
+            return  # it is damaged
+        if "applied.json" in self.history.removed and process.code != 0:
+            return  # somebody has removed it, and `up` did not come to its end
         for node in load(run / "nodes.json") or ():
             proven = applied.get(node["name"], {}).get("id") == node["id"]
             if stages.get(node["name"], {}).get("ok") is True and not proven:
