@@ -24,7 +24,9 @@ SETTINGS = "site.json"
 MARK = "hosts"
 """File in a workspace: its machines existed before. Another way to have them would forget these."""
 ACCOUNT = "account"
-"""File in a workspace: the number of the cloud's account in which its machines are."""
+"""File in a workspace: the number of the cloud's account in which its machines are, or UNTOLD."""
+UNTOLD = "unknown"
+"""Where nobody could tell the account: a provider that has none, or does not answer."""
 ACCOUNT_LINE = re.compile(r"[A-Za-z0-9-]{1,64}\n")
 """What it has: the number of a cloud account or subscription, a line of its own."""
 
@@ -49,10 +51,10 @@ class Providers:
         """Write down who makes a site's machines and where, before any is made: `down` goes by it. To be called when
         `moved` has nothing to say."""
         workspace, account = self._paths.site(site), self._account(site)
+        if account or not (workspace / ACCOUNT).exists():
+            write_whole(workspace / ACCOUNT, (account or UNTOLD) + "\n")
         write_whole(workspace / MADE_BY, self.at(site).name + "\n")
         write_whole(workspace / SETTINGS, self._spec.sites[site].model_dump_json() + "\n")
-        if account:
-            write_whole(workspace / ACCOUNT, account + "\n")
 
     def moved(self, site: str) -> dict[str, tuple[str, str]]:
         """What says where a site's machines are, and is not what it was when they were recorded: key of cluster.yaml,
@@ -73,16 +75,22 @@ class Providers:
 
     def recorded_account(self, site: str) -> str:
         """The account in which a site's machines are; empty where it was never told. Raises GpuprovError where the file
-        is damaged: `down` would look for the machines in another account."""
+        is damaged or missing: machines would be looked for, and made, in another account."""
         file = self._paths.site(site) / ACCOUNT
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
-            return ""
+            if self._paths.sandbox or not (self._paths.site(site) / MADE_BY).exists():
+                return ""
+            raise self._lost_account(site, "is missing") from None
         if not ACCOUNT_LINE.fullmatch(text):
-            hint = f"sign in to the account that has the machines of site {site}, then remove {file}"
-            raise GpuprovError(f"is damaged: {text[:40]!r} is not the number of an account", where=str(file), hint=hint)
-        return text.strip()
+            raise self._lost_account(site, f"is damaged: {text[:40]!r} is not the number of an account")
+        return "" if text.strip() == UNTOLD else text.strip()
+
+    def _lost_account(self, site: str, message: str) -> GpuprovError:
+        file = self._paths.site(site) / ACCOUNT
+        hint = f"write the number of the account that has the machines of site {site} into {file}"
+        return GpuprovError(message, where=str(file), hint=f"{hint} ({UNTOLD} where there is none)")
 
     def _account(self, site: str) -> str:
         """The account that answers at a site now; empty where nobody can tell, or in a rehearsal."""

@@ -124,8 +124,7 @@ class SharedFiles:
         """Make the shared files equal to the local ones. Raises Conflict where somebody else wrote since `pull`,
         GpuprovError before anything is written where they are damaged or larger than LIMIT, and LockedError where the
         lease of this run is lost."""
-        if self._lease is not None:
-            self._lease.refuse_lost()
+        self._refuse_lost()
         files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}
         hint = f"remove {self._paths.root / RECORD}: the next command reads the shared files again"
         for name, text in files.items():  # what one operator's disk has damaged must not reach the others
@@ -134,11 +133,16 @@ class SharedFiles:
             files[LOCK] = self._paths.user_lock.read_text(encoding="utf-8")
         content, known, sent = self._packed(files), self._known(), self._sent()
         self._remember(known, [*sent, _digest(content)])
+        self._refuse_lost()  # this process may have been stopped in between
         try:
             tag = self.remote.write(FLEET, content, known)
         except Conflict:
             tag = self._write_over_own(content, sent)
         self._remember(tag)
+
+    def _refuse_lost(self) -> None:
+        if self._lease is not None:
+            self._lease.refuse_lost()
 
     def _write_over_own(self, content: bytes, sent: Sequence[str]) -> str:
         """The tag of FLEET after a Conflict whose cause is a write of this directory: of this very content (the client

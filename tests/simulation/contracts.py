@@ -182,6 +182,8 @@ class Contracts:
         """Whether `up` and `down` look where it is, and know it for theirs."""
         for run in self.history.run_directories():
             settings = load(run / "sites" / machine.site / "site.json")
+            if settings is None and run.name == self.history.file.name:  # `up` goes by cluster.yaml
+                settings = self.history.file.sites.get(machine.site)
             at_home = run.name == machine.cluster and settings and settings.get("region") == machine.region
             if at_home and (run / "id").read_text(encoding="utf-8").strip() == machine.identity:
                 return True

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from unittest import mock
 
 from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.conjecture.providers import Constants
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.simulation.books import EVENTS, happen
@@ -243,11 +248,22 @@ def explore(
     totals = Totals()
     drawn: Any = type(machine.__name__, (machine,), {"totals": totals})
     phases = (Phase.generate, Phase.shrink) if minimise else (Phase.generate,)
-    run_state_machine_as_test(
-        seed(number)(drawn),
-        settings=settings(
-            max_examples=histories, stateful_step_count=steps, database=None, deadline=None, phases=phases,
-            suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
-        ),
-    )  # fmt: skip
+    with _without_constants():
+        run_state_machine_as_test(
+            seed(number)(drawn),
+            settings=settings(
+                max_examples=histories, stateful_step_count=steps, database=None, deadline=None, phases=phases,
+                suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
+            ),
+        )  # fmt: skip
     return totals
+
+
+@contextlib.contextmanager
+def _without_constants() -> Iterator[None]:
+    """hypothesis also draws constants that the source of loaded modules has (constants_ast.py): a seed would give other
+    histories with every edit of the code, and in every process that has loaded other modules."""
+    with mock.patch.object(providers, "_get_local_constants", Constants):
+        providers.CONSTANTS_CACHE.cache.clear()
+        yield
+    providers.CONSTANTS_CACHE.cache.clear()

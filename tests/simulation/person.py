@@ -79,6 +79,11 @@ class Person:
         group = next(file.groups[name] for file in reversed(self.history.versions) if name in file.groups)
         self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
 
+    def _write_account(self, site: str, file: Path) -> None:
+        accounts = [one.account for one in self.history.world.cloud.running() if one.site == site]
+        number = next(iter(accounts), ACCOUNT)
+        self.history.happens(f"{number} is written into {file.name} of {site}", lambda: file.write_text(f"{number}\n"))
+
     def _buy_on_demand(self) -> None:
         def change(file: ClusterFile) -> None:
             for group in file.groups.values():
@@ -153,6 +158,10 @@ class Person:
 
     def _named_in(self, text: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """The command that an error names; cluster.yaml is put back where it says so."""
+        if lost := re.findall(r"of the account that has the machines of site ([\w-]+) into (/\S+)", text):
+            for site, file in lost:
+                self._write_account(site, Path(file))
+            return words
         if "spot machines can be in no availability set" in text and "kind: on-demand and no spot" in text:
             self._buy_on_demand()
             return words
