@@ -116,7 +116,7 @@ def backup_restored(history: Simulation, pick: Pick) -> None:
 
         history.happens(f"{run.name} is restored from its backup", restore)
         for row in rows_of(load(run / "applied.json")).values():
-            if machine := history.world.cloud.machines.get(row["id"]):
+            if machine := history.world.cloud.called(row["id"]):
                 machine.drifted = machine.installed not in _drivers(run / "locks" / f"{row['lock']}.lock")
 
 

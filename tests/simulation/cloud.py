@@ -1,4 +1,5 @@
-"""A cloud: machines by account and region, what they cost as long as they run, and nodes that answer or do not."""
+"""A cloud: machines by account and region, what they cost as long as they run, and nodes that answer or do not. Beside
+them are hosts of one's own (hosts.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Machine:
-    """One machine, or (`kind` "network") what a site's machines stand in. `installed`: the driver on it; `sick`: its
-    checks fail; `deaf`: it answers no ssh."""
+    """One machine, a host of one's own (`kind` "host"), or (`kind` "network") what a site's machines stand in.
+    `installed`: the driver on it; `sick`: its checks fail; `deaf`: it answers no ssh."""
 
     id: str
     kind: str
@@ -31,13 +32,32 @@ class Machine:
     proven: set[str] = field(default_factory=set)
     """Drivers with which a verdict found it healthy."""
 
-    def recover(self) -> None:
-        self.sick = self.deaf = False
-
     in_use: bool = False
     """Whether jobs may run on it: it is recorded as proven."""
     drifted: bool = False
     """Whether an older record was restored, which does not know what is installed; until the next roles."""
+
+    def recover(self) -> None:
+        self.sick = self.deaf = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a node of a cluster now."""
+        return self.running and self.kind == "machine"
+
+    def admits(self, key: str) -> bool:
+        """Whether its sshd lets the owner of a public key in."""
+        del key
+        return True
+
+    @property
+    def known_as(self) -> str:
+        """Its id in nodes.json."""
+        return self.id
+
+    def is_called(self, number: str) -> bool:
+        """Whether clusters know it by that id."""
+        return self.known_as == number
 
 
 @dataclass
@@ -75,4 +95,14 @@ class Cloud:
 
     def at(self, address: str) -> Machine | None:
         """Who answers at an address now."""
-        return next((one for one in self.running() if one.address == address), None)
+        answering = (one for one in self.machines.values() if one.running and one.kind != "network")
+        return next((one for one in answering if one.address == address), None)
+
+    def serving(self) -> list[Machine]:
+        """All that are nodes of clusters now."""
+        return [one for one in self.machines.values() if one.serves]
+
+    def called(self, number: str) -> Machine | None:
+        """The machine that nodes.json means by an id: of a host it is the name that cluster.yaml has for it."""
+        found = self.machines.get(number)
+        return found or next((one for one in self.machines.values() if one.is_called(number)), None)

@@ -14,16 +14,23 @@ from provisioner import spec, stack
 from provisioner.errors import InputError
 from provisioner.stack import lockfile
 from provisioner.stack.models import BaseImage, Lock, Stack
+from tests.simulation.hosts import HOSTS
 
 DRIVERS = ("580.1", "590.2", "595.3")
 MACHINE = {"aws": "g5.xlarge", "azure": "Standard_ND96asr_v4"}
 REGIONS = {"aws": ("us-east-2", "us-west-2"), "azure": ("eastus", "westeurope")}
+OWN_MACHINE = "dell-poweredge-r750xa"
+"""Of bare metal."""
+MAAS = "https://maas.lab/MAAS"
+POOL = tuple(f"dgx{number}" for number in range(HOSTS))
+"""Hosts that a list may name."""
 
 
 @dataclass
 class ClusterFile:
-    """What a file says. `sites`: name → provider, region, zones; `groups`: name → site, count, capacity.min, perhaps
-    kinds of capacity. `shared`: its state lies in a bucket; `driver`: of the lock beside it."""
+    """What a file says. `sites`: name → provider, region, zones, for bare metal a method. `groups`: name → site, count,
+    capacity.min, perhaps kinds of capacity, at a site of hosts those. `shared`: its state lies in a bucket. `driver`:
+    of the lock beside it."""
 
     name: str = "fleet"
     sites: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -31,16 +38,71 @@ class ClusterFile:
     driver: str = DRIVERS[0]
     hooks: bool = True
     shared: bool = False
+    renamed: set[str] = field(default_factory=set)
+    """Hosts that it calls by their other name."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Of hosts, where they are not those that they began with."""
+    host_keys: dict[str, str] = field(default_factory=dict)
+    """Host → its key, once a person has written down those of all; empty: there is no such file."""
 
     @classmethod
-    def of(cls, *, shared: bool = False, sites: int = 1, hooks: bool = True) -> ClusterFile:
+    def of(cls, *, shared: bool = False, sites: int = 1, hooks: bool = True, metal: int = 0) -> ClusterFile:
+        """`metal`: so many of its sites have hosts of one's own."""
         made = cls(shared=shared, hooks=hooks)
         for number, name in enumerate(("east", "west")[:sites]):
             made.sites[name] = {"provider": "aws", "region": REGIONS["aws"][number], "zones": 2}
         made.groups["train"] = {"site": "east", "count": 2, "min": None}
         if sites > 1:
             made.groups["eval"] = {"site": "west", "count": 1, "min": None}
+        for name in sorted(made.sites)[:metal]:
+            made.sites[name] |= {"provider": "baremetal", "method": "ssh"}
+        made.fit()
         return made
+
+    def lists_hosts(self, site: str) -> bool:
+        return (self.sites[site]["provider"], self.sites[site].get("method")) == ("baremetal", "ssh")
+
+    def listed(self) -> dict[str, str]:
+        """Host → its group."""
+        return {
+            host: name for name, group in self.groups.items() if self.lists_hosts(group["site"])
+            for host in group["hosts"]
+        }  # fmt: skip
+
+    def free(self) -> list[str]:
+        """Hosts that it does not list."""
+        return [host for host in POOL if host not in self.listed()]
+
+    def fit(self) -> None:
+        """Groups at sites of hosts list as many as they count, as long as there are some; one that has none is away."""
+        for group in self.groups.values():
+            if self.lists_hosts(group["site"]):
+                group.setdefault("hosts", [])
+        for name in sorted(self.groups):
+            group = self.groups[name]
+            if self.lists_hosts(group["site"]):
+                taken = {host for host, other in self.listed().items() if other != name}
+                mine = [host for host in group["hosts"] if host not in taken]
+                free = [host for host in POOL if host not in taken and host not in mine]
+                group["hosts"] = [*mine, *free][: group["count"]]
+        lists = [group["hosts"] for group in self.groups.values() if self.lists_hosts(group["site"])]
+        for hosts in lists:
+            if not hosts:
+                hosts.append(max(lists, key=len).pop())
+        for group in self.groups.values():
+            if self.lists_hosts(group["site"]):
+                group["count"] = len(group["hosts"])
+                group["min"] = None
+
+    def host_name(self, host: str) -> str:
+        """As the file calls it."""
+        return f"{host}.rack" if host in self.renamed else f"{host}.lab"
+
+    def host_of(self, name: str) -> str:
+        return name.partition(".")[0]
+
+    def address(self, host: str) -> str:
+        return self.addresses.get(host) or f"192.0.2.{POOL.index(host) + 1}"
 
     def copy(self) -> ClusterFile:
         return deepcopy(self)
@@ -54,16 +116,21 @@ class ClusterFile:
         sites: dict[str, Any] = {}
         for name in sorted(used):
             one = self.sites[name]
+            if one["provider"] == "baremetal":
+                sites[name] = self._own_machines(name)
+                continue
             sites[name] = {"provider": one["provider"], "region": one["region"]}
             if one["provider"] == "aws":
                 sites[name]["zones"] = [f"{one['region']}{letter}" for letter in "ab"[: one["zones"]]]
             else:
                 sites[name]["subscription"] = "00000000-0000-0000-0000-000000000000"
         groups = {
-            name: {"machine": MACHINE[self.sites[one["site"]]["provider"]], "count": one["count"], "site": one["site"]}
-            | ({"capacity": capacity} if (capacity := _capacity(one)) else {})
+            name: {
+                "machine": MACHINE.get(self.sites[one["site"]]["provider"], OWN_MACHINE),
+                "count": one["count"], "site": one["site"],
+            } | ({"capacity": capacity} if self._is_cloud(one["site"]) and (capacity := _capacity(one)) else {})
             for name, one in self.groups.items()
-        }
+        }  # fmt: skip
         document = {
             "name": self.name, "sites": sites, "groups": groups, "access": {"ssh_key": str(key)},
             "quarantine": {"share": "100%"},
@@ -72,8 +139,26 @@ class ClusterFile:
             document["state"] = {"backend": "s3", "bucket": "simulated", "region": "us-east-2"}
         return json.dumps(document, indent=1) + "\n"
 
+    def _is_cloud(self, site: str) -> bool:
+        return self.sites[site]["provider"] != "baremetal"
+
+    def _own_machines(self, site: str) -> dict[str, Any]:
+        """The block of a site of bare metal."""
+        if not self.lists_hosts(site):
+            return {"provider": "baremetal", "method": "maas", "maas": {"url": MAAS}}
+        hosts = {
+            self.host_name(host): {"group": name, "address": self.address(host)}
+            for name, group in self.groups.items() if group["site"] == site
+            for host in group["hosts"]
+        }  # fmt: skip
+        keys = {"host_keys": "host_keys"} if self.host_keys else {}
+        return {"provider": "baremetal", "method": "ssh", "hosts": hosts, **keys}
+
     def write(self, folder: Path, key: Path) -> None:
-        """cluster.yaml and cluster.lock; of a file that is not valid there is no new lock."""
+        """cluster.yaml, cluster.lock and the file of host keys; of a file that is not valid there is no new lock."""
+        if self.host_keys:
+            rows = [f"{self.host_name(host)} {known}\n" for host, known in sorted(self.host_keys.items())]
+            (folder / "host_keys").write_text("".join(rows), encoding="utf-8")
         file = folder / "cluster.yaml"
         text = self.text(key)
         file.write_text(text, encoding="utf-8")

@@ -13,6 +13,7 @@ from provisioner.errors import Exit
 from provisioner.lifecycle.upgrade.journal import AT_REST
 from tests.simulation import commands
 from tests.simulation.cloud import Machine
+from tests.simulation.host_contracts import HostContracts
 from tests.simulation.processes import Process
 from tests.simulation.snapshot import Snapshot
 from tests.simulation.terraform_program import NETWORK, State
@@ -30,8 +31,8 @@ class BrokenInvariant(AssertionError):
             f"  {one.id} {one.node or one.kind}: cluster {one.cluster} ({one.identity[-6:]}), {one.region}, "
             f"account {one.account}, {'runs' if one.running else 'gone'}, driver {one.installed or '-'}, "
             f"proven with {', '.join(sorted(one.proven)) or '-'}"
-            for one in world.cloud.machines.values()
-        ]
+            for one in world.cloud.machines.values() if one.kind != "host" or one.proven or one.serves
+        ]  # fmt: skip
         text = [*world.script, "", "machines:", *machines, "", "to be kept in tests/simulation/corpus/:"]
         text += ["finding: what went wrong, in a sentence", "steps:"]
         text += [f"- {json.dumps(step)}" for step in world.steps]
@@ -82,11 +83,12 @@ class Contracts:
             if process.code == Exit.BAD_INPUT and "damaged" in (text := "".join(process.errors))
             if "left out" not in text
         ]
+        broken += HostContracts(self.history).check(done)
         for run in self.history.run_directories():
             broken += self._files(run)
         recorded = self._recorded()
         for machine in self.history.world.cloud.machines.values():
-            if machine.id in recorded:
+            if machine.serves and any(map(machine.is_called, recorded)):
                 machine.in_use = not machine.drifted
             elif "applied.json" in self.history.removed:  # nothing is left that knows it for proven
                 machine.in_use = False
@@ -141,9 +143,8 @@ class Contracts:
         stages, applied = (rows_of(documents[name]) for name in ("state.json", "applied.json"))
         if not isinstance(nodes, list):
             return
-        machines = self.history.world.cloud.machines
         for node in nodes:
-            machine = machines.get(node["id"])
+            machine = self.history.world.cloud.called(node["id"])
             if machine is None:
                 yield f"{node['name']} is {node['id']}, which never was"
             elif stages.get(node["name"], {}).get("ok") is True and not machine.proven:
@@ -156,7 +157,7 @@ class Contracts:
             {name: row for one in own for name, row in self._rows(one / file).items()}
             for file in ("quarantine.json", "replace.json")
         )
-        running = {one.node for one in self.history.world.cloud.running() if one.cluster == run.name}
+        running = {one.node for one in self.history.world.cloud.serving() if one.cluster == run.name}
         upgrading = {
             name for one in own for name, row in self._rows(one / "upgrade.json").items() if row["step"] not in AT_REST
         }
@@ -186,7 +187,8 @@ class Contracts:
             settings = load(run / "sites" / machine.site / "site.json")
             if settings is None and run.name == self.history.file.name:  # `up` goes by cluster.yaml
                 settings = self.history.file.sites.get(machine.site)
-            at_home = run.name == machine.cluster and settings and settings.get("region") == machine.region
+            region = settings and settings.get("region", settings.get("method"))  # of MAAS its method
+            at_home = run.name == machine.cluster and region == machine.region
             if at_home and (run / "id").read_text(encoding="utf-8").strip() == machine.identity:
                 return True
         return self.history.shared and f"{machine.cluster}/fleet.json.gz" in self.history.world.bucket.blobs
@@ -237,12 +239,12 @@ class Contracts:
         for name in self.history.file.nodes:
             running = [
                 one
-                for one in self.history.world.cloud.running()
+                for one in self.history.world.cloud.serving()
                 if (one.cluster, one.node) == (self.history.file.name, name)
             ]
             group = self.history.file.groups[name.rpartition("-")[0]]
             if len(running) > 1:
-                yield f"{name} is paid {len(running)} times: {', '.join(one.id for one in running)}"
+                yield f"{name} is {len(running)} machines: {', '.join(one.id for one in running)}"
             elif not running and not group["min"]:
                 yield f"`up` ended well and {name} does not run"
             elif running and not running[0].proven:

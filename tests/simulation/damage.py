@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.simulation.cloud import Machine
-from tests.simulation.cluster_file import DRIVERS
+from tests.simulation.cluster_file import DRIVERS, ClusterFile
+from tests.simulation.hosts import OTHER, Host
 from tests.simulation.simulation import Simulation, drawing
 
 Pick = Callable[[int], int]
@@ -51,7 +52,7 @@ def node_sickens(history: Simulation, pick: Pick) -> None:
 
 @event
 def node_recovers(history: Simulation, pick: Pick) -> None:
-    for machine in history.world.cloud.running():
+    for machine in history.world.cloud.machines.values():
         if machine.sick or machine.deaf:
             history.happens(f"{machine.id} ({machine.node}) is well again", machine.recover)
 
@@ -60,6 +61,77 @@ def node_recovers(history: Simulation, pick: Pick) -> None:
 def node_goes_deaf(history: Simulation, pick: Pick) -> None:
     if machine := _machine(history, pick):
         history.happens(f"{machine.id} ({machine.node}) answers no ssh", lambda: setattr(machine, "deaf", True))
+
+
+def _host(history: Simulation, pick: Pick) -> Host | None:
+    """One that is a node; of several those."""
+    hosts = [one for one in history.world.cloud.serving() if isinstance(one, Host)]
+    return hosts[pick(len(hosts))] if hosts else None
+
+
+@event
+def host_sickens(history: Simulation, pick: Pick) -> None:
+    if host := _host(history, pick):
+        history.happens(f"{host.id} ({host.node}) gets a bad GPU", lambda: setattr(host, "sick", True))
+
+
+@event
+def host_goes_deaf(history: Simulation, pick: Pick) -> None:
+    if host := _host(history, pick):
+        history.happens(f"{host.id} ({host.node}) answers no ssh", lambda: setattr(host, "deaf", True))
+
+
+@event
+def host_reinstalled(history: Simulation, pick: Pick) -> None:
+    if host := _host(history, pick):
+        history.happens(f"{host.id} ({host.node}) is reinstalled", host.reinstall)
+
+
+@event
+def hosts_swap_addresses(history: Simulation, pick: Pick) -> None:
+    """As after a new DHCP lease, by a mistake in cluster.yaml, or as planned: in the world, the file or both."""
+    hosts = [one for one in history.world.cloud.serving() if isinstance(one, Host)]
+    if len(hosts) < 2:
+        return
+    manner = pick(3)
+    one = hosts.pop(pick(len(hosts)))
+    other = hosts[pick(len(hosts))]
+    if manner != 1:
+
+        def swap() -> None:
+            one.address, other.address = other.address, one.address
+
+        history.happens(f"{one.id} and {other.id} have each other's address", swap)
+    if manner != 0:
+
+        def write(file: ClusterFile) -> None:
+            former = {host: file.address(host) for host in (one.id, other.id)}
+            file.addresses |= {one.id: former[other.id], other.id: former[one.id]}
+
+        history.edit(f"{one.id} and {other.id} exchange addresses in cluster.yaml", write)
+
+
+@event
+def own_ssh_refused(history: Simulation, pick: Pick) -> None:
+    """A host lets gpuprov's key in, if it has it, and no longer the person's own ones."""
+    hosts = [one for one in history.world.cloud.machines.values() if isinstance(one, Host)]
+    host = hosts[pick(len(hosts))]
+
+    def refuse() -> None:
+        host.own_way = False
+
+    history.happens(f"{host.id} refuses the person's own ssh", refuse)
+
+
+@event
+def host_of_another_cluster(history: Simulation, pick: Pick) -> None:
+    """A host that is in no cluster is taken by a colleague's."""
+    hosts = [one for one in history.world.cloud.machines.values() if isinstance(one, Host) and one.record is None]
+    if hosts:
+        host = hosts[pick(len(hosts))]
+        history.happens(
+            f"{host.id} is taken by the cluster {OTHER}", lambda: setattr(host, "record", (OTHER, "f" * 12))
+        )
 
 
 @event

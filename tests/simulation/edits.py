@@ -79,8 +79,8 @@ def site_renamed(file: ClusterFile, pick: Pick) -> str:
 @editing
 def region(file: ClusterFile, pick: Pick) -> str:
     name = sorted(file.sites)[pick(len(file.sites))]
-    known = REGIONS[file.sites[name]["provider"]]
-    file.sites[name]["region"] = known[pick(len(known))]
+    if known := REGIONS.get(file.sites[name]["provider"]):
+        file.sites[name]["region"] = known[pick(len(known))]
     return f"sites.{name}.region: {file.sites[name]['region']}"
 
 
@@ -98,6 +98,99 @@ def provider(file: ClusterFile, pick: Pick) -> str:
     if fresh != file.sites[name]["provider"]:
         file.sites[name] |= {"provider": fresh, "region": REGIONS[fresh][0]}
     return f"sites.{name}.provider: {fresh}"
+
+
+@editing
+def own_machines(file: ClusterFile, pick: Pick) -> str:
+    """A site of hosts in place of one of a cloud."""
+    name = sorted(file.sites)[pick(len(file.sites))]
+    file.sites[name] |= {"provider": "baremetal", "method": "ssh"}
+    return f"sites.{name}.provider: baremetal, with a list of hosts"
+
+
+@editing
+def method(file: ClusterFile, pick: Pick) -> str:
+    """Of a site of bare metal."""
+    name = sorted(file.sites)[pick(len(file.sites))]
+    if file.sites[name]["provider"] == "baremetal":
+        file.sites[name]["method"] = ("ssh", "maas")[pick(2)]
+    return f"sites.{name}.method: {file.sites[name].get('method')}"
+
+
+def _group_of_hosts(file: ClusterFile, pick: Pick) -> str:
+    """Any group that lists hosts; empty where none does."""
+    groups = sorted(set(file.listed().values()))
+    return groups[pick(len(groups))] if groups else ""
+
+
+@editing
+def host_added(file: ClusterFile, pick: Pick) -> str:
+    name, free = _group_of_hosts(file, pick), file.free()
+    if not name or not free:
+        return "no host is added"
+    hosts, fresh = file.groups[name]["hosts"], free[pick(len(free))]
+    hosts.insert(pick(len(hosts) + 1), fresh)
+    file.groups[name]["count"] = len(hosts)
+    return f"host {fresh} is added to {name}"
+
+
+@editing
+def host_removed(file: ClusterFile, pick: Pick) -> str:
+    name = _group_of_hosts(file, pick)
+    if not name or len(file.groups[name]["hosts"]) < 2:
+        return "no host is removed"
+    hosts = file.groups[name]["hosts"]
+    gone = hosts.pop(pick(len(hosts)))
+    file.groups[name]["count"] = len(hosts)
+    return f"host {gone} is removed from {name}"
+
+
+@editing
+def host_exchanged(file: ClusterFile, pick: Pick) -> str:
+    name, free = _group_of_hosts(file, pick), file.free()
+    if not name or not free:
+        return "no host is exchanged"
+    hosts, fresh = file.groups[name]["hosts"], free[pick(len(free))]
+    at = pick(len(hosts))
+    gone, hosts[at] = hosts[at], fresh
+    return f"host {gone} of {name} is exchanged for {fresh}"
+
+
+@editing
+def host_renamed(file: ClusterFile, pick: Pick) -> str:
+    listed = sorted(file.listed())
+    if not listed:
+        return "no host is renamed"
+    host = listed[pick(len(listed))]
+    file.renamed ^= {host}
+    return f"host {host} is called {file.host_name(host)}"
+
+
+@editing
+def host_to_another_group(file: ClusterFile, pick: Pick) -> str:
+    """Perhaps at another site."""
+    listed, groups = file.listed(), sorted(set(file.listed().values()))
+    if len(groups) < 2:
+        return "no host is moved"
+    host = sorted(listed)[pick(len(listed))]
+    others = [name for name in groups if name != listed[host]]
+    target, former = file.groups[others[pick(len(others))]], file.groups[listed[host]]
+    if len(former["hosts"]) > 1:
+        former["hosts"].remove(host)
+        former["count"] = len(former["hosts"])
+        target["hosts"].append(host)
+    else:  # they exchange hosts
+        former["hosts"], target["hosts"] = target["hosts"], former["hosts"]
+        former["count"] = len(former["hosts"])
+    target["count"] = len(target["hosts"])
+    return f"host {host} is in group {others[0]}"
+
+
+@editing
+def hosts_reordered(file: ClusterFile, pick: Pick) -> str:
+    if name := _group_of_hosts(file, pick):
+        file.groups[name]["hosts"].reverse()
+    return f"the hosts of {name} are listed in another order"
 
 
 @editing

@@ -107,10 +107,10 @@ class Lifecycle(RuleBasedStateMachine):
 
     @initialize(
         sites=st.sampled_from((1, 1, 2)), shared=st.booleans(), hooks=st.sampled_from((True, True, False)),
-        began=st.booleans(),
+        metal=st.sampled_from((0, 0, 1, 2)), began=st.booleans(),
     )  # fmt: skip
-    def begin(self, *, sites: int, shared: bool, hooks: bool, began: bool) -> None:
-        self.history = Simulation(self.folder, sites=sites, shared=shared, hooks=hooks)
+    def begin(self, *, sites: int, shared: bool, hooks: bool, metal: int, began: bool) -> None:
+        self.history = Simulation(self.folder, sites=sites, shared=shared, hooks=hooks, metal=min(metal, sites))
         if began:
             self._run(Typed(("up",)))
 

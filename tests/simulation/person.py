@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cluster_file import REGIONS, ClusterFile
 from tests.simulation.contracts import BrokenInvariant, load
+from tests.simulation.host_contracts import HostContracts
+from tests.simulation.host_person import follow
 from tests.simulation.world import ACCOUNT
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Person:
     def finish(self) -> None:
         """No more faults: the commands that hints name bring the fleet back to health, then `down` leaves nothing."""
         self.history.say("# no more faults from here on")
-        for machine in self.history.world.cloud.running():
+        for machine in self.history.world.cloud.machines.values():
             machine.recover()
         self.history.world.cloud.short.clear()
         self.history.world.bad_drivers.clear()
@@ -40,11 +42,13 @@ class Person:
                 raise BrokenInvariant(self.history.world, f"`quarantine` and `release` leave {name} drained")
         self._until(("down",), "`down` does not end")
         running = [one for kind in ("machine", "network") for one in self.history.world.cloud.running(kind)]
-        for name in sorted({one.cluster for one in running}):
+        hosts = HostContracts(self.history)
+        for name in sorted({one.cluster for one in (*running, *hosts.changed())}):
             self.history.edit(f"name: {name}", lambda file, name=name: setattr(file, "name", name))
             self._until(("down",), f"`down` of {name} does not end")
         left = [f"{one.id} ({one.node or one.kind}, {one.cluster}, {one.region})"
                 for kind in ("machine", "network") for one in self.history.world.cloud.running(kind)]  # fmt: skip
+        left += [f"gpuprov's record on {host.id} ({host.node}, {host.cluster})" for host in hosts.changed()]
         if left:
             raise BrokenInvariant(self.history.world, f"after `down` there is still {', '.join(left)}")
 
@@ -69,7 +73,7 @@ class Person:
         elif key == "site" and site is not None:
             self.history.edit(f"groups.{site[2]}.site: {value}", lambda file: file.groups[site[2]].update(site=value))
         elif site is not None:
-            first = {"region": REGIONS[value][0]} if key == "provider" else {}
+            first = {"region": REGIONS[value][0]} if key == "provider" and value in REGIONS else {}
             self.history.edit(
                 f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first})
             )
@@ -164,6 +168,8 @@ class Person:
             return words
         if "spot machines can be in no availability set" in text and "kind: on-demand and no spot" in text:
             self._buy_on_demand()
+            return words
+        if follow(self.history, text):
             return words
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
             self._set(setting[1], setting[2], re.search(r"(?:site ([\w-]+):|group ([\w-]+) is at)", text))

@@ -35,6 +35,7 @@ from provisioner.configure.run import Outcome
 from provisioner.errors import Diagnostic, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, gc, hooks, remote_exec, second_boot, status
+from provisioner.machines import existing
 from provisioner.machines import terraform as terraform_machines
 from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan, PlannedGroup
@@ -42,6 +43,9 @@ from provisioner.preflight import Finding
 from provisioner.process import Ended
 from provisioner.providers import base as providers
 from provisioner.providers.aws import errors as aws_errors
+from provisioner.providers.baremetal import known_hosts
+from provisioner.providers.baremetal import provider as baremetal
+from provisioner.providers.baremetal.provider import BareMetal
 from provisioner.providers.base import Module, Place, Provider, ProviderBlock, Standing
 from provisioner.providers.capacity import Choices, Way
 from provisioner.providers.cloud_errors import CloudError
@@ -61,6 +65,7 @@ from provisioner.workspace import terraform as workspace
 from tests.simulation.cloud import Machine
 from tests.simulation.connections import Connections, sessions
 from tests.simulation.heartbeat import threads
+from tests.simulation.hosts import Host, HostSsh, keys_in, public_key
 from tests.simulation.processes import Inline
 from tests.simulation.terraform_program import Failed, Terraform, diagnostic
 from tests.simulation.world import Remote, World
@@ -102,7 +107,8 @@ class SimulatedModule(Module):
         def refused() -> ProviderError:
             return ProviderError("which machines stand: RequestLimitExceeded", where=f"site {self.place.site}")
 
-        region, account = _region(self.place), self.world.process.account
+        region = _region(self.place)
+        account = self.world.account_of(region)
         names = (self.place.cluster, self.place.site, region, account)
         rows = self.world.processes.effect("cloud", "list machines", self.world.cloud.running, refusal=refused)
         return [
@@ -110,6 +116,10 @@ class SimulatedModule(Module):
             for one in rows
             if (one.cluster, one.site, one.region, one.account) == names
         ]
+
+
+MAAS = "maas"
+"""The region of machines that a MAAS has."""
 
 
 class SimulatedCapacity:
@@ -142,7 +152,9 @@ class SimulatedRemoval(Removal):
 
     def _here(self) -> list[Machine]:
         running = self.world.cloud.running() + self.world.cloud.running("network")
-        return [one for one in running if (one.region, one.account) == (self.region, self.world.process.account)]
+        return [
+            one for one in running if (one.region, one.account) == (self.region, self.world.account_of(self.region))
+        ]
 
     def find(self) -> Found:
         def refused() -> ProviderError:
@@ -173,7 +185,7 @@ class SimulatedRemoval(Removal):
 
 
 def _region(place: Place) -> str:
-    return str(place.settings.region)  # type: ignore[attr-defined]
+    return str(getattr(place.settings, "region", MAAS))
 
 
 def _zones(place: Place) -> list[str]:
@@ -212,11 +224,35 @@ def provider_class(world: World, provider: str) -> type[Provider]:
     return Simulated
 
 
+def bare_metal(world: World) -> type[Provider]:
+    """providers/baremetal; the machines of a MAAS are the world's, as those of a cloud are."""
+    cloud = provider_class(world, "baremetal")
+
+    class OfMaas(BareMetal):
+        def __init__(self, place: Place) -> None:
+            super().__init__(place)
+            if self.module is not None:
+                made = cloud(place)
+                self.module, self.capacity = made.module, made.capacity
+                self._made: Provider | None = made
+            else:
+                self._made = None
+
+        def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+            return [] if self._made else super().preflight(plan, there)
+
+        def clean(self, events: Any) -> list[str]:
+            return self._made.clean(events) if self._made else super().clean(events)
+
+    return OfMaas
+
+
 class Seams:
     """The replacements, for one world."""
 
     def __init__(self, world: World) -> None:
         self.world, self.connections = world, Connections(world.processes)
+        self.host_ssh = HostSsh(world, self.connections)
 
     # Terraform
 
@@ -269,9 +305,12 @@ class Seams:
         return SimpleNamespace(returncode=0, stdout="\n".join(lines), stderr="")
 
     def _terraform(self, folder: Path) -> Terraform:
-        world = self.world
+        world, main = self.world, folder / "main.tf"
+        is_maas = main.is_file() and f'region = "{MAAS}"' in main.read_text(encoding="utf-8")
+        region = MAAS if is_maas else ""
         return Terraform(
-            folder, world.cloud, world.processes, world.bucket, world.process.account, self.write_file, world.removing
+            folder, world.cloud, world.processes, world.bucket, world.account_of(region), self.write_file,
+            world.removing,
         )  # fmt: skip
 
     def write_file(self, path: Path, text: str) -> None:
@@ -321,6 +360,8 @@ class Seams:
     def machine_of(self, folder: Path, node: Node) -> Machine | None:
         """The machine that ssh reaches under a node's name: the one at its address, if it shows the pinned key."""
         machine = self.world.cloud.at(node.address)
+        if machine is not None and not machine.admits(public_key(folder)):
+            return None
         try:
             pins = json.loads((folder / "ssh" / "pins.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -397,6 +438,8 @@ class Seams:
 
             def install(machine: Machine | None = machine, node: Node = node) -> None:
                 assert machine is not None
+                if isinstance(machine, Host) and not machine.serves:
+                    self.world.broken(f"{node.name} ({machine.id}) is configured, and nothing notes what is changed")
                 if machine.in_use and drivers[node.name] != machine.installed:
                     self._moved(paths.root, node, machine)
                     self.world.changing(machine)
@@ -420,7 +463,7 @@ class Seams:
         if node.name in self.world.drained or node.name in held:
             return
         asked = any("→" in text or node.name in text for text in self.world.process.questions)
-        if not asked and machine.id not in self.world.process.condemned:
+        if not asked and machine.known_as not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
 
     # verifying
@@ -527,7 +570,7 @@ def installed(world: World) -> Iterator[None]:
     """gpuprov's code runs in this world until the block ends."""
     seams = Seams(world)
     connections = seams.connections
-    classes = {name: provider_class(world, name) for name in ("aws", "azure")}
+    classes = {name: provider_class(world, name) for name in ("aws", "azure")} | {"baremetal": bare_metal(world)}
     real_find, real_unlink, real_rmtree = providers.find, os.unlink, shutil.rmtree
 
     def find(name: str) -> Any:
@@ -565,6 +608,9 @@ def installed(world: World) -> Iterator[None]:
         (remote_exec, "ThreadPoolExecutor", Inline),
         (fleet, "ThreadPoolExecutor", Inline), (status, "ThreadPoolExecutor", Inline),
         (second_boot, "ThreadPoolExecutor", Inline),
+        (existing, "ThreadPoolExecutor", Inline), (existing, "_call", seams.host_ssh.call),
+        (baremetal, "ThreadPoolExecutor", Inline), (baremetal, "_silence", seams.host_ssh.silence),
+        (known_hosts, "_found", keys_in),
         (collecting, "collect", seams.collect), (verifying, "verify", seams.verify),
         (reports, "write", seams.write_report),
         (configuring, "wanted", seams.desired), (drift, "differences", seams.differences),

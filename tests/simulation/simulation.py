@@ -14,11 +14,15 @@ from tests.simulation import commands
 from tests.simulation.cluster_file import ClusterFile
 from tests.simulation.contracts import Contracts
 from tests.simulation.edits import EDITS
+from tests.simulation.hosts import hosts
 from tests.simulation.person import Person
 from tests.simulation.processes import Fault, Process
 from tests.simulation.seams import installed
 from tests.simulation.snapshot import Snapshot
 from tests.simulation.world import World
+
+PUBLIC_KEY = "ssh-ed25519 AAAA simulated"
+"""Of access.ssh_key."""
 
 
 def drawing(picks: Sequence[int]) -> Callable[[int], int]:
@@ -52,6 +56,8 @@ class Simulation:
     sites: int = 1
     shared: bool = False
     hooks: bool = True
+    metal: int = 0
+    """So many of its sites have hosts of one's own at the beginning."""
     world: World = field(init=False)
     file: ClusterFile = field(init=False)
     former: list[ClusterFile] = field(default_factory=list)
@@ -75,14 +81,16 @@ class Simulation:
     def __post_init__(self) -> None:
         self.world = World(self.root)
         self.operators = 2 if self.shared else 1
-        self.world.steps.append({"start": {"sites": self.sites, "shared": self.shared, "hooks": self.hooks}})
+        start = {"sites": self.sites, "shared": self.shared, "hooks": self.hooks}
+        self.world.steps.append({"start": start | ({"metal": self.metal} if self.metal else {})})
         self.world.folders = [self.root / f"operator-{number}" for number in range(self.operators)]
         for folder in self.world.folders:
             folder.mkdir()
         self.key = self.root / "key"
         self.key.write_text("simulated")
-        self.key.with_name("key.pub").write_text("ssh-ed25519 AAAA simulated")
-        self.file = ClusterFile.of(shared=self.shared, sites=self.sites, hooks=self.hooks)
+        self.key.with_name("key.pub").write_text(PUBLIC_KEY)
+        self.world.cloud.machines |= {host.id: host for host in hosts(PUBLIC_KEY)}
+        self.file = ClusterFile.of(shared=self.shared, sites=self.sites, hooks=self.hooks, metal=self.metal)
         self.write()
 
     # what people do
@@ -96,6 +104,7 @@ class Simulation:
         """cluster.yaml is edited; everybody has the new one."""
         before = self.file.copy()
         change(self.file)
+        self.file.fit()
         if self.file == before:
             return
         self.former.append(before)
@@ -120,6 +129,7 @@ class Simulation:
         """One of EDITS."""
         edited = self.file.copy()
         sentence = EDITS[name](edited, drawing(picks))
+        edited.fit()
         if edited != self.file:
             self.world.steps.append({"edit": name, "picks": list(picks)})
             self.changes[name] += 1

@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.hosts import Host
 from tests.simulation.world import World
 
 PROMISES = (
@@ -35,6 +36,9 @@ class Snapshot:
         """`runs`: the run directories; `removed`: names of files that people have removed, which are not compared."""
         parts: dict[str, Any] = {
             "machines": sorted((m.id, m.running, m.installed, sorted(m.proven)) for m in world.cloud.machines.values()),
+            "hosts": sorted(
+                (m.id, m.record, sorted(m.keys)) for m in world.cloud.machines.values() if isinstance(m, Host)
+            ),
             "drained": sorted(world.drained.items()),
         }
         for name, (content, _, _) in world.bucket.blobs.items():

@@ -186,6 +186,10 @@ class World:
     def process(self) -> Process:
         return self.processes.current
 
+    def account_of(self, region: str) -> str:
+        """Whose machines the command at work sees in a region; a MAAS has no accounts."""
+        return "" if region == "maas" else self.process.account
+
     def broken(self, sentence: str) -> None:
         self.violations.append(f"{sentence} (by `{self.process.command}`)")
 
@@ -216,14 +220,23 @@ class World:
         if self.process.doing.startswith("upgrade"):
             self._refuse_in_service(machine, "changed")
 
+    def undoing(self, host: Machine) -> None:
+        """What was changed on a host is about to be undone."""
+        if not host.in_use:
+            return
+        if self.process.doing.partition(" ")[0] not in ("down", "gc"):
+            self._refuse_in_service(host, "left")
+        if not self.named(host.node, self.process):
+            self.broken(f"{host.id} ({host.node}), which was proven, is left and no question named it")
+
     def _refuse_in_service(self, machine: Machine, change: str) -> None:
-        if self.hooks and self.drained.get(machine.node) != machine.id:
+        if self.hooks and self.drained.get(machine.node) != machine.known_as:
             self.broken(f"{machine.id} ({machine.node}), which was proven, is {change} and was not drained before")
 
     def hook(self, step: str, node: str, machine: str) -> None:
         """A hook has worked on a node."""
         if step == "drain":
-            known = self.cloud.machines.get(machine)
+            known = self.cloud.called(machine)
             condemned = machine in self.process.condemned
             if known and known.in_use and known.running and not known.sick and not condemned:
                 asked = self.named(node, self.process) or any("→" in text for text in self.process.questions)
@@ -240,4 +253,4 @@ class World:
                 self.broken(f"{machine.id} ({machine.node}) is called healthy and is not")
             machine.proven.add(machine.installed)
         else:
-            self.process.condemned.add(machine.id)
+            self.process.condemned.add(machine.known_as)

@@ -1,0 +1,95 @@
+"""What must hold of hosts of one's own: gpuprov's changes on each are known, and undone in the end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.hosts import OTHER, Host
+from tests.simulation.processes import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+LEFT = "left with gpuprov's changes"
+
+
+class HostContracts:
+    """Of one history."""
+
+    def __init__(self, history: Simulation) -> None:
+        self.history = history
+
+    def changed(self) -> list[Host]:
+        """Hosts with a record of a simulated cluster, but those of which a command has said that it stays."""
+        hosts = (one for one in self.history.world.cloud.machines.values() if isinstance(one, Host))
+        return [one for one in hosts if one.record and one.record[0] != OTHER and not one.given_up]
+
+    def check(self, done: Sequence[Process]) -> Iterator[str]:
+        recorded = self._recorded()
+        for host in self.changed():
+            stays = rf"(?<![\w-]){host.node}(?![\w-]).*{LEFT}"
+            host.given_up = any(re.search(stays, "".join(process.errors)) for process in done) and (
+                host.record not in recorded or host.name not in recorded[host.record]
+            )
+        for host in self.changed():
+            assert host.record is not None
+            names = recorded.get(host.record)
+            if names is not None and host.name not in names:
+                yield f"{host.id} ({host.node}, {host.name}) has gpuprov's changes, and no nodes.json has it"
+        yield from self._twice()
+        for process in done:
+            if process.code == 0 and len(done) == 1 and process.command in ("up", "down"):
+                yield from self._after(process)
+
+    def _after(self, process: Process) -> Iterator[str]:
+        """`up` has left every host that cluster.yaml does not list, `down` all."""
+        file = self.history.file
+        listed = {file.host_name(host) for host in file.listed()} if process.command == "up" else set()
+        for host in self.changed():
+            if host.cluster == file.name and host.name not in listed:
+                yield f"`{process.command}` ended well, and {host.id} ({host.node}) has gpuprov's changes"
+
+    def _twice(self) -> Iterator[str]:
+        """Two nodes that are one host."""
+        for run in self.history.run_directories():
+            nodes: dict[str, str] = {}
+            for row in _rows(_text(run / "nodes.json")):
+                machine = self.history.world.cloud.called(row["id"])
+                if isinstance(machine, Host) and (other := nodes.setdefault(row["id"], row["name"])) != row["name"]:
+                    yield f"{other} and {row['name']} are both {row['id']}"
+
+    def _recorded(self) -> dict[tuple[str, str], set[str]]:
+        """Cluster and identity → ids in nodes.json, of all operators and of the shared one; no cluster of which a
+        nodes.json is missing or damaged."""
+        found: dict[tuple[str, str], set[str]] = {}
+        lost = set()
+        for run in self.history.run_directories():
+            cluster = run.name, (run / "id").read_text(encoding="utf-8").strip()
+            texts = [_text(run / "nodes.json")]
+            if blob := self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz"):
+                texts.append(json.loads(gzip.decompress(blob[0]))["files"].get("nodes.json"))
+            known = [text for text in texts if _rows(text)]
+            found.setdefault(cluster, set()).update(row["id"] for text in known for row in _rows(text))
+            if not known:
+                lost.add(cluster)
+        return {cluster: names for cluster, names in found.items() if cluster not in lost}
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def _rows(text: str | None) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(text or "[]")
+    except ValueError:
+        return []
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

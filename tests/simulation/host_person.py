@@ -1,0 +1,78 @@
+"""What a person does about hosts because an error says so."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tests.simulation.hosts import OTHER, Host
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_file import ClusterFile
+    from tests.simulation.simulation import Simulation
+
+
+def follow(history: Simulation, text: str) -> bool:
+    """Do it; whether the error is about hosts, and something could be done."""
+    if foreign := re.search(r"is configured by another gpuprov cluster, ([\w-]+)", text):
+        return _release_foreign(history, foreign[1])
+    if "Host key verification failed" in text:
+        return _write_addresses(history) or _write_host_keys(history)
+    if "have the same address" in text:
+        return _write_addresses(history)
+    if "neither gpuprov's key nor your own ssh" in text:
+        return _copy_key(history)
+    if "has no ed25519 key of" in text:
+        return _write_host_keys(history)
+    if "connect to host" in text or "does not answer" in text:
+        return _write_addresses(history)
+    return False
+
+
+def _hosts(history: Simulation) -> list[Host]:
+    return [one for one in history.world.cloud.machines.values() if isinstance(one, Host)]
+
+
+def _release_foreign(history: Simulation, cluster: str) -> bool:
+    if cluster == OTHER:
+        for host in _hosts(history):
+            if host.record and host.record[0] == OTHER:
+                history.happens(f"`gpuprov down` of the cluster {OTHER} leaves {host.id}", host.leave)
+        return True
+    if history.file.name == cluster:
+        return False
+    history.edit(f"name: {cluster}", lambda file: setattr(file, "name", cluster))
+    return True
+
+
+def _write_addresses(history: Simulation) -> bool:
+    """Each host's address as it is now; whether cluster.yaml had another one."""
+    there = {host.id: host.address for host in _hosts(history)}
+
+    def write(file: ClusterFile) -> None:
+        file.addresses = there
+
+    if all(history.file.address(host) == address for host, address in there.items()):
+        return False
+    history.edit("the hosts' addresses are those of the inventory", write)
+    return True
+
+
+def _write_host_keys(history: Simulation) -> bool:
+    """Keys as the consoles show them."""
+    shown = {host.id: host.key for host in _hosts(history)}
+    if history.file.host_keys == shown:
+        return False
+    history.edit("host_keys: as the consoles show them", lambda file: setattr(file, "host_keys", shown))
+    return True
+
+
+def _copy_key(history: Simulation) -> bool:
+    """ssh-copy-id."""
+
+    def copy() -> None:
+        for host in _hosts(history):
+            host.own_way = True
+
+    history.happens("the person's own ssh gets into all hosts", copy)
+    return True
