@@ -19,7 +19,7 @@ from provisioner.lifecycle.sites import each
 from provisioner.machines import existing
 from provisioner.machines.base import Machines, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
-from provisioner.machines.hosts import HostMachines
+from provisioner.machines.hosts import LEFT, HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
 from provisioner.plan import Plan
@@ -28,7 +28,7 @@ from provisioner.providers.base import Provider
 from provisioner.providers.cluster import MARK
 from provisioner.release import Ledger
 from provisioner.session import Cluster
-from provisioner.text import counted, printable
+from provisioner.text import counted, few, printable
 from provisioner.workspace.binary import Binary
 
 INCOMPLETE = "incomplete"
@@ -62,6 +62,18 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
 def refuse_damaged_pins(cluster: Cluster) -> None:
     """Raise GpuprovError where the pinned host keys cannot be read: nobody could reach a machine that is created."""
     ssh.load_pins(cluster.paths)
+
+
+def refuse_undone(cluster: Cluster) -> None:
+    """Raise GpuprovError where a `down` that could not end has undone what was configured on hosts: roles would change
+    them again, and nothing there would note what."""
+    for file in sorted(cluster.paths.root.glob(f"sites/*/{LEFT}")):
+        if hosts := file.read_text(encoding="utf-8", errors="replace").split():
+            raise GpuprovError(
+                f"`gpuprov down` has undone what was configured on {few(hosts, 5, ',')}, and did not end",
+                where=f"site {file.parent.name}",
+                hint=f"run `gpuprov down {cluster.file}` to its end, or `gpuprov up {cluster.file}` to configure them",
+            )
 
 
 def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:

@@ -17,6 +17,7 @@ from provisioner.plan import Plan
 from provisioner.providers.base import Hosts
 from provisioner.providers.cluster import MARK
 from provisioner.providers.hosts import Host
+from provisioner.text import few
 
 LEFT = "left"
 """File in the site's folder: hosts on which a `down` has undone everything."""
@@ -71,6 +72,7 @@ class HostMachines:
 
     def destroy(self, plan: Plan | None = None) -> int:  # noqa: ARG002
         left = self._left()
+        self._refuse_unnamed(left)
         todo = [node for node in self._known if node.id not in left]
         failed = existing.undo(self._way, todo, self._told)
         listed = {host.name for host in self._hosts.listed(())}
@@ -91,12 +93,27 @@ class HostMachines:
             )
         return len(self._known)
 
+    def _refuse_unnamed(self, left: Collection[str]) -> None:
+        """Raise ProviderError for hosts that were configured and that nodes.json does not name: it was removed."""
+        configured = set(self._read(MARK)) & {host.name for host in self._hosts.listed(())}
+        if unnamed := sorted(configured - {node.id for node in self._known} - set(left)):
+            raise ProviderError(
+                f"{few(unnamed, 5, ',')} may be configured, and nodes.json does not name "
+                + ("them" if len(unnamed) > 1 else "it"),
+                where=f"site {self.site}",
+                hint="run `gpuprov up`, which takes them in, then `gpuprov down` again",
+            )
+
     def _left(self) -> set[str]:
         """Machines that a `down` which failed elsewhere has left already: gpuprov's key is gone from them."""
+        return set(self._read(LEFT))
+
+    def _read(self, name: str) -> list[str]:
+        """The hosts in a file of the site's folder; none where there is no such file."""
         try:
-            return set((self._folder / LEFT).read_text(encoding="utf-8").split())
+            return (self._folder / name).read_text(encoding="utf-8", errors="replace").split()
         except FileNotFoundError:
-            return set()
+            return []
 
     def forget(self) -> None:
         """Planning leaves nothing."""

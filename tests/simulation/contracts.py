@@ -147,7 +147,7 @@ class Contracts:
             machine = self.history.world.cloud.called(node["id"])
             if machine is None:
                 yield f"{node['name']} is {node['id']}, which never was"
-            elif stages.get(node["name"], {}).get("ok") is True and not machine.proven:
+            elif stages.get(node["name"], {}).get("ok") is True and not machine.proven and not machine.drifted:
                 yield f"{node['name']} ({machine.id}) is noted as healthy and was never proven"
             entry = applied.get(node["name"])
             if machine and entry and entry["id"] == machine.id and not machine.proven:

@@ -51,7 +51,7 @@ class Host(Machine):
 
     @property
     def serves(self) -> bool:
-        return self.record is not None and bool(self.node)
+        return self.record is not None and bool(self.node) and not self.given_up
 
     def admits(self, key: str) -> bool:
         return any(line.split()[:2] == key.split()[:2] for line in self.keys)
@@ -91,7 +91,7 @@ class Host(Machine):
         self.installations += 1
         self.key, self.keys = _host_key(int(self.id.removeprefix("dgx")), self.installations), set()
         self.installed, self.own_way = "", True
-        self.proven = set()
+        self.proven, self.drifted = set(), True
 
 
 def hosts(key: str) -> list[Host]:

@@ -102,7 +102,9 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
 
 
 def _refuse_unknown(cluster: Cluster, names: Sequence[str]) -> None:
-    """Raise GpuprovError for a name that no node has, and for a site that cluster.yaml describes wrongly."""
+    """Raise GpuprovError for a name that no node has, a site that cluster.yaml describes wrongly, and hosts that a
+    `down` has undone."""
+    machines.refuse_undone(cluster)
     for name in names:
         cluster.node(name)
     for site in cluster.spec.sites:

@@ -83,6 +83,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             hint=f"run `gpuprov up {cluster.file}` first: it creates machines and keeps running ones on their lock",
         )
     with cluster.exclusively("upgrade") as run_dir:
+        machines.refuse_undone(cluster)
         lock, journal, ledger = (
             locking.current(cluster, cluster.events),
             upgrade_journal.load(cluster.paths),
