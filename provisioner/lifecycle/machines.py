@@ -19,7 +19,7 @@ from provisioner.lifecycle.sites import each
 from provisioner.machines import existing
 from provisioner.machines.base import Machines, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
-from provisioner.machines.hosts import LEFT, HostMachines
+from provisioner.machines.hosts import LEAVING, HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
 from provisioner.plan import Plan
@@ -65,12 +65,12 @@ def refuse_damaged_pins(cluster: Cluster) -> None:
 
 
 def refuse_undone(cluster: Cluster) -> None:
-    """Raise GpuprovError where a `down` that could not end has undone what was configured on hosts: roles would change
-    them again, and nothing there would note what."""
-    for file in sorted(cluster.paths.root.glob(f"sites/*/{LEFT}")):
+    """Raise GpuprovError where a `down` that did not end has begun to undo what was configured on hosts: roles would
+    change them again, and nothing there would note what."""
+    for file in sorted(cluster.paths.root.glob(f"sites/*/{LEAVING}")):
         if hosts := file.read_text(encoding="utf-8", errors="replace").split():
             raise GpuprovError(
-                f"`gpuprov down` has undone what was configured on {few(hosts, 5, ',')}, and did not end",
+                f"`gpuprov down` has begun to undo what was configured on {few(hosts, 5, ',')}, and did not end",
                 where=f"site {file.parent.name}",
                 hint=f"run `gpuprov down {cluster.file}` to its end, or `gpuprov up {cluster.file}` to configure them",
             )

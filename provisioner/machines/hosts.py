@@ -21,6 +21,8 @@ from provisioner.text import few
 
 LEFT = "left"
 """File in the site's folder: hosts on which a `down` has undone everything."""
+LEAVING = "leaving"
+"""The same: hosts on which a `down` has begun to undo."""
 
 
 class HostMachines:
@@ -61,7 +63,8 @@ class HostMachines:
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:  # noqa: ARG002
         nodes = self._nodes(plan)
         write_whole(private_dir(self._folder) / MARK, "".join(f"{node.id}\n" for node in nodes.values()))
-        (self._folder / LEFT).unlink(missing_ok=True)
+        for name in (LEAVING, LEFT):
+            (self._folder / name).unlink(missing_ok=True)
         if gone := self._gone(nodes):
             for name, error in existing.undo(self._way, gone, self._told).items():
                 self._events("down", "warning", f"left with gpuprov's changes: {error.message}", node=name)
@@ -74,6 +77,7 @@ class HostMachines:
         left = self._left()
         self._refuse_unnamed(left)
         todo = [node for node in self._known if node.id not in left]
+        write_whole(private_dir(self._folder) / LEAVING, "".join(f"{node.id}\n" for node in self._known))
         failed = existing.undo(self._way, todo, self._told)
         listed = {host.name for host in self._hosts.listed(())}
         for node in todo:

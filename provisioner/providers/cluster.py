@@ -70,6 +70,8 @@ class Providers:
             changed = {
                 key: (before.get(key, ""), after.get(key, "")) for key in keys if before.get(key) != after.get(key)
             }
+        if "method" in changed:  # `home` has one word for several of them
+            changed["method"] = (str(getattr(former, "method", "")), str(getattr(desired, "method", "")))
         accounts = self.recorded_account(site), self._account(site)
         return changed | ({"account": accounts} if all(accounts) and accounts[0] != accounts[1] else {})
 

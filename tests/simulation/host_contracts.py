@@ -33,9 +33,9 @@ class HostContracts:
         recorded = self._recorded()
         for host in self.changed():
             stays = rf"(?<![\w-]){host.node}(?![\w-]).*{LEFT}"
-            host.given_up = any(re.search(stays, "".join(process.errors)) for process in done) and (
-                host.record not in recorded or host.name not in recorded[host.record]
-            )
+            host.told = host.told or any(re.search(stays, "".join(process.errors)) for process in done)
+            known = recorded.get(host.record, set()) if host.record else set()
+            host.given_up = host.told and host.name not in known
         for host in self.changed():
             assert host.record is not None
             names = recorded.get(host.record)

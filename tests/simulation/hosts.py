@@ -36,8 +36,10 @@ class Host(Machine):
     own_way: bool = True
     name: str = ""
     """By which cluster.yaml called it when the record was begun; empty: it has none."""
-    given_up: bool = False
+    told: bool = False
     """Whether a command has said that its changes stay there."""
+    given_up: bool = False
+    """The same, and no nodes.json has it any more."""
     installations: int = 0
 
     @classmethod
@@ -67,7 +69,7 @@ class Host(Machine):
         """As on_node.begin."""
         if self.record is not None and self.record[1] != identity:
             return {"foreign": self.record[0]}
-        self.record, self.given_up = (cluster, identity), False
+        self.record, self.told, self.given_up = (cluster, identity), False, False
         self.cluster, self.identity, self.node, self.site, self.name = cluster, identity, node, site, name
         return {"ok": True}
 
@@ -83,7 +85,7 @@ class Host(Machine):
     def leave(self) -> None:
         """It is no node any more; its driver stays."""
         self.record, self.cluster, self.identity, self.node, self.site, self.name = None, "", "", "", "", ""
-        self.in_use = self.given_up = False
+        self.in_use = self.told = self.given_up = False
 
     def reinstall(self) -> None:
         """Another system on its disks: another host key, and nothing of what was on it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -44,18 +45,21 @@ class Snapshot:
         for name, (content, _, _) in world.bucket.blobs.items():
             if name.endswith("fleet.json.gz"):
                 files = json.loads(gzip.decompress(content))["files"]
-                parts |= {f"{name}: {file}": text for file, text in files.items() if _is_compared(file)}
+                parts |= {f"{name}: {file}": _normal(file, text) for file, text in files.items() if _is_compared(file)}
             elif not name.endswith("holder.json"):
                 parts[name] = content.decode(errors="replace")
         for run in () if shared else runs:
             for pattern in (*PROMISES, *NOTES):
-                parts |= {str(file): file.read_text(errors="replace") for file in sorted(run.glob(pattern))}
+                parts |= {
+                    str(file): _normal(file.name, file.read_text(errors="replace"))
+                    for file in sorted(run.glob(pattern))
+                }
         unsent: dict[str, set[str]] = {}
         for run in runs if shared else ():
             for pattern in (*PROMISES, *NOTES):
                 for file in run.glob(pattern):
                     name = f"{run.name}/fleet.json.gz: {file.relative_to(run)}"
-                    unsent.setdefault(name, set()).add(file.read_text(errors="replace"))
+                    unsent.setdefault(name, set()).add(_normal(file.name, file.read_text(errors="replace")))
         return cls({name: value for name, value in parts.items() if name.rpartition(" ")[2] not in removed}, unsent)
 
     def changes(self, other: Snapshot, *, notes: bool) -> list[str]:
@@ -77,3 +81,11 @@ class Snapshot:
 
 def _is_compared(file: str) -> bool:
     return any(fnmatch(file, pattern) for pattern in (*PROMISES, *NOTES))
+
+
+def _normal(name: str, text: str) -> str:
+    """A site's block without its hosts: which are listed says nothing of where machines are."""
+    with contextlib.suppress(ValueError):
+        if name.endswith("site.json") and isinstance(block := json.loads(text), dict):
+            return json.dumps({key: value for key, value in block.items() if key not in ("hosts", "host_keys")})
+    return text
