@@ -115,6 +115,32 @@ def test_down_goes_on_where_it_stopped_and_is_not_kept_by_a_machine_that_is_gone
 NODE = Node("box-0", "box", "room", "workstation-rtx4090", "local", "", "127.0.0.1", "127.0.0.1")
 
 
+def test_hosts_that_nodes_json_does_not_name_are_not_called_undone(lab: Lab) -> None:
+    plan, site = planned(2), lab.machines({"a": {}, "b": {}})
+    site.apply(plan, site.plan(plan))
+    with pytest.raises(ProviderError, match=r"a, b may be configured, and nodes\.json does not name them") as caught:
+        site.destroy(plan)
+    assert "`gpuprov up`, which takes them in" in caught.value.hint
+    assert lab.undone == []
+    assert lab.machines({}).destroy(plan) == 0  # taken out of the file: they are gone
+
+
+def test_hosts_on_which_a_down_has_begun_are_not_configured(lab: Lab, tmp_path: Path) -> None:
+    plan, site = planned(2), lab.machines({"a": {}, "b": {}})
+    known = site.apply(plan, site.plan(plan))
+    cluster = session.Cluster(tmp_path / "cluster.yaml", plans.cluster_spec("dgx-h100", count=2), lab.paths)
+    machines.refuse_undone(cluster)
+    lab.dead.add("b")
+    with pytest.raises(ProviderError, match="could not be undone"):
+        lab.machines({"a": {}, "b": {}}, known).destroy(plan)
+    with pytest.raises(GpuprovError, match="has begun to undo what was configured on a, b, and did not end") as caught:
+        machines.refuse_undone(cluster)
+    assert "`gpuprov up " in caught.value.hint
+    again = lab.machines({"a": {}, "b": {}}, known)
+    again.apply(plan, again.plan(plan))
+    machines.refuse_undone(cluster)
+
+
 def test_this_very_machine_is_reached_without_ssh(lab: Lab) -> None:
     other = Node("box-1", "box", "room", "workstation-rtx4090", "ws2", "", "10.0.0.2", "10.0.0.2", port=2222)
     pins = {"box-1": ("ws2", "ssh-ed25519 AAAA")}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import ProviderError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node, save
 from provisioner.lifecycle import machines
 from provisioner.paths import STATE, private_dir
@@ -31,6 +31,7 @@ name: moved
 sites: {here: {provider: baremetal, hosts: {d0.lab: {}}}}
 groups: {train: {machine: dgx-h100, count: 1}}
 """
+MAAS = OWN.replace("hosts: {d0.lab: {}}", "method: maas, maas: {url: 'https://maas.lab:5443/MAAS'}")
 BINARY = Binary(("false",), "")
 INSTANCE = {"version": 4, "resources": [{"mode": "managed", "type": "aws_instance"}]}
 
@@ -123,6 +124,35 @@ def test_another_account_is_refused_and_the_way_back_is_named(
         machines.of_site(cluster, "here", BINARY, made_by=made_by)
     assert "sign in to account 111122223333" in caught.value.hint
     assert (cluster.paths.site("here") / ACCOUNT).read_text() == "111122223333\n"
+
+
+@pytest.mark.parametrize("content", [None, "1111"])
+def test_an_account_that_is_not_known_any_more_is_asked_for(tmp_path: Path, content: str | None) -> None:
+    """Without it machines would be made in whatever account is signed in."""
+    file = recorded(tmp_path, AWS).paths.site("here") / ACCOUNT
+    file.unlink() if content is None else file.write_text(content)
+    with pytest.raises(GpuprovError, match=r"is missing|is damaged: '1111'") as caught:
+        machines.of_site(opened(tmp_path, AWS), "here", BINARY)
+    assert f"write the number of the account that has the machines of site here into {file}" in caught.value.hint
+    file.write_text("111122223333\n")
+    machines.of_site(opened(tmp_path, AWS), "here", BINARY)
+
+
+def test_an_account_that_nobody_could_tell_is_not_compared(tmp_path: Path, account: dict[str, str]) -> None:
+    account["number"] = ""
+    cluster = recorded(tmp_path, AWS)
+    assert (cluster.paths.site("here") / ACCOUNT).read_text() == "unknown\n"
+    account["number"] = "111122223333"
+    machines.of_site(opened(tmp_path, AWS), "here", BINARY)
+    assert (cluster.paths.site("here") / ACCOUNT).read_text() == "111122223333\n"
+
+
+def test_an_edited_method_is_named_as_cluster_yaml_has_it(tmp_path: Path) -> None:
+    own = opened(tmp_path, OWN)
+    (private_dir(own.paths.site("here")) / MARK).touch()
+    own.providers.record("here")
+    edited = opened(tmp_path, MAAS)
+    assert edited.providers.moved("here")["method"] == ("ssh", "maas")
 
 
 def test_a_plan_records_no_place(tmp_path: Path) -> None:
