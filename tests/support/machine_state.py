@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from provisioner.sandbox import leftovers, namespaces, podman_state
@@ -30,10 +30,11 @@ def unowned() -> frozenset[str]:
     return frozenset({f"namespace: {name}" for name in names} | {f"layer: {line}" for line in _unused_layers()})
 
 
-def of_sandbox(lines: frozenset[str], name: str, octet: int) -> list[str]:
-    """Those of them that belong to one cluster in that octet."""
-    pattern = re.compile(rf"\b{name}\b|gpuprov-{octet}\b|gpuprov-\S+\.{octet}\b|\b(?:10|127)\.77\.{octet}\.")
-    return sorted(line for line in lines if pattern.search(line))
+def of_sandbox(lines: frozenset[str], name: str, octets: Collection[int]) -> list[str]:
+    """Those of them that belong to one cluster, by its name or in one of these octets."""
+    patterns = [rf"\b{name}\b"]
+    patterns += [rf"gpuprov-{octet}\b|gpuprov-\S+\.{octet}\b|\b(?:10|127)\.77\.{octet}\." for octet in octets]
+    return sorted(line for line in lines if re.search("|".join(patterns), line))
 
 
 def assert_same(look: Callable[[], frozenset[str]], previous: frozenset[str]) -> None:
