@@ -400,12 +400,19 @@ def started(count: int) -> list[subprocess.Popen[str]]:
 
 
 def groups_alive(children: list[subprocess.Popen[str]]) -> list[int]:
-    """Groups that still have a process which is no zombie."""
+    """Groups that still have a process which is no zombie. One that SIGKILL was sent to may have its turn first."""
+    until = time.monotonic() + 60
+    while (alive := _groups_alive({child.pid for child in children})) and time.monotonic() < until:
+        time.sleep(0.05)
+    return alive
+
+
+def _groups_alive(groups: set[int]) -> list[int]:
     alive = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
-            if state != "Z" and int(group) in {child.pid for child in children}:
+            if state != "Z" and int(group) in groups:
                 alive.append(int(group))
     return alive
 
