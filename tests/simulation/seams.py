@@ -462,7 +462,7 @@ class Seams:
         """A machine in use gets another driver: somebody was asked, or it is out of service."""
         book = run / "quarantine.json"
         held = json.loads(book.read_text(encoding="utf-8"))["nodes"] if book.exists() else {}
-        if node.name in self.world.drained or node.name in held:
+        if node.name in self.world.drained or node.name in held or node.name in self.world.lost_holds:
             return
         asked = any("→" in text or node.name in text for text in self.world.process.questions)
         if not asked and machine.known_as not in self.world.process.condemned:

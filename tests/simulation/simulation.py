@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation import commands
 from tests.simulation.cluster_file import ClusterFile
-from tests.simulation.contracts import Contracts
+from tests.simulation.contracts import Contracts, load, rows_of
 from tests.simulation.edits import EDITS
 from tests.simulation.hosts import hosts
 from tests.simulation.person import Person
@@ -119,6 +119,9 @@ class Simulation:
 
     def excuse(self, name: str) -> None:
         """A file is lost; what only it knew is nobody's fault."""
+        if name == "quarantine.json":
+            books = [load(run / name) for run in self.run_directories()]
+            self.world.lost_holds |= {node for book in books for node in rows_of(book)}
         if name in ("quarantine.json", "replace.json", "upgrade.json"):
             self.excused |= set(self.world.drained)
         if name in ("applied.json", "upgrade.json"):

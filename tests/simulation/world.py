@@ -132,6 +132,8 @@ class World:
     cloud: Cloud = field(default_factory=Cloud)
     drained: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0
+    lost_holds: set[str] = field(default_factory=set)
+    """Nodes that were in a quarantine.json which is lost: they are out of service until they are proven again."""
     bad_drivers: set[str] = field(default_factory=set)
     """Drivers with which no node is healthy."""
     hooks: bool = True
@@ -252,5 +254,6 @@ class World:
             if machine.sick or not reachable:
                 self.broken(f"{machine.id} ({machine.node}) is called healthy and is not")
             machine.proven.add(machine.installed)
+            self.lost_holds.discard(machine.node)
         else:
             self.process.condemned.add(machine.known_as)
