@@ -119,7 +119,7 @@ class Simulation:
 
     def excuse(self, name: str) -> None:
         """A file is lost; what only it knew is nobody's fault."""
-        if name == "quarantine.json":
+        if name in ("quarantine.json", "upgrade.json"):
             books = [load(run / name) for run in self.run_directories()]
             self.world.lost_holds |= {node for book in books for node in rows_of(book)}
         if name in ("quarantine.json", "replace.json", "upgrade.json"):
