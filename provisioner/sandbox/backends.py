@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -41,6 +42,7 @@ HELPERS = "/usr/local/libexec/podman:/usr/local/lib/podman:/usr/libexec/podman:/
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 DEADLINE_S = 60
 _CHAIN_CHARACTERS = 28
+_CHAIN = re.compile(r"CNI-[0-9a-f]{24}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +140,11 @@ def _remove_masquerade(network: SandboxNetwork, container: str = "") -> None:
     saved = subprocess.run([f"{program}-save", "-t", "nat"], capture_output=True, timeout=DEADLINE_S, check=False)
     rows = [shlex.split(line) for line in saved.stdout.decode(errors="replace").splitlines() if line[:1] in ("-", ":")]
     comment = f'name: "{network.name}" id: "{container}'
-    jumps = [
-        row
-        for row in rows
-        if row[:2] == ["-A", "POSTROUTING"] and any(argument.startswith(comment) for argument in row)
-    ]
+    named = [row for row in rows if row[0] == "-A" and any(argument.startswith(comment) for argument in row)]
+    jumps = [row for row in named if row[1] == "POSTROUTING"]
     chains = {row[row.index("-j") + 1] for row in jumps if "-j" in row}
+    # bridge, killed between the two, has made the chain and no jump to it
+    chains |= {row[1] for row in named if _CHAIN.fullmatch(row[1])}
     if container:
         digest = hashlib.sha512((network.name + container).encode()).hexdigest()
         chain = f"CNI-{digest}"[:_CHAIN_CHARACTERS]

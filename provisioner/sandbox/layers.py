@@ -5,33 +5,51 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
 from provisioner.errors import ProviderError
+from provisioner.sandbox import podman_commands
 from provisioner.sandbox.podman_state import processes
 
 IMAGES = "localhost/gpuprov-"
-CHANGING = frozenset({"build", "commit", "create", "import", "load", "pull", "rm", "rmi", "run"})
-"""Commands of podman's that make or remove layers."""
+CHANGING = frozenset(["bud", "build", "commit", "create", "from", "import", "load", "pull", "rm", "rmi", "run"])
+"""Commands of podman's and buildah's that make or remove layers."""
 DEADLINE_S = 60
 
 
 def remove_unused() -> None:
     """Remove layers on top of the sandbox's images that no container has: podman was killed between the two. podman
     itself has a command for them since 5.2 alone (`podman system check`); containers-storage deletes none that is in
-    use. Nothing happens where that is not installed, or where podman is at work."""
+    use. Nothing happens where that is not installed. Raises ProviderError where a podman that is older than one of
+    them, and may be about to use it, does not end."""
     if shutil.which("containers-storage") is None:
         return
+    unused, owners = _unused()
+    if owners:
+        podman_commands.wait_for_end(owners, podman_commands.DEADLINE_S)
+        unused, owners = _unused()
+    for layer in unused:
+        argv = ["containers-storage", "delete-layer", layer]
+        subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+    for pid, command in owners.items():
+        raise ProviderError(f"a layer without a container: `{command}` (process {pid}) may be about to use it")
+
+
+def _unused() -> tuple[list[str], dict[int, str]]:
+    """Layers that nobody has, and processes (id → command) of which others may be."""
     layers, images, containers = (_storage(kind) for kind in ("layers", "images", "containers"))
-    if any(Path(arguments[0]).name == "podman" and CHANGING & {*arguments} for arguments in processes().values()):
-        return
+    running = processes()
     bases = {row["layer"] for row in images if any(name.startswith(IMAGES) for name in row.get("names") or ())}
     in_use = {row.get("parent") for row in layers} | {row.get("layer") for row in (*images, *containers)}
+    unused, owners = list[str](), dict[int, str]()
     for layer in layers:
         if layer.get("parent") in bases and layer["id"] not in in_use:
-            argv = ["containers-storage", "delete-layer", str(layer["id"])]
-            subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+            created = datetime.fromisoformat(layer["created"]).timestamp()
+            of_layer = podman_commands.older(created, CHANGING, running)
+            owners |= of_layer
+            unused += [] if of_layer else [str(layer["id"])]
+    return unused, owners
 
 
 def _storage(kind: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.paths import private_dir, write_whole
-from provisioner.sandbox import namespaces, podman_state
+from provisioner.sandbox import namespaces, podman_commands, podman_state
 from provisioner.sandbox.backends import BACKENDS, LEASES, Backend, Remains, SandboxNetwork
 from provisioner.sandbox.podman_state import PodmanState
 from provisioner.sandbox.runtime import Podman, find_podman
@@ -65,7 +65,12 @@ class Leftover:
 def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Leftover]:
     """Everything of that network's octet that no container has any more, in the order in which it can be removed.
     Raises ProviderError where podman does not answer: what it knows is never guessed."""
-    engine = podman or find_podman()
+    return _find(network, podman or find_podman())[0]
+
+
+def _find(network: SandboxNetwork, engine: Podman) -> tuple[list[Leftover], dict[int, str]]:
+    """They, and processes (id → command) that may be about to use one of the empty namespaces: as long as there are
+    such, these are not among the leftovers, nor the records that lead to them."""
     octet = network.name.removeprefix(NETWORK)
     paths = namespaces.paths()  # before podman says which it knows
     journals = _journals(octet)
@@ -76,16 +81,20 @@ def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Lefto
     starts = [start for path in journals if (start := _cut_off(path, state))]
     addresses = {path: namespaces.address(path, network) for path in paths if str(path) not in state.namespaces}
     empty = _empty(addresses, starts, state)
-    in_work = any(namespaces.is_in_work(path, state.processes) for path in empty)
-    leftovers += _networks(state, network, backend, addresses, starts, [] if in_work else empty)
+    makers = {pid: text for path in empty for pid, text in namespaces.makers(path, state.processes).items()}
+    leftovers += _networks(state, network, backend, addresses, starts, None if makers else empty)
     leftovers += _removed(state, network, backend, journals)
-    return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in ([] if in_work else journals)]
+    return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in ([] if makers else journals)], makers
 
 
 def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> list[str]:
     """Remove all of it. One sentence for each that stays. Raises ProviderError as `find` does."""
     engine, remaining = podman or find_podman(), list[str]()
-    for leftover in find(network, podman=engine):
+    leftovers, makers = _find(network, engine)
+    if makers:
+        podman_commands.wait_for_end(makers, podman_commands.DEADLINE_S)
+        leftovers, makers = _find(network, engine)
+    for leftover in leftovers:
         if leftover.kind == _RECORD and remaining:  # it still leads to what stays
             continue
         try:
@@ -94,7 +103,10 @@ def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> list[str
             leftover.remove()
         except (GpuprovError, OSError) as error:
             remaining.append(f"{leftover}: {error}")
-    return remaining
+    return remaining + [
+        f"network namespace of a start that was cut off: `{command}` (process {pid}) may be about to use it"
+        for pid, command in makers.items()
+    ]
 
 
 def leased(network: SandboxNetwork) -> frozenset[int]:
@@ -262,10 +274,11 @@ def _networks(
     backend: Backend,
     addresses: Mapping[Path, str | None],
     starts: Collection[_Start],
-    empty: Collection[Path],
+    empty: Collection[Path] | None,
 ) -> Iterator[Leftover]:
     """Networks of containers that were never started to the end: namespaces with an address of the network, empty ones
-    (which of them is which start's makes no difference), leases."""
+    (which of them is which start's makes no difference; None: they may be somebody's), rules of starts without a
+    namespace, leases."""
     stale = {a: container for a, container in backend.leases(network).items() if state.is_stale(container)}
     started = {start.address: start.container for start in starts}
     remains = [
@@ -275,7 +288,7 @@ def _networks(
     ]
     rest = iter([start for start in starts if start.address not in addresses.values()])
     leases = {remain: remain.address or "" for remain in remains}
-    for path in empty:
+    for path in empty or ():
         start = next(rest, None)
         leases[Remains(start.container if start else "", None, path)] = start.address if start else ""
     for remain, lease in leases.items():
@@ -283,6 +296,10 @@ def _networks(
         take_down = partial(_take_down, backend, network, remain)
         assert remain.namespace is not None
         yield Leftover("network namespace", remain.namespace.name, take_down, "" if backend.gives_back else lease)
+    for start in rest:  # podman has cleaned up after a plugin that failed, which leaves its rules
+        if empty is not None and start.container not in stale.values():
+            take_down = partial(_take_down, backend, network, Remains(start.container, None, None))
+            yield Leftover("firewall rules of container", start.container[:12], take_down)
     for address, container in stale.items():
         take_down = partial(_take_down, backend, network, Remains(container, address, None))
         yield Leftover("address lease", f"{address} (container {container[:12]})", take_down)

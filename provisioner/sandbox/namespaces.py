@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from provisioner.sandbox import podman_commands
 from provisioner.sandbox.backends import SandboxNetwork
 
 FOLDER = Path("/run/netns")
@@ -18,8 +17,6 @@ MAKERS = frozenset(
     ["bud", "build", "cleanup", "clone", "init", "kube", "play", "restart", "restore", "run", "service", "start"]
 )
 """podman's commands that can make a namespace; `cleanup` starts a container again that has ended (--restart)."""
-MARGIN_S = 1.0
-"""What the start of a process is known to."""
 DEADLINE_S = 30
 _LOCAL = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 """An address of this host in /proc/net/fib_trie."""
@@ -47,15 +44,9 @@ def is_empty(namespace: Path, since: float, processes: Mapping[int, Sequence[str
     return all(_inode(pid) != entry.st_ino for pid in processes)
 
 
-def is_in_work(namespace: Path, processes: Mapping[int, Sequence[str]]) -> bool:
-    """Whether one of these processes may have made it and be about to start a container in it."""
-    created = namespace.stat().st_ctime
-    return any(
-        Path(arguments[0]).name in ("podman", "buildah")
-        and not MAKERS.isdisjoint(arguments)
-        and _start_of(pid) <= created + MARGIN_S
-        for pid, arguments in processes.items()
-    )
+def makers(namespace: Path, processes: Mapping[int, Sequence[str]]) -> dict[int, str]:
+    """Those of these processes that may have made it and be about to start a container in it: id → command."""
+    return podman_commands.older(namespace.stat().st_ctime, MAKERS, processes)
 
 
 def _inode(pid: int) -> int | None:
@@ -63,13 +54,3 @@ def _inode(pid: int) -> int | None:
         return Path(f"/proc/{pid}/ns/net").stat().st_ino
     except OSError:  # it has ended meanwhile
         return None
-
-
-def _start_of(pid: int) -> float:
-    """Unix time (proc(5): /proc/PID/stat, field 22); 0 for a process that has ended meanwhile."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - age

@@ -109,11 +109,13 @@ mac_of() {
   printf '0a:58:%02x:%02x:%02x:%02x' $(printf '%s' "$1" | tr . ' ')
 }
 
-# Terraform runs no destroy step for something whose making failed, so a failed making removes its own half.
+# Terraform runs no destroy step for something whose making failed, so a failed making removes its own half. Its record
+# stays: podman leaves the firewall rules of a network plugin that failed.
 tidy() {
   rm -rf "$scratch"
   if [ "$1" -ne 0 ] && [ -n "$made" ]; then
     remove_container
+    echo "removing $made" >"$record"
   fi
 }
 

@@ -39,9 +39,13 @@ def of_sandbox(lines: frozenset[str], name: str, octets: Collection[int]) -> lis
 
 def assert_same(look: Callable[[], frozenset[str]], previous: frozenset[str]) -> None:
     """What is there is what was there, at once or soon."""
-    until(lambda: look() <= previous, GONE_S)
-    after = look()
-    assert sorted(after - previous) == []
+    lines = list[str]()
+
+    def is_gone() -> bool:
+        lines[:] = sorted(look() - previous)
+        return lines == []
+
+    assert until(is_gone, GONE_S), "\n".join(lines)
 
 
 def _run(*argv: str) -> list[str]:

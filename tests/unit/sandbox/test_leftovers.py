@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioner.errors import ProviderError
-from provisioner.sandbox import backends, layers, leftovers, namespaces, podman_state
+from provisioner.sandbox import backends, layers, leftovers, namespaces, podman_commands, podman_state
 from provisioner.sandbox.backends import Remains, SandboxNetwork
 from provisioner.sandbox.runtime import Podman
 
@@ -148,11 +150,12 @@ def test_an_empty_namespace_that_was_made_since_a_start_that_was_cut_off(
     inode = path.stat().st_ino
     monkeypatch.setattr(podman_state, "processes", lambda: {77: ["/sbin/init"]})
     monkeypatch.setattr(namespaces, "_inode", {77: inode}.get)  # somebody's container runs in it
-    assert find(podman) == [f"record {NODE}.4711"]
+    others = [f"firewall rules of container {A[:12]}", f"record {NODE}.4711"]
+    assert find(podman) == others
     monkeypatch.setattr(namespaces, "_inode", {77: inode + 1}.get)
     assert find(podman) == found
     os.utime(record, (path.stat().st_ctime + 60,) * 2)
-    assert find(podman) == [f"record {NODE}.4711"]  # it was there before
+    assert find(podman) == others  # it was there before
 
 
 def test_a_namespace_that_was_written_down_after_all(podman: FakePodman, namespace: Callable[[str, str], Path]) -> None:
@@ -170,6 +173,9 @@ def test_a_namespace_that_was_written_down_after_all(podman: FakePodman, namespa
         (["buildah", "run", "x"], 60, True),
         (["podman", "start", "web"], -60, False),
         (["podman", "exec", "web", "sh"], 60, False),
+        (["podman", "exec", "web", "systemctl", "start", "x"], 60, False),
+        (["podman", "--root", "start", "--log-level=debug", "--syslog", "ps"], 60, False),
+        (["podman", "--root", "/x", "--syslog", "start", "web"], 60, True),
         (["vi", "start"], 60, False),
     ],
 )
@@ -181,19 +187,54 @@ def test_a_podman_that_is_older_than_a_namespace_may_have_made_it(
     path, record = namespace("netns-empty", ""), start_of(A)
     monkeypatch.setattr(podman_state, "processes", lambda: {77: arguments})
     monkeypatch.setattr(namespaces, "_inode", lambda _: None)
-    monkeypatch.setattr(namespaces, "_start_of", lambda _: path.stat().st_ctime - age)
+    monkeypatch.setattr(podman_commands, "_start_of", lambda _: path.stat().st_ctime - age)
     assert find(podman) == ([] if waits else ["network namespace netns-empty", f"record {record.name}"])
+
+
+def test_what_an_older_podman_may_use_is_removed_when_it_has_ended(
+    podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise `down` would give back an octet in which something is left."""
+    path, record = namespace("netns-empty", ""), start_of(A)
+    monkeypatch.setattr(leftovers, "_take_down", lambda *_: path.unlink())
+    running = {77: ["podman", "start", "web"]}
+    monkeypatch.setattr(podman_state, "processes", lambda: running)
+    monkeypatch.setattr(namespaces, "_inode", lambda _: None)
+    monkeypatch.setattr(podman_commands, "_start_of", lambda _: path.stat().st_ctime - 60)
+    monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: None)
+    (remaining,) = leftovers.remove(NETWORK, podman=podman)
+    assert "`podman start` (process 77) may be about to use it" in remaining
+    assert path.exists()
+    assert record.exists()
+    monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: running.clear())
+    assert leftovers.remove(NETWORK, podman=podman) == []
+    assert not path.exists()
+    assert not record.exists()
+
+
+def test_an_end_is_waited_for() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        podman_commands.wait_for_end([process.pid], 0)
+        assert process.poll() is None
+        threading.Timer(0.2, process.kill).start()
+        podman_commands.wait_for_end([process.pid], 60)
+        assert process.wait(60) == -9
+    podman_commands.wait_for_end([process.pid], 60)  # it is gone
 
 
 def test_the_start_of_a_process_is_known_to_the_second() -> None:
     before = time.time()
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
-            assert before - namespaces.MARGIN_S < namespaces._start_of(process.pid) < time.time() + namespaces.MARGIN_S
+            assert (
+                before - podman_commands.MARGIN_S
+                < podman_commands._start_of(process.pid)
+                < time.time() + podman_commands.MARGIN_S
+            )
             assert namespaces._inode(process.pid) == Path("/proc/self/ns/net").stat().st_ino
         finally:
             process.kill()
-    assert (namespaces._start_of(process.pid), namespaces._inode(process.pid)) == (0, None)
+    assert (podman_commands._start_of(process.pid), namespaces._inode(process.pid)) == (0, None)
 
 
 def test_netavarks_lease_of_an_empty_namespace_is_the_starts(
@@ -331,6 +372,49 @@ def test_cni_is_told_to_delete_by_its_plugins(
     assert not result.exists() and not address.exists()
 
 
+def test_masquerading_goes_with_its_network_also_where_no_rule_leads_to_its_chain(
+    podman: FakePodman, tmp_path: Path
+) -> None:
+    """`iptables-save -t nat` after a kill: `bridge` had made the chain, and not yet the rule in POSTROUTING. Chains of
+    other networks, and CNI's own, stay."""
+    left, linked, other = "CNI-3932fc78bf1efdf02c9a2793", "CNI-4a2fb16d0cbe5a7d2f0d9b11", "CNI-77aa0b7cbe0e0d2ff0d9b113"
+    saved = tmp_path / "saved"
+    saved.write_text(
+        "*nat\n"
+        + "".join(f":{chain} - [0:0]\n" for chain in ("POSTROUTING", "CNI-HOSTPORT-MASQ", left, linked, other))
+        + "".join(
+            f'-A {chain} ! -d 224.0.0.0/4 -m comment --comment "name: \\"{network}\\" id: \\"{A}\\"" -j {target}\n'
+            for chain, network, target in [
+                (left, NETWORK.name, "MASQUERADE"),
+                (linked, NETWORK.name, "MASQUERADE"),
+                ("POSTROUTING", NETWORK.name, linked),
+                (other, "gpuprov-70", "MASQUERADE"),
+                ("CNI-HOSTPORT-MASQ", NETWORK.name, "MASQUERADE"),
+            ]
+        )
+        + "COMMIT\n"
+    )  # fmt: skip
+    for name, text in {"iptables-save": f"cat {saved}", "iptables": f'echo "$4 $5" >>{tmp_path}/changes'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    backends.Cni().forget(NETWORK)
+    changes = (tmp_path / "changes").read_text().splitlines()
+    assert changes == ["-D POSTROUTING", f"-F {left}", f"-F {linked}", f"-X {left}", f"-X {linked}"]
+
+
+def test_the_rules_of_a_start_whose_namespace_podman_removed(
+    podman: FakePodman, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes the namespace after a network plugin that failed, and that one's rules stay."""
+    record = start_of(A)
+    assert find(podman) == [f"firewall rules of container {A[:12]}", f"record {record.name}"]
+    torn_down = list[Remains]()
+    monkeypatch.setattr(backends.Cni, "tear_down", lambda _, __, remains: torn_down.append(remains))
+    assert leftovers.remove(NETWORK, podman=podman) == []
+    assert torn_down == [Remains(A, None, None)]
+    assert not record.exists()
+
+
 def test_a_plugin_says_why_it_fails(
     podman: FakePodman,
     tmp_path: Path,
@@ -383,8 +467,8 @@ def test_netavarks_leases_are_noted_until_podman_gives_them_back(
 
 def test_layers_without_a_container_on_the_sandboxs_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = {
-        "layers": [{"id": "base"}, {"id": "left", "parent": "base"}, {"id": "node", "parent": "base"},
-                   {"id": "users", "parent": "debian"}, {"id": "debian"}],
+        "layers": [{"id": "base"}, {"id": "left", "parent": "base", "created": "2026-11-26T10:51:34.123456789Z"},
+                   {"id": "node", "parent": "base"}, {"id": "users", "parent": "debian"}, {"id": "debian"}],
         "images": [
             {"names": ["localhost/gpuprov-sandbox:1"], "layer": "base"}, {"names": ["debian"], "layer": "debian"}
         ],
@@ -400,11 +484,18 @@ def test_layers_without_a_container_on_the_sandboxs_images(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     at_work = {1: ["/usr/bin/podman", "--runtime", "runc", "create", "--name", "x"]}
     monkeypatch.setattr(layers, "processes", lambda: at_work)
-    layers.remove_unused()
+    created = datetime(2026, 11, 26, 10, 51, 34, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(podman_commands, "_start_of", {1: created - 60, 2: created + 60}.get)
+    monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: None)
+    with pytest.raises(ProviderError, match=r"`podman create` \(process 1\) may be about to use it"):
+        layers.remove_unused()  # process 1 is older than the layer
     assert not (tmp_path / "deleted").exists()
-    at_work.clear()
+    monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: at_work.clear())
     layers.remove_unused()
     assert (tmp_path / "deleted").read_text() == "left\n"
+    at_work[2] = ["podman", "create", "--name", "younger"]
+    layers.remove_unused()
+    assert (tmp_path / "deleted").read_text() == "left\nleft\n"
 
 
 def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(
