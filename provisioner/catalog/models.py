@@ -81,6 +81,8 @@ class Gpu(Row):
     open_kernel_modules: Literal["impossible", "default", "required", "n/a"]
     memory_source: str
     pcie_gen: int
+    nvlinks: int | None = None
+    """Lines of one GPU in `nvidia-smi nvlink -s`, links up and down."""
     gpus_per_serial: int = 1
     """GPUs that share one board and its serial number."""
     source: str = ""

@@ -91,6 +91,7 @@ def _gpu(facts: Facts, vendor: Literal["nvidia", "amd"], catalog: Catalog) -> Gp
 
     listed = facts.gpus or (facts.rocm.gpus if facts.rocm is not None else ())
     names = {gpu.model for gpu in listed if gpu.model}
+    names = names or {links.model for links in (facts.nvlinks or {}).values() if links.model}
     models = [row for row in catalog.gpus() if row.vendor == vendor
               and all(is_model(name, row.product_names, vendor) for name in names)]  # fmt: skip
     is_cut = any(name.endswith("...") for name in names)

@@ -80,6 +80,8 @@ class Expected:
     pcie_width: int | None = None
     topology: Mapping[str, tuple[str, ...]] | None = None
     nvlinks_per_gpu: tuple[int, ...] | None = None
+    gpu_nvlinks: int | None = None
+    """Links that one GPU has, up or down, where no machine type says how many must be up."""
     nvlink_generation: int | None = None
     fabric_manager: bool = False
     network: str = "none"
@@ -371,6 +373,7 @@ def expect_no_machine(
         expected,
         product_names=gpu.product_names,
         memory_mib=gpu.memory_mib,
+        gpu_nvlinks=gpu.nvlinks,
         ecc=True if vendor == "nvidia" and gpu.ecc else None,
         basis=of_gpu,
         unknown=tuple(sorted(unknown - of_gpu.keys())),

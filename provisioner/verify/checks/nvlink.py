@@ -81,14 +81,15 @@ def _layouts(cells: dict[str, dict[str, str | None]], names: list[str], expected
     needs=("nvlink.txt",),
     vendor="nvidia",
     follows=("nvswitch.fabric",),
-    applies=lambda e: any(e.nvlinks_per_gpu or ()),
+    applies=lambda e: e.gpu_nvlinks or any(e.nvlinks_per_gpu or ()),
     otherwise="this machine has no NVLink",
     says="NVLinks are down. Drain and reset the GPUs; links that stay down mean a new board, so replace the node.",
 )
 def test_links(node: Facts, expected: Expected) -> None:
     assert node.nvlinks is not None
     if not expected.knows("nvlinks_per_gpu"):
-        _links_of_no_machine(node.nvlinks)
+        _links_of_no_machine(node.nvlinks, expected.gpu_nvlinks)
+        return
     wanted = expected.nvlinks_per_gpu or ()
     active = {index: links.active for index, links in sorted(node.nvlinks.items())}
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
@@ -127,16 +128,19 @@ def test_links(node: Facts, expected: Expected) -> None:
         unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool reported no value'}")
 
 
-def _links_of_no_machine(links: dict[int, Links]) -> None:
+def _links_of_no_machine(links: dict[int, Links], of_gpu: int | None) -> None:
     """Where nobody named a machine type: a GPU with links up and down is odd on every machine; one with all down may
-    stand in a machine without a bridge or a switch."""
+    stand in a machine without a bridge or a switch. `of_gpu`: links that such a GPU has; what lists fewer was cut."""
     half = [f"GPU {i} has {x.inactive} of {x.active + x.inactive} links down" for i, x in sorted(links.items())
             if x.active and x.inactive]  # fmt: skip
     dead = [index for index, x in sorted(links.items()) if x.active == 0 and x.note != "no NVLink"]
-    saw(expected="all links of a GPU alike", actual=half or "alike")
+    saw(expected=f"all {of_gpu} links of a GPU alike" if of_gpu else "all links of a GPU alike", actual=half or "alike")
     if half or dead:
         down = [f"no link of GPU {', '.join(map(str, dead))} is up"] if dead else []
         fail("; ".join([*half, *down]), observed=True, unverified=(NO_TYPE,))
+    for index, x in sorted(links.items()):
+        if of_gpu and x.active and x.active < of_gpu:
+            unknown(f"{x.active} links of GPU {index} are listed, it has {of_gpu}")
 
 
 def _bonded(cell: str) -> int:

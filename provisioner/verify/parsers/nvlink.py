@@ -9,7 +9,7 @@ each link (U up, D down, X disabled, _ not supported) and lists the switches' li
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provisioner.verify.document import plain
 from provisioner.verify.parsers import ELIDED, Unreadable, first_line, lines
@@ -33,6 +33,8 @@ class Links:
     note: str = ""
     speeds: tuple[float, ...] = ()
     """Of the active links in their order, GB/s in one direction."""
+    model: str = ""
+    """The GPU's name, where the tool prints it."""
 
 
 def parse(text: str) -> dict[int, Links]:
@@ -91,7 +93,7 @@ def parse(text: str) -> dict[int, Links]:
         )
         if last.active + last.inactive < most:
             found[gpu] = Links(None, None, note=f"{last.active + last.inactive} of {most} links are listed: it was cut")
-    return found
+    return {gpu: replace(links, model=names[gpu]) for gpu, links in found.items()}
 
 
 def _dcgmi(text: str) -> dict[int, Links]:

@@ -88,6 +88,14 @@ def test_topology_has_every_pair_and_no_gpu_uses_more_links_than_it_has(machine:
 
 
 @each_machine
+def test_a_gpu_has_the_links_that_its_machines_use(machine: Machine) -> None:
+    links, used = CATALOG.gpu(machine.gpu_model).nvlinks, machine.nvlink.links_per_gpu
+    if machine.nvlink.topology == "nvswitch":
+        assert links == used
+    assert links is None or links >= used
+
+
+@each_machine
 def test_a_mesh_does_not_promise_more_peers_than_links(machine: Machine) -> None:
     if machine.nvlink.topology != "mesh" or machine.gpu_arch != "volta":
         return

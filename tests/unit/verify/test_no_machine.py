@@ -91,6 +91,30 @@ def test_no_healthy_machine_is_condemned_and_none_is_proven(
         assert any(c["message"] == NEEDS_MACHINE for c in node["checks"])
 
 
+@pytest.mark.parametrize(
+    ("lines", "status", "message"),
+    [
+        (None, "pass", ""),
+        (12, "unknown", "11 links of GPU 0 are listed, it has 18"),
+        (2, "unknown", "1 links of GPU 0"),
+    ],
+)
+def test_the_links_of_a_gpu_are_known_by_its_name(
+    lines: int | None, status: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lists fewer was cut: no fault, and no proof."""
+    pasted = tmp_path / "nvlink.txt"
+    text = (CAPTURES / "nvlink/h100-1gpu-18links.txt").read_text()
+    pasted.write_text("\n".join(text.splitlines()[:lines]) + "\n")
+    with pytest.raises(SystemExit):
+        main(["verify", "--bundle", str(pasted), "--json"])
+    out, err = capsys.readouterr()
+    (links,) = (check for check in json.loads(out)["nodes"][0]["checks"] if check["id"] == "nvlink.links")
+    assert links["status"] == status
+    assert message in links["message"]
+    assert "GPU: H100-SXM5-80GB, by its name" in err
+
+
 @pytest.mark.parametrize("field", ["memory_mib", "topology", "least", "mig", "machine"])
 def test_what_follows_from_a_machine_is_not_given_to_a_check(field: str) -> None:
     expected = watched(expect_no_machine("nvidia", load()))
