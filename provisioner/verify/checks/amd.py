@@ -218,12 +218,12 @@ def test_bad_pages(node: Facts) -> None:
     action="reset",
     needs=("gpus",),
     vendor="amd",
-    says="amd-smi counts memory errors of a GPU that could not be corrected. Drain, reset and test it; then replace.",
+    says="A GPU counts memory errors that could not be corrected. Drain, reset and test it; then replace.",
 )
 def test_ecc(node: Facts) -> None:
     counts = {f"GPU {gpu.index}": gpu.ecc_uncorrectable for gpu in (node.rocm.gpus if node.rocm else ())}
     if all(count is None for count in counts.values()):
-        skip("`amd-smi metric --ecc` was not given")
+        skip("neither `amd-smi metric --ecc` nor `rocm-smi --showrasinfo` was given")
     saw(expected="none", actual={gpu: count for gpu, count in counts.items() if count} or "none")
     if wrong := [f"{gpu}: {count} uncorrectable errors" for gpu, count in counts.items() if count]:
         fail("; ".join(wrong))

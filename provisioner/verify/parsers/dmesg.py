@@ -43,6 +43,7 @@ _KERNEL = re.compile(
     # dmesg -T in another language, dmesg -t of a boot, and a syslog that the kernel's lines are in
     r"|^\[\w{2,4}\.? (?:\d{1,2}\.? )?\w{3,5}\.?\s+\d|^(?:Linux version|Command line:|Kernel command line:|pci 0|ACPI: )"
     r"|^\w{3,4}\.?\s+\d{1,2} \d\d:\d\d:\d\d \S+ [\w.-]+(?:\[\d+\])?: "
+    r"|^Hardware event\. This is not a software error\."
 )
 _WEIGHT = re.compile(r"\b(Fatal|Nonfatal)\s+XC[0-9]")
 """Xids of NVLink 5 (144 to 150): unit, weight, whether it crosses containment, and so on."""

@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 PCI = r"(?:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?|[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _ADDRESS = re.compile(rf"(?<![0-9a-zA-Z:.,]){PCI}(?![0-9a-zA-Z])")
+_MCELOG = r"(?:^|\bmcelog(?:\[\d+\])?: )"
+"""mcelog writes the words for bit 61 of MCi_STATUS on a line of their own (github andikleen/mcelog p4.c,
+decode_mci), in a file, on a terminal or through syslog."""
 _DISK = re.compile(r"\b(?:dev(?:ice)?:? |\()((?:nvme|sd|vd|xvd|dm-|md)[0-9a-z]{0,12})\b")
 
 
@@ -88,7 +91,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("pcie_corrected", ("PCIe Bus",), r"PCIe Bus Error: severity=Correct(?:ed|able)"),
     _kind(
         "machine_check_fatal",
-        ("EDAC", "emory failure", "Hardware Error", "mce:", "panic"),
+        ("EDAC", "emory failure", "Hardware Error", "mce:", "panic", "ncorrected error"),
         r"\bEDAC \S+: \d+ UE\b",
         r"[Mm]emory failure: 0x[0-9a-f]+: (?:recovery action .*(?:Failed|Ignored)|already hardware poisoned|Killing)",
         r"\[Hardware Error\]: event severity: (?:fatal|recoverable)",
@@ -99,10 +102,12 @@ KINDS: tuple[Kind, ...] = (
         # MCi_STATUS is valid (bit 63) and uncorrected (61): Intel SDM 3B, 16.3.2.2
         r"\[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: .*[Bb]ank \d+: [abef][0-9a-f]{14,15}\b",
         r"[Kk]ernel panic - not syncing: .*[Mm]achine check",
+        rf"{_MCELOG}Uncorrected error\s*$",
     ),
     _kind(
         "machine_check_corrected",
-        ("EDAC", "Hardware Error"),
+        ("EDAC", "Hardware Error", "Corrected error"),
+        rf"{_MCELOG}Corrected error\s*$",
         r"\bEDAC \S+: \d+ CE\b",
         r"mce: \[Hardware Error\]: Machine check events logged",
         r"\[Hardware Error\]: event severity: corrected",

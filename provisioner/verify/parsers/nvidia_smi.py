@@ -29,7 +29,7 @@ UNREACHABLE = re.compile(
 forgotten the address there is the index alone."""
 
 COMPLAINT = re.compile(
-    r"inforom|^\W*(?:warning|error)\b|^(?:NVIDIA-SMI has |nvidia-smi: )?(?:unable|failed) to\b|\bis lost\b"
+    r"inforom|^\W*(?:warning|error):|^(?:NVIDIA-SMI has |nvidia-smi: )?(?:unable|failed) to\b|\bis lost\b"
     r"|\breboot the system\b",
     re.I,
 )

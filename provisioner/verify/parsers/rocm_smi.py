@@ -31,7 +31,7 @@ class AmdGpu:
     memory_vendor: str | None = None
     pcie_replays: int | None = None
     ecc_uncorrectable: int | None = None
-    """Of all its blocks, as amd-smi counts them; None where it was not asked."""
+    """Of all its blocks, as amd-smi or `rocm-smi --showrasinfo` counts them; None where it was not asked."""
     xgmi_errors: int | None = None
     """0 none, 1 one, 2 several since it was last asked (rocm_smi.h, rsmi_xgmi_status_t)."""
     firmware: tuple[tuple[str, str], ...] = ()
@@ -88,6 +88,7 @@ def _rocm_smi(data: dict[str, Any]) -> Rocm:
                 vbios=_text(fields, "vbios version"),
                 memory_vendor=_text(fields, "gpu memory vendor"),
                 pcie_replays=whole(_text(fields, "pcie replay count")),
+                ecc_uncorrectable=whole(_text(fields, rocm_smi_text.RAS)),
                 xgmi_errors=whole((_text(fields, "xgmi error count") or "").partition(" ")[0]),
                 firmware=tuple(
                     sorted(

@@ -15,6 +15,10 @@ from typing import Any
 from provisioner.verify.parsers import lines
 
 _PAIR = re.compile(r"^GPU\[([0-9]{1,3})\]\s*: +([^:]{2,60}):\s+(\S.*?)\s*$")
+_RAS = re.compile(r"^GPU\[([0-9]{1,3})\]\s*:\s+RAS INFO\s*$")
+_RAS_BLOCK = re.compile(r"^\s+[A-Z][A-Z0-9_]{1,20}\s+ENABLED\s+[0-9]{1,18}\s+([0-9]{1,18})\s*$")
+"""A block that counts has two numbers, errors that were corrected and that were not; others have none."""
+RAS = "ras uncorrectable errors"
 _DRIVER = re.compile(r"^Driver version:\s*(\S+)")
 _ROW = re.compile(r"^([0-9]{1,3}) .*\s((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\b")
 _CONCISE = re.compile(r"^([0-9]{1,3})\s+\[0x[0-9a-fA-F]+ : 0x[0-9a-fA-F]+\]")
@@ -58,13 +62,19 @@ def _amd_table(text: str) -> list[Any]:
 def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
     cards: dict[str, dict[str, str]] = {}
     system: dict[str, str] = {}
+    open_ras = ""
     made, open_card, headed, asleep = "rocm-smi's text", "", False, "low-power state" in text
 
     def silent(line: str) -> bool:
         return not asleep and _SILENT.match(line) is not None
 
     for line in lines(text):
-        if match := _PAIR.match(line):
+        if match := _RAS.match(line):
+            open_ras, made = f"card{match[1]}", "`rocm-smi --showrasinfo`"
+            cards.setdefault(open_ras, {}).setdefault(RAS, "")
+        elif open_ras and (match := _RAS_BLOCK.match(line)):
+            cards[open_ras][RAS] = str(int(cards[open_ras][RAS] or 0) + int(match[1]))
+        elif match := _PAIR.match(line):
             cards.setdefault(f"card{match[1]}", {}).setdefault(match[2].strip(), match[3])
         elif match := _DRIVER.match(line):
             system["Driver version"] = match[1]
@@ -98,7 +108,7 @@ def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
     return ({**cards, "system": system}, "" if whole else made) if listed else (None, "")
 
 
-LISTS = ("card", "bus", "unique", "vbios", "partition id", "device id", "device name", "gpu id")
+LISTS = ("card", "bus", "unique", "vbios", "partition id", "device id", "device name", "gpu id", RAS)
 """Words in the keys of what rocm-smi prints of every GPU."""
 
 

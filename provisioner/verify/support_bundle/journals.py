@@ -11,6 +11,12 @@ _BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
 _BREAK = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --$|^={3,} Boot ")
 _KERNEL = re.compile(r"\bkernel: ?|: lost carrier$")
 """The kernel's own lines, and networkd's of a cable."""
+_DMESG = re.compile(
+    r"(?:<\d+>)?\[ *\d+\.\d{6}\] (?!\S+ [\w./@-]+(?:\[\d+\])?: )|\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |NVRM: "
+    r"|(?:Unc|C)orrected error\s*$"  # mcelog
+)
+"""A line of dmesg's beside a syslog; with a host and a program it is one of a journal in monotonic time. Programs can
+write NVRM behind a stamp and their name alone."""
 _STAMP = re.compile(
     r"^(?:<\d+>)?(?:\[[^\]]{1,40}\]|\d{1,3},\d+,\d+,[^;]*;|\S+T\S+|\w{3} +\d{1,2} [0-9:.]{8,15})?\s*(?:\S+ kernel: )?"
     r"(?:\[\s*[0-9.]+\])?\s*"
@@ -65,7 +71,7 @@ def boots(text: str) -> list[str]:
     """The log of each boot, the oldest first, with the kernel's lines alone where it has others too."""
     rows = text.splitlines()
     if sum(" kernel: " in row for row in rows) * 50 > len(rows) or any(" systemd[" in row for row in rows):
-        rows = [row for row in rows if _KERNEL.search(row) or _BREAK.match(row)]
+        rows = [row for row in rows if _KERNEL.search(row) or _BREAK.match(row) or _DMESG.match(row)]
     found: list[list[str]] = [[]]
     for row in rows:
         if _BREAK.match(row):

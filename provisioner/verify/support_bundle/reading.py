@@ -28,6 +28,8 @@ PORTS = "ibv_devinfo.txt"
 BOOT = "Linux version"
 """What the kernel says first."""
 GIVEN, SINCE_LATER = "the kernel log that was given", "does not reach back to the boot"
+ADDITIONAL = frozenset(look.file for look in recognise.LOOK if look.is_additional)
+"""Files of which a text is one beside what else it is."""
 HELD = 256 * 1024 * 1024
 """Characters of recognised texts that are held at once."""
 
@@ -174,34 +176,53 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
     if desk.held > HELD:
         raise GpuprovError(f"it holds more than {HELD // 2**20} MiB of text", where=piece.name, hint="pass less of it")
     _hear(desk, text)
-    why, done, is_log = "", False, False
+    is_page = recognise.is_page(text)
+    kernel, others = ("", text) if is_page else recognise.divided(text)
+    placed, reason = _take_outputs(desk, piece, text)
+    if not placed and kernel and others.strip():  # among the kernel's lines
+        placed, _ = _take_outputs(desk, piece, others)
+    if not placed and is_page:
+        reason = reason or "a document, not the output of a tool"
+    elif placed <= ADDITIONAL and recognise.is_kernel_log(text):
+        _take_log(desk, piece, text, is_part=bool(_part(piece)))
+        return
+    elif kernel:
+        _take_log(desk, piece, kernel, is_part=True)
+    if not placed and (alone or reason):
+        desk.unplaced.append((piece.name, reason or "not the output of a tool that is judged"))
+
+
+def _take_outputs(desk: _Desk, piece: Piece, text: str) -> tuple[set[str], str]:
+    """Files that a text, or a part of it, was taken for; why it was not taken for the likeliest."""
+    reason, placed = "", set[str]()
     for look in recognise.kinds(text):
-        if look.file not in FILES or (done and not look.is_additional):
+        if look.file not in FILES or look.file in placed:
             continue
-        taken = look.take(text) if look.take else text
+        # Of a text that is one tool's output another's is what follows its own head: several outputs in one file.
+        is_part = not look.is_additional and not placed <= ADDITIONAL
+        source_text = recognise.parts(text)[look.file] if is_part else text
+        taken = look.take(source_text) if look.take else source_text
         output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece))
         value, source = read_file(look.file, Bundle({look.file: output}), FILES[look.file].parse)
         failed = _failure(taken)
-        if value is not None or failed:
-            rank = look.rank + bool(getattr(value, "made_by", "")) + 10 * bool(getattr(value, "excerpt", False))
-            # an older output that shows all well must not stand for one that shows a fault
-            rank -= 100 * (failed or _lost(value))
-            if look.file in GPUS:
-                _refuse_two_machines(desk, look.file, piece.name, value)
-            _put(desk, look.file, rank, piece.name, output)
-            done, is_log = done or not look.is_additional, is_log or look.is_additional
+        if value is None and not failed:
+            reason = reason or source.reason
             continue
-        why = why or source.reason
-    if not (done or is_log) and recognise.is_page(text):
-        why = why or "a document, not the output of a tool"
-    elif not done and recognise.is_kernel_log(text):
-        desk.logs.append(logs := journals.boots(text))
-        desk.placed.append((piece.name, "dmesg.txt"))
-        desk.part = desk.part or bool(_part(piece))
-        desk.whole = desk.whole or any(BOOT in log for log in logs)
-        done = True
-    if not (done or is_log) and (alone or why):
-        desk.unplaced.append((piece.name, why or "not the output of a tool that is judged"))
+        rank = look.rank + bool(getattr(value, "made_by", "")) + 10 * bool(getattr(value, "excerpt", False))
+        # an older output that shows all well must not stand for one that shows a fault
+        rank += 20 * is_part - 100 * (failed or _lost(value))
+        if look.file in GPUS:
+            _refuse_two_machines(desk, look.file, piece.name, value)
+        _put(desk, look.file, rank, piece.name, output)
+        placed.add(look.file)
+    return placed, reason
+
+
+def _take_log(desk: _Desk, piece: Piece, text: str, *, is_part: bool) -> None:
+    desk.logs.append(logs := journals.boots(text))
+    desk.placed.append((piece.name, "dmesg.txt"))
+    desk.part = desk.part or is_part
+    desk.whole = desk.whole or any(BOOT in log for log in logs)
 
 
 def _failure(text: str) -> bool:

@@ -145,12 +145,20 @@ LOOK = (
     _look("kernel.txt", r"^(?:uname: )?Linux \S+ \d+\.\d+\S* #\d", take=_release, without=r"NVRM|Linux version"),
     _look("kernel.txt", r"\A\s*[3-9]\.\d+\.\d+[-.+]\S+\s*\Z", 1),
 )
+_STAMPED = (
+    r"NVRM: |\bkernel: |\bkernel:\[ *\d|\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
+    r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |SXid \(|^\S+T\S+ \S+ kernel|^\[\w{3}\d+ [\d:]{5}\] "
+)
+MCELOG = r"^Hardware event\. This is not a software error\.|^(?:Unc|C)orrected error\s*$"
+"""What mcelog writes of an event, as far as it is judged."""
+LINE = re.compile(f"{_STAMPED}|{MCELOG}")
+"""A line that can be nobody's but the kernel's, among the output of another tool too."""
 KERNEL = re.compile(
-    r"NVRM:|\bkernel: |\bkernel:\[ *\d|\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
-    r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |^NVRM|SXid|AER: |systemd-networkd\[\d+\]: \S+: lost carrier"
-    r"|^nvidia-\w+ |^\S+T\S+ \S+ kernel|has fallen off the bus|^\[\w{3}\d+ [\d:]{5}\] "
+    _STAMPED + r"|NVRM:|^NVRM|SXid|AER: |systemd-networkd\[\d+\]: \S+: lost carrier"
+    r"|^nvidia-\w+ |has fallen off the bus"
     # dmesg without stamps, as people paste a line or two of it
     r"|^(?:mlx[45]_core|amdgpu|efa|pcieport|nvme \w+:|nvidia) [0-9a-fA-F]{4}:[0-9a-fA-F]{2}:|^INFO: task \S+ blocked"
+    rf"|{MCELOG}"
     r"|^(?:Out of memory: Killed|Memory cgroup out of memory: Killed|oom-kill:constraint=)",
     re.M,
 )
@@ -162,6 +170,28 @@ def kinds(text: str) -> list[Look]:
     """The kinds that a text looks like, the likeliest first; kernel logs are journals.py's."""
     head = text[:HEAD]
     return [look for look in LOOK if look.pattern.search(head) and not (look.without and look.without.search(head))]
+
+
+def parts(text: str) -> dict[str, str]:
+    """Where outputs of several tools follow each other in one text: for each file the lines from where it looks like
+    that one to where it looks like the next."""
+    starts: dict[str, int] = {}
+    for look in kinds(text):
+        if not look.is_additional and (match := look.pattern.search(text[:HEAD])):
+            start = text.rfind("\n", 0, match.start() + 1) + 1
+            starts[look.file] = min(start, starts.get(look.file, start))
+    ends = {file: min((s for s in starts.values() if s > start), default=len(text)) for file, start in starts.items()}
+    return {file: text[start : ends[file]] for file, start in starts.items()}
+
+
+def divided(text: str) -> tuple[str, str]:
+    """The lines that the kernel has written, without what they are indented or quoted by, and the others."""
+    kernel, others = list[str](), list[str]()
+    for line in text[:LOOKS].splitlines(keepends=True):
+        plain = line.lstrip(" \t>")
+        is_kernel = LINE.search(plain) is not None
+        (kernel if is_kernel else others).append(plain if is_kernel else line)
+    return "".join(kernel), "".join(others)
 
 
 def is_kernel_log(text: str) -> bool:
