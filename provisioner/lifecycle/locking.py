@@ -31,9 +31,14 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
 
     Raises GpuprovError naming what has changed where a lock no longer fits. A rehearsal takes its versions from that
     same lock where there is one; packages and images it has from its own mirror, and the lock that says so lies in
-    the run directory.
+    the run directory. Without one beside cluster.yaml that lock is the rehearsal's: it stays as it is while it fits
+    cluster.yaml, and where it does not, what is no longer asked for moves and nothing else.
     """
     found = lockfile.read(cluster.paths.user_lock)
+    if found is None and cluster.sandbox:
+        found = lockfile.read(cluster.paths.lock_file)
+        if found is not None and lockfile.differences(found, stack.request(cluster.spec)):
+            return _moved(cluster, events, found, write=write)
     if found is None:
         return renew(cluster, events, write=write, refuse=True)
     changed = lockfile.differences(found, stack.request(cluster.spec))
@@ -55,6 +60,14 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     return found
 
 
+def _moved(cluster: Cluster, events: Events, before: Lock, *, write: bool) -> Lock:
+    """A rehearsal's lock after an edit of cluster.yaml, and what it moves, as `gpuprov lock --sandbox` says it."""
+    lock = renew(cluster, events, lockfile.versions(before), write=write, refuse=True)
+    for change in lockfile.changes(before, lock):
+        events("stack", "warning", change)
+    return lock
+
+
 def renew(
     cluster: Cluster, events: Events, keep: Kept | None = None, *, write: bool = True, refuse: bool = False
 ) -> Lock:
@@ -64,8 +77,7 @@ def renew(
     if old := facts.old():
         said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
         events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
-    stays = keep or (keep is None and cluster.sandbox)  # a rehearsal without a lock of the user's is solved each time
-    golden = _golden(cluster, lockfile.read(cluster.paths.lock_file) if stays else None)
+    golden = _golden(cluster, lockfile.read(cluster.paths.lock_file) if keep else None)
     wanted = _of_images(cluster, _solved(cluster, events, _with_images(keep, golden), refuse=refuse), golden)
     return _pinned(cluster, wanted, events, keep, write=write, golden=golden)
 

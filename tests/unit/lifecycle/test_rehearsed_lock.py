@@ -1,0 +1,73 @@
+"""A rehearsal without a cluster.lock beside cluster.yaml: the lock in its run directory is what it uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner.events import Event, Events
+from provisioner.lifecycle import locking
+from provisioner.paths import private_dir
+from provisioner.providers.sandbox.provider import Mirror
+from provisioner.session import open_cluster
+from provisioner.stack import lockfile
+from provisioner.stack.models import Lock
+
+FILE = """name: fleet
+sites: {{ here: {{ provider: aws, region: us-east-1 }} }}
+groups:
+  train: {{ machine: p4d.24xlarge, count: {count} }}
+stack: {stack}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _without_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mirror, "pin", lambda _, stacks, __: dict(stacks))
+
+
+def rehearsed(folder: Path, stack: str = "{}", count: int = 1) -> tuple[Lock, list[str]]:
+    """The lock by which a command works, and what it says of it."""
+    file = folder / "cluster.yaml"
+    file.write_text(FILE.format(stack=stack, count=count))
+    cluster, seen = open_cluster(file, sandbox=True), list[Event]()
+    private_dir(cluster.paths.root)
+    events = Events()
+    events.subscribe(seen.append)
+    return locking.current(cluster, events), [event.message for event in seen if event.kind == "warning"]
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return dict(lockfile.versions(lock)["train"])
+
+
+def test_what_lock_has_chosen_is_used(tmp_path: Path) -> None:
+    newest, _ = rehearsed(tmp_path)
+    pinned, _ = rehearsed(tmp_path, '{ driver: "595" }')
+    assert versions(pinned)["driver"] != versions(newest)["driver"]
+    path = open_cluster(tmp_path / "cluster.yaml", sandbox=True).paths.lock_file
+    # as `lock --sandbox` writes it for a file that asks for nothing, where that driver was locked before
+    lockfile.write(path, pinned.model_copy(update={"request": newest.request}))
+    lock, warnings = rehearsed(tmp_path, count=2)
+    assert (lock.groups, warnings) == (pinned.groups, [])
+
+
+def test_an_edit_moves_what_it_asks_for_and_says_so(tmp_path: Path) -> None:
+    first, _ = rehearsed(tmp_path, '{ driver: "580" }')
+    second, warnings = rehearsed(tmp_path, '{ driver: "595" }')
+    moved = {name for name, version in versions(second).items() if versions(first)[name] != version}
+    assert moved == {"driver"}
+    assert warnings == [f"train: driver {versions(first)['driver']} → {versions(second)['driver']}"]
+    again, warnings = rehearsed(tmp_path, '{ driver: "595" }')
+    assert (again, warnings) == (second, [])
+
+
+def test_the_lock_beside_cluster_yaml_comes_first(tmp_path: Path) -> None:
+    newest, _ = rehearsed(tmp_path)
+    pinned, _ = rehearsed(tmp_path, '{ driver: "595" }')
+    lockfile.write(tmp_path / "cluster.lock", pinned.model_copy(update={"request": newest.request}))
+    rehearsed_lock = open_cluster(tmp_path / "cluster.yaml", sandbox=True).paths.lock_file
+    lockfile.write(rehearsed_lock, newest)
+    lock, _ = rehearsed(tmp_path)
+    assert versions(lock)["driver"] == versions(pinned)["driver"]
