@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.errors import InputError, Problem
+from provisioner.spec import private_key
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
@@ -89,9 +90,8 @@ def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[s
     names = spec.sites if sites is None else sites
     lacking = [finding for name in names for finding in spec.sites[name].unready(("sites", name))]
     key = Path(spec.access.ssh_key).expanduser() if spec.access.ssh_key else None
-    if key is not None and not key.is_file():
-        hint = f"make one with `ssh-keygen -t ed25519 -f {key}`, or leave access.ssh_key out"
-        lacking.append(Finding(("access", "ssh_key"), f"there is no private key {key}", hint))
+    if key is not None and (unusable := private_key.problem(key)):
+        lacking.append(Finding(("access", "ssh_key"), *unusable))
     if not lacking:
         return []
     source = read(path)

@@ -105,6 +105,11 @@ class Mirror:
         return {"gpuprov_registry": REGISTRY, "gpuprov_registry_ca": secrets.ca}
 
 
+TRIED = frozenset(["provider", "user", "region", "zones", "method", "hosts", "inventory", "storage"])
+"""Keys of a site that a sandbox has: its nodes, their user, whether a zone has capacity; of storage and of the method
+there is a sentence of its own."""
+
+
 class Sandbox(Provider):
     """See providers/base.py for the contract."""
 
@@ -139,6 +144,9 @@ class Sandbox(Provider):
             findings.append(Finding("warning", "storage", said, "nothing has to be done"))
         for said in self.place.settings.not_rehearsed():
             findings.append(Finding("warning", "machines", said, "nothing has to be done"))
+        if keys := self._not_tried(plan):
+            message = f"nothing in the sandbox tries {', '.join(keys)}"
+            findings.append(Finding("warning", "machines", message, "nothing has to be done"))
         if nodes > network.MOST_NODES:
             findings.append(
                 Finding(
@@ -155,6 +163,16 @@ class Sandbox(Provider):
             message = f"{nodes} nodes want about {wanted} MiB, {free} MiB are available"
             findings.append(Finding("warning", "memory", message, "rehearse with smaller counts"))
         return findings
+
+    def _not_tried(self, plan: Plan) -> list[str]:
+        """Keys of cluster.yaml that say how the real machines are made and reached: here only their form is looked at.
+        Those of the cluster are told at its first site alone."""
+        spec, site = plan.spec, self.place.site
+        keys = [f"sites.{site}.{key}" for key in sorted(self.place.settings.model_fields_set - TRIED)]
+        if site == next(iter(spec.sites)):
+            keys += [f"access.{key}" for key in ("allow", "ssh_key") if key in spec.access.model_fields_set]
+            keys += ["state"] if "state" in spec.model_fields_set else []
+        return keys
 
     def clean(self, events: Events) -> list[str]:
         """Remove the workspace's containers by label and give its addresses back."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from provisioner import spec
+from provisioner.spec import private_key
+from tests.support.run_processes import until
 
 CLUSTER = """name: lab
 sites: {{ rack: {{ provider: baremetal, hosts: {{ n1: {{}} }} }} }}
@@ -18,5 +24,56 @@ def test_a_key_that_is_not_there_is_told_at_its_line(tmp_path: Path) -> None:
     file.write_text(CLUSTER.format(key=key))
     (found,) = spec.unready(file, spec.load(file))
     assert (found.line, found.path, found.message) == (4, "access.ssh_key", f"there is no private key {key}")
-    key.touch()
+    make_key(key)
     assert spec.unready(file, spec.load(file)) == []
+
+
+def make_key(path: Path, passphrase: str = "") -> None:
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)]
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+def test_a_public_half_is_no_private_key(tmp_path: Path) -> None:
+    key = tmp_path / "id"
+    make_key(key)
+    public = tmp_path / "id.pub"
+    assert private_key.problem(public) == (f"{public} is a public key", f"the private key is wanted: {key}")
+
+
+def test_a_key_with_a_passphrase_is_for_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, agent = tmp_path / "id", tmp_path / "agent"
+    make_key(key, "secret")
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+    found = private_key.problem(key)
+    assert found is not None and "has a passphrase, and no ssh agent has this key" in found[0]
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(agent)], stdout=subprocess.DEVNULL) as process:
+        try:
+            assert until(agent.exists)
+            add = "printf secret"
+            (tmp_path / "ask").write_text(f"#!/bin/sh\n{add}\n")
+            (tmp_path / "ask").chmod(0o700)
+            ask = {"SSH_ASKPASS": str(tmp_path / "ask"), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": ":"}
+            subprocess.run(["ssh-add", str(key)], check=True, capture_output=True, env={**os.environ, **ask})
+            assert private_key.problem(key) is None
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        ("nothing", 0o600, "is no private key of OpenSSH's"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", 0o644, "others can read"),
+        (None, 0o600, "cannot be read: this is a directory"),
+        ("x" * 70_000, 0o600, "larger than 65536 bytes"),
+    ],
+)
+def test_what_is_no_key_for_ssh(content: str | None, mode: int, message: str, tmp_path: Path) -> None:
+    key = tmp_path / "id"
+    if content is None:
+        key.mkdir()
+    else:
+        key.write_text(content)
+        key.chmod(mode)
+    found = private_key.problem(key)
+    assert found is not None and message in found[0]

@@ -1,0 +1,69 @@
+"""Whether `access.ssh_key` is a private key that runs can use without a person."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+from provisioner import regular_file
+
+LIMIT = 64 * 1024
+"""Bytes of a key's file; OpenSSH's own limit for it is 1 MiB."""
+DEADLINE_S = 10
+_PUBLIC = re.compile(r"^(?:ssh-|ecdsa-|sk-)[a-z0-9@.-]+ [A-Za-z0-9+/]+=*|^-----BEGIN (?:SSH2 )?PUBLIC KEY", re.M)
+_PRIVATE = re.compile(r"^-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----", re.M)
+
+
+def problem(path: Path) -> tuple[str, str] | None:
+    """What is wrong with it, and what would be right; None for one that can be used. A key with a passphrase can, as
+    long as an ssh agent has it."""
+    make = f"make one with `ssh-keygen -t ed25519 -f {path}`, or leave access.ssh_key out"
+    if not path.exists():
+        return f"there is no private key {path}", make
+    try:
+        text = regular_file.read(path, LIMIT).decode("ascii", "replace")
+        mode = path.stat().st_mode
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}", make
+    if _PRIVATE.search(text) is None:
+        if _PUBLIC.search(text):
+            private = path.with_suffix("") if path.suffix == ".pub" else "the other half"
+            return f"{path} is a public key", f"the private key is wanted: {private}"
+        return f"{path} is no private key of OpenSSH's", make
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return f"others can read {path}, and ssh refuses such a key", f"`chmod 600 {path}`"
+    if _needs_passphrase(path) and not _in_agent(path):
+        return (
+            f"{path} has a passphrase, and no ssh agent has this key",
+            f"`ssh-add {path}` before each run (with sudo: `sudo --preserve-env=SSH_AUTH_SOCK`), or a key without one, "
+            "or leave access.ssh_key out",
+        )
+    return None
+
+
+def _run(*argv: str) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False,
+            stdin=subprocess.DEVNULL, env={**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):  # ssh says later what it makes of the key
+        return None
+
+
+def _needs_passphrase(path: Path) -> bool:
+    done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path.absolute()))
+    return done is not None and "incorrect passphrase" in done.stderr
+
+
+def _in_agent(path: Path) -> bool:
+    """By the public half beside it, which is what an agent lists."""
+    done = _run("ssh-add", "-L")
+    try:
+        public = regular_file.read(path.with_name(path.name + ".pub"), LIMIT).decode("ascii", "replace").split()
+    except OSError:
+        return False
+    return done is not None and len(public) > 1 and f"{public[0]} {public[1]}" in done.stdout
