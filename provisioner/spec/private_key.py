@@ -18,8 +18,7 @@ _PRIVATE = re.compile(r"^-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----", re.M)
 
 
 def problem(path: Path) -> tuple[str, str] | None:
-    """What is wrong with it, and what would be right; None for one that can be used. A key with a passphrase can, as
-    long as an ssh agent has it."""
+    """What is wrong with it, and what would be right; None for one that can be used."""
     make = f"make one with `ssh-keygen -t ed25519 -f {path}`, or leave access.ssh_key out"
     if not path.exists():
         return f"there is no private key {path}", make
@@ -35,35 +34,20 @@ def problem(path: Path) -> tuple[str, str] | None:
         return f"{path} is no private key of OpenSSH's", make
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         return f"others can read {path}, and ssh refuses such a key", f"`chmod 600 {path}`"
-    if _needs_passphrase(path) and not _in_agent(path):
+    if _needs_passphrase(path):
         return (
-            f"{path} has a passphrase, and no ssh agent has this key",
-            f"`ssh-add {path}` before each run (with sudo: `sudo --preserve-env=SSH_AUTH_SOCK`), or a key without one, "
-            "or leave access.ssh_key out",
+            f"{path} has a passphrase: runs ask nobody, and use no ssh agent",
+            "a key of its own without one, or leave access.ssh_key out: gpuprov makes one for this cluster",
         )
     return None
 
 
-def _run(*argv: str) -> subprocess.CompletedProcess[str] | None:
+def _needs_passphrase(path: Path) -> bool:
     try:
-        return subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False,
-            stdin=subprocess.DEVNULL, env={**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"},
+        done = subprocess.run(
+            ["ssh-keygen", "-y", "-P", "", "-f", str(path.absolute())], capture_output=True, text=True, errors="replace",
+            timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):  # ssh says later what it makes of the key
-        return None
-
-
-def _needs_passphrase(path: Path) -> bool:
-    done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path.absolute()))
-    return done is not None and "incorrect passphrase" in done.stderr
-
-
-def _in_agent(path: Path) -> bool:
-    """By the public half beside it, which is what an agent lists."""
-    done = _run("ssh-add", "-L")
-    try:
-        public = regular_file.read(path.with_name(path.name + ".pub"), LIMIT).decode("ascii", "replace").split()
-    except OSError:
         return False
-    return done is not None and len(public) > 1 and f"{public[0]} {public[1]}" in done.stdout
+    return "incorrect passphrase" in done.stderr
