@@ -515,6 +515,48 @@ def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
     return ["ssh", "-F", str(config), *options, node]
 
 
+def copy_argv(
+    paths: ClusterPaths, source: tuple[str, str], target: tuple[str, str], *, recursive: bool = False
+) -> list[str]:
+    """The command that copies a file. `source`, `target`: node and path; an empty node is this computer."""
+
+    def place(node: str, path: str) -> str:
+        if node and node not in local(paths):
+            return f"{node}:{path}"
+        return path if path.startswith(("/", "./")) else f"./{path}"  # a colon in it names no host
+
+    flags = ["-r"] if recursive else []
+    places = [place(*source), place(*target)]
+    if {source[0], target[0]} <= local(paths) | {""}:
+        return ["cp", *flags, "--", *places]
+    config = str(paths.ssh / "config")
+    return ["scp", "-q", "-F", config, "-o", "ControlMaster=no", "-o", OWN_CONNECTION, *flags, "--", *places]
+
+
+FOR_USERS = (
+    "identityfile", "identitiesonly", "stricthostkeychecking", "userknownhostsfile", "globalknownhostsfile",
+    "hostkeyalgorithms", "updatehostkeys",
+)  # fmt: skip
+"""What of `Host *` a user's own ssh needs."""
+
+
+def user_config(paths: ClusterPaths, names: Collection[str]) -> str:
+    """ssh's configuration for a person's own ssh: a host CLUSTER-NODE for each of these nodes that is not this very
+    machine. Raises GpuprovError where none was written yet."""
+    try:
+        text = (paths.ssh / "config").read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise GpuprovError("no node can be reached by ssh yet", where=str(paths.ssh)) from error
+    blocks = {block.partition("\n")[0]: block.partition("\n")[2] for block in re.split(r"(?m)^Host ", text)[1:]}
+    shared = [line for line in blocks.get("*", "").splitlines() if line.strip().partition(" ")[0].lower() in FOR_USERS]
+    hosts = [
+        f"Host {paths.name}-{name}\n{blocks[name].rstrip()}\n" + "".join(f"{line}\n" for line in shared)
+        for name in names
+        if name in blocks
+    ]
+    return "\n".join(hosts)
+
+
 def disconnect(paths: ClusterPaths, names: Sequence[str]) -> None:
     """End the connections to these nodes that this run shares, and those of people who call ssh with the run
     directory's configuration; nothing happens where there is none."""

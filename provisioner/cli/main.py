@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from provisioner import __version__, ownership
 from provisioner.cli import json_output, streams
 from provisioner.cli.exit import ending_of, ending_with
+from provisioner.cli.remote_command import RemoteCommand
 from provisioner.errors import Exit
 
 
@@ -45,6 +46,8 @@ COMMANDS: dict[str, Entry] = {
     "facts": Entry("provisioner.cli.verify:facts", "Show the facts read from a node, before any check."),
     "ssh": Entry("provisioner.cli.ssh:ssh", "Log in to a node.", verbatim=True),
     "exec": Entry("provisioner.cli.ssh:exec_", "Run a command on every node.", verbatim=True),
+    "cp": Entry("provisioner.cli.ssh:cp", "Copy files to a node, or from it."),
+    "ssh-config": Entry("provisioner.cli.ssh:ssh_config", "Print the nodes for your own ssh, scp and rsync."),
     "replace": Entry("provisioner.cli.replace:replace", "Replace a bad machine, under the same name."),
     "upgrade": Entry("provisioner.cli.lifecycle:upgrade", "Move a running fleet to a new lock; roll back on failure."),
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a run that died."),
@@ -86,11 +89,8 @@ def load(name: str, entry: Entry) -> Any:
     target = getattr(import_module(module), attribute)
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
-    settings: dict[str, Any] = {}
-    if entry.verbatim:  # `exec FILE df -h`: -h is the command's
-        settings = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.command(name, context_settings=settings)(target)
+    one.command(name, cls=RemoteCommand if entry.verbatim else None)(target)
     return typer.main.get_command(one)
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provisioner.cli.options import File, Sandbox
 from provisioner.errors import GpuprovError
-from provisioner.text import printable
+from provisioner.text import few, printable
+
+if TYPE_CHECKING:
+    from provisioner.session import Cluster
 
 EXEC_DEADLINE_S = 600.0
 LONGEST_S = 7 * 86400.0
@@ -37,23 +41,67 @@ def ssh(
     os.execvp(argv[0], [*argv, *(command or [])])  # noqa: S606 - no shell is started
 
 
+def cp(
+    file: File,
+    source: Annotated[str, typer.Argument(metavar="SRC", help="PATH, or NODE:PATH.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="PATH, or NODE:PATH.")],
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Folders with all that is in them.")] = False,
+    sandbox: Sandbox = None,
+) -> None:
+    """Copy a file to a node or from one, with scp, over the pinned host key. Exits with scp's status."""
+    from provisioner import process
+    from provisioner import ssh as openssh
+    from provisioner.session import open_cluster
+
+    cluster = open_cluster(file, sandbox=sandbox)
+    sides = [_side(cluster, text) for text in (source, target)]
+    if sum(node != "" for node, _ in sides) != 1:
+        raise GpuprovError(
+            f"one of {source} and {target} has to be on a node", where=str(file),
+            hint=f"gpuprov cp {file} ./data NODE:/tmp, or NODE:/var/log/syslog .",
+        )  # fmt: skip
+    argv = openssh.copy_argv(cluster.paths, sides[0], sides[1], recursive=recursive)
+    sys.stdout.flush()
+    process.release()
+    os.execvp(argv[0], argv)  # noqa: S606 - no shell is started
+
+
+def _side(cluster: Cluster, text: str) -> tuple[str, str]:
+    """Node and path; no node for a path of this computer's. Raises GpuprovError for a node that is not there."""
+    node, colon, path = text.partition(":")
+    return (cluster.node(node).name, path) if colon and "/" not in node else ("", text)
+
+
+def ssh_config(file: File, sandbox: Sandbox = None) -> None:
+    """Print an ssh configuration with a host CLUSTER-NODE for each node, for an Include in ~/.ssh/config: ssh, scp,
+    rsync and editors then reach the nodes over the pinned host keys."""
+    from provisioner import ssh as openssh
+    from provisioner.session import open_cluster
+
+    cluster = open_cluster(file, sandbox=sandbox)
+    names = _selected(cluster, (), ())
+    typer.echo(openssh.user_config(cluster.paths, names), nl=False)
+
+
 def exec_(
     file: File,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…")],
     node: Annotated[list[str] | None, typer.Option("--node", help="Only on this node; can be repeated.")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Only on the nodes of this group; can be repeated.")
+    ] = None,
     sandbox: Sandbox = None,
     timeout: Annotated[float, typer.Option(help="Timeout of each node, in seconds.")] = EXEC_DEADLINE_S,
 ) -> None:
-    """Run a command on all nodes at once; each line is prefixed with its node. Exits with the highest status."""
+    """Run a command on all nodes at once, or on those named. Each line is prefixed with its node. Exits with the
+    highest status."""
     from provisioner.lifecycle.remote_exec import run_on
     from provisioner.session import open_cluster
 
     if not 0 < timeout <= LONGEST_S:  # also what is no number: nan
         raise GpuprovError(f"invalid --timeout {timeout:g}: expected a number of seconds, at most {LONGEST_S:.0f}")
     cluster = open_cluster(file, sandbox=sandbox)
-    names = [cluster.node(name).name for name in node] if node else [n.name for n in cluster.nodes()]
-    if not names:
-        raise GpuprovError("there is no fleet yet", where=str(file), hint=f"run `gpuprov up {file}` first")
+    names = _selected(cluster, node or [], group or [])
 
     def show(name: str, status: int, text: str) -> None:
         for line in text.splitlines():
@@ -63,3 +111,18 @@ def exec_(
 
     worst = run_on(cluster.paths, names, command, show, timeout_s=timeout)
     raise typer.Exit(worst)
+
+
+def _selected(cluster: Cluster, names: Sequence[str], groups: Sequence[str]) -> list[str]:
+    """Nodes by their names and groups, all of them where none is named, in the fleet's order. Raises GpuprovError."""
+    nodes, file = cluster.nodes(), cluster.file
+    if not nodes:
+        raise GpuprovError("there is no fleet yet", where=str(file), hint=f"run `gpuprov up {file}` first")
+    present = sorted({node.group for node in nodes})
+    for group in groups:
+        if group not in present:
+            hint = f"groups with nodes: {few(present, 8, ',')}"
+            raise GpuprovError(f"there is no node of group {group}", where=str(file), hint=hint)
+    wanted = {cluster.node(name).name for name in names}
+    everything = not (names or groups)
+    return [node.name for node in nodes if everything or node.name in wanted or node.group in groups]
