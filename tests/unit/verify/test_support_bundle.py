@@ -495,7 +495,7 @@ def test_a_service_that_runs_by_a_shell_without_a_profile(tmp_path: Path) -> Non
     # github.com/bottlerocket-os/bottlerocket-kernel-kit/pull/142, B200
     (tmp_path / "s.txt").write_text((Path(__file__).parent / "sessions/bottlerocket-fabric-manager.txt").read_text())
     assert judged(read(tmp_path / "s.txt").bundle, "dgx-b200")["nvswitch.fabric"].status != "fail"
-    assert [file for _, file in read(tmp_path / "s.txt").placed] == ["fabricmanager.txt"]
+    assert [file for _, file in read(tmp_path / "s.txt").placed] == ["fabricmanager.txt", "fabricmanager.log"]
 
 
 def test_dmidecode_is_told_by_its_content(tmp_path: Path) -> None:
