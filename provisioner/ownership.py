@@ -7,6 +7,7 @@ and a file that has a second name (a hard link) stays as it is.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import stat
 import sys
@@ -189,3 +190,16 @@ def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def person_name() -> str:
+    """Who is at the keyboard: the one behind sudo where there is one."""
+    return os.environ.get("SUDO_USER") or os.environ.get("USER") or account_name()
+
+
+def account_name() -> str:
+    """The account that this process runs by."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an id without a name, as in many containers
+        return f"uid {os.getuid()}"

@@ -182,7 +182,13 @@ class Cluster:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
         untouched = self.paths.untouched()
         lock, holder = self._locked(), self.paths.root / HOLDER
-        held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
+        held = {
+            "pid": os.getpid(),
+            "command": command,
+            "since": time.time(),
+            "run": os.environ.get(keeper.NAME),
+            "user": ownership.person_name(),
+        }
         record = json.dumps(held) + "\n"
         try:
             _end_dead(holder, self.paths)

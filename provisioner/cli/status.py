@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from provisioner.cli import json_output, tables
-from provisioner.cli.options import File, Json, Sandbox
+from provisioner.cli.options import Json, Sandbox
 from provisioner.errors import GpuprovError
 from provisioner.text import printable
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def status(
-    file: File,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="cluster.yaml; without it all clusters below this folder.")
+    ] = None,
     sandbox: Sandbox = None,
     json_: Json = False,
     offline: Annotated[bool, typer.Option("--offline", help="Read local files only; connect to no node.")] = False,
@@ -27,7 +30,13 @@ def status(
         bool, typer.Option("--watch", "-w", help="Follow the run in progress; Ctrl-C stops watching.")
     ] = False,
 ) -> None:
-    """Show each node: its stage, last verdict, the lock that it runs, and what differs from it."""
+    """Show each node: its stage, last verdict, the lock that it runs, and what differs from it. Without FILE: the
+    clusters below this folder."""
+    if file is None:
+        if watch:
+            raise GpuprovError("--watch needs a cluster", hint="gpuprov status FILE --watch")
+        _all_clusters(json_=json_)
+        return
     from provisioner.lifecycle.status import status as read
     from provisioner.session import open_cluster
 
@@ -42,9 +51,64 @@ def status(
     if json_:
         json_output.write(document)
         return
+    for line in first_lines(document, file):
+        typer.echo(line)
     tables.show(table(document, offline=offline))
     for line in lines(document, file):
         typer.echo(line)
+
+
+def _all_clusters(*, json_: bool) -> None:
+    from rich.table import Table
+
+    from provisioner.lifecycle.clusters import below
+
+    rows = below(Path.cwd())
+    if json_:
+        json_output.write({"clusters": rows})
+        return
+    if not rows:
+        typer.echo("no cluster below this folder")
+        return
+    made = Table(box=None, pad_edge=False)
+    for column in ("cluster", "file", "nodes", "healthy", "run"):
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        file = Path(row["file"]).relative_to(Path.cwd()) if row["file"] else "-"
+        nodes = "?" if row["nodes"] is None else str(row["nodes"])
+        name = f"{row['cluster']} (sandbox)" if row["sandbox"] else row["cluster"]
+        made.add_row(name, str(printable(str(file))), nodes, str(row["healthy"]), _run_text(row["run"]))
+    tables.show(made)
+
+
+def _run_text(run: dict[str, Any] | None) -> str:
+    if run is None:
+        return "-"
+    stage = f" at {run['stage']}" if run["stage"] and run["state"] != "done" else ""
+    return f"{run['command']}: {run['state']}{stage}"
+
+
+RESUMED = ("up", "down", "replace", "upgrade")
+"""Commands that go on where they were broken off, when they are called again."""
+
+
+def first_lines(document: dict[str, Any], file: Path) -> Iterator[str]:
+    """What is at work on the cluster, or was broken off and waits for somebody."""
+    run = document["run"]
+    if run is None or run["state"] == "done":
+        return
+    stage = f", at stage {run['stage']}" if run["stage"] else ""
+    since = datetime.fromtimestamp(run["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if run["state"] == "at work":
+        whose = f" of {run['user']}" if run["user"] else ""
+        watch = f"gpuprov status {file} --watch"
+        holder = f"process {run['process']}{whose}"
+        yield f"`gpuprov {run['command']}` ({holder}) has been at work since {since}{stage}: `{watch}`"
+    elif run["command"] in RESUMED:
+        nodes = " NODE" if run["command"] == "replace" else ""
+        again = f"gpuprov {run['command']} {file}{nodes}"
+        state = {"interrupted": "was interrupted", "killed": "was killed", "failed": "failed"}[run["state"]]
+        yield f"the last `gpuprov {run['command']}`, begun {since}, {state}{stage}; `{again}` goes on"
 
 
 def table(document: dict[str, Any], *, offline: bool) -> Table:
@@ -80,8 +144,9 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     from provisioner.lifecycle.planning import told
     from provisioner.verify.report.terminal import in_quarantine
 
+    is_at_work = document["run"] is not None and document["run"]["state"] == "at work"
     for node in document["nodes"]:
-        for line in told(node):
+        for line in [] if is_at_work else told(node):  # a run that installs changes what differs while it is read
             yield f"{node['name']}: {line}"
         if bmc := node.get("bmc"):
             said = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
@@ -93,14 +158,16 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
             yield f"{node['name']}: {in_quarantine(node['name'], node['quarantine'], file)}"
         if node["replace"]:
             again = f"gpuprov replace {file} {node['name']}"
-            yield f"{node['name']}: replacement: {node['replace']['step']}; `{again}` resumes it"
+            yield f"{node['name']}: replacement: {node['replace']['step']}" + (
+                "" if is_at_work else f"; `{again}` resumes it"
+            )
         if node["upgrade"]:
             reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
             yield f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}"
     if document["upgrade"] and document["upgrade"]["phase"] != "done":
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
-    for site, said in document.get("failed", {}).items():
+    for site, said in {}.items() if is_at_work else document.get("failed", {}).items():
         yield f"site {site}: the last `gpuprov up` failed there: {said}"
     yield from ending(document["ends"])
     yield from running_cost.lines(document["cost"]) if document["cost"] else ()

@@ -7,19 +7,16 @@ stays until Ctrl-C; in a pipe it gives a line an event and ends with the run.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from provisioner import stored
+from provisioner import run_events
 from provisioner.cli import display
 from provisioner.cli.run_view import RunView
-from provisioner.events import Event, Kind, Stage
-from provisioner.text import printable
+from provisioner.run_events import EventsFile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,93 +29,12 @@ LOOK_S = 0.5
 """Between two looks at the run's events."""
 STATUS_S = 2.0
 """Between two readings of the nodes' state."""
-MOST_BYTES = 8 << 20
-"""Of one look at a run's events."""
-MOST, MOST_PID = 1e12, 1 << 22
-
-
-class EventsFile:
-    """The events of the newest run, from where they were read last; a new run begins a new file."""
-
-    def __init__(self, runs: Path) -> None:
-        self._runs, self._run, self._offset = runs, "", 0
-
-    def new(self) -> tuple[bool, list[Event]]:
-        """Whether another run has begun since, and the events since the last call. A line that is not whole yet is
-        read by a later call, one that is no event is passed over."""
-        newest = max((path.name for path in self._folders()), default="")
-        begun = newest != self._run
-        if begun:
-            self._run, self._offset = newest, 0
-        try:
-            file = self._runs / self._run / "events.jsonl"
-            if not file.is_file():  # a pipe would hold us
-                return begun, []
-            with file.open("rb") as stream:
-                stream.seek(self._offset)
-                whole = stream.read(MOST_BYTES).rpartition(b"\n")[0]
-        except OSError:
-            return begun, []
-        self._offset += len(whole) + (1 if whole else 0)
-        return begun, [event for line in whole.splitlines() for event in _event(line)]
-
-    def _folders(self) -> Iterator[Path]:
-        with contextlib.suppress(FileNotFoundError):
-            yield from (path for path in self._runs.iterdir() if (path / "events.jsonl").exists())
-
-
-def _event(line: bytes) -> Iterator[Event]:
-    """The event of a line; nothing where it is none. Whoever wrote the file, nothing but an event's own kinds of values
-    comes out of it."""
-    with contextlib.suppress(ValueError):
-        found = stored.loads(line)
-        if isinstance(found, dict) and all(
-            key in found and test(found[key]) for key, test in _SHAPES.items() if key in found or key in _REQUIRED
-        ):
-            nodes = found.get("data", {}).get("nodes", [])
-            if isinstance(nodes, list) and all(isinstance(name, str) for name in nodes):
-                yield Event(**{key: value for key, value in found.items() if key in _SHAPES})
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
-
-
-_REQUIRED = ("stage", "kind", "time")
-_SHAPES: dict[str, Callable[[Any], bool]] = {
-    "stage": lambda value: isinstance(value, str) and value in get_args(Stage),
-    "kind": lambda value: isinstance(value, str) and value in get_args(Kind),
-    "message": lambda value: isinstance(value, str),
-    "node": lambda value: isinstance(value, str),
-    "unit": lambda value: value in ("node", "task"),
-    "done": _count,
-    "total": _count,
-    "until": _number,
-    "time": _number,
-    "data": lambda value: isinstance(value, dict),
-}
 
 
 def at_work(root: Path) -> str:
     """Which command is at work on the run directory, and whose process it is; "" where none is."""
-    try:
-        holder = stored.load(root / "holder.json")
-        pid, command = holder["pid"], printable(str(holder["command"])[:80])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    if not _count(pid) or not 0 < pid < MOST_PID:
-        return ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""  # it was killed, and left its note
-    except PermissionError:
-        pass  # another user's
-    return f"gpuprov {command}, process {pid}"
+    run = run_events.holder(root)
+    return f"gpuprov {run.command}, process {run.process}" if run is not None and run.is_alive else ""
 
 
 def watch(cluster: Cluster) -> None:

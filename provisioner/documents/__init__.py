@@ -24,7 +24,7 @@ from provisioner.documents.image import (
 )
 from provisioner.documents.plan import PlanOutput
 from provisioner.documents.report import ReportOutput
-from provisioner.documents.status import StatusOutput
+from provisioner.documents.status import ClustersOutput, StatusOutput
 from provisioner.documents.upgrade import UpgradeOutput
 from provisioner.documents.validate import ValidateOutput
 
@@ -33,6 +33,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "report": ReportOutput,
     "facts": FactsOutput,
     "status": StatusOutput,
+    "clusters": ClustersOutput,
     "plan": PlanOutput,
     "upgrade": UpgradeOutput,
     "down": DownOutput,

@@ -63,12 +63,39 @@ class StatusUpgrade(OpenOutput):
     reason: str = Field(description="Why it was rolled back")
 
 
+class StatusRun(OpenOutput):
+    """The newest run that held the cluster's lock on this computer."""
+
+    command: str
+    state: Literal["at work", "done", "interrupted", "failed", "killed"]
+    stage: str = Field(description="The stage that it has begun last; empty before the first")
+    since: float = Field(description="When it began, in seconds since 1970")
+    process: int | None = Field(description="Of a run at work, else null")
+    user: str = Field(description="Whose it is, of a run at work; empty where that is not known")
+
+
+class ClusterOutput(OpenOutput):
+    cluster: str
+    sandbox: bool
+    file: str | None = Field(description="Its cluster.yaml; null where none beside it has its name")
+    nodes: int | None = Field(description="Machines that there are; null where nodes.json cannot be read")
+    healthy: int = Field(description="How many of them were healthy when they were last verified")
+    run: StatusRun | None = None
+
+
+class ClustersOutput(OpenOutput):
+    """`gpuprov status --json` without a file"""
+
+    clusters: list[ClusterOutput]
+
+
 class StatusOutput(OpenOutput):
     """`gpuprov status --json`"""
 
     cluster: str
     nodes: list[StatusNode]
     upgrade: StatusUpgrade | None = None
+    run: StatusRun | None = Field(default=None, description="null where there was none")
     cost: SpentOutput | None = Field(default=None, description="null for a rehearsal, and where nothing was made yet")
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601, as the last `up` was told"

@@ -8,7 +8,6 @@ is conditional on the one before, so a run learns that another one took the leas
 from __future__ import annotations
 
 import contextlib
-import getpass
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from provisioner import stored
+from provisioner import ownership, stored
 from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import private_dir, write_whole
@@ -97,7 +96,13 @@ class Lease:
     ) -> None:
         self._remote, self._events, self._on_lost = remote, events, on_lost
         started = datetime.now(UTC).timestamp()
-        owner = (command, _plain(_person()), _plain(socket.gethostname()), _plain(str(root)), token(root))
+        owner = (
+            command,
+            _plain(ownership.account_name()),
+            _plain(socket.gethostname()),
+            _plain(str(root)),
+            token(root),
+        )
         self._holder = Holder(*owner, os.getpid(), started)
         self._over, self._guard = threading.Event(), threading.Lock()
         self._beater = threading.Thread(target=self._beat, name="lease", daemon=True)
@@ -317,10 +322,3 @@ def _plain(text: str) -> str:
 
 def _text(holder: Holder) -> bytes:
     return (json.dumps(asdict(holder)) + "\n").encode()
-
-
-def _person() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an id without a name, as in many containers
-        return f"uid {os.getuid()}"

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -87,11 +87,16 @@ class Terminal:
 
     def wait_for(self, *texts: str, seconds: float = PATIENCE_S) -> str:
         """Read until all of these stand on the screen at once; gives the screen. AssertionError where they do not."""
+        return self.wait_until(lambda screen: all(text in screen for text in texts), f"{texts}", seconds)
+
+    def wait_until(self, holds: Callable[[str], bool], what: str, seconds: float = PATIENCE_S) -> str:
+        """Read until the screen is as it has to be, which it is not while a frame is half drawn; gives the screen.
+        AssertionError with `what` where it never is."""
         deadline = time.monotonic() + seconds
         running = True
-        while not all(text in self.screen for text in texts):
+        while not holds(self.screen):
             if not running or time.monotonic() > deadline:
-                raise AssertionError(f"{texts} not on the screen:\n{self.text}")
+                raise AssertionError(f"{what} not on the screen:\n{self.text}")
             running = self.read()
         return self.screen
 

@@ -7,13 +7,11 @@ again by the next verdict or the same command; the hooks are safe to run twice.
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provisioner import fleet
+from provisioner import fleet, ownership
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.fleet import Node
 from provisioner.lifecycle import hooks
@@ -132,15 +130,8 @@ def forget(cluster: Cluster) -> None:
 
 def person() -> str:
     """Who is at the keyboard: the one behind sudo where there is one."""
-    name = os.environ.get("SUDO_USER") or os.environ.get("USER") or _account()
+    name = ownership.person_name()
     return f"{name} (account)" if name == OURS else name
-
-
-def _account() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an id without a name, as in many containers
-        return f"uid {os.getuid()}"
 
 
 def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Decision:

@@ -226,10 +226,17 @@ def test_a_window_that_changes_its_size(folder: Path, start: START) -> None:
 def test_300_nodes_leave_two_thirds_of_the_screen(folder: Path, start: START) -> None:
     env = {"GPUPROV_TEST_NODES": "300", "GPUPROV_TEST_FAILING": "train-7 train-250"}
     with start(*UP, "--yes", gates="asked ssh", env=env, lines=45) as terminal:
-        screen = terminal.wait_for("slowest", "more")
-        nodes = [line for line in screen.splitlines() if re.match(r"\S   \S", line)]
-        assert len(nodes) <= 15
-        assert [line.split()[1] for line in nodes if line.startswith("✗")] == ["train-7", "train-250"]
+
+        def lines_of_nodes(screen: str) -> list[str]:
+            return [line for line in screen.splitlines() if re.match(r"\S   \S", line)]
+
+        def is_drawn(screen: str) -> bool:
+            nodes = lines_of_nodes(screen)
+            failed = [line.split()[1] for line in nodes if line.startswith("✗")]
+            return len(nodes) <= 15 and failed == ["train-7", "train-250"] and "slowest" in screen and "more" in screen
+
+        screen = terminal.wait_until(is_drawn, "both failed nodes among at most 15 lines")
+        nodes = lines_of_nodes(screen)
         assert "no space left on device" in nodes[0]
         assert re.search(r"28\d more .* 28\d at work", nodes[-1])
         assert (

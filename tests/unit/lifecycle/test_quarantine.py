@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
+from provisioner import fleet, ownership
 from provisioner.cli import tables
 from provisioner.cli.main import run
 from provisioner.errors import Exit, GpuprovError
@@ -594,5 +594,5 @@ def test_somebody_without_a_name_owns_it_too(monkeypatch: pytest.MonkeyPatch) ->
     def nameless() -> str:
         raise KeyError(os.getuid())
 
-    monkeypatch.setattr(quarantine.getpass, "getuser", nameless)
+    monkeypatch.setattr(ownership.getpass, "getuser", nameless)
     assert quarantine.person() == f"uid {os.getuid()}"

@@ -1,0 +1,66 @@
+"""The clusters below a folder, by their run directories; only files are read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from provisioner import fleet, node_state, regular_file, run_events
+from provisioner.errors import GpuprovError
+from provisioner.lifecycle.gc import held as run_lock_held
+from provisioner.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
+
+DEEP = 4
+"""Folders below the first that are looked into."""
+FOLDERS = 20_000
+"""That are looked into at all."""
+SIZE = 1 << 20
+"""Bytes of a cluster.yaml."""
+_NAME = re.compile(r"^name:\s*[\"']?([A-Za-z0-9-]+)[\"']?\s*(?:#.*)?$", re.M)
+
+
+def below(folder: Path) -> list[dict[str, Any]]:
+    """A row for each cluster: {"cluster", "sandbox", "file": None where no file beside it has its name, "nodes": None
+    where they can't be read, "healthy", "run": as in `status`}."""
+    return [_row(paths) for runs in _run_folders(folder) for paths in _clusters(runs)]
+
+
+def _run_folders(top: Path) -> Iterator[Path]:
+    for looked, (path, folders, _) in enumerate(os.walk(top, followlinks=False), start=1):
+        if RUNS in folders:
+            yield Path(path, RUNS)
+        deep = len(Path(path).relative_to(top).parts) >= DEEP or looked >= FOLDERS
+        folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
+
+
+def _clusters(runs: Path) -> Iterator[ClusterPaths]:
+    names = dict[str, Path]()
+    for file in sorted((*runs.parent.glob("*.yaml"), *runs.parent.glob("*.yml"))):
+        with contextlib.suppress(OSError, ValueError):
+            if match := _NAME.search(regular_file.read_text(file, SIZE)):
+                names.setdefault(match[1], file)
+    for root in sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()):
+        name, sandbox = root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)
+        yield ClusterPaths(names.get(name, runs.parent / "-"), name, sandbox=sandbox)
+
+
+def _row(paths: ClusterPaths) -> dict[str, Any]:
+    try:
+        names: list[str] | None = [node.name for node in fleet.load(paths)]
+        noted = node_state.load(paths).get("nodes", {})
+    except (GpuprovError, OSError, AttributeError):
+        names, noted = None, {}
+    healthy = sum(noted.get(name, {}).get("ok") is True for name in names or ())
+    run = run_events.last_run(paths.root, paths.runs, at_work=run_lock_held(paths.root))
+    return {
+        "cluster": paths.name,
+        "sandbox": paths.sandbox,
+        "file": str(paths.spec) if paths.spec.is_file() else None,
+        "nodes": None if names is None else len(names),
+        "healthy": healthy,
+        "run": run_events.to_json(run),
+    }

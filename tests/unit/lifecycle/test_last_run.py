@@ -1,0 +1,143 @@
+"""What `status` says of the run at work, and of one that was broken off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet, run_events
+from provisioner.cli.main import run
+from provisioner.fleet import Node
+from provisioner.paths import private_dir
+from provisioner.session import open_cluster
+from tests.support.rehearsal import ROOT
+
+FILE = """
+name: vision
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 1}}
+"""
+WORK = """
+import sys
+from provisioner.session import open_cluster
+cluster = open_cluster(sys.argv[1], sandbox=False)
+with cluster.alone_here("up"):
+    cluster.events("stack", "started", "choosing versions")
+    cluster.events("configure", "started", "installing")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    if sys.argv[2] == "raise":
+        raise KeyboardInterrupt
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE)
+    cluster = open_cluster(path, sandbox=False)
+    private_dir(cluster.paths.root)
+    node = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "", "203.0.113.7", "10.0.0.7")
+    fleet.save(cluster.paths, [node])
+    return path
+
+
+@contextmanager
+def at_work(file: Path, ends: str = "") -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-c", WORK, str(file), ends]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SUDO_USER": "ada"}
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+            process.wait(60)
+
+
+def first_line(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(["status", str(file), "--offline"]) == 0
+    return capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_run_at_work_is_the_first_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with at_work(file) as process:
+        line = first_line(file, capsys)
+        assert line.startswith(f"`gpuprov up` (process {process.pid} of ada) has been at work since 20")
+        assert line.endswith(f", at stage configure: `gpuprov status {file} --watch`")
+        assert run(["status", str(file), "--offline", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)["run"]
+        assert (document["state"], document["process"], document["stage"]) == ("at work", process.pid, "configure")
+    assert "vision" in first_line(file, capsys)  # it ended well: the table comes first
+
+
+@pytest.mark.parametrize(("ends", "state"), [("kill", "was killed"), ("raise", "was interrupted")])
+def test_a_run_that_was_broken_off_says_what_goes_on(
+    ends: str, state: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with at_work(file, ends) as process:
+        if ends == "kill":
+            process.send_signal(signal.SIGKILL)
+            process.wait(60)
+    line = first_line(file, capsys)
+    assert f", {state}, at stage configure; `gpuprov up {file}` goes on" in line
+
+
+def test_a_cluster_that_no_run_has_touched(file: Path) -> None:
+    paths = open_cluster(file, sandbox=False).paths
+    assert run_events.last_run(paths.root, paths.runs, at_work=False) is None
+
+
+@pytest.mark.parametrize(
+    "record", ["", "[]", "{}", '{"pid": "1", "command": "up"}', '{"pid": 1, "command": "up", "since": 1e99}', "\x00"]
+)
+def test_a_damaged_record_of_a_run_is_none(record: str, tmp_path: Path) -> None:
+    (tmp_path / "holder.json").write_text(record)
+    assert run_events.holder(tmp_path) is None
+
+
+def test_all_clusters_below_a_folder(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "deeper" / "fleet.yaml"
+    other.parent.mkdir()
+    other.write_text(FILE.replace("vision", "speech"))
+    cluster = open_cluster(other, sandbox=True)
+    private_dir(cluster.paths.root)
+    fleet.save(cluster.paths, [])
+    other.unlink()
+    (tmp_path / "deeper" / ".gpuprov" / "speech.sandbox" / "nodes.json").write_text("damaged")
+    monkeypatch.chdir(tmp_path)
+    with at_work(file):
+        assert run(["status", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["clusters"]
+    assert [(row["cluster"], row["sandbox"], row["nodes"], row["healthy"]) for row in rows] == [
+        ("vision", False, 1, 0), ("speech", True, None, 0)
+    ]  # fmt: skip
+    assert [row["file"] for row in rows] == [str(file), None]
+    assert (rows[0]["run"]["state"], rows[1]["run"]) == ("at work", None)
+    assert run(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["vision", "cluster.yaml", "1", "0", "up:", "done"], ["speech", "(sandbox)", "-", "?", "0", "-"]
+    ]  # fmt: skip
+    assert run(["status", "--watch"]) == 2
+
+
+def test_a_folder_without_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["status"]) == 0
+    assert capsys.readouterr().out == "no cluster below this folder\n"
