@@ -78,6 +78,15 @@ class LazyGroup(TyperGroup):
         entry = COMMANDS.get(cmd_name)
         return None if entry is None else load(cmd_name, entry)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raises Typer's UsageError for a command that there is not, with the nearest ones."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from rapidfuzz import process
+
+            near = [match[0] for match in process.extract(args[0], list(COMMANDS), limit=2, score_cutoff=60)]
+            ctx.fail(f"there is no command {args[0]}" + (f": did you mean {' or '.join(near)}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])

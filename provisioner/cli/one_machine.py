@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,7 +64,8 @@ def of_no_fleet(
         raw = supplied.bundle
         managed: dict[str, Any] | None = {} if "bmc.json" in raw.files else None
         as_found = replace(expected, simulated=raw.simulated, bmc=managed)
-        return [Subject(bundle.absolute().name, "", "", row.name if row else "", raw, as_found)], supplied
+        name = "pasted" if bundle == STANDARD_INPUT else bundle.absolute().name
+        return [Subject(name, "", "", row.name if row else "", raw, as_found)], supplied
     assert host is not None and row is not None
     hosts = _expanded(host)
     if len(hosts) > 1:
@@ -115,6 +117,7 @@ def _expanded(host: str) -> list[str]:
         raise GpuprovError(f"--host: {error}", where=host, hint=hint) from None
 
 
+STANDARD_INPUT = Path("-")
 SHOWN = 20
 """Lines of what was placed, and of what was not."""
 
@@ -125,7 +128,7 @@ def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
     from provisioner.lifecycle.bmc_facts import with_tree
     from provisioner.verify.support_bundle import read
 
-    supplied = read(path)
+    supplied = _from_standard_input() if path == STANDARD_INPUT else read(path)
     if path.is_dir():
         supplied = replace(supplied, bundle=with_tree(supplied.bundle, path))
     used = [f"read as {file}: {one_line(piece)}" for piece, file in supplied.placed]
@@ -143,6 +146,30 @@ def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
             raise empty
         print(f"{empty}", file=sys.stderr)
     return supplied
+
+
+def _from_standard_input() -> Supplied:
+    """What is pasted or piped, as if it were a file."""
+    from provisioner.verify.support_bundle import read
+    from provisioner.verify.support_bundle.budget import TOTAL
+
+    if sys.stdin.isatty():
+        print("paste the outputs, then Ctrl-D on a line of its own", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="gpuprov-paste-") as folder:
+        pasted = Path(folder) / "pasted"
+        size = 0
+        with pasted.open("wb") as file:
+            while block := sys.stdin.buffer.read(1 << 20):
+                size += len(block)
+                if size > TOTAL:
+                    raise GpuprovError(f"larger than {TOTAL >> 20} MiB", where="standard input")
+                file.write(block)
+        if not size:
+            raise GpuprovError("nothing came in", where="standard input", hint="dmesg | gpuprov verify --bundle -")
+        try:
+            return read(pasted)
+        except GpuprovError as error:
+            raise GpuprovError(error.message, where="standard input", hint=error.hint) from error
 
 
 def target(host: str) -> tuple[str, ...]:

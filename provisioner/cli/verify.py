@@ -30,7 +30,9 @@ File = Annotated[Path | None, typer.Argument(help="cluster.yaml", show_default=F
 BundleDir = Annotated[
     Path | None,
     typer.Option(
-        "--bundle", help="saved outputs: a directory, an archive, nvidia-bug-report.log.gz", show_default=False
+        "--bundle",
+        help="saved outputs: a directory, an archive, nvidia-bug-report.log.gz; - for a paste",
+        show_default=False,
     ),
 ]
 Host = Annotated[str | None, typer.Option("--host", help="USER@ADDRESS, or local", show_default=False)]

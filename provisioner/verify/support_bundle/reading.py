@@ -63,6 +63,8 @@ class _Desk:
     whole: bool = False
     folder: bool = False
     """Whether somebody put the files together; what an archive of everything has beside texts is legion."""
+    name: str = ""
+    """Of the file that is the bundle, where it is one."""
     held: int = 0
     status: str = ""
     """gpuprov's probe.json."""
@@ -77,7 +79,7 @@ def read(path: Path) -> Supplied:
         raise GpuprovError("the bundle is empty: there is no file in it", where=str(path),
                            hint="the directory that has what the tools printed")  # fmt: skip
     desk = _Desk()
-    desk.folder = path.is_dir()
+    desk.folder, desk.name = path.is_dir(), path.name
     own = Bundle.read(path) if desk.folder else Bundle()
     if desk.folder and not (path / STATUS).exists():
         own = replace(own, files={name: _by_hand(name, output) for name, output in own.files.items()})
@@ -137,7 +139,7 @@ def _only_ours(folder: Path) -> bool:
 
 def _take(desk: _Desk, piece: Piece, budget: Budget) -> None:
     if piece.why:
-        if piece.why != "no text" or desk.folder:
+        if piece.why != "no text" or desk.folder or piece.name == desk.name:
             desk.unplaced.append((piece.name, piece.why))
         return
     if piece.cut:

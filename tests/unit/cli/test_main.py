@@ -214,3 +214,28 @@ def test_a_folder_that_may_not_be_written_is_no_defect(
     monkeypatch.setitem(COMMANDS, "try", Entry("provisioner.cli.main:try_it", "for a test"))
     assert run(["try"]) == 2
     assert capsys.readouterr().err == "gpuprov: /somewhere/.gpuprov: Permission denied\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [("statsu", "there is no command statsu: did you mean status"), ("frobnicate", "there is no command frobnicate\n")],
+)
+def test_a_mistyped_command_gets_the_nearest(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([word, "x.yaml"]) == 2
+    assert message in capsys.readouterr().err + "\n"
+
+
+def test_a_paste_is_judged_from_standard_input() -> None:
+    line = "[1.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+
+    def judged(text: bytes) -> subprocess.CompletedProcess[bytes]:
+        argv = [sys.executable, "-m", "provisioner", "verify", "--bundle", "-"]
+        return subprocess.run(argv, input=text, capture_output=True, timeout=120, check=False, cwd=ROOT)
+
+    found = judged(line.encode())
+    assert found.returncode == 1
+    assert b"pasted  gpu.xid" in found.stdout
+    assert b"read as dmesg.txt: pasted" in found.stderr
+    assert judged(b"").returncode == 2
+    binary = judged(bytes(range(256)) * 20)
+    assert (binary.returncode, b"not used: pasted: no text" in binary.stderr) == (1, True)
