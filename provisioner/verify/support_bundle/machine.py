@@ -1,5 +1,9 @@
-"""Which machine type of the catalogue outputs are from, where they tell it: GPUs' model and number, the maker's name
-for the machine, whose hypervisor it is."""
+"""Which machine type of the catalogue outputs are from, where they tell it: by the maker's name for the machine, or by
+whose cloud it is in together with the GPUs' model and number.
+
+GPUs alone tell none: others build machines with the same ones, and the catalogue has not every type that is sold. Nor
+does a cloud with a single GPU, which it sells in several sizes.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ HYPERVISORS = (("amazonec2", "aws"), ("microsoftcorporation", "azure"), ("alibab
 KERNELS = (("-aws", "aws"), ("-azure", "azure"))
 """Ubuntu's kernels for clouds."""
 MAKERS = ("dell", "hpe", "supermicro", "workstation", "poweredge")
+_SIZE = re.compile(r"\b[a-z]{1,4}\d[a-z0-9]*(?:-[a-z0-9]+)?\.(?:\d*x?large|metal(?:-\d+xl)?)\b")
+"""A size of AWS's, which its firmware names."""
 
 
 def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
@@ -46,11 +52,14 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     left = [m for m in left if m.gpu_count > count and (not whose or m.provider == whose)]
     mine = [m for m in alike if m.provider == whose] if whose else alike
     seen = f"{count or '?'} x {model}" + (f" ({whose})" if whose else "")
-    if not whose and count == 1 and facts.listed_by:
-        # A line about one GPU, without a word of the machine, may be from any machine that has such GPUs.
-        alike = mine = [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
-    if len(mine) == 1:
+    if not by_name and (named := _SIZE.search(told)):
+        raise GpuprovError(f"{named[0]} is no machine of the catalogue")
+    if not whose and count == 1 and facts.listed_by:  # a line about one GPU may be from any machine that has such GPUs
+        mine = [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
+    if len(mine) == 1 and (by_name or (count > 1 and whose not in ("", "baremetal"))):
         return mine[0], seen
+    if len(mine) == 1:
+        raise GpuprovError(f"{seen} could be {mine[0].name}, or a machine that the catalogue has not")
     candidates = ", ".join(m.name for m in (mine or alike or left)[:8])
     if not candidates:
         raise GpuprovError(f"{seen} is no machine of the catalogue")

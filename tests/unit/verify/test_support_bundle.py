@@ -291,7 +291,12 @@ def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None
     one = read_facts(Bundle({"nvidia-smi.xml": Output(line)}))
     with pytest.raises(GpuprovError, match=r"1 x NVIDIA H100 80GB HBM3 is any of p5\.4xlarge, .*dgx-h100"):
         tell(one, "", load())  # -L of one GPU may be a line of eight
-    assert tell(one, "Amazon EC2", load())[0].name == "p5.4xlarge"
+    with pytest.raises(GpuprovError, match=r"could be p5\.4xlarge, or a machine that the catalogue has not"):
+        tell(one, "Amazon EC2", load())  # which sells one such GPU in several sizes
+    with pytest.raises(GpuprovError, match=r"g4dn\.8xlarge is no machine of the catalogue"):
+        tell(one, "Amazon EC2 g4dn.8xlarge", load())
+    with pytest.raises(GpuprovError, match=r"is any of|could be"):
+        tell(facts, "QEMU Standard PC (Q35 + ICH9, 2009)", load())
     assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
     with pytest.raises(GpuprovError, match="nothing in the bundle tells"):
         tell(read_facts(Bundle()), "", load())
