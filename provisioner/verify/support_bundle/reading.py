@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
+from provisioner.text import few
 from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.dmesg import NEXT_BOOT
@@ -223,6 +224,9 @@ def _take_outputs(desk: _Desk, piece: Piece, text: str) -> tuple[set[str], str]:
 def _take_log(desk: _Desk, piece: Piece, text: str, *, is_part: bool) -> None:
     desk.logs.append(logs := journals.boots(text))
     desk.placed.append((piece.name, "dmesg.txt"))
+    if len(hosts := journals.hosts(text)) > 1:
+        told = f"lines of {len(hosts)} hosts ({few(hosts, 4, ',')}) are judged together: pass those of one"
+        desk.unplaced.append((piece.name, told))
     desk.part = desk.part or is_part
     desk.whole = desk.whole or any(BOOT in log for log in logs)
 
