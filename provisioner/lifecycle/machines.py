@@ -366,6 +366,7 @@ def _admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, Provid
     theirs = [node for node in nodes if node.site in cluster.spec.sites and cluster.providers.at(node.site).hosts]
     if not theirs:
         return {}
+    cluster.share()  # with nodes.json: no state of Terraform names machines that are changed from here on
     failed = existing.admit(_way(cluster, theirs), theirs, cluster.events)
     for name, error in failed.items():
         cluster.events("fleet", "warning", error.message, node=name, unit="node")

@@ -537,6 +537,10 @@ class Seams:
                 bad[node.name] = error.message
         return bad
 
+    def refuse_stopped(self) -> None:
+        if self.world.process.lost_lease is not None:
+            raise self.world.process.lost_lease
+
     def side_by_side(self, calls: Sequence[Callable[[], Any]], *, grace_s: float) -> list[Any]:
         return [call() for call in calls]
 
@@ -628,6 +632,7 @@ def installed(world: World) -> Iterator[None]:
         (lease, "threading", threads(world)),
         (lease, "monotonic", lambda: world.clock),
         (process, "stop_followed", lambda error: setattr(world.process, "lost_lease", error)),
+        (process, "refuse_stopped", seams.refuse_stopped),
         (process, "allow_followed", lambda _: setattr(world.process, "lost_lease", None)),
         (sys, "stdout", Printed(world, errors=False)), (sys, "stderr", Printed(world, errors=True)),
     ]  # fmt: skip
