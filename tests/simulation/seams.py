@@ -464,7 +464,8 @@ class Seams:
         held = json.loads(book.read_text(encoding="utf-8"))["nodes"] if book.exists() else {}
         if node.name in self.world.drained or node.name in held or node.name in self.world.lost_holds:
             return
-        asked = any("→" in text or node.name in text for text in self.world.process.questions)
+        names = {node.name, machine.former} - {""} if isinstance(machine, Host) else {node.name}
+        asked = any("→" in text or name in text for text in self.world.process.questions for name in names)
         if not asked and machine.known_as not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
 
