@@ -125,6 +125,16 @@ def test_hosts_that_nodes_json_does_not_name_are_not_called_undone(lab: Lab) -> 
     assert lab.machines({}).destroy(plan) == 0  # taken out of the file: they are gone
 
 
+def test_a_host_that_only_the_list_of_configured_hosts_names_is_not_forgotten(lab: Lab) -> None:
+    """nodes.json was removed, and the host was taken out of cluster.yaml: `up` would leave it as it is, for ever."""
+    known = lab.machines({"a": {}, "b": {}}).apply(planned(2), lab.machines({"a": {}, "b": {}}).plan(planned(2)))
+    with pytest.raises(ProviderError, match=r"b may be configured, and neither nodes\.json nor cluster") as caught:
+        lab.machines({"a": {}}).plan(planned(1))
+    assert "put the host back into `hosts`" in caught.value.hint
+    assert lab.machines({"a": {}}, known).plan(planned(1)).destroy == 1
+    assert lab.machines({"a": {}}, known[:1]).plan(planned(1)).destroy == 0, "another operator has removed it"
+
+
 def test_hosts_on_which_a_down_has_begun_are_not_configured(lab: Lab, tmp_path: Path) -> None:
     plan, site = planned(2), lab.machines({"a": {}, "b": {}})
     known = site.apply(plan, site.plan(plan))
