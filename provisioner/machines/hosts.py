@@ -6,6 +6,7 @@ import os
 import pwd
 from collections.abc import Collection, Mapping, Sequence
 
+from provisioner import ssh
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -158,7 +159,7 @@ class HostMachines:
     def _nodes(self, plan: Plan) -> dict[str, Node]:
         """Name → node, as planned. A host keeps the name that it has; new ones take what is free, in the file's
         order."""
-        before = {node.id: node.name for node in self._known}
+        before = self._names()
         listed = self._hosts.listed([group.name for group in plan.groups if group.site == self.site])
         found = {}
         for group in plan.groups:
@@ -175,6 +176,14 @@ class HostMachines:
             for name, host in named(hosts, names, before).items():
                 found[name] = _node(name, group.name, self.site, group.machine.name, host)
         return found
+
+    def _names(self) -> dict[str, str]:
+        """Host → the node that it is; of hosts that nodes.json does not name, the node whose host key was pinned for
+        it. By another name a host that was proven would be a new machine."""
+        names = {node.id: node.name for node in self._known}
+        pinned = {id: name for name, (id, _) in ssh.load_pins(self._way.paths).items()}
+        taken = set(names.values())
+        return names | {id: name for id, name in pinned.items() if id not in names and name not in taken}
 
 
 def named(hosts: Sequence[Host], names: Sequence[str], before: Mapping[str, str]) -> dict[str, Host]:
