@@ -109,7 +109,7 @@ class Contracts:
                 and process.code not in (-9, 130)
                 and not any(s.startswith(("full", "stays full")) for s in process.struck)
             ):
-                left_out = set(re.findall(r"site ([\w-]+):", "".join(process.errors)))
+                left_out = set(re.findall(r"site ([\w-]+)(?::| is left out| failed,)", "".join(process.errors)))
                 left_out |= self._other_sites(process.command)
                 broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
         if broken:
