@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from provisioner import bounded
+
 SCAN_S = 40
 """For a connection that a program carries: it asks its cloud first."""
 
@@ -24,11 +26,8 @@ def scan_through(command: str, address: str) -> str:
             "ConnectTimeout": "15",
         }  # fmt: skip
         given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                ["ssh", "-F", "/dev/null", *given, f"nobody@{address}", "true"],
-                capture_output=True, timeout=SCAN_S, check=False, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired, bounded.UnboundedOutputError):
+            bounded.run(["ssh", "-F", "/dev/null", *given, f"nobody@{address}", "true"], deadline_s=SCAN_S)
         try:
             return known.read_text(encoding="utf-8").split(None, 1)[1].strip()
         except (FileNotFoundError, IndexError):
@@ -38,16 +37,8 @@ def scan_through(command: str, address: str) -> str:
 def scan(address: str, port: int = 22) -> str:
     """The ed25519 host key that `address` shows now ("ssh-ed25519 AAAA…"), or "" where it shows none."""
     try:
-        done = subprocess.run(
-            ["ssh-keyscan", "-T", "5", "-p", str(port), "-t", "ed25519", address],
-            capture_output=True,
-            text=True,
-            timeout=15,
-            check=False,
-            encoding="utf-8",
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
+        done = bounded.run(["ssh-keyscan", "-T", "5", "-p", str(port), "-t", "ed25519", address], deadline_s=15)
+    except (subprocess.TimeoutExpired, bounded.UnboundedOutputError):
         return ""
     lines = [line.split(None, 1)[1] for line in done.stdout.splitlines() if line and not line.startswith("#")]
     return lines[0].strip() if lines else ""

@@ -16,11 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from provisioner import keeper
 
@@ -34,6 +35,11 @@ AGAIN_S = 5.0
 
 AGAIN = "press Ctrl-C again to kill it now"
 """For whoever sits at the run's own terminal."""
+
+LINE = 32 << 20
+"""Characters of a line that `follow` keeps in memory; the rest of a longer one is left out."""
+COMPLAINTS = 1 << 20
+"""Characters of standard error that `follow` keeps, about: its last lines."""
 
 _kept: subprocess.Popen[bytes] | None = None
 
@@ -215,7 +221,7 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended: its exit status and the lines of its standard error."""
+    """How a child ended: its exit status and the last lines of its standard error."""
 
     status: int
     complaints: tuple[str, ...]
@@ -238,9 +244,9 @@ def follow(
     child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE)
     assert child.stdout is not None
     assert child.stderr is not None
-    complaints: list[str] = []
+    complaints: deque[str] = deque()
     # A thread of its own: a child that fills the pipe of its standard error would wait for us for ever.
-    reader = threading.Thread(target=complaints.extend, args=(child.stderr,), daemon=True)
+    reader = threading.Thread(target=_keep_last, args=(child.stderr, complaints), daemon=True)
     followed = _Followed(child, stopping, grace_s)
     try:
         reader.start()
@@ -248,7 +254,7 @@ def follow(
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError), child.stdin:  # it ended at once: its status says why
                 child.stdin.write(given or "")
-        for line in child.stdout:
+        for line in _lines(child.stdout, LINE):
             read(line)
         status = child.wait()
         reader.join(timeout=5)
@@ -261,6 +267,23 @@ def follow(
             _followed[:] = [other for other in _followed if other is not followed]
     refuse_stopped()
     return Ended(status, tuple(complaints))
+
+
+def _lines(stream: IO[str], limit: int) -> Iterator[str]:
+    """The lines of a stream as they come, each at most `limit` characters long: the rest is read and left out."""
+    while line := stream.readline(limit):
+        yield line
+        while len(line) == limit and not line.endswith("\n"):
+            line = stream.readline(limit)
+
+
+def _keep_last(stream: IO[str], complaints: deque[str]) -> None:
+    size = 0
+    for line in _lines(stream, COMPLAINTS):
+        complaints.append(line)
+        size += len(line)
+        while size > COMPLAINTS and len(complaints) > 1:
+            size -= len(complaints.popleft())
 
 
 def _register(followed: _Followed) -> None:

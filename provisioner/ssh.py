@@ -575,7 +575,9 @@ def _disconnect(config: Path, folder: Path, names: Sequence[str], *options: str)
     def disconnect_one(name: str) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):  # its process hangs: the connection is of no use either
             command = ["ssh", "-F", str(config), *options, "-O", "exit", name]
-            subprocess.run(command, capture_output=True, timeout=EXIT_TIMEOUT_S, check=False)
+            subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=EXIT_TIMEOUT_S, check=False
+            )
 
     with ThreadPoolExecutor(max_workers=PARALLEL_EXITS) as pool:
         list(pool.map(disconnect_one, names))

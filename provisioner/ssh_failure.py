@@ -12,6 +12,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+from provisioner import bounded
 from provisioner.text import printable
 
 STATUS = 255
@@ -54,15 +55,14 @@ def explain(argv: Sequence[str], output: str) -> str:
         return text
     options = [argument for option in OPTIONS for argument in ("-o", option)]
     try:
-        done = subprocess.run(
-            [argv[0], *options, *argv[1:], "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, timeout=CONNECT_TIMEOUT_S + 5, check=False, start_new_session=True,
-        )  # fmt: skip
+        done = bounded.run([argv[0], *options, *argv[1:], "true"], deadline_s=CONNECT_TIMEOUT_S + 5, new_session=True)
     except subprocess.TimeoutExpired:
         return f"no answer within {CONNECT_TIMEOUT_S + 5} s"
+    except bounded.UnboundedOutputError as error:
+        return str(error)
     except OSError as error:
         return f"{argv[0]}: {error.strerror or error}"
-    text = error_text(done.stderr.decode("utf-8", "replace"))
+    text = error_text(done.stderr)
     return BROKEN if done.returncode == 0 else text or f"exit status {done.returncode}"
 
 

@@ -130,7 +130,7 @@ def with_tree(bundle: Bundle, folder: Path) -> Bundle:
     itself, as a folder `redfish` or beside its files. As it is where there is none, or it has a bmc.json."""
     trees = [*sorted(folder.glob("*.redfish.json")), *sorted(folder.glob("*.redfish.json.gz"))]
     if not trees and is_saved(folder):
-        trees = [folder]
+        trees = [folder.resolve()]  # whoever named it may have named a link to it
     if not trees or FILE in bundle.files:
         return bundle
     if len(trees) > 1:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provisioner import ssh
+from provisioner import bounded, ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.release import Ledger
@@ -147,10 +147,7 @@ def ask(cluster: Cluster, node: Node, command: str) -> str:
     """What a command prints on a node; empty where it did not answer."""
     argv = [*ssh.argv(cluster.paths, node.name, "-o", "ConnectTimeout=10"), command]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL,
-            encoding="utf-8", errors="replace",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+        done = bounded.run(argv, deadline_s=ANSWER_S)
+    except (subprocess.TimeoutExpired, bounded.UnboundedOutputError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from provisioner import ssh
+from provisioner import bounded, ssh
 from provisioner.paths import ClusterPaths
 from provisioner.providers.hosts import Host
 
@@ -33,12 +33,9 @@ def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, tok
         } | ({"ProxyCommand": carried} if carried else {})  # fmt: skip
         given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         where = ["-p", str(host.port), f"{user}@{host.address}"]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(
-                ["ssh", "-F", "/dev/null", *given, *where, "cat /etc/gpuprov-installed"],
-                capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=40,
-                check=False, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+        argv = ["ssh", "-F", "/dev/null", *given, *where, "cat /etc/gpuprov-installed"]
+        with contextlib.suppress(subprocess.TimeoutExpired, bounded.UnboundedOutputError):
+            done = bounded.run(argv, deadline_s=40)
             return done.stdout.strip() == token
     return False
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeGuard
 
-from provisioner import process, ssh, ssh_failure
+from provisioner import bounded, process, ssh, ssh_failure
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import PARALLEL, Node
@@ -229,12 +229,11 @@ def _unclear(node: Node, answer: object) -> ProviderError:
 def _call(argv: Sequence[str], given: str = "", deadline_s: float = DEADLINE_S) -> tuple[int, str]:
     """Exit status, and what was printed."""
     try:
-        done = subprocess.run(
-            argv, input=given, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=deadline_s,
-            check=False, start_new_session=True,
-        )  # fmt: skip
+        done = bounded.run(argv, stdin=given, deadline_s=deadline_s, new_session=True)
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {deadline_s:.0f} s"
+    except bounded.UnboundedOutputError as error:
+        return 1, str(error)
     output = (done.stdout + done.stderr).strip()
     if ssh_failure.is_own(argv, done.returncode):
         return done.returncode, ssh_failure.explain(argv[:-1], output)

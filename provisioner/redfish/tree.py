@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -183,9 +184,9 @@ _LOCAL = ("", "denied", "internal", "unsupported", "not-found")
 def saved(path: Path) -> Tree:
     """A saved tree: one JSON object of address → resource (also gzipped), or a folder with a file a resource, named
     after its path (redfish_v1_Systems.json) or lying at it (redfish/v1/Systems/index.json). Raises BmcError for
-    anything else."""
+    anything else, and for a symbolic link."""
     try:
-        known = _folder(path) if path.is_dir() else _document(path)
+        known = _folder(path) if stat.S_ISDIR(path.lstat().st_mode) else _document(path)
     except FileNotFoundError as error:
         raise BmcError(
             "no Redfish tree was saved of this machine: there is no such file", where=str(path),

@@ -20,6 +20,9 @@ _HEAD = """\
 """
 LIMIT = 32 << 20
 """Characters of a lock; one of a hundred groups has some 5 MiB."""
+EVENTS = 500_000
+"""Keys, values and ends of blocks in a lock. One stands for 13 characters, so that the lock of a hundred groups has
+some 400,000; each takes a kilobyte of memory until the lock is read."""
 DEPTH = 16
 """Blocks in each other; a lock has six."""
 AWAY = "move it away, then `gpuprov lock` makes another one"
@@ -67,7 +70,7 @@ def parse(text: str, path: str) -> Lock:
         lock = Lock.model_validate(loaded)
         found = next(_unsound(lock), None)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         found = (tuple(part for part in first["loc"] if part != "[key]"), first["msg"])
     if found is not None:
         loc, said = found
@@ -108,18 +111,19 @@ def _unsound(lock: Lock) -> Iterator[tuple[Loc, str]]:
 
 
 def _refuse_size(text: str) -> None:
-    """Raise ValueError for a lock that is too long, MarkedYAMLError for one that is too deep: libyaml's own reader then
-    ends the process."""
+    """Raise ValueError for a lock that is too long, MarkedYAMLError for one that has too many values or is too deep:
+    libyaml's own reader then takes gigabytes, or ends the process."""
     if len(text) > LIMIT:
         raise ValueError(f"larger than {LIMIT >> 20} MiB")
     depth = 0
-    for event in yaml.parse(text, Loader=yaml_text.LOADER):
+    for number, event in enumerate(yaml.parse(text, Loader=yaml_text.LOADER)):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         wrong = "aliases are not allowed" if isinstance(event, yaml.AliasEvent) else ""
         wrong = f"{depth} nested blocks" if depth > DEPTH else wrong
+        wrong = f"more than {EVENTS} keys and values" if number > EVENTS else wrong
         if wrong:
             raise yaml.MarkedYAMLError(problem=wrong, problem_mark=event.start_mark)  # type: ignore[arg-type] # libyaml's
 

@@ -12,16 +12,15 @@ import json
 import os
 import re
 import signal
-import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files as resources
 from time import monotonic, time
-from typing import IO
 
 from provisioner import ssh_failure
+from provisioner.bounded import Tail
 from provisioner.events import Events, Stage
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.probe.runner import MARK
@@ -101,22 +100,22 @@ class _Run:
         # The request travels as a JSON text inside a Python literal: no value can end the string.
         program = f"{self.source}\nmain(json.loads({json.dumps(json.dumps(request.to_json()))}))\n"
         started = monotonic()
-        with tempfile.TemporaryFile() as complaints:
-            try:
-                out, rc = await _talk([*target, ROOT_PYTHON], program.encode(), complaints, deadline)
-            except TimeoutError:
-                return Bundle(error=f"no answer within {deadline:.0f} s{_said(complaints)}")
-            except OSError as error:
-                return Bundle(error=f"{target[0] if target else 'nothing to run'}: {error.strerror or error}")
-            except _TooMuchError:
-                return Bundle(error=f"sent more than {LIMIT // 2**20} MiB")
-            arrived = time()
-            bundle = decode(out)
-            if bundle.error and ssh_failure.is_own(target, rc) and NO_CONFIG not in (complaint := _tail(complaints)):
-                reason = await asyncio.to_thread(ssh_failure.explain, target, complaint)
-                return Bundle(error=f"ssh failed: {reason}")
-            if bundle.error:
-                return Bundle(error=f"{bundle.error} (exit status {rc}){_said(complaints)}")
+        complaints = Tail()
+        try:
+            out, rc = await _talk([*target, ROOT_PYTHON], program.encode(), complaints, deadline)
+        except TimeoutError:
+            return Bundle(error=f"no answer within {deadline:.0f} s{_said(complaints)}")
+        except OSError as error:
+            return Bundle(error=f"{target[0] if target else 'nothing to run'}: {error.strerror or error}")
+        except _TooMuchError:
+            return Bundle(error=f"sent more than {LIMIT // 2**20} MiB")
+        arrived = time()
+        bundle = decode(out)
+        if bundle.error and ssh_failure.is_own(target, rc) and NO_CONFIG not in (complaint := complaints.text()):
+            reason = await asyncio.to_thread(ssh_failure.explain, target, complaint)
+            return Bundle(error=f"ssh failed: {reason}")
+        if bundle.error:
+            return Bundle(error=f"{bundle.error} (exit status {rc}){_said(complaints)}")
         return replace(bundle, seconds=monotonic() - started, received=arrived)
 
 
@@ -128,16 +127,42 @@ class _TooMuchError(Exception):
     pass
 
 
-async def _talk(argv: list[str], program: bytes, complaints: IO[bytes], deadline: float) -> tuple[bytes, int | None]:
-    """Run one command: program in, standard output back. Standard error goes to a file, because a connection that ssh
-    keeps open for later would hold a pipe open as well. Raises TimeoutError, OSError, _TooMuchError."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=complaints,
-        start_new_session=True,
-    )
+async def _talk(argv: list[str], program: bytes, complaints: Tail, deadline: float) -> tuple[bytes, int | None]:
+    """Run one command: program in, standard output back, the end of standard error to `complaints`. Raises
+    TimeoutError, OSError, _TooMuchError."""
+    errors, given = os.pipe()
+    try:
+        os.set_blocking(errors, False)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=given,
+                start_new_session=True,
+            )
+        finally:
+            os.close(given)
+        # A pipe of our own, whose end nobody waits for: a connection that ssh keeps open for later holds it open too.
+        loop = asyncio.get_running_loop()
+
+        def read_errors() -> None:
+            if not complaints.read(errors):
+                loop.remove_reader(errors)
+
+        loop.add_reader(errors, read_errors)
+        try:
+            answer = await _answer(process, program, deadline)
+            complaints.drain(errors)
+            return answer
+        finally:
+            loop.remove_reader(errors)
+    finally:
+        os.close(errors)
+
+
+async def _answer(process: asyncio.subprocess.Process, program: bytes, deadline: float) -> tuple[bytes, int | None]:
+    """What a command prints, and its exit status; it is killed where it has not ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -192,15 +217,9 @@ def decode(out: bytes) -> Bundle:
     return Bundle.from_json(document)
 
 
-def _tail(complaints: IO[bytes]) -> str:
-    size = complaints.seek(0, os.SEEK_END)
-    complaints.seek(max(0, size - 4000))
-    return complaints.read().decode("utf-8", "replace")
-
-
-def _said(complaints: IO[bytes]) -> str:
+def _said(complaints: Tail) -> str:
     """The end of what ssh, sudo or Python complained, as ": …"."""
-    text = _tail(complaints)
+    text = complaints.text()
     if NO_CONFIG in text:
         return ": no run has reached it yet, and `gpuprov up` goes on from there"
     return f": {line}" if (line := ssh_failure.error_text(text)) else ""

@@ -154,7 +154,7 @@ def write(out: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
-        Path(temporary).chmod(0o644)
+            os.fchmod(handle, 0o644)  # the file that was written, whatever has its name by now
         Path(temporary).replace(out)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

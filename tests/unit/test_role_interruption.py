@@ -596,3 +596,11 @@ def test_an_answer_that_drips_has_one_deadline(node: Node, monkeypatch: pytest.M
         assert time.monotonic() - began < 3
         stop.set()
         thread.join()
+
+
+def test_rights_are_given_to_the_file_and_not_to_what_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "chmod", lambda *_, **__: pytest.fail("chmod by path"))
+    part("node").write(str(tmp_path / "state.prom"), "x 1\n")
+    assert (tmp_path / "state.prom").stat().st_mode & 0o777 == 0o644

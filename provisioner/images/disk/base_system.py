@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import ssh_failure
+from provisioner import bounded, ssh_failure
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.images.disk import tools
 
 MAKE_S, BOOTABLE_S = 3600.0, 1800.0
+BOOTABLE_LIMIT = 16 << 20
+"""Bytes of what bootable.sh prints."""
 COMMON = (
     "initramfs-tools", "zstd", "systemd", "systemd-sysv", "systemd-boot", "systemd-resolved", "dbus", "libpam-systemd",
     "cloud-init", "cloud-guest-utils", "fdisk", "netplan.io", "udev", "kmod", "e2fsprogs", "dosfstools",
@@ -114,12 +116,11 @@ def bootable(root: Path, esp: Path, script: str, given: Mapping[str, str]) -> No
 def told_to_be_bootable(shell: Sequence[str], script: str, where: str) -> None:
     """Give bootable.sh to a shell. Raises ProviderError."""
     try:
-        done = subprocess.run(
-            shell, input=script, capture_output=True, text=True, check=False, timeout=BOOTABLE_S, encoding="utf-8",
-            errors="replace",
-        )  # fmt: skip
+        done = bounded.run(shell, stdin=script, deadline_s=BOOTABLE_S, limit=BOOTABLE_LIMIT)
     except subprocess.TimeoutExpired:
         raise ProviderError(f"it was not made bootable within {BOOTABLE_S:.0f} s", where=where) from None
+    except bounded.UnboundedOutputError as error:
+        raise ProviderError(f"it could not be made bootable: {error}", where=where) from None
     if done.returncode:
         if ssh_failure.is_own(shell, done.returncode):
             reason = ssh_failure.explain(shell[:-1], done.stderr)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from provisioner import __version__, catalog, ssh, ssh_failure
+from provisioner import __version__, bounded, catalog, ssh, ssh_failure
 from provisioner.catalog.models import LocalNVMe, Machine, Network
 from provisioner.errors import ConfigureError, GpuprovError, ProviderError
 from provisioner.fleet import Node
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 GENERALISE_S = 3600
 """27 MiB of a disk were looked through in a second of one core (a program of 12 MiB)."""
+GENERALISE_LIMIT = 8 << 20
+"""Bytes of its answer: the paths that it removed, and those of secrets."""
 CLEAN_MOST = 10
 """Lines of what is wrong that an error has."""
 
@@ -176,12 +178,9 @@ class Builder:
         told = json.dumps({**image_identity, "gpuprov": __version__}, sort_keys=True)
         command, argv = f"sudo -n python3 -I - {shlex.quote(told)}", ssh.argv(self.cluster.paths, node.name)
         try:
-            done = subprocess.run(
-                [*argv, command], input=source, capture_output=True, text=True, timeout=GENERALISE_S,
-                check=False, encoding="utf-8", errors="replace",
-            )  # fmt: skip
+            done = bounded.run([*argv, command], stdin=source, deadline_s=GENERALISE_S, limit=GENERALISE_LIMIT)
             found = json.loads(done.stdout) if done.returncode == 0 else None
-        except (subprocess.TimeoutExpired, ValueError) as error:
+        except (subprocess.TimeoutExpired, bounded.UnboundedOutputError, ValueError) as error:
             raise ProviderError(f"the builder did not answer: {error}", where=f"builder {node.name}") from None
         if found is None:
             own = ssh_failure.is_own(argv, done.returncode)

@@ -14,6 +14,8 @@ from pathlib import Path
 from provisioner import regular_file
 
 LIMIT = 4 << 20
+LINE = 4096
+"""Characters of a line: shlex takes the square of them."""
 KEYS = {
     "ansible_host": "address", "ansible_port": "port", "ansible_user": "user", "jump": "jump", "bmc": "bmc",
     "serial": "serial", "mac": "mac",
@@ -52,6 +54,8 @@ def read(path: str) -> list[Line]:
         where, content = f"{file.name}:{number}", line.strip()
         if not content or content[0] in "#;":
             continue
+        if len(content) > LINE:
+            raise InventoryError(f"{where}: the line is longer than {LINE} characters")
         if section := _SECTION.fullmatch(content):
             group = section[1]
             if ":" in group:

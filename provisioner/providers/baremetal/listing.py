@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from provisioner.providers.baremetal.site import BareMetalSite, HostEntry
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+SERIAL = r"[A-Za-z0-9._:/-]{2,64}"
 ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:-]{0,252}")
 _USER: TypeAdapter[str] = TypeAdapter(LoginName)
 _JUMP: TypeAdapter[str] = TypeAdapter(Jump)
@@ -127,6 +128,9 @@ def _check(line: inventory.Line) -> None:
         raise inventory.InventoryError(f"{line.where}: ansible_port is not a port")
     if not re.fullmatch(r"[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}", line.keys.get("mac", "00:00:00:00:00:00")):
         raise inventory.InventoryError(f"{line.where}: mac is not a MAC address such as b8:59:9f:00:00:01")
+    if not re.fullmatch(SERIAL, line.keys.get("serial", "unknown")):
+        said = "serial is not a serial number: 2 to 64 letters, digits and . _ : / -"
+        raise inventory.InventoryError(f"{line.where}: {said}")
     for key, reads in (("user", _USER), ("jump", _JUMP)):
         try:
             reads.validate_python(line.keys.get(key, "me"))

@@ -15,6 +15,7 @@ from provisioner.cli.main import app
 from provisioner.errors import GpuprovError
 from provisioner.providers.baremetal import inventory
 from provisioner.providers.baremetal.known_hosts import host_key
+from provisioner.providers.baremetal.listing import listed
 from provisioner.providers.baremetal.provider import BareMetal
 from provisioner.providers.baremetal.site import BareMetalSite
 from provisioner.providers.base import Place
@@ -101,6 +102,20 @@ def test_what_is_no_inventory_is_refused_and_not_shown(tmp_path: Path, text: str
     with pytest.raises(inventory.InventoryError, match="hosts:1") as caught:
         inventory.read(str(tmp_path / "hosts"))
     assert "secret" not in str(caught.value)
+
+
+def test_a_line_of_an_inventory_has_a_limit(tmp_path: Path) -> None:
+    """shlex takes the square of its length: a file of one line within LIMIT took `validate` minutes."""
+    (tmp_path / "hosts").write_text("[g]\nn1 " + "x" * 300_000 + "\n")
+    with pytest.raises(inventory.InventoryError, match="hosts:2: the line is longer than 4096 characters"):
+        inventory.read(str(tmp_path / "hosts"))
+
+
+@pytest.mark.parametrize("serial", ["A1\x1b[2J", "{{ lookup('file','x') }}", "a" * 65, "ä1"])
+def test_a_serial_number_of_an_inventory_is_one(tmp_path: Path, serial: str) -> None:
+    (tmp_path / "hosts.ini").write_text(f'n1.lab "serial={serial}"\n')
+    problems = listed(site(inventory=str(tmp_path / "hosts.ini")), ["g"])[1]
+    assert ["hosts.ini:1: serial is not a serial number" in problem.message for problem in problems] == [True]
 
 
 def test_a_host_key_is_found_as_ssh_finds_it(tmp_path: Path) -> None:

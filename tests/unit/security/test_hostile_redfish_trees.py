@@ -95,3 +95,23 @@ def test_files_of_a_folder_are_bounded_together(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tree, "MOST_FILES", 5)
     with pytest.raises(BmcError, match="more than 5 files"):
         tree.saved(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["n.redfish.json", "n.redfish.json.gz"])
+def test_a_link_to_a_folder_in_the_place_of_a_tree_is_not_followed(name: str, tmp_path: Path) -> None:
+    elsewhere, bundle = tmp_path / "elsewhere", tmp_path / "bundle"
+    elsewhere.mkdir()
+    bundle.mkdir()
+    (elsewhere / "redfish_v1_Systems_1.json").write_text(json.dumps(SECRET["/redfish/v1/Systems/1"]))
+    (bundle / name).symlink_to(elsewhere)
+    output = with_tree(Bundle(), bundle).files["bmc.json"]
+    assert output.missing
+    assert "symbolic link" in output.error
+
+
+def test_a_bundle_may_be_named_by_a_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "redfish_v1_Systems_1.json").write_text(json.dumps(SECRET["/redfish/v1/Systems/1"]))
+    (tmp_path / "bundle").symlink_to(elsewhere)
+    assert not with_tree(Bundle(), tmp_path / "bundle").files["bmc.json"].missing

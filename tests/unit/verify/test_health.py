@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -165,3 +166,12 @@ def test_roles_get_it_where_it_is_wanted() -> None:
     assert (given["expected"]["level"], given["expected"]["simulated"]) == ("quick", True)
     assert given["expected"]["gpu_count"] == load().machine(P4D).gpu_count
     json.dumps(given)
+
+
+def test_rights_are_given_to_the_file_and_not_to_what_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write in node_exporter's folder puts a link there between writing and chmod(2)."""
+    monkeypatch.setattr(os, "chmod", lambda *_, **__: pytest.fail("chmod by path"))
+    health.write(tmp_path / "gpuprov.prom", "x 1\n")
+    assert (tmp_path / "gpuprov.prom").stat().st_mode & 0o777 == 0o644

@@ -19,7 +19,7 @@ def write(path, text):
     try:
         with os.fdopen(handle, "w") as stream:
             stream.write(text)
-        os.chmod(fresh, 0o644)
+            os.fchmod(handle, 0o644)  # the file that was written, whatever has its name by now
         os.replace(fresh, path)
     except BaseException:
         with suppress(OSError):
