@@ -65,7 +65,7 @@ class HostContracts:
 
     def _recorded(self) -> dict[tuple[str, str], set[str]]:
         """Cluster and identity → ids in nodes.json, of all operators and of the shared one; no cluster of which a
-        nodes.json is missing or damaged."""
+        nodes.json is missing or damaged. Of a site without a node there, `up` refuses what its list of hosts names."""
         found: dict[tuple[str, str], set[str]] = {}
         lost = set()
         for run in self.history.run_directories():
@@ -74,7 +74,11 @@ class HostContracts:
             if blob := self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz"):
                 texts.append(json.loads(gzip.decompress(blob[0]))["files"].get("nodes.json"))
             known = [text for text in texts if _rows(text)]
-            found.setdefault(cluster, set()).update(row["id"] for text in known for row in _rows(text))
+            names = found.setdefault(cluster, set())
+            names.update(row["id"] for text in known for row in _rows(text))
+            sites = {row["site"] for text in known for row in _rows(text)}
+            for file in run.glob("sites/*/hosts"):
+                names.update(() if file.parent.name in sites else (_text(file) or "").split())
             if not known:
                 lost.add(cluster)
         return {cluster: names for cluster, names in found.items() if cluster not in lost}
