@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from provisioner.text import printable
+from provisioner.text import printable, single_line
 
 
 class Exit(IntEnum):
@@ -37,7 +37,7 @@ class GpuprovError(Exception):
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.message = printable(message)
-        self.where = printable(where)
+        self.where = single_line(where)
         self.hint = printable(hint)
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Literal
 
 from provisioner.paths import naming
-from provisioner.text import printable
+from provisioner.text import printable, single_line
 
 Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
 Unit = Literal["node", "task", "resource"]
@@ -58,7 +58,7 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", printable(self.message))
-        object.__setattr__(self, "node", printable(self.node))
+        object.__setattr__(self, "node", None if self.node is None else single_line(self.node))
 
 
 Subscriber = Callable[[Event], None]

@@ -93,6 +93,21 @@ def refuse_foreign(root: Path) -> None:
     _refuse_links(root)
 
 
+def refuse_foreign_output(folder: Path, what: str) -> None:
+    """Raise GpuprovError for a folder in which another user can change what root writes there. `what`: that. A sticky
+    one (/tmp) keeps each user's files."""
+    if os.geteuid() != 0:
+        return
+    found = folder.stat()
+    why = ""
+    if found.st_uid not in trusted():
+        why = f"uid {found.st_uid}, whose folder it is, can change it there"
+    elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        why = f"others may write to the folder (mode {stat.S_IMODE(found.st_mode):04o})"
+    if why:
+        raise GpuprovError(f"the {what} is not written here: {why}", where=str(folder), hint="pass a new directory")
+
+
 def _refuse_links(root: Path) -> None:
     """Raise GpuprovError where gpuprov's own files in a run directory are something else: one that came with a checkout
     can have links to a device without an end, or to a file of this machine."""

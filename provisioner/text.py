@@ -43,9 +43,18 @@ def one_line(text: str, limit: int = 300) -> str:
     >>> one_line("smi.xml\\n[PASS] all"), one_line("a" * 9 + "z", 4)
     ('smi.xml\\\\n[PASS] all', 'aa…az')
     """
-    shown = str(printable(text)).replace("\n", "\\n").replace("\t", "\\t")
+    shown = single_line(text)
     half = limit // 2
     return shown if len(shown) <= limit else f"{shown[:half]}…{shown[-half:]}"
+
+
+def single_line(text: str) -> str:
+    """As `one_line`, whole.
+
+    >>> single_line("x\\nnode-1: healthy")
+    'x\\\\nnode-1: healthy'
+    """
+    return str(printable(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def counted(number: int, what: str) -> str:

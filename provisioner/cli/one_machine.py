@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provisioner.errors import GpuprovError
-from provisioner.text import one_line, printable
+from provisioner.text import one_line
 
 if TYPE_CHECKING:
     from provisioner.catalog import Catalog
@@ -48,12 +48,15 @@ def of_no_fleet(
         facts = read(supplied.bundle)
         try:
             row, why = tell(facts, supplied.told, catalog)
-            print(f"machine: {row.name}, from {printable(why)}", file=sys.stderr)
+            print(f"machine: {row.name}, from {one_line(why)}", file=sys.stderr)
         except GpuprovError as error:
             vendor = _vendor(facts, supplied.bundle)
             gpu = _gpu(facts, vendor, catalog)
             model = f"; GPU: {gpu.model}, by its name" if gpu is not None else ""
-            print(f"machine: not known ({printable(error.message)}); judged is what needs none{model}", file=sys.stderr)
+            print(
+                f"machine: not known ({one_line(error.message, 1000)}); judged is what needs none{model}",
+                file=sys.stderr,
+            )
     else:
         raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
     if row is None:
@@ -64,7 +67,7 @@ def of_no_fleet(
         raw = supplied.bundle
         managed: dict[str, Any] | None = {} if "bmc.json" in raw.files else None
         as_found = replace(expected, simulated=raw.simulated, bmc=managed)
-        name = "pasted" if bundle == STANDARD_INPUT else bundle.absolute().name
+        name = "pasted" if bundle == STANDARD_INPUT else one_line(bundle.absolute().name)
         return [Subject(name, "", "", row.name if row else "", raw, as_found)], supplied
     assert host is not None and row is not None
     hosts = _expanded(host)
@@ -118,6 +121,8 @@ def _expanded(host: str) -> list[str]:
 
 
 STANDARD_INPUT = Path("-")
+LISTED = 1000
+"""Pieces of a bundle in JSON, of each kind: a session can have hundreds of thousands of commands."""
 SHOWN = 20
 """Lines of what was placed, and of what was not."""
 
@@ -207,5 +212,11 @@ def origin(supplied: Supplied | None) -> dict[str, Any]:
     """What the bundle was made of, where it was told by content."""
     if supplied is None or not supplied.foreign:
         return {}
-    return {"bundle": {"placed": [{"from": piece, "file": file} for piece, file in supplied.placed],
-                       "unplaced": [{"from": piece, "why": why} for piece, why in supplied.unplaced]}}  # fmt: skip
+    placed = [{"from": piece, "file": file} for piece, file in supplied.placed]
+    unplaced = [{"from": piece, "why": why} for piece, why in supplied.unplaced]
+    omitted = {
+        f"{key}_omitted": len(pieces) - LISTED
+        for key, pieces in (("placed", placed), ("unplaced", unplaced))
+        if len(pieces) > LISTED
+    }
+    return {"bundle": {"placed": placed[:LISTED], "unplaced": unplaced[:LISTED], **omitted}}

@@ -16,7 +16,7 @@ import typer
 from provisioner.cli import json_output, tables
 from provisioner.cli.one_machine import of_no_fleet, origin, probe, supplied_at
 from provisioner.errors import Exit, GpuprovError
-from provisioner.text import printable
+from provisioner.text import printable, single_line
 
 if TYPE_CHECKING:
     from provisioner.events import Event, Subscriber
@@ -140,11 +140,13 @@ def _fleet(
 
 
 def _room(folder: Path, what: str = "report") -> None:
-    """Raises GpuprovError where nothing can be written."""
+    """Raises GpuprovError where nothing can be written, and as root where another user can change what is."""
+    from provisioner.ownership import refuse_foreign_output
     from provisioner.paths import private_dir
 
     try:
         private_dir(folder)
+        refuse_foreign_output(folder, what)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -201,7 +203,7 @@ def facts(
         _print_facts(printable(document))
     nothing = not any(source.state == "read" for source in found.sources.values())
     if nothing:
-        print(printable(raw.error) or "no file of the bundle could be read", file=sys.stderr)
+        print(single_line(raw.error) or "no file of the bundle could be read", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if nothing else Exit.OK)
 
 
@@ -285,6 +287,7 @@ def _print_facts(document: dict[str, Any]) -> None:
         if isinstance(value, list) and value and isinstance(value[0], dict):
             print(f"{key}:")
             for entry in value:
-                print("  " + ", ".join(f"{k} {v}" for k, v in entry.items() if v not in (None, "", [])))
+                values = ", ".join(f"{k} {v}" for k, v in entry.items() if v not in (None, "", []))
+                print(f"  {single_line(values)}")
         elif value is not None:
             print(f"{key}: {json.dumps(value, default=str)}")

@@ -23,6 +23,7 @@ from provisioner.redfish.errors import BmcError
 from provisioner.redfish.side_by_side import GRACE_S
 from provisioner.redfish.tree import is_saved, saved
 from provisioner.session import Cluster
+from provisioner.text import one_line
 from provisioner.verify.bmc import Finding, Wanted, firmware_differs, judge, settings_differ
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import Unreadable
@@ -134,7 +135,7 @@ def with_tree(bundle: Bundle, folder: Path) -> Bundle:
     if not trees or FILE in bundle.files:
         return bundle
     if len(trees) > 1:
-        said = f"{len(trees)} Redfish trees lie here: {', '.join(one.name for one in trees[:4])}"
+        said = f"{len(trees)} Redfish trees lie here: {', '.join(one_line(one.name, 80) for one in trees[:4])}"
         raise GpuprovError(said, where=str(folder), hint="leave the one of this machine")
     try:
         output = Output(json.dumps(of_tree(saved(trees[0]))), rc=0)

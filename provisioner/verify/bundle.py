@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from provisioner import regular_file
 from provisioner.errors import GpuprovError
 from provisioner.paths import private_dir, write_whole
+from provisioner.text import single_line
 from provisioner.verify.tools import FILES
 
 SIMULATED = "simulated by gpuprov"
@@ -115,7 +116,9 @@ class Bundle:
                 for name, value in (files if isinstance(files, Mapping) else {}).items()
                 if name in FILES and isinstance(value, Mapping)
             },
-            error=error[:SAID] if isinstance(error, str) else ("the probe's answer is incomplete" if error else ""),
+            error=single_line(error[:SAID])
+            if isinstance(error, str)
+            else ("the probe's answer is incomplete" if error else ""),
             collected=_number(data.get("collected")),
             seconds=_number(data.get("seconds")),
             received=_number(data.get("received")),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from provisioner.text import counted, printable
+from provisioner.text import counted, printable, single_line
 from provisioner.verify.baseline import Reached
 from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
 
@@ -37,8 +37,10 @@ class CheckResult:
     """A fatal check that only warns, because it fails at an unverified limit."""
 
     def __post_init__(self) -> None:
-        for text in ("id", "says", "message", "expected", "actual"):
+        for text in ("says", "expected", "actual"):
             object.__setattr__(self, text, printable(getattr(self, text)))
+        for line in ("id", "message"):  # a node's words in them begin no line of their own
+            object.__setattr__(self, line, single_line(getattr(self, line)))
 
     @property
     def condemns(self) -> bool:
@@ -90,8 +92,9 @@ class NodeReport:
     """What it reached at work, beside the fleet's own record of it."""
 
     def __post_init__(self) -> None:
-        for text in ("name", "error", "quarantine"):
-            object.__setattr__(self, text, printable(getattr(self, text)))
+        object.__setattr__(self, "quarantine", printable(self.quarantine))
+        for line in ("name", "error"):
+            object.__setattr__(self, line, single_line(getattr(self, line)))
 
     @property
     def condemned(self) -> tuple[CheckResult, ...]:

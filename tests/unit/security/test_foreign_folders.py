@@ -10,6 +10,7 @@ import pytest
 
 from provisioner import directories
 from provisioner.cli.main import run
+from provisioner.ownership import refuse_foreign_output
 from provisioner.paths import private_dir, remove_tree, touch, write_whole
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be made to write what a user may not")
@@ -131,3 +132,32 @@ def test_a_file_of_another_program_gets_its_mode_and_its_name(folder: Path) -> N
     (folder / "made").write_text("whole")
     directories.move(folder / "made", folder / "out.iso")
     assert ((folder / "out.iso").stat().st_mode & 0o777, [p.name for p in folder.iterdir()]) == (0o600, ["out.iso"])
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "why"),
+    [
+        (OTHER, 0o777, "uid 65534, whose folder it is, can change it"),
+        (OTHER, 0o755, "uid 65534, whose folder it is, can change it"),
+        (0, 0o777, "others may write to the folder (mode 0777)"),
+    ],
+)
+def test_a_report_that_another_user_can_change_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], owner: int, mode: int, why: str
+) -> None:
+    reports, bundle = tmp_path / "reports", tmp_path / "bundle"
+    reports.mkdir()
+    os.chown(reports, owner, owner)
+    reports.chmod(mode)
+    bundle.mkdir()
+    (bundle / "smi.txt").write_text("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n")
+    assert run(["verify", "--bundle", str(bundle), "--machine", "dgx-h100", "--report", str(reports)]) == 2
+    assert why in capsys.readouterr().err
+    assert list(reports.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o1777])
+def test_a_folder_of_ones_own_or_a_sticky_one_takes_the_report(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports").chmod(mode)
+    refuse_foreign_output(tmp_path / "reports", "report")

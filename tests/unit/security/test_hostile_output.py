@@ -3,21 +3,30 @@ it fills memory."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
+import re
 import tarfile
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioner import fleet, ssh
-from provisioner.cli.one_machine import supplied_at
+from provisioner.cli.main import run
+from provisioner.cli.one_machine import origin, supplied_at
 from provisioner.fleet import Mount
 from provisioner.images.vulnerabilities import NotScannedError, parse
 from provisioner.lifecycle import remote_exec
 from provisioner.paths import ClusterPaths
 from provisioner.text import one_line
+from provisioner.verify.bundle import Bundle
 from provisioner.verify.report.terminal import in_quarantine
+from provisioner.verify.support_bundle import Supplied
+from tests.support.healthy_bundle import bundle, healthy
 from tests.unit.security.test_hostile_lock import NODE, ROW
 
 
@@ -93,3 +102,74 @@ def test_short_output_is_whole(paths: ClusterPaths) -> None:
 def test_one_line() -> None:
     assert one_line("a\nb\tc\x1b[0m\u202e") == r"a\nb\tc\u202e"
     assert len(one_line("x" * 1000)) == 301
+
+
+OWN_LINE = "x\nFAKE 1 of 1 nodes healthy\n"
+
+
+def spoiled(value: Any) -> Any:
+    """A document of JSON with a line of its own in each text."""
+    if isinstance(value, dict):
+        return {key: spoiled(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [spoiled(inner) for inner in value]
+    return value + OWN_LINE if isinstance(value, str) else value
+
+
+def spoil_the_probes_error(folder: Path) -> None:
+    document = json.loads((folder / "probe.json").read_text())
+    (folder / "probe.json").write_text(json.dumps(document | {"error": OWN_LINE}))
+
+
+def spoil_the_files_errors(folder: Path) -> None:
+    document = json.loads((folder / "probe.json").read_text())
+    for file in document["files"].values():
+        file.update(missing=True, error=OWN_LINE)
+    (folder / "probe.json").write_text(json.dumps(document))
+
+
+def spoil_values(folder: Path) -> None:
+    for file in folder.glob("*.json"):
+        if file.name != "probe.json":
+            with contextlib.suppress(ValueError):
+                file.write_text(json.dumps(spoiled(json.loads(file.read_text()))))
+    smi = folder / "nvidia-smi.xml"
+    tags = "product_name|vbios_version|driver_version|serial|uuid|persistence_mode|current_ecc"
+    line = OWN_LINE.replace("\n", "&#10;")
+    smi.write_text(re.sub(rf"(<(?:{tags})>)[^<]*", lambda value: value[1] + line, smi.read_text()))
+
+
+@pytest.mark.parametrize("spoil", [spoil_the_probes_error, spoil_the_files_errors, spoil_values])
+@pytest.mark.parametrize("command", ["verify", "facts"])
+def test_a_bundle_writes_no_line_of_its_own(
+    spoil: Callable[[Path], None], command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle(healthy("dgx-h100")).write(tmp_path / "n")
+    spoil(tmp_path / "n")
+    machine = ["--machine", "dgx-h100"] if command == "verify" else []
+    run([command, "--bundle", str(tmp_path / "n"), *machine])
+    told = capsys.readouterr()
+    assert [line for line in (told.out + told.err).splitlines() if line.strip().startswith("FAKE")] == []
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_name_of_a_bundle_is_one_line(is_known: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "n\nFAKE 1 of 1 nodes healthy\n"
+    if is_known:
+        bundle(healthy("dgx-h100")).write(folder)
+    else:
+        folder.mkdir()
+        (folder / "a.txt").write_text("nothing\n")
+    run(["verify", "--bundle", str(folder), "--machine", "dgx-h100", "--report", str(tmp_path / "report")])
+    run(["facts", "--bundle", str(folder)])
+    told = capsys.readouterr()
+    assert [line for line in (told.out + told.err).splitlines() if line.strip().startswith("FAKE")] == []
+    assert re.search(r"^\s*FAKE", (tmp_path / "report" / "report.html").read_text(), re.M) is None
+
+
+def test_a_bundle_of_hundreds_of_thousands_of_pieces_is_counted_in_json() -> None:
+    pieces = tuple((f"session:{number}", "no tool") for number in range(200_000))
+    supplied = Supplied(Bundle(), placed=(("a", "dmesg.txt"),), unplaced=pieces)
+    document = origin(supplied)["bundle"]
+    assert (len(document["unplaced"]), document["unplaced_omitted"]) == (1000, 199_000)
+    assert "placed_omitted" not in document
