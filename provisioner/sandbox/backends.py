@@ -41,6 +41,7 @@ HELPERS = "/usr/local/libexec/podman:/usr/local/lib/podman:/usr/libexec/podman:/
 """`helper_binaries_dir` of containers.conf(5)."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 DEADLINE_S = 60
+CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _CHAIN_CHARACTERS = 28
 _CHAIN = re.compile(r"CNI-[0-9a-f]{24}")
 
@@ -74,7 +75,8 @@ class Backend(Protocol):
     gives_back: bool
 
     def leases(self, network: SandboxNetwork) -> dict[str, str]:
-        """Address → id of the container that has it, of one network; empty where the backend cannot be asked."""
+        """Address → id of the container that has it, of one network; "" for one that was not written to its end. Empty
+        where the backend cannot be asked."""
 
     def tear_down(self, network: SandboxNetwork, remains: Remains) -> None:
         """Remove interface, firewall rules and, where that is possible, the lease. Raises ProviderError, the first time
@@ -93,9 +95,10 @@ class Cni:
         leases = {}
         for path in (LEASES / network.name).glob(f"{network.subnet}.*"):
             try:
-                leases[path.name] = path.read_bytes().split(b"\r\n")[0].decode().strip()
+                container = path.read_bytes().split(b"\r\n")[0].decode().strip()
             except (OSError, ValueError):
                 continue
+            leases[path.name] = container if CONTAINER_ID.fullmatch(container) else ""
         return leases
 
     def tear_down(self, network: SandboxNetwork, remains: Remains) -> None:

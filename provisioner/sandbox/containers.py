@@ -34,11 +34,18 @@ class Container:
 
 
 def list_containers(root: Path | None = None, *, podman: Podman | None = None) -> list[Container]:
-    """All containers whose workspace is at or below that directory, or of every sandbox cluster; mirrors included."""
+    """All containers whose workspace is at or below that directory, or of every sandbox cluster; mirrors included. One
+    of another name has its labels from an image (`podman commit` of a node): it is somebody's."""
     engine = podman or find_podman()
     answer = json.loads(engine.run("ps", "--all", "--filter", f"label={CLUSTER}", "--format", "json") or "[]") or []
-    found = [_container(entry) for entry in answer]
+    found = [container for entry in answer if _has_own_name(container := _container(entry))]
     return sorted((c for c in found if root is None or _within(c, root)), key=lambda c: c.name)
+
+
+def _has_own_name(container: Container) -> bool:
+    """gpuprov-<cluster>-<node>.<octet> or gpuprov-<cluster>.mirror.<octet> (terraform/sandbox/main.tf)."""
+    own = f"gpuprov-{container.cluster}"
+    return container.name.startswith((f"{own}-", f"{own}.")) and container.name.endswith(f".{container.octet}")
 
 
 def _within(container: Container, root: Path) -> bool:

@@ -3,17 +3,17 @@ firewall rules, monitors of containers, containers of the storage alone, volumes
 
 All of it belongs to one octet of this machine, which one workspace has at a time (network.py): the network is called
 gpuprov-<octet>, containers and volumes gpuprov-<cluster>…<octet>, and a start or a removal that is not through has a
-file in RECORDS (terraform/sandbox/node.sh). Nothing else is touched, whatever state it is in.
+file in RECORDS (terraform/sandbox/node.sh). A name alone is anybody's: networks and volumes have a label besides,
+containers of the runtime an annotation, and a lease or a record leads to a namespace. Nothing else is touched, whatever
+state it is in.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.paths import private_dir, write_whole
-from provisioner.sandbox import namespaces, podman_commands, podman_state
-from provisioner.sandbox.backends import BACKENDS, LEASES, Backend, Remains, SandboxNetwork
-from provisioner.sandbox.podman_state import PodmanState
+from provisioner.sandbox import monitors, namespaces, podman_commands, podman_state
+from provisioner.sandbox.backends import BACKENDS, CONTAINER_ID, LEASES, Backend, Remains, SandboxNetwork
+from provisioner.sandbox.podman_state import OCTET, PodmanState
 from provisioner.sandbox.runtime import Podman, find_podman
 
 NETWORK = "gpuprov-"
@@ -40,9 +40,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 MOUNTS = Path("/proc/self/mountinfo")
 RUN = Path("/run")
 """runc and crun have a folder each, in it one for each container."""
-ANNOTATION = "gpuprov.octet"
 _STARTING = re.compile(r"^address ([0-9.]+)\ncontainer ([0-9a-f]{64})$", re.M)
 _REMOVING = re.compile(r"^removing ([0-9a-f]{64})$", re.M)
+_RECORDED = re.compile(r"^(?:container|removing) ([0-9a-f]{64})$", re.M)
 _SHM = re.compile(r"/overlay-containers/([0-9a-f]{64})/userdata/shm$")
 _RECORD = "record"
 DEADLINE_S = 30
@@ -65,36 +65,64 @@ class Leftover:
 def find(network: SandboxNetwork, *, podman: Podman | None = None) -> list[Leftover]:
     """Everything of that network's octet that no container has any more, in the order in which it can be removed.
     Raises ProviderError where podman does not answer: what it knows is never guessed."""
-    return _find(network, podman or find_podman())[0]
+    return _find(network, podman or find_podman()).leftovers
 
 
-def _find(network: SandboxNetwork, engine: Podman) -> tuple[list[Leftover], dict[int, str]]:
-    """They, and processes (id → command) that may be about to use one of the empty namespaces: as long as there are
-    such, these are not among the leftovers, nor the records that lead to them."""
+def find_foreign(network: SandboxNetwork, *, podman: Podman | None = None) -> list[str]:
+    """What is in the way of a sandbox in that octet and is somebody else's; one sentence each. Raises ProviderError."""
+    return _find(network, podman or find_podman()).foreign
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """`foreign`: sentences about what is somebody else's; `makers`: processes that may be about to use one of the empty
+    namespaces. As long as there are such, these are not among the leftovers, nor the records that lead to them."""
+
+    leftovers: list[Leftover]
+    foreign: list[str]
+    makers: frozenset[int]
+
+
+def _find(network: SandboxNetwork, engine: Podman) -> _Findings:
     octet = network.name.removeprefix(NETWORK)
     paths = namespaces.paths()  # before podman says which it knows
     journals = _journals(octet)
     state = podman_state.read(engine)
     backend: Backend = BACKENDS[podman_state.backend(engine)]()
-    leftovers = [*_monitors(state, octet), *_runtime_states(state, octet)]
+    recorded = {path: _read(path) for path in journals}
+    leftovers = [*_monitors(state, octet, recorded.values()), *_runtime_states(state, octet)]
     leftovers += [*_stored(state, octet), *_volumes(state, octet)]
-    starts = [start for path in journals if (start := _cut_off(path, state))]
-    addresses = {path: namespaces.address(path, network) for path in paths if str(path) not in state.namespaces}
+    starts = [start for path, text in recorded.items() if (start := _cut_off(path, text, state))]
+    removed = [id_ for text in recorded.values() for id_ in _REMOVING.findall(text) if state.is_stale(id_)]
+    is_foreign_network = podman_state.networks(engine).get(network.name, octet) != octet
+    leases = {} if is_foreign_network else backend.leases(network)
+    stale = {address: container for address, container in leases.items() if state.is_stale(container)}
+    found = {path: namespaces.address(path, network) for path in paths if str(path) not in state.namespaces}
+    led = stale.keys() | {start.address for start in starts}
+    foreign = [path for path, a in found.items() if a and not (namespaces.is_podmans(path) and (removed or a in led))]
+    addresses = {path: address for path, address in found.items() if path not in foreign}
     empty = _empty(addresses, starts, state)
-    makers = {pid: text for path in empty for pid, text in namespaces.makers(path, state.processes).items()}
-    leftovers += _networks(state, network, backend, addresses, starts, None if makers else empty)
-    leftovers += _removed(state, network, backend, journals)
-    return leftovers + [Leftover(_RECORD, path.name, path.unlink) for path in ([] if makers else journals)], makers
+    makers = frozenset(pid for path in empty for pid in namespaces.makers(path, state.processes))
+    leftovers += _networks(network, backend, stale, addresses, starts, [] if makers else empty)
+    leftovers += _removed(network, backend, removed)
+    leftovers += [Leftover(_RECORD, path.name, path.unlink) for path in ([] if makers else journals)]
+    sentences = [
+        f"network namespace {path.name} has the address {found[path]} and is not gpuprov's" for path in foreign
+    ]
+    if is_foreign_network:
+        sentences.append(f"podman network {network.name} does not have gpuprov's label")
+    return _Findings(leftovers, sentences, makers)
 
 
 def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> list[str]:
-    """Remove all of it. One sentence for each that stays. Raises ProviderError as `find` does."""
+    """Remove all of it, but a namespace that a podman at work may be about to use: its record leads the next call to
+    it. One sentence for each that stays. Raises ProviderError as `find` does."""
     engine, remaining = podman or find_podman(), list[str]()
-    leftovers, makers = _find(network, engine)
-    if makers:
-        podman_commands.wait_for_end(makers, podman_commands.DEADLINE_S)
-        leftovers, makers = _find(network, engine)
-    for leftover in leftovers:
+    findings = _find(network, engine)
+    if findings.makers:
+        podman_commands.wait_for_end(findings.makers)
+        findings = _find(network, engine)
+    for leftover in findings.leftovers:
         if leftover.kind == _RECORD and remaining:  # it still leads to what stays
             continue
         try:
@@ -103,10 +131,7 @@ def remove(network: SandboxNetwork, *, podman: Podman | None = None) -> list[str
             leftover.remove()
         except (GpuprovError, OSError) as error:
             remaining.append(f"{leftover}: {error}")
-    return remaining + [
-        f"network namespace of a start that was cut off: `{command}` (process {pid}) may be about to use it"
-        for pid, command in makers.items()
-    ]
+    return remaining
 
 
 def leased(network: SandboxNetwork) -> frozenset[int]:
@@ -149,24 +174,28 @@ def _unmount_shm(containers: Collection[str]) -> None:
 def octets(*, podman: Podman | None = None) -> set[int]:
     """Octets of this machine of which there is a network, a lease or the record of a start."""
     engine = podman or find_podman()
-    names = engine.run("network", "ls", "--format", "{{.Name}}").split()
-    names += [path.name for path in LEASES.glob(f"{NETWORK}*")]
+    labels = podman_state.networks(engine)
+    names = [name for name, octet in labels.items() if name == f"{NETWORK}{octet}"]
+    names += [path.name for path in LEASES.glob(f"{NETWORK}*") if path.name not in labels]
     octet_texts = {name.removeprefix(NETWORK) for name in names if name.startswith(NETWORK)}
     octet_texts |= {path.name.split(".")[-2] for path in RECORDS.glob("gpuprov-*.*.*")}
     return {int(text) for text in octet_texts if text.isdigit()}
 
 
 def has_network(network: SandboxNetwork, *, podman: Podman | None = None) -> bool:
-    """Whether podman has a network of that name, or its backend leases of one."""
-    engine = podman or find_podman()
-    names = engine.run("network", "ls", "--format", "{{.Name}}").split()
-    return network.name in names or (LEASES / network.name).exists()
+    """Whether podman has that network, or its backend leases of one that it does not have."""
+    octet = podman_state.networks(podman or find_podman()).get(network.name)
+    return (LEASES / network.name).exists() if octet is None else network.name == f"{NETWORK}{octet}"
 
 
 def remove_network(network: SandboxNetwork, *, podman: Podman | None = None) -> None:
-    """Remove a network that no container is in, with all of its leases. Raises ProviderError."""
+    """Remove a network that no container is in, with all of its leases; one of that name without our label is left.
+    Raises ProviderError."""
     engine = podman or find_podman()
-    if network.name in engine.run("network", "ls", "--format", "{{.Name}}").split():
+    octet = podman_state.networks(engine).get(network.name)
+    if octet is not None:
+        if network.name != f"{NETWORK}{octet}":
+            return
         engine.run("network", "rm", network.name)
     BACKENDS[podman_state.backend(engine)]().forget(network)
     if leased(network) and podman_state.version(engine) >= LEASES_GO_WITH_NETWORK:
@@ -177,35 +206,46 @@ def _belongs(name: str, octet: str) -> bool:
     return name.startswith("gpuprov-") and name.endswith(f".{octet}")
 
 
-def _monitors(state: PodmanState, octet: str) -> Iterator[Leftover]:
+def _monitors(state: PodmanState, octet: str, records: Collection[str]) -> Iterator[Leftover]:
     """Monitors of containers that podman does not know; they hold the ports of their nodes open, and systemd runs on in
-    the containers."""
-    for pid, arguments in state.processes.items():
-        options = dict(reversed([*itertools.pairwise(arguments)]))
-        name, container = options.get("-n", ""), options.get("-c", "")
-        if Path(arguments[0]).name == "conmon" and _belongs(name, octet) and container not in state.containers:
-            yield Leftover("monitor", f"{name} (process {pid})", partial(_end, pid, container, state.podman))
+    the containers. The runtime knows whose a container is; where it does not know that one, a record does."""
+    recorded = {container for text in records for container in _RECORDED.findall(text)}
+    for monitor in monitors.find(state.processes, state.podman):
+        container = monitor.container
+        if not _belongs(monitor.name, octet) or container in state.containers:
+            continue
+        annotation = _annotation(container, state.podman)
+        if annotation == octet or (annotation is None and container in recorded):
+            yield Leftover(
+                "monitor", f"{monitor.name} (process {monitor.pid})", partial(_end, monitor, state.podman)
+            )  # fmt: skip
 
 
-def _end(pid: int, container: str, podman: Podman) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    _delete_from_runtime(container, podman)
+def _end(monitor: monitors.Monitor, podman: Podman) -> None:
+    monitors.kill(monitor)
+    _delete_from_runtime(monitor.container, podman)
 
 
 def _runtime_states(state: PodmanState, octet: str) -> Iterator[Leftover]:
-    """Containers that only the runtime knows, by an annotation that node.sh gives them (OCI runtime specification,
-    runtime.md: State)."""
+    """Containers that only the runtime knows."""
     folder = RUN / Path(state.podman.runtime).name
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name in state.containers:
-            continue
-        argv = [state.podman.runtime, "state", path.name]
-        done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            if json.loads(done.stdout)["annotations"][ANNOTATION] == octet:
-                delete = partial(_delete_from_runtime, path.name, state.podman)
-                yield Leftover("container of the runtime", path.name[:12], delete)
+        is_unknown = path.name not in state.containers and CONTAINER_ID.fullmatch(path.name)
+        if is_unknown and _annotation(path.name, state.podman) == octet:
+            delete = partial(_delete_from_runtime, path.name, state.podman)
+            yield Leftover("container of the runtime", path.name[:12], delete)
+
+
+def _annotation(container: str, podman: Podman) -> str | None:
+    """The octet that node.sh gave a container (OCI runtime specification, runtime.md: State), "" for one that it did
+    not make; None where the runtime does not know it."""
+    argv = [podman.runtime, "state", container]
+    done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S, check=False)
+    try:
+        annotations = json.loads(done.stdout)["annotations"]
+    except (ValueError, LookupError, TypeError):
+        return None if done.returncode else ""
+    return str(annotations.get(OCTET, "")) if isinstance(annotations, dict) else ""
 
 
 def _delete_from_runtime(container: str, podman: Podman) -> None:
@@ -217,7 +257,7 @@ def _delete_from_runtime(container: str, podman: Podman) -> None:
 def _remove_cgroups(container: str) -> None:
     """Control groups without processes of a container; where systemd manages them, it has removed them."""
     folders = [*CGROUPS.glob("libpod_parent"), *CGROUPS.glob("*/libpod_parent")]  # of version 2, of each controller
-    for folder in (parent / f"libpod-{container}" for parent in folders if container):
+    for folder in (parent / f"libpod-{container}" for parent in folders if CONTAINER_ID.fullmatch(container)):
         for path, _, _ in os.walk(folder, topdown=False):
             with contextlib.suppress(OSError):  # its container runs
                 Path(path).rmdir()
@@ -230,8 +270,8 @@ def _stored(state: PodmanState, octet: str) -> Iterator[Leftover]:
 
 
 def _volumes(state: PodmanState, octet: str) -> Iterator[Leftover]:
-    for name in state.volumes:
-        if _belongs(name, octet) and name not in state.names:
+    for name, label in state.volumes.items():
+        if label == octet and _belongs(name, octet) and name not in state.names:
             yield Leftover("volume", name, partial(state.podman.run, "volume", "rm", name))
 
 
@@ -249,12 +289,21 @@ class _Start:
     since: float
 
 
-def _cut_off(record: Path, state: PodmanState) -> _Start | None:
+def _read(record: Path) -> str:
     try:
-        match, since = _STARTING.search(record.read_text(encoding="utf-8", errors="replace")), record.stat().st_mtime
+        return record.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:  # it is through
+        return ""
+
+
+def _cut_off(record: Path, text: str, state: PodmanState) -> _Start | None:
+    match = _STARTING.search(text)
+    if not match or not state.is_stale(match[2]):
+        return None
+    try:
+        return _Start(match[1], match[2], record.stat().st_mtime)
     except FileNotFoundError:  # it is through
         return None
-    return _Start(match[1], match[2], since) if match and state.is_stale(match[2]) else None
 
 
 def _empty(addresses: Mapping[Path, str | None], starts: Collection[_Start], state: PodmanState) -> list[Path]:
@@ -269,17 +318,16 @@ def _empty(addresses: Mapping[Path, str | None], starts: Collection[_Start], sta
 
 
 def _networks(
-    state: PodmanState,
     network: SandboxNetwork,
     backend: Backend,
+    stale: Mapping[str, str],
     addresses: Mapping[Path, str | None],
     starts: Collection[_Start],
-    empty: Collection[Path] | None,
+    empty: Collection[Path],
 ) -> Iterator[Leftover]:
     """Networks of containers that were never started to the end: namespaces with an address of the network, empty ones
-    (which of them is which start's makes no difference; None: they may be somebody's), rules of starts without a
-    namespace, leases."""
-    stale = {a: container for a, container in backend.leases(network).items() if state.is_stale(container)}
+    (which of them is which start's makes no difference), rules of starts without a namespace, leases (`stale`: address
+    → container)."""
     started = {start.address: start.container for start in starts}
     remains = [
         Remains(stale.get(address) or started.get(address, ""), address, path)
@@ -288,7 +336,7 @@ def _networks(
     ]
     rest = iter([start for start in starts if start.address not in addresses.values()])
     leases = {remain: remain.address or "" for remain in remains}
-    for path in empty or ():
+    for path in empty:
         start = next(rest, None)
         leases[Remains(start.container if start else "", None, path)] = start.address if start else ""
     for remain, lease in leases.items():
@@ -297,7 +345,7 @@ def _networks(
         assert remain.namespace is not None
         yield Leftover("network namespace", remain.namespace.name, take_down, "" if backend.gives_back else lease)
     for start in rest:  # podman has cleaned up after a plugin that failed, which leaves its rules
-        if empty is not None and start.container not in stale.values():
+        if start.container not in stale.values():
             take_down = partial(_take_down, backend, network, Remains(start.container, None, None))
             yield Leftover("firewall rules of container", start.container[:12], take_down)
     for address, container in stale.items():
@@ -305,19 +353,17 @@ def _networks(
         yield Leftover("address lease", f"{address} (container {container[:12]})", take_down)
 
 
-def _removed(
-    state: PodmanState, network: SandboxNetwork, backend: Backend, records: Sequence[Path]
-) -> Iterator[Leftover]:
+def _removed(network: SandboxNetwork, backend: Backend, containers: Collection[str]) -> Iterator[Leftover]:
     """Networks of containers whose removal was cut off after podman had forgotten them."""
-    for path in records:
-        with contextlib.suppress(FileNotFoundError):
-            for container in _REMOVING.findall(path.read_text(encoding="utf-8", errors="replace")):
-                if state.is_stale(container):
-                    take_down = partial(_take_down, backend, network, Remains(container, None, None))
-                    yield Leftover("network of removed container", container[:12], take_down)
+    for container in containers:
+        take_down = partial(_take_down, backend, network, Remains(container, None, None))
+        yield Leftover("network of removed container", container[:12], take_down)
 
 
 def _take_down(backend: Backend, network: SandboxNetwork, remains: Remains) -> None:
+    if remains.namespace is not None:
+        for pid in namespaces.occupants(remains.namespace, podman_state.processes()):
+            raise ProviderError(f"process {pid} runs in it")
     try:
         backend.tear_down(network, remains)  # reads in the namespace which rules to remove
     except ProviderError:  # CNI's bridge and netavark stop at a rule that is not there, and go on from there

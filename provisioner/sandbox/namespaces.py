@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from provisioner.sandbox import podman_commands
@@ -26,27 +26,42 @@ def paths() -> list[Path]:
     return sorted(FOLDER.iterdir()) if FOLDER.is_dir() else []
 
 
-def address(namespace: Path, network: SandboxNetwork) -> str | None:
-    """The address of a namespace in that network; None where it has none there, or is no namespace."""
+def addresses(namespace: Path) -> list[str]:
+    """IPv4 addresses of a namespace but those of its loopback; none where it is no namespace."""
     done = subprocess.run(
         ["nsenter", f"--net={namespace}", "cat", "/proc/self/net/fib_trie"],
         capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=DEADLINE_S, check=False,
     )  # fmt: skip
-    matches = (match for match in _LOCAL.findall(done.stdout) if match.startswith(f"{network.subnet}."))
-    return next(matches, None)
+    return sorted({match for match in _LOCAL.findall(done.stdout) if not match.startswith("127.")})
 
 
-def is_empty(namespace: Path, since: float, processes: Mapping[int, Sequence[str]]) -> bool:
-    """Whether podman made it at `since` (Unix time) or later and none of these processes is in it."""
-    entry = namespace.stat()
-    if not namespace.name.startswith(PREFIX) or entry.st_ctime < since:
+def address(namespace: Path, network: SandboxNetwork) -> str | None:
+    """Its address in that network; None where it has none there."""
+    return next((text for text in addresses(namespace) if text.startswith(f"{network.subnet}.")), None)
+
+
+def is_podmans(namespace: Path) -> bool:
+    """By its name, and no link: people make those for the namespaces of their processes."""
+    return namespace.name.startswith(PREFIX) and not namespace.is_symlink()
+
+
+def is_empty(namespace: Path, since: float, processes: Collection[int]) -> bool:
+    """Whether podman made it at `since` (Unix time) or later, it has no address, and none of these processes is in
+    it."""
+    if not is_podmans(namespace) or namespace.stat().st_ctime < since:
         return False
-    return all(_inode(pid) != entry.st_ino for pid in processes)
+    return not addresses(namespace) and not occupants(namespace, processes)
 
 
-def makers(namespace: Path, processes: Mapping[int, Sequence[str]]) -> dict[int, str]:
-    """Those of these processes that may have made it and be about to start a container in it: id → command."""
-    return podman_commands.older(namespace.stat().st_ctime, MAKERS, processes)
+def occupants(namespace: Path, processes: Collection[int]) -> list[int]:
+    """Those of these processes that are in it."""
+    inode = namespace.stat().st_ino
+    return [pid for pid in processes if _inode(pid) == inode]
+
+
+def makers(namespace: Path, processes: Mapping[int, Sequence[str]]) -> frozenset[int]:
+    """Those of these processes that may have made it and be about to start a container in it."""
+    return podman_commands.users(namespace.stat().st_ctime, MAKERS, processes)
 
 
 def _inode(pid: int) -> int | None:

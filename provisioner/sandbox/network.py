@@ -69,6 +69,7 @@ def allocate_octet(workspace: Path) -> int:
     used = containers.octets_in_use()
     current = next((octet for octet, holder in held.items() if holder == owner), None)
     if current is not None and _is_ready(current, used):
+        layers.remove_unused()
         return current
     for octet, holder in held.items():
         if octet == current or (octet not in used and holder is not None and not Path(holder).is_dir()):
@@ -79,10 +80,11 @@ def allocate_octet(workspace: Path) -> int:
         if octet in used or any(ip_network(network.cidr).overlaps(subnet) for subnet in subnets):
             continue
         if _claim(root, octet, owner):
-            remaining = _clear(network)
+            remaining = _clear(network) or leftovers.find_foreign(network)
             if MIRROR in leftovers.leased(network):
                 remaining.append(f"podman does not give back {network.subnet}.{MIRROR} before the next boot")
             if not remaining:
+                layers.remove_unused()
                 return octet
             failures[octet] = remaining[0]
             _drop(root / str(octet))
@@ -98,7 +100,7 @@ def _is_ready(octet: int, used: Collection[int]) -> bool:
     """Whether a workspace can go on with its octet."""
     network = of_octet(octet)
     if octet not in used:
-        return not _clear(network)
+        return not _clear(network) and not leftovers.find_foreign(network)
     if remaining := leftovers.remove(network):
         raise ProviderError(
             "what a killed run left of this sandbox is not removed: " + "; ".join(remaining),
@@ -114,7 +116,6 @@ def _clear(network: SandboxNetwork) -> list[str]:
     if not remaining:
         try:
             leftovers.remove_network(network)
-            layers.remove_unused()
         except ProviderError as error:
             remaining.append(f"network {network.name}: {error.message}")
     return remaining
@@ -155,6 +156,7 @@ def release_octet(workspace: Path) -> list[str]:
             remaining += entry_remaining
             if not entry_remaining:
                 _drop(entry)
+                layers.remove_unused()
     return remaining
 
 
@@ -169,7 +171,9 @@ def list_leftovers(octet: int, *, in_use: bool) -> list[Leftover]:
 
 def clear_octet(octet: int) -> list[str]:
     """Remove all that is left of an octet that no workspace has. One sentence for each that stays."""
-    return _clear(of_octet(octet))
+    remaining = _clear(of_octet(octet))
+    layers.remove_unused()
+    return remaining
 
 
 def owners() -> dict[int, str]:

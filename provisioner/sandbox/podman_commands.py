@@ -15,23 +15,37 @@ SWITCHES = frozenset(["--debug", "--noout", "--remote", "-r", "--syslog", "--tra
 """Options before the command that take no value (podman(1), buildah(1): GLOBAL OPTIONS)."""
 MARGIN_S = 1.0
 """What the start of a process is known to."""
-DEADLINE_S = 60
-"""For one that stands in the way; a build takes longer."""
+WAIT_S = 60
+"""For those that stand in the way, all waits of a process of ours together."""
+SHORT_S = 120
+"""node.sh gives each of its commands as much. One that is at work for longer (a build, a container in the foreground, a
+service) is not waited for."""
+LONGEST_S = 3600
+"""What any command takes at most between a thing that it makes and the use of it: what is older is not about to be
+used, whoever is at work."""
+_waits = [0.0]
+"""Seconds that were waited."""
 
 
-def older(created: float, verbs: Set[str], processes: Mapping[int, Sequence[str]]) -> dict[int, str]:
-    """Those of these processes that run one of these commands and were there at that time (Unix): id → command."""
-    return {
-        pid: command
+def users(created: float, verbs: Set[str], processes: Mapping[int, Sequence[str]]) -> frozenset[int]:
+    """Those of these processes that may be about to use what was made at that time (Unix): root's that run one of these
+    commands and are older."""
+    if time.time() - created > LONGEST_S:
+        return frozenset()
+    return frozenset(
+        pid
         for pid, arguments in processes.items()
-        if (command := _command(arguments, verbs)) and _start_of(pid) <= created + MARGIN_S
-    }
+        if _is_command(arguments, verbs) and is_root(pid) and _start_of(pid) <= created + MARGIN_S
+    )
 
 
-def wait_for_end(processes: Collection[int], deadline_s: float) -> None:
-    """Wait until all of them have ended, at most so long."""
-    end = time.monotonic() + deadline_s
+def wait_for_end(processes: Collection[int]) -> None:
+    """Wait until those of them that are young have ended, as long as there is time left of WAIT_S."""
+    begin = time.monotonic()
+    end = begin + WAIT_S - _waits[0]
     for pid in processes:
+        if time.time() - _start_of(pid) > SHORT_S:
+            continue
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -40,11 +54,21 @@ def wait_for_end(processes: Collection[int], deadline_s: float) -> None:
             select.select([handle], [], [], max(0, end - time.monotonic()))
         finally:
             os.close(handle)
+    _waits[0] += time.monotonic() - begin
 
 
-def _command(arguments: Sequence[str], verbs: Set[str]) -> str:
-    """`podman start` and the like; empty for what is none of them. The command is the first word that is neither an
-    option nor the value of one, the first two where it is of a group (`podman container start`)."""
+def is_root(pid: int) -> bool:
+    """Whether all user ids of a process are root's: /proc/PID itself is root's too for one that cannot be dumped."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it has ended meanwhile
+        return False
+    return "\nUid:\t0\t0\t0\t0\n" in status
+
+
+def _is_command(arguments: Sequence[str], verbs: Set[str]) -> bool:
+    """The command is the first word that is neither an option nor the value of one, the first two where it is of a
+    group (`podman container start`)."""
     program, options = Path(arguments[0]).name, iter(arguments[1:])
     words = list[str]()
     for text in options:
@@ -53,7 +77,7 @@ def _command(arguments: Sequence[str], verbs: Set[str]) -> str:
         elif not words and "=" not in text and text not in SWITCHES:
             next(options, "")
     command = words[: 2 if words and words[0] in GROUPS else 1]
-    return f"{program} {' '.join(command)}" if program in PROGRAMS and not verbs.isdisjoint(command) else ""
+    return program in PROGRAMS and not verbs.isdisjoint(command)
 
 
 def _start_of(pid: int) -> float:

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioner.errors import ProviderError
+from provisioner.sandbox import podman_commands
 from provisioner.sandbox.backends import BACKENDS
 from provisioner.sandbox.runtime import Podman
 
 TRIES = 3
+OCTET = "gpuprov.octet"
+"""Label and annotation of everything that terraform/sandbox makes."""
 ALIVE = frozenset({"running", "paused", "stopping", "initialized"})
 """States of podman's containers that have a network (libpod/define/containerstate.go)."""
 
@@ -28,12 +31,12 @@ class KnownContainer:
 @dataclass(frozen=True, slots=True)
 class PodmanState:
     """What podman knows, and what runs. `containers`: by id; `stored`: id → name of those that only the storage knows;
-    `processes`: arguments by process."""
+    `volumes`: name → its label of an octet, or ""; `processes`: arguments by process."""
 
     podman: Podman
     containers: dict[str, KnownContainer]
     stored: dict[str, str]
-    volumes: tuple[str, ...]
+    volumes: dict[str, str]
     processes: dict[int, list[str]]
 
     @property
@@ -51,8 +54,10 @@ class PodmanState:
         if entry is None or entry.namespace:
             return entry is None
         return not any(
-            Path(arguments[0]).name == "podman" and not {container, entry.name}.isdisjoint(arguments)
-            for arguments in self.processes.values()
+            Path(arguments[0]).name == "podman"
+            and not {container, entry.name}.isdisjoint(arguments)
+            and podman_commands.is_root(pid)
+            for pid, arguments in self.processes.items()
         )
 
 
@@ -69,10 +74,21 @@ def read(engine: Podman) -> PodmanState:
         unclear = {id_: rows[id_] for id_ in ids if id_ not in containers}
         if not any(state in ALIVE for state, _ in unclear.values()):
             containers |= {id_: KnownContainer(name, "") for id_, (_, name) in unclear.items()}
-            volumes = tuple(engine.run("volume", "ls", "--quiet").split())
-            return PodmanState(engine, containers, stored, volumes, processes())
+            return PodmanState(engine, containers, stored, _octets(engine, "volume"), processes())
     names = ", ".join(f"{name} ({state})" for state, name in unclear.values())
     raise ProviderError(f"podman cannot inspect {names}", hint="`podman container inspect NAME` says why")
+
+
+def networks(engine: Podman) -> dict[str, str]:
+    """Name → its label of an octet; "" for one without."""
+    return _octets(engine, "network")
+
+
+def _octets(engine: Podman, kind: str) -> dict[str, str]:
+    """podman spells the keys of volumes with capitals, those of networks without."""
+    rows = json.loads(engine.run(kind, "ls", "--format", "json") or "[]") or []
+    entries = [{key.lower(): value for key, value in row.items()} for row in rows]
+    return {str(entry["name"]): str((entry.get("labels") or {}).get(OCTET, "")) for entry in entries}
 
 
 def _inspect(engine: Podman, ids: Sequence[str]) -> dict[str, KnownContainer]:
@@ -102,16 +118,13 @@ def backend(engine: Podman) -> str:
 
 def processes() -> dict[int, list[str]]:
     """Arguments of every process of this machine, by its number."""
-    running = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            arguments = (
-                (entry / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-                if entry.name.isdigit()
-                else [""]
-            )
-        except OSError:  # it has ended meanwhile
-            continue
-        if arguments[0]:
-            running[int(entry.name)] = arguments
-    return running
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return {pid: words for pid in numbers if (words := arguments(pid))[0]}
+
+
+def arguments(pid: int) -> list[str]:
+    """Those of one process; one empty text where it has ended or is a thread of the kernel."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return [""]

@@ -4,6 +4,8 @@
 #   node.sh create    replaces a leftover of the same workspace, refuses a container of anybody else
 #   node.sh destroy   removes the container with its volumes, also when it is half made or not there
 #
+# A container is ours by its name and label, a volume and a network by their label: nothing is removed by its name alone.
+#
 # Everything comes in environment variables (GPUPROV_*), so that no value is ever part of a command line that a shell reads.
 set -eu
 
@@ -19,26 +21,11 @@ say() { printf 'gpuprov sandbox: %s\n' "$*" >&2; }
 
 podman() { command timeout 120 "$GPUPROV_PODMAN" --runtime "$GPUPROV_RUNTIME" "$@"; }
 
-# Of a container whose removal was killed half way podman tells its labels in no other way.
-label_of() {
-  podman ps --all --filter "name=^$GPUPROV_NAME\$" --format "{{.Names}} {{index .Labels \"$1\"}}" |
-    sed -n "s|^$GPUPROV_NAME ||p"
-}
+# podman's filter is a regular expression, in which a dot is any character.
+exact=^$(printf '%s' "$GPUPROV_NAME" | sed 's/\./\\./g')\$
 
-# A podman that was killed as it started a container leaves that one's monitor, which holds the port of a container that
-# podman does not know any more. The name is ours: a container of it would have stopped us.
-end_monitor() {
-  grep --files-with-matches --text --fixed-strings -- "$GPUPROV_NAME" /proc/[0-9]*/cmdline 2>/dev/null |
-    while read -r file; do
-      words=" $(tr '\0' ' ' 2>/dev/null <"$file") " || continue # it has ended meanwhile
-      case $words in
-        " "*conmon" "*" -n $GPUPROV_NAME "*)
-          kill "$(expr "$file" : '/proc/\([0-9]*\)/')" 2>/dev/null || true
-          delete_from_runtime "$(expr "$words" : '.* -c \([0-9a-f]*\) ')"
-          ;;
-      esac
-    done
-}
+# Of a container whose removal was killed half way podman tells its labels in no other way.
+label_of() { podman ps --all --filter "name=$exact" --format "{{index .Labels \"$1\"}}"; }
 
 # The runtime may have made a container that podman has not written down as started.
 delete_from_runtime() { command "$GPUPROV_RUNTIME" delete --force "$1" >/dev/null 2>&1 || true; }
@@ -46,7 +33,6 @@ delete_from_runtime() { command "$GPUPROV_RUNTIME" delete --force "$1" >/dev/nul
 # A container that is there already: ours is removed, another one stays and we stop: status 3.
 clear_the_way() {
   if ! podman container exists "$GPUPROV_NAME"; then
-    end_monitor
     # A podman that was killed while it made one leaves the name taken by storage without a container. One that is at work
     # is through in a moment.
     podman container exists --external "$GPUPROV_NAME" || return 0
@@ -71,7 +57,7 @@ unmount_shm() {
 # The container with its volume, whichever of them is there. Whoever asks for its status switches `set -e` off in it.
 remove_container() {
   private "$records"
-  ids=$(podman ps --all --no-trunc --filter "name=^$GPUPROV_NAME\$" --format "{{.ID}}")
+  ids=$(podman ps --all --no-trunc --filter "name=$exact" --format "{{.ID}}")
   for id in $ids; do echo "removing $id"; done >"$record"
   podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null 2>&1 || {
     # killed as it started it, podman does not know that it has mounted something
@@ -79,19 +65,50 @@ remove_container() {
     podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null || return
   }
   for id in $ids; do delete_from_runtime "$id"; done
-  ! podman volume exists "$GPUPROV_NAME" || podman volume rm "$GPUPROV_NAME" >/dev/null || return
+  remove_volume || return
   rm -f "$record"
+}
+
+owns_volume() {
+  [ "$(podman volume inspect --format '{{index .Labels "gpuprov.workspace"}}' "$GPUPROV_NAME")" = "$GPUPROV_WORKSPACE" ]
+}
+
+# One of that name without our label is somebody's, or an older gpuprov's.
+remove_volume() {
+  podman volume exists "$GPUPROV_NAME" || return 0
+  if owns_volume; then
+    podman volume rm "$GPUPROV_NAME" >/dev/null
+  else
+    say "volume $GPUPROV_NAME does not have this cluster's label: it is left; \`podman volume rm $GPUPROV_NAME\` removes it"
+  fi
+}
+
+ensure_volume() {
+  if ! podman volume exists "$GPUPROV_NAME"; then
+    podman volume create --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" \
+      "$GPUPROV_NAME" >/dev/null
+    volume=$GPUPROV_NAME
+  elif ! owns_volume; then
+    say "volume $GPUPROV_NAME exists and does not have this cluster's label; remove it or give this cluster another name"
+    exit 1
+  fi
 }
 
 # Each sandbox has a network of its own: the store of its addresses goes with it, and nobody else's container is in it.
 # Two nodes may try at once.
 ensure_network() {
-  podman network exists "$network" && return
-  errors=$(podman network create --disable-dns --subnet "${GPUPROV_PRIVATE_IP%.*}.0/24" \
-    --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" "$network" 2>&1 >/dev/null) && return
-  podman network exists "$network" && return
-  say "$errors"
-  exit 1
+  podman network exists "$network" ||
+    errors=$(podman network create --disable-dns --subnet "${GPUPROV_PRIVATE_IP%.*}.0/24" \
+      --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" "$network" 2>&1 >/dev/null) ||
+    podman network exists "$network" || {
+    say "$errors"
+    exit 1
+  }
+  label=$(podman network inspect --format '{{index .Labels "gpuprov.octet"}}' "$network")
+  [ "$label" = "$GPUPROV_OCTET" ] || {
+    say "network $network exists and does not have a sandbox's label; remove it or rename it"
+    exit 1
+  }
 }
 
 # Somebody else's container of the same name is none of ours to remove, and nothing of ours is left then. One of ours that
@@ -113,9 +130,12 @@ mac_of() {
 # stays: podman leaves the firewall rules of a network plugin that failed.
 tidy() {
   rm -rf "$scratch"
-  if [ "$1" -ne 0 ] && [ -n "$made" ]; then
+  [ "$1" -ne 0 ] || return 0
+  if [ -n "$made" ]; then
     remove_container
     echo "removing $made" >"$record"
+  elif [ -n "$volume" ]; then
+    remove_volume
   fi
 }
 
@@ -137,6 +157,7 @@ create() {
   private "$records"
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/gpuprov-node-${GPUPROV_PROCESS_OF:-none}-XXXXXX") # goes with its run
   made=
+  volume=
   trap 'tidy $?' EXIT
   trap 'exit 130' INT TERM
   ensure_network
@@ -150,6 +171,7 @@ create() {
     set -- "$@" --hostname mirror.gpuprov.internal --volume "$GPUPROV_MIRROR_DIR:/srv/mirror:ro" \
       --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 "$GPUPROV_IMAGE" /usr/lib/gpuprov-sandbox/mirror
   else
+    ensure_volume
     # restart: a node that reboots ends its container, which then comes back with its disk and addresses
     set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --restart always --volume "$GPUPROV_NAME:/var/lib/docker" \
       --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \

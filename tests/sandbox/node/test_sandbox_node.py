@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import shutil
 import socket
 import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,12 @@ from provisioner import stack
 from provisioner.catalog import load
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
-from provisioner.sandbox import containers, faults
+from provisioner.sandbox import containers, faults, leftovers
 from provisioner.sandbox.assets import Assets, prepare
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.keys import keys
-from provisioner.sandbox.network import allocate_octet, release_octet
+from provisioner.sandbox.network import allocate_octet, of_octet, release_octet
+from provisioner.sandbox.runtime import Podman, limits
 from provisioner.spec import load as load_spec
 from provisioner.workspace.binary import find
 from tests.support.run_processes import until
@@ -148,28 +149,36 @@ def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
     assert not mine & {*podman("volume", "ls", "-q")}
 
 
-def test_the_monitor_that_a_killed_podman_left_gives_the_port_back(workspace: Workspace) -> None:
-    """Its container is unknown to podman, and it listens where the node's sshd is to be reached."""
-    address = f"127.77.{workspace.octet}.4"
-    listens = f"import socket, time; s = socket.create_server(({address!r}, 22)); time.sleep(600)"
-    name = f"gpuprov-{workspace.name}-train-0.{workspace.octet}"
-    left, other = (
-        subprocess.Popen(
-            ["/usr/bin/conmon", "-c", program, "-n", whose, "--exit-dir"],
-            executable=sys.executable, env={**os.environ, "PYTHONHOME": sys.base_prefix},
-        )
-        for program, whose in ((listens, name), ("import time; time.sleep(600)", f"{name}0"))
-    )  # fmt: skip
+def test_the_monitor_that_a_killed_podman_left_gives_the_port_back(workspace: Workspace, assets: Assets) -> None:
+    """Its container is unknown to podman (here: another storage has it), and it listens where the node's sshd is to be
+    reached. A process that only calls itself the monitor of somebody's container ends nothing."""
+    address, octet = f"127.77.{workspace.octet}.4", workspace.octet
+    name = f"gpuprov-{workspace.name}-train-0.{octet}"
+    rootfs = assets.podman.run("image", "mount", assets.image).strip()
+    other = Podman(assets.podman.path, assets.podman.runtime)
+    short = tempfile.mkdtemp(prefix="gpuprov-test-", dir="/tmp")  # podman takes 50 characters of it
+    storage = ("--root", str(workspace.path / "storage"), "--runroot", short)
+    (script := workspace.path / "script").write_text("read x\n")
+    ours = ("--name", name, "--annotation", f"gpuprov.octet={octet}", "--publish", f"{address}:22:22")
+    for options in (ours, ("--name", "web")):
+        other.run(*storage, "run", "--detach", *limits(), *options, "--rootfs", f"{rootfs}:O", "sleep", "600")
+    ids = {row["Names"][0]: row["Id"] for row in json.loads(other.run(*storage, "ps", "--format", "json"))}
+    words = ["conmon", str(script), "-n", name, "-c", ids["web"]]
     try:
-        assert until(lambda: left.poll() is not None or is_listening(address))
-        assert left.poll() is None
-        workspace.apply()
-        assert left.wait(timeout=60) == -signal.SIGTERM
-        assert other.poll() is None
+        with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE) as forged:
+            assert is_listening(address)
+            assert leftovers.remove(of_octet(octet)) == []
+            assert until(lambda: not is_listening(address))
+            workspace.apply()
+            assert forged.poll() is None
+            states = [[other.runtime, "state", ids[container]] for container in (name, "web")]
+            gone, alive = (subprocess.run(argv, capture_output=True, timeout=60, check=False) for argv in states)
+            assert (gone.returncode != 0, json.loads(alive.stdout)["status"]) == (True, "running")
+            forged.kill()
     finally:
-        for process in (left, other):
-            process.kill()
-            process.wait(timeout=10)
+        other.run(*storage, "rm", "--force", "--time", "0", *ids, check=False)
+        assets.podman.run("image", "unmount", assets.image)
+        shutil.rmtree(short, ignore_errors=True)
 
 
 def is_listening(address: str) -> bool:

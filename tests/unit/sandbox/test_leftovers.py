@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -16,9 +17,11 @@ from typing import Any
 import pytest
 
 from provisioner.errors import ProviderError
-from provisioner.sandbox import backends, layers, leftovers, namespaces, podman_commands, podman_state
+from provisioner.sandbox import backends, layers, leftovers, monitors, namespaces, podman_commands, podman_state
 from provisioner.sandbox.backends import Remains, SandboxNetwork
+from provisioner.sandbox.monitors import Monitor
 from provisioner.sandbox.runtime import Podman
+from tests.support.run_processes import until
 
 NETWORK = SandboxNetwork("gpuprov-7", "10.77.7", "127.77.7")
 A, B, C, D = (letter * 64 for letter in "abcd")
@@ -27,14 +30,16 @@ NODE = "gpuprov-demo-box-0.7"
 
 @dataclass(frozen=True)
 class FakePodman(Podman):
-    """Podman's answers. `containers`: rows of `ps`; `keys`: container → network namespace of those it can inspect."""
+    """Podman's answers. `containers`: rows of `ps`; `keys`: container → network namespace of those it can inspect;
+    `volumes` and `networks`: name → its label of an octet."""
 
     path: str = "podman"
     runtime: str = "runc"
     containers: list[dict[str, Any]] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)
-    volumes: list[str] = field(default_factory=list)
-    networks: list[str] = field(default_factory=list)
+    volumes: dict[str, str] = field(default_factory=dict)
+    networks: dict[str, str] = field(default_factory=dict)
+    conmon: str = "/usr/bin/conmon"
     backend: str = "cni"
     version: str = "4.3.1"
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -50,9 +55,12 @@ class FakePodman(Podman):
                     return ""
                 return "".join(f"{id_} {names[id_]} {self.keys[id_]}\n" for id_ in ids)
             case ("volume", "ls", *_):
-                return "\n".join(self.volumes)
-            case ("network", "ls", *_):
-                return "\n".join(self.networks)
+                return json.dumps([{"Name": n, "Labels": {"gpuprov.octet": o}} for n, o in self.volumes.items()])
+            case ("network", "ls", *_):  # without labels there is no key
+                rows = self.networks.items()
+                return json.dumps([{"name": n} | ({"labels": {"gpuprov.octet": o}} if o else {}) for n, o in rows])
+            case ("info", "--format", "{{.Host.Conmon.Path}}"):
+                return f"{self.conmon}\n"
             case ("info", *_):
                 return f"{self.backend}\n"
             case ("version", *_):
@@ -78,7 +86,9 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePodman:
         monkeypatch.setattr(backends, name, tmp_path / name)
     monkeypatch.setattr(backends, "SYSTEM_PATH", str(tmp_path))  # no iptables
     monkeypatch.setattr(podman_state, "processes", dict)
-    monkeypatch.setattr(namespaces, "address", lambda path, _: path.read_text() or None)
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
+    monkeypatch.setattr(podman_commands, "_waits", [0.0])
+    monkeypatch.setattr(namespaces, "addresses", lambda path: path.read_text().split())
     return FakePodman()
 
 
@@ -110,7 +120,7 @@ def test_a_living_sandbox_and_what_is_a_users_is_left_alone(
     podman.has(B, "web", key=str(namespace("netns-web", "")))
     namespace("netns-somebodys", "")  # nothing says whose it is
     podman.has(C, "gpuprov-demo-box-0.17", "storage")
-    podman.volumes.extend([NODE, "web-data", "gpuprov-demo-box-0.17"])
+    podman.volumes.update({NODE: "7", "web-data": "", "gpuprov-demo-box-0.17": "17", "gpuprov-backup.7": ""})
     (leftovers.RECORDS / "gpuprov-demo-box-0.17.4711").write_text(f"removing {D}\n")
     assert find(podman) == []
 
@@ -121,6 +131,77 @@ def test_a_namespace_that_answers_under_an_address_without_a_container(
     namespace("netns-left", "10.77.7.4")
     lease("10.77.7.4", A)
     assert find(podman) == ["network namespace netns-left"]
+
+
+@pytest.mark.parametrize(
+    ("name", "lead"),
+    [("lab1", "lease"), ("netns-lab", ""), ("docker-x", "lease"), ("netns-link", "lease"), ("netns-x", "other lease")],
+)
+def test_a_namespace_that_is_somebodys_is_left_and_told(
+    podman: FakePodman, namespace: Callable[[str, str], Path], tmp_path: Path, name: str, lead: str
+) -> None:
+    """`ip netns add`, a link to a process's, an address of 10.77.7.0/24 by chance."""
+    if "link" in name or name == "docker-x":
+        (tmp_path / "target").write_text("10.77.7.5")
+        (namespaces.FOLDER / name).symlink_to(tmp_path / "target")
+    else:
+        namespace(name, "10.77.7.5")
+    if lead:
+        lease("10.77.7.6" if lead == "other lease" else "10.77.7.5", A)
+    assert not any("namespace" in text for text in find(podman))
+    assert leftovers.remove(NETWORK, podman=podman) == []
+    assert (namespaces.FOLDER / name).exists()
+    (sentence,) = leftovers.find_foreign(NETWORK, podman=podman)
+    assert sentence == f"network namespace {name} has the address 10.77.7.5 and is not gpuprov's"
+
+
+def test_a_namespace_with_a_process_in_it_is_not_taken_down(
+    podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = namespace("netns-left", "10.77.7.4")
+    lease("10.77.7.4", A)
+    monkeypatch.setattr(podman_state, "processes", lambda: {77: ["nginx"]})
+    monkeypatch.setattr(namespaces, "_inode", {77: path.stat().st_ino}.get)
+    assert leftovers.remove(NETWORK, podman=podman) == ["network namespace netns-left: process 77 runs in it"]
+    assert path.exists()
+
+
+def test_a_record_of_a_removal_leads_to_a_namespace(podman: FakePodman, namespace: Callable[[str, str], Path]) -> None:
+    """CNI gives the lease back first."""
+    namespace("netns-left", "10.77.7.4")
+    (leftovers.RECORDS / f"{NODE}.4711").write_text(f"removing {A}\n")
+    found = ["network namespace netns-left", f"network of removed container {A[:12]}", f"record {NODE}.4711"]
+    assert find(podman) == found
+
+
+def test_a_network_without_our_label_is_somebodys(podman: FakePodman) -> None:
+    podman.networks[NETWORK.name] = ""
+    lease("10.77.7.4", A)
+    assert find(podman) == []
+    assert leftovers.find_foreign(NETWORK, podman=podman) == ["podman network gpuprov-7 does not have gpuprov's label"]
+    assert leftovers.octets(podman=podman) == set()
+    assert not leftovers.has_network(NETWORK, podman=podman)
+    leftovers.remove_network(NETWORK, podman=podman)
+    assert ("network", "rm", NETWORK.name) not in podman.calls
+    assert (backends.LEASES / NETWORK.name / "10.77.7.4").exists()
+    podman.networks[NETWORK.name] = "7"
+    assert leftovers.has_network(NETWORK, podman=podman)
+    assert leftovers.octets(podman=podman) == {7}
+    leftovers.remove_network(NETWORK, podman=podman)
+    assert ("network", "rm", NETWORK.name) in podman.calls
+
+
+def test_a_lease_that_is_no_containers_leads_nowhere(podman: FakePodman) -> None:
+    """Its container's id becomes part of paths."""
+    path = lease("10.77.7.4", "../../etc")
+    assert find(podman) == ["address lease 10.77.7.4 (container )"]
+    victim = leftovers.CGROUPS / "victim"
+    (leftovers.CGROUPS / "libpod_parent" / f"libpod-{A}").mkdir(parents=True)
+    victim.mkdir()
+    leftovers._remove_cgroups(f"{A}/../../victim")
+    assert victim.exists()
+    assert leftovers.remove(NETWORK, podman=podman) == []
+    assert not path.exists()
 
 
 def test_a_lease_alone(podman: FakePodman) -> None:
@@ -154,6 +235,10 @@ def test_an_empty_namespace_that_was_made_since_a_start_that_was_cut_off(
     assert find(podman) == others
     monkeypatch.setattr(namespaces, "_inode", {77: inode + 1}.get)
     assert find(podman) == found
+    monkeypatch.setattr(namespaces, "_inode", {}.get)
+    path.write_text("10.88.0.3")  # one of podman's other networks: another container is about to start in it
+    assert find(podman) == others
+    path.write_text("")
     os.utime(record, (path.stat().st_ctime + 60,) * 2)
     assert find(podman) == others  # it was there before
 
@@ -183,27 +268,33 @@ def test_a_podman_that_is_older_than_a_namespace_may_have_made_it(
     podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch,
     arguments: list[str], age: float, waits: bool,
 ) -> None:  # fmt: skip
-    """Then the record stays too, for the next look."""
+    """Then the record stays too, for the next look; the rules of the start go."""
     path, record = namespace("netns-empty", ""), start_of(A)
     monkeypatch.setattr(podman_state, "processes", lambda: {77: arguments})
     monkeypatch.setattr(namespaces, "_inode", lambda _: None)
     monkeypatch.setattr(podman_commands, "_start_of", lambda _: path.stat().st_ctime - age)
-    assert find(podman) == ([] if waits else ["network namespace netns-empty", f"record {record.name}"])
+    found = ["network namespace netns-empty", f"record {record.name}"]
+    rules = [f"firewall rules of container {A[:12]}"]
+    assert find(podman) == (rules if waits else found)
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: False)
+    assert find(podman) == found
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
+    monkeypatch.setattr(podman_commands, "LONGEST_S", -60)  # no start takes that long
+    assert find(podman) == found
 
 
 def test_what_an_older_podman_may_use_is_removed_when_it_has_ended(
     podman: FakePodman, namespace: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise `down` would give back an octet in which something is left."""
+    """It does not stop `up` nor `down`: the record leads the next command to it."""
     path, record = namespace("netns-empty", ""), start_of(A)
-    monkeypatch.setattr(leftovers, "_take_down", lambda *_: path.unlink())
+    monkeypatch.setattr(leftovers, "_take_down", lambda *arguments: arguments[2].namespace and path.unlink())
     running = {77: ["podman", "start", "web"]}
     monkeypatch.setattr(podman_state, "processes", lambda: running)
     monkeypatch.setattr(namespaces, "_inode", lambda _: None)
     monkeypatch.setattr(podman_commands, "_start_of", lambda _: path.stat().st_ctime - 60)
     monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: None)
-    (remaining,) = leftovers.remove(NETWORK, podman=podman)
-    assert "`podman start` (process 77) may be about to use it" in remaining
+    assert leftovers.remove(NETWORK, podman=podman) == []
     assert path.exists()
     assert record.exists()
     monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: running.clear())
@@ -212,14 +303,24 @@ def test_what_an_older_podman_may_use_is_removed_when_it_has_ended(
     assert not record.exists()
 
 
-def test_an_end_is_waited_for() -> None:
+def test_an_end_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command waits for a minute at most, however many things it looks at, and for nothing that merely lives long."""
+    monkeypatch.setattr(podman_commands, "_waits", [0.0])
     with subprocess.Popen(["sleep", "60"]) as process:
-        podman_commands.wait_for_end([process.pid], 0)
+        monkeypatch.setattr(podman_commands, "SHORT_S", -1)
+        podman_commands.wait_for_end([process.pid])
+        monkeypatch.setattr(podman_commands, "SHORT_S", 120)
+        monkeypatch.setattr(podman_commands, "WAIT_S", 0.2)
+        begin = time.monotonic()
+        for _ in range(20):
+            podman_commands.wait_for_end([process.pid])
+        assert 0.2 <= time.monotonic() - begin < 3
         assert process.poll() is None
+        monkeypatch.setattr(podman_commands, "WAIT_S", 60)
         threading.Timer(0.2, process.kill).start()
-        podman_commands.wait_for_end([process.pid], 60)
+        podman_commands.wait_for_end([process.pid])
         assert process.wait(60) == -9
-    podman_commands.wait_for_end([process.pid], 60)  # it is gone
+    podman_commands.wait_for_end([process.pid])  # it is gone
 
 
 def test_the_start_of_a_process_is_known_to_the_second() -> None:
@@ -240,11 +341,11 @@ def test_the_start_of_a_process_is_known_to_the_second() -> None:
 def test_netavarks_lease_of_an_empty_namespace_is_the_starts(
     podman: FakePodman, namespace: Callable[[str, str], Path]
 ) -> None:
-    engine = FakePodman(backend="netavark", networks=["gpuprov-7"])
-    namespace("netns-left", "10.77.7.4")
-    namespace("netns-empty", "")
+    engine = FakePodman(backend="netavark", networks={"gpuprov-7": "7"})
     start_of(A)
     start_of(B, "10.77.7.5", "gpuprov-demo-box-1.7")
+    namespace("netns-left", "10.77.7.4")
+    namespace("netns-empty", "")
     leases = [leftover.lease for leftover in leftovers.find(NETWORK, podman=engine)]
     assert leases == ["10.77.7.4", "10.77.7.5", "", ""]
 
@@ -260,31 +361,90 @@ def test_a_node_that_boots_again_is_not_taken_for_one_that_was_killed(
     assert find(podman) == []
 
 
-def test_monitors_storage_and_volumes_by_their_names(podman: FakePodman, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_and_volumes_by_their_names(podman: FakePodman) -> None:
     podman.has(A, NODE, key="")
     podman.has(B, "gpuprov-demo-box-1.7", "storage")
-    podman.volumes.extend([NODE, "gpuprov-demo-box-1.7"])
-    known, lost, other = (
-        ["/usr/bin/conmon", "--api-version", "1", "-c", id_, "-n", name, "--exit-command-arg", "-n"]
-        for id_, name in ((A, NODE), (C, NODE), (D, "web"))
+    podman.volumes.update({NODE: "7", "gpuprov-demo-box-1.7": "7"})
+    assert find(podman) == ["storage of container gpuprov-demo-box-1.7", "volume gpuprov-demo-box-1.7"]
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[str, str] | None], None]:
+    """Lets the runtime know a container with these annotations. What it deletes is written into `calls`."""
+    script = tmp_path / "runc"
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = state ] || {{ echo "$@" >>{tmp_path}/calls; exit; }}\ncat {tmp_path}/$2 2>/dev/null\n'
     )
-    monkeypatch.setattr(podman_state, "processes", lambda: {10: known, 11: lost, 12: other})
-    assert find(podman) == [
-        f"monitor {NODE} (process 11)", "storage of container gpuprov-demo-box-1.7", "volume gpuprov-demo-box-1.7",
-    ]  # fmt: skip
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def know(container: str, annotations: dict[str, str] | None) -> None:
+        (leftovers.RUN / "runc" / container).mkdir(parents=True)
+        (tmp_path / container).write_text(json.dumps({"id": container, "annotations": annotations}))
+
+    return know
+
+
+def monitor(container: str, name: str = NODE) -> list[str]:
+    return ["/usr/bin/conmon", "--api-version", "1", "-c", container, "-n", name, "--exit-command-arg", "-n"]
+
+
+def test_monitors_whose_container_is_ours(
+    podman: FakePodman, runtime: Callable[[str, dict[str, str] | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the runtime knows, or by a record where that one does not know it; never by what the monitor says."""
+    e, ours = "e" * 64, {"gpuprov.octet": "7"}
+    podman.has(A, NODE, key="")
+    for container, own in {A: ours, B: ours, C: {}, D: {"gpuprov.octet": "17"}}.items():
+        runtime(container, own)
+    start_of(e)
+    rows = [A, B, C, D, e, "f" * 64, f"{B}/../../victim", "."]
+    processes = {number: monitor(container) for number, container in enumerate(rows)} | {20: monitor(B, "web")}
+    monkeypatch.setattr(podman_state, "processes", lambda: processes)
+    monkeypatch.setattr(monitors, "_runs", lambda _, program: program == "/usr/bin/conmon")
+    found = [f"monitor {NODE} (process 1)", f"monitor {NODE} (process 4)", f"container of the runtime {B[:12]}"]
+    assert [line for line in find(podman) if "record" not in line and "rules" not in line] == found
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: False)
+    assert "monitor" not in " ".join(find(podman))
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
+    monkeypatch.setattr(monitors, "_runs", lambda *_: False)
+    assert "monitor" not in " ".join(find(podman))
+
+
+def test_a_process_that_calls_itself_a_monitor_is_none() -> None:
+    """Any local user can choose a command line."""
+    words = ["conmon", "-c", "read x", "-n", NODE]
+    with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE) as process:
+        program = f"/proc/{process.pid}/exe"
+        assert until(lambda: podman_state.arguments(process.pid)[:5] == words)
+        assert not monitors._runs(process.pid, "/usr/bin/env")
+        assert monitors._runs(process.pid, program)
+        assert podman_commands.is_root(process.pid) == (os.geteuid() == 0)
+        process.kill()
+    assert not monitors._runs(process.pid, program)
+
+
+def test_a_monitor_is_killed_unless_another_process_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
+    words = ["sh", "-c", "read x; exit 3", "conmon", "-n", NODE]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        monkeypatch.setattr(monitors, "CONTAINER_ID", re.compile("read x; exit 3"))
+        pid, program = process.pid, f"/proc/{process.pid}/exe"
+        assert until(lambda: podman_state.arguments(pid)[0] == "sh")
+        monitors.kill(Monitor(pid, "gpuprov-another.7", words[2], program))
+        assert process.poll() is None
+        monitors.kill(Monitor(pid, NODE, words[2], program))
+        assert process.wait(60) == -9
+    monitors.kill(Monitor(pid, NODE, words[2], program))  # it is gone
 
 
 def test_what_only_the_runtime_knows_by_its_annotation(
-    podman: FakePodman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    podman: FakePodman, tmp_path: Path, runtime: Callable[[str, dict[str, str] | None], None]
 ) -> None:
-    states = {A: {"gpuprov.octet": "7"}, B: {"gpuprov.octet": "17"}, C: None, D: {"gpuprov.octet": "7"}}
-    for id_, own in states.items():
-        (leftovers.RUN / "runc" / id_).mkdir(parents=True)
-        (tmp_path / id_).write_text(json.dumps({"id": id_, "status": "created", "annotations": own}))
-    runtime = tmp_path / "runc"
-    runtime.write_text(f'#!/bin/sh\n[ "$1" = state ] && cat {tmp_path}/$2 || echo "$@" >>{tmp_path}/calls\n')
-    runtime.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    ours = {"gpuprov.octet": "7"}
+    states = {A: ours, B: {"gpuprov.octet": "17"}, C: None, D: ours, "somebodys": ours}
+    for container, own in states.items():
+        runtime(container, own)
     podman.has(D, NODE, key="/run/netns/netns-node")
     assert find(podman) == [f"container of the runtime {A[:12]}"]
     assert leftovers.remove(NETWORK, podman=podman) == []
@@ -315,14 +475,17 @@ def test_what_stays_is_told_and_its_record_stays(
 ) -> None:
     namespace("netns-left", "10.77.7.4")
     record = leftovers.RECORDS / f"{NODE}.4711"
-    record.write_text("address 10.77.7.4\n")
+    record.write_text(f"removing {A}\n")
 
     def refuse(*_: object) -> None:
         raise ProviderError("CNI plugin bridge failed: the device is busy")
 
     monkeypatch.setattr(backends.Cni, "tear_down", refuse)
     remaining = leftovers.remove(NETWORK, podman=podman)
-    assert remaining == ["network namespace netns-left: CNI plugin bridge failed: the device is busy"]
+    assert remaining == [
+        f"{what}: CNI plugin bridge failed: the device is busy"
+        for what in ("network namespace netns-left", f"network of removed container {A[:12]}")
+    ]
     assert record.exists()
 
 
@@ -453,10 +616,11 @@ def test_netavark_is_told_to_tear_down_by_its_options(
 def test_netavarks_leases_are_noted_until_podman_gives_them_back(
     podman: FakePodman, namespace: Callable[[str, str], Path], version: str, remaining: set[int]
 ) -> None:
-    engine = FakePodman(backend="netavark", version=version, networks=["gpuprov-7"])
+    engine = FakePodman(backend="netavark", version=version, networks={"gpuprov-7": "7"})
     leftovers._note_lease(NETWORK, "10.77.7.9")
+    start_of(A)
     namespace("netns-left", "10.77.7.4")
-    (leftover,) = leftovers.find(NETWORK, podman=engine)
+    leftover, _ = leftovers.find(NETWORK, podman=engine)
     assert leftover.lease == "10.77.7.4"
     leftovers._note_lease(NETWORK, leftover.lease)
     assert leftovers.leased(NETWORK) == {4, 9}
@@ -465,9 +629,13 @@ def test_netavarks_leases_are_noted_until_podman_gives_them_back(
     assert leftovers.leased(NETWORK) == remaining
 
 
-def test_layers_without_a_container_on_the_sandboxs_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_without_a_container_on_the_sandboxs_images(
+    podman: FakePodman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = time.time() - 120
+    created_text = f"{datetime.fromtimestamp(created, UTC):%FT%T}.123456789Z"
     stored = {
-        "layers": [{"id": "base"}, {"id": "left", "parent": "base", "created": "2026-11-26T10:51:34.123456789Z"},
+        "layers": [{"id": "base"}, {"id": "left", "parent": "base", "created": created_text},
                    {"id": "node", "parent": "base"}, {"id": "users", "parent": "debian"}, {"id": "debian"}],
         "images": [
             {"names": ["localhost/gpuprov-sandbox:1"], "layer": "base"}, {"names": ["debian"], "layer": "debian"}
@@ -484,18 +652,34 @@ def test_layers_without_a_container_on_the_sandboxs_images(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     at_work = {1: ["/usr/bin/podman", "--runtime", "runc", "create", "--name", "x"]}
     monkeypatch.setattr(layers, "processes", lambda: at_work)
-    created = datetime(2026, 11, 26, 10, 51, 34, tzinfo=UTC).timestamp()
     monkeypatch.setattr(podman_commands, "_start_of", {1: created - 60, 2: created + 60}.get)
     monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: None)
-    with pytest.raises(ProviderError, match=r"`podman create` \(process 1\) may be about to use it"):
-        layers.remove_unused()  # process 1 is older than the layer
+    layers.remove_unused()  # process 1 is older than the layer: it is left to the next command
     assert not (tmp_path / "deleted").exists()
-    monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: at_work.clear())
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: False)
     layers.remove_unused()
     assert (tmp_path / "deleted").read_text() == "left\n"
+    monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
+    monkeypatch.setattr(podman_commands, "wait_for_end", lambda *_: at_work.clear())
+    layers.remove_unused()
+    assert (tmp_path / "deleted").read_text() == "left\n" * 2
     at_work[2] = ["podman", "create", "--name", "younger"]
     layers.remove_unused()
-    assert (tmp_path / "deleted").read_text() == "left\nleft\n"
+    assert (tmp_path / "deleted").read_text() == "left\n" * 3
+    at_work[1] = ["podman", "run", "--rm", "fg"]
+    monkeypatch.setattr(podman_commands, "LONGEST_S", 60)
+    layers.remove_unused()
+    assert (tmp_path / "deleted").read_text() == "left\n" * 4
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["system service --time 0", "play kube x.yaml", "kube play x.yaml", "container clone x", "container restore x"],
+)
+def test_commands_that_make_layers(podman: FakePodman, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    now = time.time()
+    monkeypatch.setattr(podman_commands, "_start_of", lambda _: now - 60)
+    assert podman_commands.users(now, layers.CHANGING, {77: ["podman", *command.split()]}) == {77}
 
 
 def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(

@@ -235,6 +235,7 @@ def octets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({250}))
     monkeypatch.setattr(network.leftovers, "remove", lambda _: [])
     monkeypatch.setattr(network.leftovers, "remove_network", lambda _: None)
+    monkeypatch.setattr(network.leftovers, "find_foreign", lambda _: [])
     monkeypatch.setattr(network.layers, "remove_unused", lambda: None)
     return tmp_path
 
@@ -271,6 +272,40 @@ def test_an_octet_that_cannot_be_cleared_is_not_chosen(octets: Path, monkeypatch
     (octets / "b").mkdir()
     with pytest.raises(GpuprovError, match="249: network namespace netns-1: the device is busy"):
         network.allocate_octet(octets / "b")
+
+
+def test_an_octet_that_is_somebodys_is_not_chosen_and_does_not_stop_down(
+    octets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = {"gpuprov-249"}
+    monkeypatch.setattr(network.leftovers, "find_foreign", lambda one: ["lab1"] if one.name in foreign else [])
+    (workspace := octets / "a").mkdir()
+    assert network.allocate_octet(workspace) == 248
+    foreign.add("gpuprov-248")
+    monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({248}))
+    assert network.allocate_octet(workspace) == 248  # its nodes stand
+    monkeypatch.setattr(network.containers, "octets_in_use", frozenset)
+    assert network.release_octet(workspace) == []
+    foreign |= {f"gpuprov-{octet}" for octet in network.OCTETS}
+    with pytest.raises(GpuprovError, match="248: lab1"):
+        network.allocate_octet(workspace)
+
+
+def test_a_storage_that_fails_is_no_error_of_an_octet(octets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """250 octets failed, and `down` gave none back."""
+    (workspace := octets / "a").mkdir()
+    calls = list[int]()
+
+    def fail() -> None:
+        calls.append(1)
+        raise ProviderError("containers-storage layers failed")
+
+    monkeypatch.setattr(network.layers, "remove_unused", fail)
+    for command in (network.allocate_octet, network.release_octet):
+        with pytest.raises(ProviderError, match="containers-storage layers failed"):
+            command(workspace)
+    assert len(calls) == 2
+    assert network.owners() == {}
 
 
 def test_subnets_of_this_computer_are_not_used(octets: Path, monkeypatch: pytest.MonkeyPatch) -> None:

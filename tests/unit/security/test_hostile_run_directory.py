@@ -22,6 +22,7 @@ from provisioner.errors import GpuprovError
 from provisioner.session import open_cluster
 from tests.support.logins import UBUNTU
 from tests.support.rehearsal import ROOT
+from tests.support.run_processes import until
 from tests.support.terminal import CTRL_C, Terminal, gpuprov
 
 SEED = Path(__file__).parent / "run_directory"
@@ -107,6 +108,8 @@ def test_a_process_is_not_waited_for_because_it_says_so(seconds: str) -> None:
     run = os.urandom(16).hex()
     environment = {**os.environ, keeper.NAME: run, keeper.MAY_FINISH: seconds}
     with subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True) as child:
+        # the kernel sets a new program's environment a moment after Popen has seen that it is started
+        assert until(lambda: run.encode() in Path(f"/proc/{child.pid}/environ").read_bytes())
         began = time.monotonic()
         assert keeper.end(run) == 1
         assert child.wait(10) == -9
