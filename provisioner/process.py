@@ -240,7 +240,7 @@ def follow(
     """Run a child to its end; every line of its standard output goes to `read` as it comes, `given` to its standard
     input. Where anything is raised meanwhile (Ctrl-C, or by `read`) `stopping` is called, the child gets `grace_s`
     seconds to end, and the exception goes on. Raises the error of `stop_followed` where that was called."""
-    _refuse_stopped()
+    refuse_stopped()
     child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE)
     assert child.stdout is not None
     assert child.stderr is not None
@@ -265,7 +265,7 @@ def follow(
         followed.over.set()
         with _follow_guard:
             _followed[:] = [other for other in _followed if other is not followed]
-    _refuse_stopped()
+    refuse_stopped()
     return Ended(status, tuple(complaints))
 
 
@@ -313,7 +313,8 @@ def allow_followed(error: Exception) -> None:
         _stops[:] = [other for other in _stops if other is not error]
 
 
-def _refuse_stopped() -> None:
+def refuse_stopped() -> None:
+    """Raise the error of `stop_followed` where that was called: for a change that no child of `follow` makes."""
     with _follow_guard:
         if _stops:
             raise _stops[0]

@@ -135,6 +135,14 @@ class Ledger:
         lockfile.write(private_dir(self._locks) / f"{release}.lock", lock)
         return release
 
+    def refuse_damaged_locks(self, lock: Lock) -> None:
+        """Raise GpuprovError where a kept lock is damaged, which `obsolete` needs; `keep` writes `lock` again."""
+        if files := sorted(self._locks.glob("*.lock")):
+            rewritten = identity(lock)
+            for file in files:
+                if file.stem != rewritten:
+                    self._read(file)
+
     def obsolete(self, lock: Lock) -> dict[str, list[str]]:
         """Group → packages that a kept lock put on its nodes and this one does not: eras of a stack differ in names."""
         kept = [found for file in sorted(self._locks.glob("*.lock")) if (found := self._read(file)) is not None]

@@ -249,6 +249,7 @@ def make(
     """Apply what has something to do, all sites at once, and wait for ssh. The error of a site whose apply failed has
     what stands now: it is written down, and costs."""
     sites = {machines.site: (machines, planned) for machines, planned in prepared}
+    former = cluster.nodes()
     with applying(cluster, [planned for _, planned in prepared]) as unmade:
         done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
         partly: dict[str, GpuprovError] = {}
@@ -266,6 +267,7 @@ def make(
         record(cluster, [*kept, *nodes])
     names = [node.name for node in nodes]
     silent = contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir) if nodes else {}
+    _keep_addresses(cluster, former, silent)
     for site in done:
         mine = [node for node in nodes if node.site == site]
         errors: list[GpuprovError] = [silent[node.name] for node in mine if node.name in silent]
@@ -277,6 +279,21 @@ def make(
     cluster.share()
     reached = [node for node in nodes if node.site not in failed and node.name not in silent]
     return Made(reached, failed, partly)
+
+
+def _keep_addresses(cluster: Cluster, former: Sequence[fleet.Node], silent: Collection[str]) -> None:
+    """Hosts of one's own that could not be reached keep the address at which they were: by a mistake in cluster.yaml
+    the next `verify` would condemn healthy nodes."""
+    silent_hosts = {
+        (node.name, node.id) for node in cluster.nodes()
+        if node.name in silent and cluster.providers.at(node.site).hosts is not None
+    }  # fmt: skip
+    known = {node.name: node for node in former if (node.name, node.id) in silent_hosts}
+    nodes = [known.get(node.name, node) for node in cluster.nodes()]
+    if nodes != cluster.nodes():
+        record(cluster, nodes)
+        users, pins = _users(cluster, nodes), ssh.load_pins(cluster.paths)
+        ssh.save(cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes))
 
 
 def _joined(errors: Sequence[GpuprovError]) -> GpuprovError:
@@ -366,6 +383,7 @@ def _admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, Provid
     theirs = [node for node in nodes if node.site in cluster.spec.sites and cluster.providers.at(node.site).hosts]
     if not theirs:
         return {}
+    cluster.share()  # with nodes.json: no state of Terraform names machines that are changed from here on
     failed = existing.admit(_way(cluster, theirs), theirs, cluster.events)
     for name, error in failed.items():
         cluster.events("fleet", "warning", error.message, node=name, unit="node")

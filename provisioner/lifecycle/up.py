@@ -103,6 +103,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
         quarantine.held(cluster)  # a damaged record is told before anything is written
         with run.stage("stack"):
             lock = locking.current(cluster, events)
+            Ledger(cluster.paths).refuse_damaged_locks(lock)  # before machines are paid
             whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
             machines.refuse_abandoned(cluster, whole)
             remaining = Remaining(whole.at(sites), events)

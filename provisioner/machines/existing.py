@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeGuard
 
-from provisioner import bounded, ssh, ssh_failure
-from provisioner.errors import ProviderError
+from provisioner import bounded, process, ssh, ssh_failure
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import PARALLEL, Node
 from provisioner.paths import ClusterPaths
@@ -107,7 +107,7 @@ def _admit(way: Way, node: Node, events: Events) -> None:
         answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
         if answer.get("ok") is not True:
             raise _unclear(node, answer)
-    except ProviderError:
+    except GpuprovError:
         if brought:  # a machine that is refused is left as it was
             _call([*ssh.argv(way.paths, node.name), f"sh -s -- {shlex.quote(way.line)}"], TAKE_KEY)
         raise
@@ -132,6 +132,7 @@ def _place(node: Node) -> str:
 
 def _bring_key(way: Way, node: Node) -> None:
     """Add gpuprov's key by the caller's own ssh: their configuration, keys and agent, the pinned host key."""
+    process.refuse_stopped()
     user = way.users[node.name]
     options = {
         "BatchMode": "yes", "StrictHostKeyChecking": "yes", "UserKnownHostsFile": str(way.paths.known_hosts),
@@ -156,7 +157,9 @@ def _bring_key(way: Way, node: Node) -> None:
 
 def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     """The answer of on_node.py, printable; the caller checks what is in it, as a machine can answer anything. Raises
-    ProviderError where there is none, and where the machine is another cluster's or can't do it."""
+    ProviderError where there is none, and where the machine is another cluster's or can't do it, and LockedError where
+    the lease of this run is lost: another run may work on the machine."""
+    process.refuse_stopped()
     source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
     program = f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
     code, said = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)

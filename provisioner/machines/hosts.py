@@ -6,6 +6,7 @@ import os
 import pwd
 from collections.abc import Collection, Mapping, Sequence
 
+from provisioner import ssh
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -37,6 +38,7 @@ class HostMachines:
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:  # noqa: ARG002
         nodes = self._nodes(plan)
+        self._refuse_unlisted()
         before = {node.name: node.id for node in self._known}
         for name in replace:
             if name in nodes and before.get(name) == nodes[name].id:
@@ -76,6 +78,9 @@ class HostMachines:
     def destroy(self, plan: Plan | None = None) -> int:  # noqa: ARG002
         left = self._left()
         self._refuse_unnamed(left)
+        for host in self._unlisted(left):
+            said = f"{host} left with gpuprov's changes: neither nodes.json nor cluster.yaml names it"
+            self._events("down", "warning", said)
         todo = [node for node in self._known if node.id not in left]
         write_whole(private_dir(self._folder) / LEAVING, "".join(f"{node.id}\n" for node in self._known))
         failed = existing.undo(self._way, todo, self._told)
@@ -108,6 +113,23 @@ class HostMachines:
                 hint="run `gpuprov up`, which takes them in, then `gpuprov down` again",
             )
 
+    def _refuse_unlisted(self) -> None:
+        """Raise ProviderError where `_unlisted` has hosts: no later command would undo what was configured on them."""
+        if lost := self._unlisted(self._left()):
+            raise ProviderError(
+                f"{few(lost, 5, ',')} may be configured, and neither nodes.json nor cluster.yaml names "
+                + ("them" if len(lost) > 1 else "it"),
+                where=f"site {self.site}",
+                hint="put the host back into `hosts`, run `gpuprov up`, then remove it from `hosts` again; for a "
+                f"machine that is gone for good, remove its line from {self._folder / MARK}",
+            )
+
+    def _unlisted(self, left: Collection[str]) -> list[str]:
+        """Hosts that were configured, and whose addresses neither nodes.json nor cluster.yaml has. A nodes.json that is
+        there is newer than the list of configured hosts, which operators do not share."""
+        listed = {host.name for host in self._hosts.listed(())} | set(left)
+        return [] if self._known else [host for host in self._read(MARK) if host not in listed]
+
     def _left(self) -> set[str]:
         """Machines that a `down` which failed elsewhere has left already: gpuprov's key is gone from them."""
         return set(self._read(LEFT))
@@ -137,7 +159,7 @@ class HostMachines:
     def _nodes(self, plan: Plan) -> dict[str, Node]:
         """Name → node, as planned. A host keeps the name that it has; new ones take what is free, in the file's
         order."""
-        before = {node.id: node.name for node in self._known}
+        before = self._names()
         listed = self._hosts.listed([group.name for group in plan.groups if group.site == self.site])
         found = {}
         for group in plan.groups:
@@ -154,6 +176,14 @@ class HostMachines:
             for name, host in named(hosts, names, before).items():
                 found[name] = _node(name, group.name, self.site, group.machine.name, host)
         return found
+
+    def _names(self) -> dict[str, str]:
+        """Host → the node that it is; of hosts that nodes.json does not name, the node whose host key was pinned for
+        it. By another name a host that was proven would be a new machine."""
+        names = {node.id: node.name for node in self._known}
+        pinned = {id: name for name, (id, _) in ssh.load_pins(self._way.paths).items()}
+        taken = set(names.values())
+        return names | {id: name for id, name in pinned.items() if id not in names and name not in taken}
 
 
 def named(hosts: Sequence[Host], names: Sequence[str], before: Mapping[str, str]) -> dict[str, Host]:

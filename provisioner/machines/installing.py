@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from provisioner import process
 from provisioner.installer import report
 from provisioner.installer.serve import Images
 from provisioner.machines.journal import STARTED, Installation, Journal
@@ -110,6 +111,7 @@ class Installer:
             now = self.journal.note(now, "attaching", url=self.images.url(now.token), order=found.boot.order)
             if before is not None and before.url and before.url != now.url:
                 machine.detach(before.url, before.drive)  # the run before served it elsewhere
+            process.refuse_stopped()  # another run may have the lease by now
             machine.power_off()
             if self.answers(None):
                 raise BmcError(

@@ -16,7 +16,7 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -62,8 +62,8 @@ BY_NODE = ("applied.json", "quarantine.json", "replace.json", "upgrade.json")
 """Files with one row for each node."""
 PINS = "ssh/pins.json"
 RECORD = "shared.json"
-"""File in the run directory: the tag that FLEET had when this machine last read or wrote it, and the digests of what it
-sent since without an answer."""
+"""File in the run directory: the tag that FLEET had when this machine last read or wrote it, the names of the files in
+it, and the digests of what it sent since without an answer."""
 UNANSWERED = 20
 """How many such digests are kept."""
 
@@ -82,9 +82,10 @@ class SharedFiles:
         """Files of which that run's events say that they are left out."""
 
     def pull(self) -> None:
-        """Make the local files equal to the shared ones. Raises ProviderError where the store does not answer."""
-        known = self._known()
-        blob = self.remote.read(FLEET, known)
+        """Make the local files equal to the shared ones; of files that are as new or newer here, those that somebody
+        has removed come back. Raises ProviderError where the store does not answer."""
+        known, missing = self._known(), self._missing()
+        blob = self.remote.read(FLEET, None if missing else known)
         if blob is None:
             if known is not None:  # somebody removed the cluster
                 for name in self._local():
@@ -93,8 +94,10 @@ class SharedFiles:
                 (self._paths.root / RECORD).unlink()
             return
         if blob.tag == known:
+            self._restore(blob.content, missing)
             return
         if _digest(blob.content) in self._sent():  # the answer to a push was lost: the local files are as new or newer
+            self._restore(blob.content, missing)
             self._remember(blob.tag)
             return
         files = _unpacked(blob.content, self.remote.where)
@@ -107,10 +110,7 @@ class SharedFiles:
                 if not self._paths.user_lock.exists():
                     write_whole(self._paths.user_lock, text, mode=0o644)
                 continue
-            file = self._paths.root / name
-            for folder in reversed(PurePosixPath(name).parents[:-1]):
-                private_dir(self._paths.root / folder)
-            write_whole(file, text)
+            file = self._write(name, text)
             if file.name == restore.DOCUMENT:
                 restore.write_page(file.parent, self._spec.name)
         ssh.ensure_key(self._paths, self._spec.access.ssh_key)
@@ -118,7 +118,27 @@ class SharedFiles:
         carried = Providers(self._spec, self._paths).proxies(nodes)
         users = {node.name: node.user or self._spec.user(node.site) for node in nodes}
         ssh.save(self._paths, nodes, ssh.load_pins(self._paths), users, carried)
-        self._remember(blob.tag)
+        self._remember(blob.tag, names=files)
+
+    def _write(self, name: str, text: str) -> Path:
+        """Write one of the shared files, in its folder; its path."""
+        for folder in reversed(PurePosixPath(name).parents[:-1]):
+            private_dir(self._paths.root / folder)
+        write_whole(self._paths.root / name, text)
+        return self._paths.root / name
+
+    def _missing(self) -> list[str]:
+        """Shared files that this directory had when it last read or wrote them, and has no more."""
+        names = self._record().get("files")
+        names = names if isinstance(names, list) else []
+        return [name for name in names if is_shared(str(name), SHARED) and not (self._paths.root / name).exists()]
+
+    def _restore(self, content: bytes, names: Sequence[str]) -> None:
+        """Write these files as FLEET has them: one that is missing here would count as empty."""
+        files = _unpacked(content, self.remote.where) if names else {}
+        for name in names:
+            if name in files and not _is_optional(name):
+                self._write(name, files[name])
 
     def push(self) -> None:
         """Make the shared files equal to the local ones. Raises Conflict where somebody else wrote since `pull`,
@@ -126,9 +146,8 @@ class SharedFiles:
         lease of this run is lost."""
         self._refuse_lost()
         files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}
-        hint = f"remove {self._paths.root / RECORD}: the next command reads the shared files again"
         for name, text in files.items():  # what one operator's disk has damaged must not reach the others
-            _refuse_damage(name, text, str(self._paths.root / name), hint)
+            _refuse_damage(name, text, str(self._paths.root / name), self._repair(name))
         if self._paths.user_lock.exists():
             files[LOCK] = self._paths.user_lock.read_text(encoding="utf-8")
         content, known, sent = self._packed(files), self._known(), self._sent()
@@ -138,7 +157,15 @@ class SharedFiles:
             tag = self.remote.write(FLEET, content, known)
         except Conflict:
             tag = self._write_over_own(content, sent)
-        self._remember(tag)
+        self._remember(tag, names=files)
+
+    def _repair(self, name: str) -> str:
+        """What to do about a damaged local file. Without a tag, which `pull` has read, the store has no copy."""
+        if self._known() is not None:
+            return f"remove {self._paths.root / RECORD}: the next command reads the shared files again"
+        if name == "id" or name.endswith("/account"):  # `up` and `down` find the machines by them
+            return "no copy of it is shared: restore it from a backup"
+        return "no copy of it is shared: restore it from a backup, or remove it"
 
     def _refuse_lost(self) -> None:
         if self._lease is not None:
@@ -223,8 +250,10 @@ class SharedFiles:
                 return dict(record)
         return {}
 
-    def _remember(self, tag: str | None, sent: Sequence[str] = ()) -> None:
-        content = {"where": self.remote.where, "tag": tag, "sent": list(sent)[-UNANSWERED:]}
+    def _remember(self, tag: str | None, sent: Sequence[str] = (), *, names: Iterable[str] | None = None) -> None:
+        """Write RECORD; `names`: of the files in FLEET, None: as before."""
+        files = self._record().get("files", []) if names is None else sorted(name for name in names if name != LOCK)
+        content = {"where": self.remote.where, "tag": tag, "sent": list(sent)[-UNANSWERED:], "files": files}
         write_whole(private_dir(self._paths.root) / RECORD, json.dumps(content) + "\n")
 
     @contextlib.contextmanager

@@ -66,11 +66,14 @@ def helpful_file_damaged(history: Simulation, pick: Pick) -> None:
 
 @event
 def book_removed(history: Simulation, pick: Pick) -> None:
-    """A person removes a file; of a shared cluster for everybody."""
+    """A person removes a file. A command restores it where the shared files have it."""
     if files := _matches(history, *DECIDE):
         file = files[pick(len(files))]
-        history.removed.add(file.name)
-        _lose(history, file, "is removed", None)
+        if history.is_shared_too(file):
+            history.remove(file)
+        else:
+            history.removed.add(file.name)
+            _lose(history, file, "is removed", None)
 
 
 @event

@@ -109,7 +109,7 @@ class Contracts:
                 and process.code not in (-9, 130)
                 and not any(s.startswith(("full", "stays full")) for s in process.struck)
             ):
-                left_out = set(re.findall(r"site ([\w-]+):", "".join(process.errors)))
+                left_out = set(re.findall(r"site ([\w-]+)(?::| is left out| failed,)", "".join(process.errors)))
                 left_out |= self._other_sites(process.command)
                 broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
         if broken:
@@ -126,12 +126,14 @@ class Contracts:
         text = blob[0].decode() if blob else file.read_text(encoding="utf-8") if file.exists() else ""
         return State.parse(text) if text.strip() else State()
 
-    def _documents(self, run: Path) -> dict[str, Any]:
+    def _documents(self, run: Path, *, own: bool = False) -> dict[str, Any]:
         """nodes.json, state.json and applied.json: the shared ones, where there are any. A pull that was cut off leaves
-        a run directory half old, until the next command pulls again."""
+        a run directory half old, until the next command pulls again. `own`: those of the run directory where it is as
+        new as the shared ones."""
         names = ("nodes.json", "state.json", "applied.json")
         blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
-        if blob is None:
+        record = load(run / "shared.json")
+        if blob is None or (own and isinstance(record, dict) and record.get("tag") == blob[1]):
             return {name: load(run / name) for name in names}
         files = json.loads(gzip.decompress(blob[0]))["files"]
         return {name: json.loads(files[name]) if name in files else None for name in names}
@@ -216,13 +218,13 @@ class Contracts:
     def _unrecorded(self, process: Process) -> Iterator[str]:
         """Nodes that the last command put into service, and did not record as proven: the next one loads them again."""
         run = process.folder / ".gpuprov" / self.history.file.name
-        stages = (load(run / "state.json") or {}).get("nodes", {})
-        applied = self._rows(run / "applied.json")
+        documents = self._documents(run, own=True)
+        stages, applied = (rows_of(documents[name]) for name in ("state.json", "applied.json"))
         if not applied and (run / "applied.json").exists():
             return  # it is damaged
         if "applied.json" in self.history.removed and process.code != 0:
             return  # somebody has removed it, and `up` did not come to its end
-        for node in load(run / "nodes.json") or ():
+        for node in documents["nodes.json"] or ():
             proven = applied.get(node["name"], {}).get("id") == node["id"]
             if stages.get(node["name"], {}).get("ok") is True and not proven:
                 yield f"{node['name']} ({node['id']}) is noted as healthy and not in the ledger"

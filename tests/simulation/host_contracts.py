@@ -32,7 +32,7 @@ class HostContracts:
     def check(self, done: Sequence[Process]) -> Iterator[str]:
         recorded = self._recorded()
         for host in self.changed():
-            stays = rf"(?<![\w-]){host.node}(?![\w-]).*{LEFT}"
+            stays = rf"(?<![\w-])({re.escape(host.node)}|{re.escape(host.known_as)})(?![\w-]).*{LEFT}"
             host.told = host.told or any(re.search(stays, "".join(process.errors)) for process in done)
             known = recorded.get(host.record, set()) if host.record else set()
             host.given_up = host.told and host.name not in known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tests.simulation.hosts import OTHER, Host
@@ -24,6 +25,10 @@ def follow(history: Simulation, text: str) -> bool:
         return _copy_key(history)
     if "has no ed25519 key of" in text:
         return _write_host_keys(history)
+    if lost := re.search(
+        r"(?:site ([\w-]+)(?:: | failed, the others went on: ))+(\S.*) may be configured, and neither", text
+    ):
+        return _list_hosts(history, lost[1], lost[2].split(", "))
     if "connect to host" in text or "does not answer" in text:
         return _write_addresses(history)
     return False
@@ -65,6 +70,31 @@ def _write_host_keys(history: Simulation) -> bool:
         return False
     history.edit("host_keys: as the consoles show them", lambda file: setattr(file, "host_keys", shown))
     return True
+
+
+def _list_hosts(history: Simulation, site: str, names: Sequence[str]) -> bool:
+    """Hosts are listed again, by the names that they had; whether a group of the site lists hosts."""
+    groups = [name for name, group in history.file.groups.items() if group["site"] == site]
+    if not groups or not history.file.lists_hosts(site):
+        return False
+
+    def write(file: ClusterFile) -> None:
+        for name in names:
+            host = file.host_of(name)
+            if file.host_name(host) != name:
+                file.renamed ^= {host}
+            former = file.listed().get(host)
+            if former is not None and (file.groups[former]["site"] == site or len(file.groups[former]["hosts"]) < 2):
+                continue
+            if former is not None:
+                file.groups[former]["hosts"].remove(host)
+                file.groups[former]["count"] -= 1
+            file.groups[groups[0]]["hosts"].append(host)
+            file.groups[groups[0]]["count"] += 1
+
+    before = history.file.copy()
+    history.edit(f"{', '.join(names)} are listed again", write)
+    return history.file != before
 
 
 def _copy_key(history: Simulation) -> bool:

@@ -36,6 +36,8 @@ class Host(Machine):
     own_way: bool = True
     name: str = ""
     """By which cluster.yaml called it when the record was begun; empty: it has none."""
+    former: str = ""
+    """The node that it was before: a question that calls that one given back names the host."""
     told: bool = False
     """Whether a command has said that its changes stay there."""
     given_up: bool = False
@@ -70,6 +72,7 @@ class Host(Machine):
         if self.record is not None and self.record[1] != identity:
             return {"foreign": self.record[0]}
         self.record, self.told, self.given_up = (cluster, identity), False, False
+        self.former = self.node if self.node != node else self.former
         self.cluster, self.identity, self.node, self.site, self.name = cluster, identity, node, site, name
         return {"ok": True}
 

@@ -85,7 +85,7 @@ class Person:
 
     def _write_account(self, site: str, file: Path) -> None:
         accounts = [one.account for one in self.history.world.cloud.running() if one.site == site]
-        number = next(iter(accounts), ACCOUNT)
+        number = next(iter(accounts), ACCOUNT) or "unknown"  # a MAAS has none
         self.history.happens(f"{number} is written into {file.name} of {site}", lambda: file.write_text(f"{number}\n"))
 
     def _buy_on_demand(self) -> None:

@@ -464,7 +464,8 @@ class Seams:
         held = json.loads(book.read_text(encoding="utf-8"))["nodes"] if book.exists() else {}
         if node.name in self.world.drained or node.name in held or node.name in self.world.lost_holds:
             return
-        asked = any("→" in text or node.name in text for text in self.world.process.questions)
+        names = {node.name, machine.former} - {""} if isinstance(machine, Host) else {node.name}
+        asked = any("→" in text or name in text for text in self.world.process.questions for name in names)
         if not asked and machine.known_as not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
 
@@ -536,6 +537,10 @@ class Seams:
             except ProviderError as error:
                 bad[node.name] = error.message
         return bad
+
+    def refuse_stopped(self) -> None:
+        if self.world.process.lost_lease is not None:
+            raise self.world.process.lost_lease
 
     def side_by_side(self, calls: Sequence[Callable[[], Any]], *, grace_s: float) -> list[Any]:
         return [call() for call in calls]
@@ -628,6 +633,7 @@ def installed(world: World) -> Iterator[None]:
         (lease, "threading", threads(world)),
         (lease, "monotonic", lambda: world.clock),
         (process, "stop_followed", lambda error: setattr(world.process, "lost_lease", error)),
+        (process, "refuse_stopped", seams.refuse_stopped),
         (process, "allow_followed", lambda _: setattr(world.process, "lost_lease", None)),
         (sys, "stdout", Printed(world, errors=False)), (sys, "stderr", Printed(world, errors=True)),
     ]  # fmt: skip

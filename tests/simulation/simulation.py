@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -114,8 +116,18 @@ class Simulation:
 
     def remove(self, file: Path) -> None:
         """A person removes a file of a run directory."""
-        self.removed.add(file.name)
+        if not self.is_shared_too(file):
+            self.removed.add(file.name)
         self.happens(f"{file.name} is removed", file.unlink)
+
+    def is_shared_too(self, file: Path) -> bool:
+        """Whether the shared files have a file of a run directory as it is: a command restores it from there."""
+        run = next(run for run in self.run_directories() if run in file.parents)
+        blob = self.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
+        if blob is None:
+            return False
+        text = json.loads(gzip.decompress(blob[0]))["files"].get(file.relative_to(run).as_posix())
+        return bool(text == file.read_text(encoding="utf-8", errors="replace"))
 
     def excuse(self, name: str) -> None:
         """A file is lost; what only it knew is nobody's fault."""

@@ -84,8 +84,10 @@ def _is_compared(file: str) -> bool:
 
 
 def _normal(name: str, text: str) -> str:
-    """A site's block without its hosts: which are listed says nothing of where machines are."""
-    with contextlib.suppress(ValueError):
+    """A site's block without its hosts: which are listed says nothing of where machines are; nodes in one order."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        if name.endswith("nodes.json"):
+            return json.dumps(sorted(json.loads(text), key=lambda node: node["name"]))
         if name.endswith("site.json") and isinstance(block := json.loads(text), dict):
             return json.dumps({key: value for key, value in block.items() if key not in ("hosts", "host_keys")})
     return text

@@ -118,14 +118,25 @@ def forget(cluster: Cluster) -> None:
     """Have the scheduler forget that nodes are drained whose machines are removed for good: a later machine of the same
     name would stay out of service, and nothing would know why. So it does of nodes whose machines `up` has removed
     before, and of those that an upgrade has left out of service. What the resume command says against it is a warning.
-    """
-    book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
-    out = [machines[name] for name in upgrade_journal.load(cluster.paths).out_of_service() if name in machines]
+    Raises GpuprovError where a record is damaged, when that is done for the nodes of the other one."""
+    machines, errors = {node.name: node for node in cluster.nodes()}, list[GpuprovError]()
+    book, journal = Book(), upgrade_journal.Journal()
+    try:
+        book = quarantine_book.load(cluster.paths)
+    except GpuprovError as error:
+        errors.append(error)
+    try:
+        journal = upgrade_journal.load(cluster.paths)
+    except GpuprovError as error:
+        errors.append(error)
+    out = [machines[name] for name in journal.out_of_service() if name in machines]
     nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.entries.items()]
     nodes += [node for node in out if node.name not in book.entries]
     reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
     for name, message in hooks.call(cluster, "resume", nodes, "release", reasons, share=False).items():
         cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)
+    if errors:
+        raise errors[0]
 
 
 def person() -> str:

@@ -26,6 +26,7 @@ from provisioner.machines.base import Machines, Planned
 from provisioner.plan import Plan, build_plan
 from provisioner.release import Ledger
 from provisioner.session import Cluster
+from provisioner.stack.models import Lock
 from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
@@ -53,11 +54,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         refuse(cluster, [cluster.node(name) for name in names], journal, options)
         machines.refuse_damaged_pins(cluster)
         with run.stage("stack"):
-            lock = locking.current(cluster, events)
-            upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
-            plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
-            machines.refuse_abandoned(cluster, plan)
-            Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
+            lock, plan = _locked(cluster)
         with run.stage("preflight"):
             if blocked := preflight.blocked(preflight.look(cluster, plan, events)):
                 raise together(blocked)
@@ -99,6 +96,18 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 journal.nodes.pop(name, None)
             journal.save(cluster.paths)
         return run
+
+
+def _locked(cluster: Cluster) -> tuple[Lock, Plan]:
+    """The lock, kept, and the plan of the cluster. Raises GpuprovError while an upgrade is under way, where a site was
+    abandoned, and where the roles could not run later because a kept lock is damaged."""
+    lock, ledger = locking.current(cluster, cluster.events), Ledger(cluster.paths)
+    ledger.refuse_damaged_locks(lock)
+    upgrade_journal.assign(cluster, cluster.nodes(), lock)
+    plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+    machines.refuse_abandoned(cluster, plan)
+    ledger.keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
+    return lock, plan
 
 
 def _refuse_unknown(cluster: Cluster, names: Sequence[str]) -> None:

@@ -89,6 +89,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             upgrade_journal.load(cluster.paths),
             Ledger(cluster.paths),
         )
+        ledger.refuse_damaged_locks(lock)  # before a node is drained
         journal.forget(nodes)
         done = Upgrade(run_dir, journal)
         target = ledger.keep(lock)

@@ -112,6 +112,8 @@ def test_bandwidth(node: Facts, expected: Expected) -> None:
     )
     if nccl.wrong or nccl.out_of_bounds_ok is False:
         fail(f"{nccl.wrong or 'some'} values were wrong", action="replace")
+    if nccl.failure and "out of memory" in nccl.failure.lower():
+        unknown(f"{nccl.failure}: other programs have the memory, or a limit is too low", action="none")
     if nccl.failure:
         fail(nccl.failure)
     if nccl.max_busbw_gbps is None or nccl.out_of_bounds_ok is None:

@@ -38,7 +38,7 @@ def read(text: str) -> Table | None:
     if "| Diagnostic " not in text and _SECTION.search(text) is None:
         return None
     results: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
-    messages: list[str] = []
+    messages: list[tuple[str, bool, str]] = []
     about: dict[str, str] = {}
     told: dict[str, set[str]] = {}
     test = "?"
@@ -56,16 +56,24 @@ def read(text: str) -> Table | None:
         elif name in ("DCGM Version", "Driver Version Detected", "GPU Device IDs Detected"):
             about[name] = value
         elif name and re.match(r"(?:Error|Warning|Info)\b", name):
-            messages.append(match[2][:WIDTH])
+            messages.append((test, name.startswith("Info"), match[2][:WIDTH]))
             open_message = True
         elif name and value and not in_metadata and told and _BROKEN.search(value):
             test = name
             told.setdefault(test, set()).add("fail")
-            messages.append(f"{name}: {match[2]}"[: WIDTH + len(name) + 2])
+            messages.append((test, False, f"{name}: {match[2]}"[: WIDTH + len(name) + 2]))
             open_message = True
         elif not name and open_message and value:
-            messages[-1] = (messages[-1] + match[2][:WIDTH])[:1000]
+            of_test, is_info, message = messages[-1]
+            messages[-1] = (of_test, is_info, (message + match[2][:WIDTH])[:1000])
     for test, states in told.items():  # the worst of its GPUs is the test's result
         results[next(state for state in WORST_FIRST if state in states)].append(test)
-    messages = [message.strip() for message in messages]
-    return Table(results, messages, about) if any(results.values()) else None
+
+    def weight(entry: tuple[str, bool, str]) -> tuple[int, bool]:
+        of_test, is_info, _ = entry
+        states = told.get(of_test, set())
+        return next((n for n, state in enumerate(WORST_FIRST) if state in states), len(WORST_FIRST)), is_info
+
+    # what is said of a test that failed comes before what is said of one that passed
+    texts = [message.strip() for _, _, message in sorted(messages, key=weight)]
+    return Table(results, texts, about) if any(results.values()) else None

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.verify.parsers import Unreadable, first_line, lines, pci
+from provisioner.verify.parsers import Unreadable, first_line, kernel_line, lines, pci
 from provisioner.verify.parsers.kernel_events import FLAP, LIMITED, Event, events
 from provisioner.verify.parsers.stamps import stamp
 from provisioner.verify.tool import Tool, listed
@@ -110,7 +110,7 @@ class KernelLog:
 
 
 def parse(text: str) -> KernelLog:
-    rows = _completed(lines(text), text)
+    rows = [kernel_line.without_names(row) for row in _completed(lines(text), text)]
     xids: Counter[tuple[int, str]] = Counter()
     sxids: Counter[tuple[int, str]] = Counter()
     said: dict[tuple[int, str], str] = {}
@@ -122,9 +122,11 @@ def parse(text: str) -> KernelLog:
     aer: Counter[str] = Counter()
     rest: list[str] = []
     earlier: dict[tuple[int, str], None] = {}
-    loaded = max((i for i, row in enumerate(rows) if LOADED in row or row.startswith(NEXT_BOOT)), default=0)
+    loaded = max((i for i, row in enumerate(rows) if _is_loaded(row) or row.startswith(NEXT_BOOT)), default=0)
     for i, row in enumerate(rows):
-        if "SXid" in row and (match := _SXID.search(row)):
+        if _is_quoted(row):
+            rest.append(row)
+        elif "SXid" in row and (match := _SXID.search(row)):
             key = (int(match[2]), match[1])
             sxids[key] += 1
             if severity := _SEVERITY.match(match[3]):
@@ -186,6 +188,20 @@ def parse(text: str) -> KernelLog:
         from_boot=any("Linux version" in row and _BOOT.search(row) for row in rows),
         earlier=tuple(earlier),
     )
+
+
+_DRIVERS = re.compile(r"NVRM|SXid \(|the bus\b|inaccessible\b")
+
+
+def _is_quoted(row: str) -> bool:
+    """Whether the driver's words in a line stand in somebody else's message."""
+    match = _DRIVERS.search(row)
+    return match is not None and not kernel_line.is_drivers(row, match.start())
+
+
+def _is_loaded(row: str) -> bool:
+    at = row.find(LOADED)
+    return at >= 0 and kernel_line.is_drivers(row, at)
 
 
 def _completed(rows: list[str], text: str) -> list[str]:

@@ -53,7 +53,8 @@ KINDS: tuple[Kind, ...] = (
         r"NVRM: BAR\d is 0M @ 0x0",
         r"NVRM:? .*Cannot initialize GSP firmware RM",  # branches 515 and 520 leave the colon away
         # github NVIDIA/open-gpu-kernel-modules#789, #1230, NVIDIA/nvtrust#77: what comes before it, or stays alone
-        r"NVRM:? .*(?:failed to wait for GFW_?BOOT|unexpected WPR2 already up|\bkfsp\w+: Timed out waiting)",
+        r"NVRM:? .*(?:failed to wait for GFW_?BOOT|unexpected WPR2 already up|\bkfsp\w+: Timed out waiting|"
+        r"Timeout waiting for RISC-V to halt)",
     ),
     _kind(
         "gsp_timeout",
@@ -65,6 +66,7 @@ KINDS: tuple[Kind, ...] = (
         r"NVRM: (?!Xid).*(?:\b[Hh]eartbeat timed out|\*{4,} GSP Timeout \*{4,})",
         # github scitix/sichek#51: no program can use the GPU any more, and there is no Xid
         r"NVRM: (?!Xid).*\bNV_ERR_RESET_REQUIRED\b",
+        r"NVRM: .{0,20}\b[Uu][Vv][Mm]\b.* global fatal error|nvidia-uvm: .*[Ee]ncountered a global fatal error",
     ),
     _kind(
         "nvlink",
@@ -214,14 +216,14 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "nic_warning",
-        ("mlx", "NETDEV", "efa "),
+        ("mlx", "NETDEV", "efa ", "infiniband "),
         r"mlx[45]_\w+ .*(?:[Hh]igh [Tt]emperature|temperature warning|Bad or shorted cable|Cable error)",
         # mlx5/core/cmd.c: each command that got no answer keeps its entry, and there are 32
         r"mlx5_\w+ .*(?:failed to allocate command entry|canceled on out of queue timeout)",
         r"mlx5_\w+ .*\w+\(0x[0-9a-f]+\) (?:No done completion|Async, )?.*\btimeout\b(?!\. Will cause a leak)",
         # drivers/infiniband/hw/efa/efa_com.c, as ibdev_err prints it: driver, address, device
-        r"\befa \S+ \S+: (?:Failed to (?:submit|process) command|Wait for completion \(\w+\) timeout|"
-        r"The device (?:didn't send any|sent a) completion)",
+        r"\b(?:efa \S+ \S+|infiniband (?:rdmap|efa)\S+): (?:Failed to (?:submit|process) command|"
+        r"Wait for completion \(\w+\) timeout|The device (?:didn't send any|sent a) completion)",
         # dev_watchdog in net/sched/sch_generic.c: until Linux 6.7; since then driver and device stand before it
         r"NETDEV WATCHDOG: (?:\S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\)|CPU: \d+): transmit queue \d+ timed out",
     ),

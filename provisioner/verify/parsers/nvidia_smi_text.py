@@ -28,17 +28,23 @@ SECTION = re.compile(
 """The first line of a part of `-q`, which people paste without its head."""
 _PAIR = re.compile(r"^( *)(\S.*?) *:(?: (.*))?$")
 _HEADING = re.compile(r"^( +)([A-Z][A-Za-z0-9 ./()-]*?) *$")
-_DEPRECATED = re.compile(r"\s*\[Deprecated[^\]]*\]?.*$|^Deprecated,.*$")
+_DEPRECATED = re.compile(r"\s{0,20}\[Deprecated[^\]]*\]?.*$|^Deprecated,.*$")
 _VERSIONS = re.compile(r"(Driver|KMD|CUDA(?: UMD)?) Version: *([0-9][0-9.]*[0-9])")
 _FIRST = re.compile(
-    rf"^\| +([0-9]{{1,3}}) +(\S.*?) +(On|Off|N/A|ERR!) *\| *({BUS}|N/A|ERR!) +(On|Off|N/A|ERR!) *\| *(\S+) *\|$"
+    rf"^\| {{1,9}}([0-9]{{1,3}}) {{1,60}}(\S.{{0,60}}?) {{1,60}}(On|Off|N/A|ERR!) {{0,9}}\| {{0,60}}({BUS}|N/A|ERR!)"
+    r" {1,60}(On|Off|N/A|ERR!) {0,60}\| {0,80}(\S{1,20}) {0,60}\|$"
 )
+"""Bounded everywhere, as the next ones: a line of thousands of spaces is no table's."""
 FIRST_ROW = re.compile(_FIRST.pattern, re.M)
 _SECOND = re.compile(
-    r"^\| *(?:\S+) +(\S+) +(\S+) +(\S+) */ +(\S+) *\| *([0-9]+MiB|N/A|ERR!) */ +([0-9]+MiB|N/A|ERR!) *\|"
-    r" *(\S+) +(\S.*?) *\|$"
+    r"^\| {0,60}(?:\S{1,20}) {1,60}(\S{1,20}) {1,60}(\S{1,20}) {1,60}(\S{1,20}) {0,9}/ {1,60}(\S{1,20}) {0,60}\|"
+    r" {0,60}([0-9]{1,9}MiB|N/A|ERR!) {0,9}/ {1,60}([0-9]{1,9}MiB|N/A|ERR!) {0,60}\|"
+    r" {0,60}(\S{1,20}) {1,60}(\S.{0,60}?) {0,60}\|$"
 )
-_LOST = re.compile(r"^\| *(?:\S+ +ERR! +ERR!|.*\|) .*?(?:(GPU is lost|GPU requires reset)|ERR! */ +ERR!) *\|")
+_LOST = re.compile(
+    r"^\| {0,60}(?:\S{1,20} {1,60}ERR! {1,60}ERR!|.{0,200}\|) .{0,200}?"
+    r"(?:(GPU is lost|GPU requires reset)|ERR! {0,9}/ {1,60}ERR!) {0,60}\|"
+)
 """The second line of a GPU that does not answer: heat and level of performance are ERR!, and in place of its memory
 stands why, or ERR! again. ERR! of the fan alone is of a GPU that works (github utkuozdemir/nvidia_gpu_exporter#393)."""
 _STUCK = re.compile(r"^\| *\S+ +ERR! +ERR! +N/A */ +N/A *\|")
@@ -46,7 +52,8 @@ _STUCK = re.compile(r"^\| *\S+ +ERR! +ERR! +N/A */ +N/A *\|")
 _MIG = re.compile(r"^\| +\| +\| +(Enabled|Disabled|N/A|ERR!)(\*?) *\|$")
 """With a star where another mode waits for a reset."""
 _PROCESS = re.compile(
-    r"^\| +([0-9]{1,3}) +(?:(?:N/A|[0-9]+) +(?:N/A|[0-9]+) +)?([0-9]+) +([CGM+]{1,3}) +(\S.*?) +([0-9]+MiB|N/A) *\|$"
+    r"^\| {1,60}([0-9]{1,3}) {1,60}(?:(?:N/A|[0-9]{1,9}) {1,60}(?:N/A|[0-9]{1,9}) {1,60})?([0-9]{1,9}) {1,60}"
+    r"([CGM+]{1,3}) {1,60}(\S.{0,200}?) {1,99}([0-9]{1,9}MiB|N/A) {0,60}\|$"
 )
 _LISTED = re.compile(r"^GPU ([0-9]{1,3}): (\S.*?) \(UUID: (GPU-[0-9a-fA-F-]{36})\)$")
 _INSTANCE = re.compile(r"^\s+MIG \S+\s+Device\s+[0-9]+: \(UUID: ")

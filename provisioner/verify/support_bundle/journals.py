@@ -7,20 +7,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-_BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
+from provisioner.verify.parsers import kernel_line
+from provisioner.verify.parsers.dmesg import LOADED
+
+_FROM_NODE = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,200}): (?=\[ *\d|NVRM: )")
+"""What pdsh and clush write before each line."""
+_CARRIER = re.compile(r"systemd-networkd\[\d+\]: \S+: lost carrier$")
+_BOOT = re.compile(r"Linux version [0-9]+\.[0-9]+")
 _BREAK = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --$|^={3,} Boot ")
-_KERNEL = re.compile(r"\bkernel: ?|: lost carrier$")
-"""The kernel's own lines, and networkd's of a cable."""
-_DMESG = re.compile(
-    r"(?:<\d+>)?\[ *\d+\.\d{6}\] (?!\S+ [\w./@-]+(?:\[\d+\])?: )|\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |NVRM: "
-    r"|(?:Unc|C)orrected error\s*$"  # mcelog
+_LINE_STAMP = re.compile(
+    r"^(?:<\d+>)?(?:\[[^\]]{1,40}\]|\d{1,3},\d+,\d+,[^;]{0,40};|\d{4}-\d\d-\d\dT\S{1,40}|\w{3} +\d{1,2} [0-9:.]{8,15})?"
+    r"\s*(?:\S{1,255} kernel: )?(?:\[\s*[0-9.]+\])?\s*"
 )
-"""A line of dmesg's beside a syslog; with a host and a program it is one of a journal in monotonic time. Programs can
-write NVRM behind a stamp and their name alone."""
-_STAMP = re.compile(
-    r"^(?:<\d+>)?(?:\[[^\]]{1,40}\]|\d{1,3},\d+,\d+,[^;]*;|\S+T\S+|\w{3} +\d{1,2} [0-9:.]{8,15})?\s*(?:\S+ kernel: )?"
-    r"(?:\[\s*[0-9.]+\])?\s*"
-)
+BOOTS = 50
+"""That are told apart; of more the oldest are left out."""
 ENTRY = "__CURSOR="
 
 
@@ -59,28 +59,82 @@ def _export(text: str) -> Iterator[str]:
 
 
 def _line(entry: dict[str, str], boot: str) -> Iterator[str]:
+    """An entry as a line. journald says by _TRANSPORT what the kernel wrote; SYSLOG_IDENTIFIER is the program's own."""
     if boot and entry.get("_BOOT_ID", boot) != boot:
         yield "-- Reboot --"
-    who = "kernel" if entry.get("_TRANSPORT") == "kernel" else entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM", "?")
+    who = entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM", "?")
+    transport = entry.get("_TRANSPORT", "kernel" if who == "kernel" else "")
+    who = "kernel" if transport == "kernel" else f"{who}[{entry.get('_PID', '0')}]"
     stamp = entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry.get("__MONOTONIC_TIMESTAMP") or "0"
     seconds = int(stamp) / 1e6 if stamp.isdigit() and len(stamp) < 18 else 0.0
-    yield f"[{seconds:12.6f}] {entry.get('_HOSTNAME', 'node')} {who}: {entry['MESSAGE']}"
+    message = " ".join(entry["MESSAGE"].splitlines())
+    yield f"[{seconds:12.6f}] {entry.get('_HOSTNAME', 'node')} {who}: {message}"
 
 
 def boots(text: str) -> list[str]:
-    """The log of each boot, the oldest first, with the kernel's lines alone where it has others too."""
-    rows = text.splitlines()
-    if sum(" kernel: " in row for row in rows) * 50 > len(rows) or any(" systemd[" in row for row in rows):
-        rows = [row for row in rows if _KERNEL.search(row) or _BREAK.match(row) or _DMESG.match(row)]
-    found: list[list[str]] = [[]]
-    for row in rows:
+    """The log of each boot, the oldest first, without the lines of other programs. Of several hosts each has its own
+    boots: the last of all is one log, and so is what was before."""
+    by_host: dict[str, list[list[str]]] = {}
+    for row in _kernel_rows(text.splitlines()):
+        host = _host(row)
+        logs = by_host.setdefault(host if host or not by_host else next(iter(by_host)), [[]])
         if _BREAK.match(row):
-            found.append([])
-        elif _BOOT.search(row) and any("Linux version" not in r for r in found[-1][-200:]) and len(found[-1]) > 20:
-            found.append([row])
+            for other in by_host.values():
+                other.append([])
+        elif (
+            _BOOT.match(_message(row)) and any("Linux version" not in r for r in logs[-1][-200:]) and len(logs[-1]) > 20
+        ):
+            logs.append([row])
         else:
-            found[-1].append(row)
-    return ["\n".join(one) + "\n" for one in found if any(row.strip() for row in one)]
+            logs[-1].append(row)
+    if len(by_host) > 1:  # a driver that one of them has loaded makes no other's Xid an earlier one
+        for logs in by_host.values():
+            logs[:] = [[row for row in rows if LOADED not in row] for rows in logs]
+    texts = [
+        ["\n".join(rows) + "\n" for rows in logs if any(row.strip() for row in rows)][-BOOTS:]
+        for logs in by_host.values()
+    ]
+    deepest = max(map(len, texts), default=0)
+    return [joined(logs[-n] for logs in texts if len(logs) >= n) for n in range(deepest, 0, -1)]
+
+
+def hosts(text: str) -> list[str]:
+    """Hosts of whose kernel there are lines, by short name; a machine is "localhost" until it knows its name."""
+    names = {_host(row).partition(".")[0] for row in _kernel_rows(text.splitlines())}
+    return sorted(names - {"", "localhost", "(none)"})
+
+
+def _kernel_rows(rows: list[str]) -> list[str]:
+    """The kernel's lines, and networkd's of a cable; lines of which nothing says whose they are stay."""
+    tags = [kernel_line.TAGGED.match(row) for row in rows]
+    is_journal = any(match is not None and kernel_line.is_kernel(match) for match in tags)
+    kept, is_others = list[str](), False
+    for row, match in zip(rows, tags, strict=True):
+        if match is None:
+            is_others = is_others and row[:1] in (" ", "\t")  # a journal indents what continues a message
+        elif kernel_line.is_kernel(match) or _CARRIER.search(row):
+            is_others = False
+        else:
+            is_others = match["pid"] is not None or (is_journal and kernel_line.is_program(match))
+        if not is_others:
+            kept.append(row)
+    return kept
+
+
+def _host(row: str) -> str:
+    match = kernel_line.TAGGED.match(row)
+    if match is not None and kernel_line.is_kernel(match):
+        return match["host"] or ""
+    from_node = _FROM_NODE.match(row)
+    return from_node["host"] if from_node is not None and from_node["host"] not in ("NVRM", "kernel") else ""
+
+
+def _message(row: str) -> str:
+    """What stands behind stamp, host and program."""
+    match = _FROM_NODE.match(row)
+    row = row[match.end() :] if match else row
+    text = kernel_line.message(row)
+    return row if text is None else text
 
 
 def joined(logs: Iterable[str]) -> str:
@@ -88,17 +142,16 @@ def joined(logs: Iterable[str]) -> str:
     ordered = sorted(logs, key=len, reverse=True)
     if len(ordered) < 2:
         return ordered[0] if ordered else ""
-    known = {_said(row) for row in ordered[0].splitlines()}
+    known = {_without_stamp(row) for row in ordered[0].splitlines()}
     more: list[str] = []
     for log in ordered[1:]:
         for row in log.splitlines():
-            said = _said(row)
-            if said and said not in known:
-                known.add(said)
+            message = _without_stamp(row)
+            if message and message not in known:
+                known.add(message)
                 more.append(row)
     return ordered[0] + ("\n".join(more) + "\n" if more else "")
 
 
-def _said(row: str) -> str:
-    """A line's message, without its stamp."""
-    return _STAMP.sub("", row, count=1).strip()
+def _without_stamp(row: str) -> str:
+    return _LINE_STAMP.sub("", row, count=1).strip()

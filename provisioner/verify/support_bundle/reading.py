@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
+from provisioner.text import few
+from provisioner.verify import watch
 from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.dmesg import NEXT_BOOT
 from provisioner.verify.support_bundle import journals, recognise, wrapped
-from provisioner.verify.support_bundle.budget import Budget
+from provisioner.verify.support_bundle.budget import SECONDS, Budget, SpentError
 from provisioner.verify.support_bundle.pieces import Piece, pieces
 from provisioner.verify.support_bundle.sections import BUG_REPORT, FIRST, cut
 from provisioner.verify.tools import FILES
@@ -75,6 +77,10 @@ def read(path: Path) -> Supplied:
     there is nothing to read."""
     if not path.exists():
         raise GpuprovError("not a bundle: no such file or directory", where=str(path), hint="a directory or an archive")
+    if path.resolve().is_relative_to("/proc") or path.resolve().is_relative_to("/sys"):  # reading can use it up
+        raise GpuprovError(
+            "not a saved output, but the kernel's file", where=str(path), hint="`gpuprov verify --host local`"
+        )
     if path.is_dir() and not any(path.iterdir()):
         raise GpuprovError("the bundle is empty: there is no file in it", where=str(path),
                            hint="the directory that has what the tools printed")  # fmt: skip
@@ -92,19 +98,29 @@ def read(path: Path) -> Supplied:
     desk.placed += [(name, name) for name in own.files]
     for name in (name for name in GPUS if name in own.files):
         _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
-    budget = Budget(str(path))
-    for piece in pieces(path, budget):
-        if not (desk.folder and _ours(piece.name)):
-            _take(desk, piece, budget)
+    try:
+        with watch.limited(SECONDS):
+            budget = Budget(str(path))
+            for piece in pieces(path, budget):
+                if not (desk.folder and _ours(piece.name)):
+                    _take(desk, piece, budget)
+            kernel_logs = _kernel_logs(desk)
+    except MemoryError as error:
+        raise SpentError("it needs more memory than there is", where=str(path), hint="pass less of it") from error
+    except watch.TooLong as error:
+        raise SpentError(
+            f"it takes more than {SECONDS:.0f} s to read", where=str(path), hint="pass less of it"
+        ) from error
     files = {name: output for name, (_, _, output) in desk.found.items()}
     own = _with_status(files, desk.status) if desk.status else own
     logs = [own.files[name].text for name in ("dmesg-before.txt", "dmesg.txt") if name in own.files]
     if desk.logs and logs:
         desk.logs.insert(0, logs)
         desk.whole = True
+        kernel_logs = _kernel_logs(desk)
     # of what was saved twice the one counts that shows a fault
     faults = {name: output for name, (rank, _, output) in desk.found.items() if rank < 0} if not desk.status else {}
-    bundle = replace(own, files={**files, **own.files, **_kernel_logs(desk), **faults})
+    bundle = replace(own, files={**files, **own.files, **kernel_logs, **faults})
     return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), _told(desk))
 
 
@@ -156,7 +172,7 @@ def _take(desk: _Desk, piece: Piece, budget: Budget) -> None:
         if read_file(base, Bundle({base: output}), FILES[base].parse)[1].state == "read":
             _put(desk, base, 0, piece.name, output)
             return
-    piece = replace(piece, text=wrapped.unwrap(piece.text))
+    piece = replace(piece, text=wrapped.unwrap(piece.text.replace("\r\n", "\n")))
     for section in cut(piece):
         budget.spend(0)
         if section.text.strip():
@@ -223,6 +239,9 @@ def _take_outputs(desk: _Desk, piece: Piece, text: str) -> tuple[set[str], str]:
 def _take_log(desk: _Desk, piece: Piece, text: str, *, is_part: bool) -> None:
     desk.logs.append(logs := journals.boots(text))
     desk.placed.append((piece.name, "dmesg.txt"))
+    if len(hosts := journals.hosts(text)) > 1:
+        told = f"lines of {len(hosts)} hosts ({few(hosts, 4, ',')}) are judged together: pass those of one"
+        desk.unplaced.append((piece.name, told))
     desk.part = desk.part or is_part
     desk.whole = desk.whole or any(BOOT in log for log in logs)
 
@@ -295,12 +314,16 @@ def _kernel_logs(desk: _Desk) -> dict[str, Output]:
 
 def _earlier_boots(logs: list[list[str]]) -> str:
     """The logs of the boots before, the oldest first, each behind the line that journalctl writes between two."""
-    most = max((len(boots) for boots in logs), default=0)
-    earlier = [journals.joined(boots[-n] for boots in logs if len(boots) >= n) for n in range(most, 1, -1)]
+    by_age: dict[int, list[str]] = {}
+    for boots in logs:
+        for age, log in enumerate(reversed(boots)):
+            if 0 < age <= journals.BOOTS:
+                by_age.setdefault(age, []).append(log)
+    earlier = [journals.joined(by_age[age]) for age in sorted(by_age, reverse=True)]
     return "".join(f"{NEXT_BOOT}{n} --\n{log}" if n else log for n, log in enumerate(earlier))
 
 
-_DMI = re.compile(r"\bDMI: ([^\n]{3,160})|^\s*(?:Manufacturer|Product Name): ([^\n]{2,80})", re.M)
+_DMI = re.compile(r"\bDMI: ([^\n]{3,160})|^[ \t]{0,40}(?:Manufacturer|Product Name): ([^\n]{2,80})", re.M)
 
 
 def _told(desk: _Desk) -> str:

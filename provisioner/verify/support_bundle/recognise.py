@@ -147,7 +147,7 @@ LOOK = (
 )
 _STAMPED = (
     r"NVRM: |\bkernel: |\bkernel:\[ *\d|\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
-    r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |SXid \(|^\S+T\S+ \S+ kernel|^\[\w{3}\d+ [\d:]{5}\] "
+    r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |SXid \(|^\d{4}-\d\d-\d\dT\S{5,40} \S{1,255} kernel|^\[\w{3}\d+ [\d:]{5}\] "
 )
 MCELOG = r"^Hardware event\. This is not a software error\.|^(?:Unc|C)orrected error\s*$"
 """What mcelog writes of an event, as far as it is judged."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import ssh
+from provisioner import process, ssh
+from provisioner.errors import LockedError
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.machines import existing
@@ -122,6 +123,23 @@ def test_a_machine_that_is_refused_is_left_without_our_key(way: Way, monkeypatch
     assert "DGX OS" in existing.admit(way, [NODE], Events())["train-0"].message
     argv, script = told.asked[-1]
     assert (argv[-1], script) == ("sh -s -- 'ssh-ed25519 AAAA gpuprov-lab'", existing.TAKE_KEY)
+
+
+@pytest.mark.parametrize(("answers", "asked"), [([OK], 1), ([DENIED], 1)])
+def test_a_run_that_has_lost_its_lease_changes_nothing(
+    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], asked: int
+) -> None:
+    """Another operator's `down` may have undone the machine by then."""
+    told, lost = Told(monkeypatch, *answers), LockedError("the lease is lost")
+    process.stop_followed(lost)
+    try:
+        with pytest.raises(LockedError, match="the lease is lost"):
+            existing.admit(way, [NODE], Events())
+        with pytest.raises(LockedError, match="the lease is lost"):
+            existing.undo(way, [NODE], lambda *_: None)
+    finally:
+        process.allow_followed(lost)
+    assert len(told.asked) == asked
 
 
 @pytest.mark.parametrize("before", ["", "ssh-ed25519 BBBB me\n", "# mine\n\nssh-rsa C c\nssh-rsa D d", "a\n\n"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.machines import existing
 from provisioner.machines.hosts import HostMachines
-from provisioner.paths import ClusterPaths
+from provisioner.paths import ClusterPaths, private_dir
 from provisioner.plan import Plan
 from provisioner.providers.baremetal.provider import BareMetalHosts
 from provisioner.providers.baremetal.site import BareMetalSite
@@ -83,6 +84,16 @@ def test_a_host_keeps_its_name_when_others_go(lab: Lab) -> None:
     assert lab.undone == ["a"]
 
 
+def test_without_nodes_json_a_host_keeps_the_name_of_its_pinned_key(lab: Lab) -> None:
+    key, hosts, plan = f"ssh-ed25519 {'A' * 68}", dict[str, dict[str, object]](c={}, b={}, a={}), planned(3)
+    private_dir(lab.paths.ssh)
+    (lab.paths.ssh / "pins.json").write_text(json.dumps({"train-0": ["a", key], "train-1": ["b", key]}))
+    nodes = lab.machines(hosts).apply(plan, lab.machines(hosts).plan(plan))
+    assert ids(nodes) == {"train-0": "a", "train-1": "b", "train-2": "c"}
+    known = [replace(nodes[0], id="c")]  # nodes.json is newer
+    assert ids(lab.machines(hosts, known).apply(plan, lab.machines(hosts, known).plan(plan)))["train-0"] == "c"
+
+
 def test_another_host_in_the_place_of_a_bad_one_is_a_replacement(lab: Lab) -> None:
     plan = planned(1)
     known = lab.machines({"a": {}}).apply(plan, lab.machines({"a": {}}).plan(plan))
@@ -123,6 +134,16 @@ def test_hosts_that_nodes_json_does_not_name_are_not_called_undone(lab: Lab) -> 
     assert "`gpuprov up`, which takes them in" in caught.value.hint
     assert lab.undone == []
     assert lab.machines({}).destroy(plan) == 0  # taken out of the file: they are gone
+
+
+def test_a_host_that_only_the_list_of_configured_hosts_names_is_not_forgotten(lab: Lab) -> None:
+    """nodes.json was removed, and the host was taken out of cluster.yaml: `up` would leave it as it is, for ever."""
+    known = lab.machines({"a": {}, "b": {}}).apply(planned(2), lab.machines({"a": {}, "b": {}}).plan(planned(2)))
+    with pytest.raises(ProviderError, match=r"b may be configured, and neither nodes\.json nor cluster") as caught:
+        lab.machines({"a": {}}).plan(planned(1))
+    assert "put the host back into `hosts`" in caught.value.hint
+    assert lab.machines({"a": {}}, known).plan(planned(1)).destroy == 1
+    assert lab.machines({"a": {}}, known[:1]).plan(planned(1)).destroy == 0, "another operator has removed it"
 
 
 def test_hosts_on_which_a_down_has_begun_are_not_configured(lab: Lab, tmp_path: Path) -> None:

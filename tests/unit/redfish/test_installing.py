@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import ssh
-from provisioner.errors import ProviderError
+from provisioner import process, ssh
+from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.installer import iso, serve
 from provisioner.installer.report import Report
@@ -258,6 +258,20 @@ def test_a_machine_that_runs_is_not_installed_over(rack: Callable[..., Rack]) ->
     up(mine, count=2)
     assert list(mine.installed().values()) == [1, 1]
     assert [one.reinstall for one in mine.made if "GPU-0000" in one.serials] == [True]
+
+
+def test_a_run_that_has_lost_its_lease_starts_no_installation(rack: Callable[..., Rack]) -> None:
+    mine = rack(named=2, neighbours=0)
+    lost = LockedError("the lease is lost")
+    process.stop_followed(lost)
+    try:
+        with pytest.raises(ProviderError, match="the lease is lost"):
+            up(mine, count=2)
+    finally:
+        process.allow_followed(lost)
+    assert list(mine.installed().values()) == [0, 0]
+    up(mine, count=2)
+    assert list(mine.installed().values()) == [1, 1]
 
 
 def test_bmcs_that_are_swapped_touch_nobody(rack: Callable[..., Rack]) -> None:

@@ -90,7 +90,44 @@ def test_a_file_that_is_damaged_here_is_not_shared(name: str, text: str, ann: Ru
         ann.shared.push()
     assert FLEET not in store.blobs
     assert caught.value.where == str(file)
-    assert f"remove {ann.paths.root / 'shared.json'}" in caught.value.hint
+    assert "no copy of it is shared: restore it from a backup" in caught.value.hint
+    assert ("remove it" in caught.value.hint) == (name != "id" and not name.endswith("/account"))
+
+
+def test_a_file_that_is_damaged_here_is_read_again_where_it_is_shared(ann: Run, store: Store) -> None:
+    ann.note("train-0")
+    shared(ann)
+    (ann.paths.root / "nodes.json").write_text("half a fi")
+    with pytest.raises(GpuprovError, match="is damaged") as caught:
+        ann.shared.push()
+    assert caught.value.hint.startswith(f"remove {ann.paths.root / RECORD}: ")
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_shared_file_that_is_removed_here_comes_back(ann: Run, store: Store, answered: bool) -> None:
+    """Without applied.json `up` would take proven nodes for new ones."""
+    root, ledger = private_dir(ann.paths.root), '{"nodes": {}}'
+    (root / "applied.json").write_text(ledger)
+    (root / "quarantine.json").write_text(ledger)
+    shared(ann)
+    if not answered:
+        store.lose_answer("write", FLEET, ConnectionError("lost"))
+        with pytest.raises(ConnectionError):
+            ann.shared.push()
+    (root / "quarantine.json").write_text('{"nodes": {"train-0": {}}}')  # of a run that could not share it
+    (root / "applied.json").unlink()
+    ann.shared.pull()
+    assert (root / "applied.json").read_text() == ledger
+    assert "train-0" in (root / "quarantine.json").read_text()
+
+
+def test_a_file_that_a_run_removes_does_not_come_back(ann: Run, store: Store) -> None:
+    (private_dir(ann.paths.root) / "applied.json").write_text('{"nodes": {}}')
+    shared(ann)
+    (ann.paths.root / "applied.json").unlink()
+    ann.shared.push()
+    ann.shared.pull()
+    assert not (ann.paths.root / "applied.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,13 @@ def test_a_pasted_text_names_its_fault_and_condemns_nothing_else(
     assert failures(case.with_suffix(".txt").read_bytes(), tmp_path, capsys) == expected["fails"]
 
 
+def test_the_failed_test_of_dcgm_gives_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not the remark of one that passed."""
+    with pytest.raises(SystemExit):
+        main(["verify", "--bundle", str(FOLDER / "dcgm-cuinit-802.txt")])
+    assert "failed: GPU Memory (GPU 0 Error using CUDA API cuInit" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(("first", "second"), MIXED)
 def test_the_faults_of_both_are_named(
     first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
