@@ -46,7 +46,7 @@ def _needs_passphrase(path: Path) -> bool:
     try:
         done = subprocess.run(
             ["ssh-keygen", "-y", "-P", "", "-f", str(path.absolute())], capture_output=True, text=True,
-            errors="replace", timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL,
+            encoding="utf-8", errors="replace", timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):  # ssh says later what it makes of the key

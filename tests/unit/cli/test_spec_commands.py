@@ -75,7 +75,7 @@ def test_schema(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_schema_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["schema", "clusters"]) == 2
+    assert run(["schema", "fleets"]) == 2
     assert "cluster, validate" in capsys.readouterr().err
 
 
