@@ -53,6 +53,7 @@ from provisioner.providers.cloud_errors import CloudError
 from provisioner.providers.orphans import Found, Thing
 from provisioner.providers.removal import Order, Removal, forgotten
 from provisioner.session import Cluster
+from provisioner.spec import private_key
 from provisioner.stack import lockfile, still_there
 from provisioner.stack.models import BaseImage
 from provisioner.state import lease, shared_files
@@ -617,7 +618,7 @@ def installed(world: World) -> Iterator[None]:
         (second_boot, "ThreadPoolExecutor", Inline),
         (existing, "ThreadPoolExecutor", Inline), (existing, "_call", seams.host_ssh.call),
         (baremetal, "ThreadPoolExecutor", Inline), (baremetal, "_silence", seams.host_ssh.silence),
-        (known_hosts, "_found", keys_in),
+        (known_hosts, "_found", keys_in), (private_key, "problem", lambda _: None),
         (collecting, "collect", seams.collect), (verifying, "verify", seams.verify),
         (reports, "write", seams.write_report),
         (configuring, "wanted", seams.desired), (drift, "differences", seams.differences),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
+from provisioner import fleet, ownership
 from provisioner.errors import GpuprovError
 from provisioner.events import Event
 from provisioner.lifecycle.quarantine import actions as quarantine
@@ -258,7 +258,7 @@ def test_the_person_is_the_one_behind_sudo(
         monkeypatch.delenv(key, raising=False)
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setattr(quarantine.getpass, "getuser", lambda: "account")
+    monkeypatch.setattr(ownership.getpass, "getuser", lambda: "account")
     assert quarantine.person() == name
 
 
@@ -267,7 +267,7 @@ def test_a_person_without_an_account_has_a_number(monkeypatch: pytest.MonkeyPatc
     def unknown() -> str:
         raise error
 
-    monkeypatch.setattr(quarantine.getpass, "getuser", unknown)
+    monkeypatch.setattr(ownership.getpass, "getuser", unknown)
     assert quarantine._account().startswith("uid ")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from provisioner import ownership
 from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Event
 from provisioner.paths import private_dir
@@ -182,8 +183,8 @@ def test_a_person_without_an_account_has_a_number(monkeypatch: pytest.MonkeyPatc
     def unknown() -> str:
         raise error
 
-    monkeypatch.setattr(lease.getpass, "getuser", unknown)
-    assert lease._person() == f"uid {os.getuid()}"
+    monkeypatch.setattr(ownership.getpass, "getuser", unknown)
+    assert ownership.account_name() == f"uid {os.getuid()}"
 
 
 def test_a_holder_is_one_line(ann: Run, store: Store) -> None:
