@@ -268,7 +268,7 @@ def test_a_person_without_an_account_has_a_number(monkeypatch: pytest.MonkeyPatc
         raise error
 
     monkeypatch.setattr(ownership.getpass, "getuser", unknown)
-    assert quarantine._account().startswith("uid ")
+    assert ownership.account_name().startswith("uid ")
 
 
 # the file
