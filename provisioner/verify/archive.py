@@ -21,6 +21,7 @@ MODULES = (
     "ownership.py",
     "paths.py",
     "regular_file.py",
+    "bounded.py",
     "ssh_failure.py",
     "text.py",
     "verify/*.py",

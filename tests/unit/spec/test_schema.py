@@ -34,7 +34,7 @@ def test_schema_is_a_schema(name: str) -> None:
 
 def test_unknown_schema() -> None:
     with pytest.raises(GpuprovError):
-        schema.schema("clusters")
+        schema.schema("fleets")
 
 
 def test_the_file_beside_the_examples_is_this_schema() -> None:

@@ -41,8 +41,8 @@ SESSIONS = {
         "github.com/leptonai/gpud/pull/46", "dgx-h100", {"gpu.xid", "log.peermem"}, {"dmesg.txt"}, "Xid 109",
     ),
     "gpu-operator-610-fabric-manager": Session(
-        "github.com/NVIDIA/gpu-operator/issues/610", "dgx-a100-80gb", {"nvswitch.fabric"}, {"fabricmanager.txt"},
-        "is failed",
+        "github.com/NVIDIA/gpu-operator/issues/610", "dgx-a100-80gb", {"nvswitch.fabric"},
+        {"fabricmanager.txt", "fabricmanager.log"}, "is failed",
     ),
     "open-kernel-modules": Session(
         "a public note on an RTX 5090, driver 580.105.08", "workstation-rtx4090", {"log.rm_init"}, {"dmesg.txt"},
