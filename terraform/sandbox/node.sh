@@ -69,8 +69,9 @@ remove_container() {
   rm -f "$record"
 }
 
+# By the octet, which one workspace has at a time: podman reads labels of volumes as CSV, and a path may hold anything.
 owns_volume() {
-  [ "$(podman volume inspect --format '{{index .Labels "gpuprov.workspace"}}' "$GPUPROV_NAME")" = "$GPUPROV_WORKSPACE" ]
+  [ "$(podman volume inspect --format '{{index .Labels "gpuprov.octet"}}' "$GPUPROV_NAME")" = "$GPUPROV_OCTET" ]
 }
 
 # One of that name without our label is somebody's, or an older gpuprov's.
@@ -85,8 +86,7 @@ remove_volume() {
 
 ensure_volume() {
   if ! podman volume exists "$GPUPROV_NAME"; then
-    podman volume create --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" \
-      "$GPUPROV_NAME" >/dev/null
+    podman volume create --label "gpuprov.octet=$GPUPROV_OCTET" "$GPUPROV_NAME" >/dev/null
     volume=$GPUPROV_NAME
   elif ! owns_volume; then
     say "volume $GPUPROV_NAME exists and does not have this cluster's label; remove it or give this cluster another name"
