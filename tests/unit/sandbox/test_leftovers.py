@@ -84,6 +84,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePodman:
     for name in ("LEASES", "RESULTS", "NETWORKS"):
         (tmp_path / name / NETWORK.name).mkdir(parents=True)
         monkeypatch.setattr(backends, name, tmp_path / name)
+    monkeypatch.setattr(leftovers, "LEASES", tmp_path / "LEASES")
     monkeypatch.setattr(backends, "SYSTEM_PATH", str(tmp_path))  # no iptables
     monkeypatch.setattr(podman_state, "processes", dict)
     monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
