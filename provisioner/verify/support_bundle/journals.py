@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from provisioner.verify.parsers import kernel_line
 from provisioner.verify.parsers.dmesg import LOADED
@@ -71,11 +71,11 @@ def _line(entry: dict[str, str], boot: str) -> Iterator[str]:
     yield f"[{seconds:12.6f}] {entry.get('_HOSTNAME', 'node')} {who}: {message}"
 
 
-def boots(text: str) -> list[str]:
-    """The log of each boot, the oldest first, without the lines of other programs. Of several hosts each has its own
+def boots(rows: Sequence[str]) -> list[str]:
+    """The log of each boot, the oldest first, of lines that `kernel_rows` gives. Of several hosts each has its own
     boots: the last of all is one log, and so is what was before."""
     by_host: dict[str, list[list[str]]] = {}
-    for row in _kernel_rows(text.splitlines()):
+    for row in rows:
         host = _host(row)
         logs = by_host.setdefault(host if host or not by_host else next(iter(by_host)), [[]])
         if _BREAK.match(row):
@@ -98,14 +98,15 @@ def boots(text: str) -> list[str]:
     return [joined(logs[-n] for logs in texts if len(logs) >= n) for n in range(deepest, 0, -1)]
 
 
-def hosts(text: str) -> list[str]:
+def hosts(rows: Sequence[str]) -> list[str]:
     """Hosts of whose kernel there are lines, by short name; a machine is "localhost" until it knows its name."""
-    names = {_host(row).partition(".")[0] for row in _kernel_rows(text.splitlines())}
+    names = {_host(row).partition(".")[0] for row in rows}
     return sorted(names - {"", "localhost", "(none)"})
 
 
-def _kernel_rows(rows: list[str]) -> list[str]:
+def kernel_rows(text: str) -> list[str]:
     """The kernel's lines, and networkd's of a cable; lines of which nothing says whose they are stay."""
+    rows = text.splitlines()
     tags = [kernel_line.TAGGED.match(row) for row in rows]
     is_journal = any(match is not None and kernel_line.is_kernel(match) for match in tags)
     kept, is_others = list[str](), False

@@ -104,6 +104,12 @@ def read(path: Path) -> Supplied:
             for piece in pieces(path, budget):
                 if not (desk.folder and _ours(piece.name)):
                     _take(desk, piece, budget)
+            files = {name: output for name, (_, _, output) in desk.found.items()}
+            own = _with_status(files, desk.status) if desk.status else own
+            logs = [own.files[name].text for name in ("dmesg-before.txt", "dmesg.txt") if name in own.files]
+            if desk.logs and logs:
+                desk.logs.insert(0, logs)
+                desk.whole = True
             kernel_logs = _kernel_logs(desk)
     except MemoryError as error:
         raise SpentError("it needs more memory than there is", where=str(path), hint="pass less of it") from error
@@ -111,13 +117,6 @@ def read(path: Path) -> Supplied:
         raise SpentError(
             f"it takes more than {SECONDS:.0f} s to read", where=str(path), hint="pass less of it"
         ) from error
-    files = {name: output for name, (_, _, output) in desk.found.items()}
-    own = _with_status(files, desk.status) if desk.status else own
-    logs = [own.files[name].text for name in ("dmesg-before.txt", "dmesg.txt") if name in own.files]
-    if desk.logs and logs:
-        desk.logs.insert(0, logs)
-        desk.whole = True
-        kernel_logs = _kernel_logs(desk)
     # of what was saved twice the one counts that shows a fault
     faults = {name: output for name, (rank, _, output) in desk.found.items() if rank < 0} if not desk.status else {}
     bundle = replace(own, files={**files, **own.files, **kernel_logs, **faults})
@@ -212,13 +211,15 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
 
 def _take_outputs(desk: _Desk, piece: Piece, text: str) -> tuple[set[str], str]:
     """Files that a text, or a part of it, was taken for; why it was not taken for the likeliest."""
-    reason, placed = "", set[str]()
+    reason, placed, parts = "", set[str](), dict[str, str]()
     for look in recognise.kinds(text):
         if look.file not in FILES or look.file in placed:
             continue
         # Of a text that is one tool's output another's is what follows its own head: several outputs in one file.
         is_part = not look.is_additional and not placed <= ADDITIONAL
-        source_text = recognise.parts(text)[look.file] if is_part else text
+        if is_part:
+            parts = parts or recognise.parts(text)
+        source_text = parts[look.file] if is_part else text
         taken = look.take(source_text) if look.take else source_text
         output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece))
         value, source = read_file(look.file, Bundle({look.file: output}), FILES[look.file].parse)
@@ -237,9 +238,10 @@ def _take_outputs(desk: _Desk, piece: Piece, text: str) -> tuple[set[str], str]:
 
 
 def _take_log(desk: _Desk, piece: Piece, text: str, *, is_part: bool) -> None:
-    desk.logs.append(logs := journals.boots(text))
+    rows = journals.kernel_rows(text)
+    desk.logs.append(logs := journals.boots(rows))
     desk.placed.append((piece.name, "dmesg.txt"))
-    if len(hosts := journals.hosts(text)) > 1:
+    if len(hosts := journals.hosts(rows)) > 1:
         told = f"lines of {len(hosts)} hosts ({few(hosts, 4, ',')}) are judged together: pass those of one"
         desk.unplaced.append((piece.name, told))
     desk.part = desk.part or is_part
