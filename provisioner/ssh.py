@@ -504,6 +504,8 @@ def local(paths: ClusterPaths) -> frozenset[str]:
 
 OWN_CONNECTION = "ControlPath=none"
 """An option of ssh: a connection that is not shared, and does not end with this run."""
+UNSHARED = ("-o", "ControlMaster=no", "-o", OWN_CONNECTION)
+"""For a login or a copy: a command that is killed ends the connections that it shares, and this one must stay."""
 
 
 def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
@@ -530,7 +532,7 @@ def copy_argv(
     if {source[0], target[0]} <= local(paths) | {""}:
         return ["cp", *flags, "--", *places]
     config = str(paths.ssh / "config")
-    return ["scp", "-q", "-F", config, "-o", "ControlMaster=no", "-o", OWN_CONNECTION, *flags, "--", *places]
+    return ["scp", "-q", "-F", config, *UNSHARED, *flags, "--", *places]
 
 
 FOR_USERS = (

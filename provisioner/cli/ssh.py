@@ -33,9 +33,7 @@ def ssh(
 
     cluster = open_cluster(file, sandbox=sandbox)
     found = cluster.node(node)
-    # A connection of its own: a command that is killed ends the ones that are shared, and a login must not go with it.
-    own = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
-    argv = openssh.argv(cluster.paths, found.name, *own, *([] if command else ["-t"]))
+    argv = openssh.argv(cluster.paths, found.name, *openssh.UNSHARED, *([] if command else ["-t"]))
     sys.stdout.flush()
     process.release()
     os.execvp(argv[0], [*argv, *(command or [])])  # noqa: S606 - no shell is started
