@@ -60,7 +60,10 @@ def _told(connection: socket.socket, rate: float) -> float:
     with connection:
         connection.sendall(f"{rate}\n".encode())
         with connection.makefile() as stream:
-            return float(stream.readline() or 0)
+            line = stream.readline()
+    if not line:
+        raise ConnectionError("the other side closed the connection")
+    return float(line)
 
 
 def _table(card: dict[str, Any], options: dict[str, str], rate: float) -> None:

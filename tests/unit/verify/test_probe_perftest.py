@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import sys
 import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free(count: int = 4) -> int:
+    """The first of `count` free ports in a row, below those that the kernel gives to clients (32768 and up)."""
+    for first in random.SystemRandom().sample(range(20000, 32000, count), 50):
+        with ExitStack() as taken, suppress(OSError):
+            for port in range(first, first + count):
+                taken.enter_context(socket.create_server(("", port)))
+            return first
+    raise AssertionError("no free ports")
 
 
 def ask(vendor: str = "nvidia", **load: Any) -> str:
