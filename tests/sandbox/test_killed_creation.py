@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.sandbox import network
+from provisioner.sandbox import assets, network
 from tests.support import machine_state
 from tests.support.rehearsal import Rehearsal
 from tests.support.run_processes import keeper_of, left_over, processes, scratch_of, until
@@ -43,6 +43,7 @@ def test_ten_kills_leave_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_hundred_kills_leave_the_machine_as_it_was(tmp_path: Path) -> None:
     """Nothing else may use podman on this machine meanwhile."""
+    assets.prepare((), lambda *_, **__: None)  # the image of the nodes stays
     rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=2)
     previous = machine_state.state()
     kill_and_remove(rehearsal, MANY)

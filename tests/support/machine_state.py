@@ -89,7 +89,7 @@ def _files() -> Iterator[str]:
 
 
 LOOKS: dict[str, Callable[[], Iterator[str] | list[str]]] = {
-    "container": lambda: _run("podman", "ps", "--all", "--external", "--format", "{{.ID}} {{.Names}} {{.State}}"),
+    "container": lambda: _run("podman", "ps", "--all", "--external", "--format", "{{.ID}} {{.Names}}"),
     "volume": lambda: _run("podman", "volume", "ls", "--format", "{{.Name}}"),
     "network": lambda: _run("podman", "network", "ls", "--format", "{{.Name}}"),
     "layer": _layers,
