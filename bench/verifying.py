@@ -141,12 +141,11 @@ def _commands(fleet: Fleet) -> list[list[str]]:
 
 def _expected(fleet: Fleet) -> dict[str, object]:
     """What the rival compares with: taken from the lock and the catalogue, as gpuprov does."""
-    from provisioner import catalog
     from provisioner.plan import build_plan
     from provisioner.session import open_cluster
 
     cluster = open_cluster(fleet.file, sandbox=True)
-    group = build_plan(cluster.spec, cluster.lock, catalog.load()).groups[0]
+    group = build_plan(cluster.spec, cluster.lock).groups[0]
     return {
         "gpus": group.machine.gpu_count,
         "model": group.gpu.product_names[0],

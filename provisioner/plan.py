@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.groups import Group
@@ -83,12 +82,10 @@ class Plan:
         return tuple((name, group) for group in self.groups for name in group.node_names())
 
 
-def build_plan(
-    spec: ClusterSpec, lock: Lock, catalog: Catalog, *, beside: Sequence[Lock] = (), partly: bool = False
-) -> Plan:
+def build_plan(spec: ClusterSpec, lock: Lock, *, beside: Sequence[Lock] = (), partly: bool = False) -> Plan:
     """The plan of cluster.yaml by a lock. `beside`: other locks that machines still run. `partly`: leave out the groups
     that the lock does not have, as one does that is older than they are; without it they raise GpuprovError."""
-    groups = []
+    groups, catalog = [], spec.catalog
     for name, group in spec.groups.items():
         if name not in lock.groups:
             if partly:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioner import catalog, stored
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, below, private_dir, write_whole
@@ -177,7 +177,7 @@ class Ledger:
 
 def release_of(spec: ClusterSpec, lock: Lock) -> Release:
     """A lock with the plan of the groups that it and cluster.yaml both have."""
-    return Release(identity(lock), lock, build_plan(spec, lock, catalog.load(), partly=True))
+    return Release(identity(lock), lock, build_plan(spec, lock, partly=True))
 
 
 def assigned_releases(spec: ClusterSpec, ledger: Ledger, nodes: Sequence[Node], lock: Lock) -> dict[str, Release]:

@@ -13,6 +13,8 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 from provisioner import yaml_text
+from provisioner.catalog.description import MachineDescription
+from provisioner.catalog.description import machine as described_machine
 from provisioner.catalog.limits import (
     Ceiling,
     CopyLimit,
@@ -45,6 +47,17 @@ class Catalog:
     @cached_property
     def _gpus(self) -> Mapping[str, Gpu]:
         return {row.model: row for row in _rows("gpus", "gpus", Gpu)}
+
+    def with_described(self, descriptions: Mapping[str, MachineDescription]) -> Catalog:
+        """The same and the machine types of a user. Raises GpuprovError for a GPU that is not in the catalogue."""
+        if not descriptions:
+            return self
+        gpus = [gpu for name, description in descriptions.items() if (gpu := description.own_gpu(name)) is not None]
+        rows = [described_machine(name, one, self, "user") for name, one in descriptions.items()]
+        extended = Catalog()
+        extended.__dict__["_gpus"] = {**self._gpus, **{gpu.model: gpu for gpu in gpus}}
+        extended.__dict__["_machines"] = {**self._machines, **{row.name: row for row in rows}}
+        return extended
 
     @cached_property
     def boards(self) -> tuple[Board, ...]:

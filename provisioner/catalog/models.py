@@ -20,9 +20,10 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Basis = Literal["measured", "documented", "unverified"]
+Basis = Literal["measured", "documented", "user", "unverified"]
 """What a value, a limit or a check rests on: real output of a tool or a run on such a machine; what a vendor, a tool's
-source or an operator of such machines has written; neither, which warns and never condemns."""
+source or an operator of such machines has written; what the user's description of the machine says; none of these,
+which warns and never condemns."""
 
 
 class Evidence(Row):
@@ -31,11 +32,22 @@ class Evidence(Row):
 
     measured: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
+    user: tuple[str, ...] = ()
+    """Keys that the user's description names (description.py)."""
+    left_out: tuple[str, ...] = ()
+    """Keys that a description does not name: their values are examples, and no machine is held to them."""
 
     def of(self, key: str) -> Basis:
         """The basis of a key: as the row says of it, or of the mapping that it stands in."""
         names = {key, key.split(".", maxsplit=1)[0]}
-        return "unverified" if names & {*self.unverified} else "measured" if names & {*self.measured} else "documented"
+        by_basis: dict[Basis, tuple[str, ...]] = {
+            "unverified": self.unverified, "measured": self.measured, "user": self.user
+        }  # fmt: skip
+        return next((basis for basis, keys in by_basis.items() if names & {*keys}), "documented")
+
+    def is_left_out(self, key: str) -> bool:
+        """Whether nobody has said what a machine has of that key."""
+        return bool({key, key.split(".", maxsplit=1)[0]} & {*self.left_out})
 
 
 class NVLink(Row):

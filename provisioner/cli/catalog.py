@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +14,7 @@ from provisioner.catalog.models import Machine
 from provisioner.cli import json_output
 from provisioner.errors import GpuprovError
 from provisioner.spec.problems import did_you_mean
+from provisioner.text import one_line
 
 COLUMNS = ("MACHINE", "PROVIDER", "GPUS", "GIB EACH", "LINKS", "NETWORK", "LOCAL NVME", "NOTE")
 
@@ -19,10 +22,27 @@ COLUMNS = ("MACHINE", "PROVIDER", "GPUS", "GIB EACH", "LINKS", "NETWORK", "LOCAL
 def catalog(
     machine: Annotated[str | None, typer.Argument(metavar="[MACHINE]", help="Show one machine type in full.")] = None,
     provider: Annotated[str | None, typer.Option(help="Only the types of this provider.")] = None,
+    machines: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also the types of `machines:` in FILE, such as a cluster.yaml.")
+    ] = None,
+    gpus: Annotated[bool, typer.Option("--gpus", help="List the GPU products instead.")] = False,
+    from_host: Annotated[
+        str | None,
+        typer.Option(metavar="USER@ADDRESS", help="Describe this healthy machine for `machines:`; or local."),
+    ] = None,
+    from_bundle: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Describe the healthy machine of a bundle for `machines:`.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Show the machine types that are known, with their GPUs, links and network."""
-    known = catalogue.load()
+    """Show the machine types that are known, or describe a machine that is not."""
+    known = extended(catalogue.load(), machines)
+    if from_host is not None or from_bundle is not None:
+        _describe(known, from_host, from_bundle, machine, as_json=as_json)
+        return
+    if gpus:
+        _list_gpus(known, as_json=as_json)
+        return
     if machine is not None:
         found = known.machine(machine)
         if as_json:
@@ -30,17 +50,66 @@ def catalog(
         else:
             typer.echo("\n".join(_page(known, found)))
         return
-    machines = [m for m in known.machines() if provider in (None, m.provider)]
-    if not machines:
+    types = [m for m in known.machines() if provider in (None, m.provider)]
+    if not types:
         names = [p.name for p in known.providers()]
         raise GpuprovError(
             f"unknown provider {provider!r}", hint=did_you_mean(provider or "", names) or ", ".join(names)
         )
     if as_json:
-        json_output.write([m.model_dump(mode="json") for m in machines])
+        json_output.write([m.model_dump(mode="json") for m in types])
         return
-    rows = [COLUMNS, *(_row(m) for m in machines)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    _print_table([COLUMNS, *(_row(m) for m in types)])
+
+
+def extended(known: Catalog, machines: Path | None) -> Catalog:
+    """The catalogue and the machine types of a file. Raises InputError for a file with mistakes."""
+    if machines is None:
+        return known
+    from provisioner.spec.machine_types import load_machines
+
+    return known.with_described(load_machines(machines, known))
+
+
+def _describe(known: Catalog, host: str | None, bundle: Path | None, name: str | None, *, as_json: bool) -> None:
+    """The description of a healthy machine, as `machines:` takes it; what to look at on standard error."""
+    from provisioner import yaml_text
+    from provisioner.cli.one_machine import probe, supplied_at
+    from provisioner.verify.description import describe
+    from provisioner.verify.facts import read
+    from provisioner.verify.request import unknown_machine_request
+
+    if host is not None and bundle is not None:
+        raise GpuprovError("pass one of --from-host and --from-bundle")
+    raw = supplied_at(bundle).bundle if bundle is not None else probe(str(host), unknown_machine_request())
+    if raw.error:
+        raise GpuprovError(one_line(raw.error), where=str(host or bundle))
+    described = describe(read(raw), known)
+    name = name or described.name
+    if as_json:
+        json_output.write({name: described.machine})
+        return
+    typer.echo(yaml_text.dump({"machines": {name: described.machine}}), nl=False)
+    for note in described.notes:
+        typer.echo(f"look at: {one_line(note)}", err=True)
+    typer.echo(f"add it to cluster.yaml, and write `machine: {name}` in a group", err=True)
+
+
+def _list_gpus(known: Catalog, *, as_json: bool) -> None:
+    if as_json:
+        json_output.write([gpu.model_dump(mode="json") for gpu in known.gpus()])
+        return
+    columns = ("GPU", "NAME", "MIB", "ARCHITECTURE", "COMPUTE", "ECC", "MIG")
+    rows = [
+        (gpu.model, gpu.product_names[0], str(gpu.memory_mib), gpu.arch, gpu.compute_capability,
+         "on" if gpu.ecc else "off", "yes" if gpu.mig else "-")
+        for gpu in known.gpus()
+    ]  # fmt: skip
+    _print_table([columns, *rows])
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
@@ -91,6 +160,8 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
         "host": f"{machine.vcpus} vCPUs, {machine.memory_gib:g} GiB, NUMA nodes: {machine.numa_nodes or 'not known'}",
         "retired": machine.retired or "",
         "notes": machine.notes,
+        "described": ", ".join(machine.basis.user),
+        "not expected": ", ".join(machine.basis.left_out),
         "measured": ", ".join(machine.basis.measured),
         "unverified": ", ".join(machine.basis.unverified),
     }

@@ -26,15 +26,20 @@ Level = Literal["quick", "standard", "stress"]
 
 
 def of_no_fleet(
-    bundle: Path | None, host: str | None, machine: str | None, level: Level
+    bundle: Path | None, host: str | None, machine: str | None, level: Level, machines: Path | None = None
 ) -> tuple[list[Subject], Supplied | None]:
-    """Machines that gpuprov did not make, or what was saved of one. Those of a range are a group."""
+    """Machines that gpuprov did not make, or what was saved of one. Those of a range are a group. `machines`: a file of
+    machine types besides those of the catalogue."""
     from provisioner.catalog import load
+    from provisioner.cli.catalog import extended
     from provisioner.verify.expectations import expect, expect_no_machine
     from provisioner.verify.request import request_for
     from provisioner.verify.run import Subject
 
-    catalog = load()
+    catalog = extended(load(), machines)
+    if machine is None and machines is not None:
+        own = [row.name for row in catalog.machines() if row.basis.user]
+        machine = own[0] if len(own) == 1 else None
     supplied = supplied_at(bundle, without_outputs=True) if bundle is not None else None
     row: Machine | None = None
     vendor: Literal["nvidia", "amd"] = "nvidia"

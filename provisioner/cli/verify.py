@@ -49,6 +49,9 @@ def verify(
     bundle: BundleDir = None,
     host: Hosts = None,
     machine: MachineName = None,
+    machines: Annotated[
+        Path | None, typer.Option("--machines", metavar="FILE", help="a file with machine types, as in cluster.yaml")
+    ] = None,
     node: Annotated[list[str] | None, typer.Option("--node", help="only this node; can be repeated")] = None,
     checks: Annotated[
         list[Path] | None,
@@ -72,12 +75,14 @@ def verify(
         _room(report)
     if save_baseline and file is None:
         raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
+    if machines is not None and file is not None:
+        raise GpuprovError("--machines is for --bundle and --host", hint="in cluster.yaml: machines")
     if checks and file is not None:
         raise GpuprovError("--checks is for --bundle and --host", hint="in cluster.yaml: verify.checks")
     if file is not None:
         verdict, title = _fleet(file, sandbox, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
-        chosen, supplied = of_no_fleet(bundle, host, machine, level or ("standard" if host else "quick"))
+        chosen, supplied = of_no_fleet(bundle, host, machine, level or ("standard" if host else "quick"), machines)
         verdict = _judged(chosen, checks or (), as_json=as_json)
         title = chosen[0].name if len(chosen) == 1 else str(host)
     if report is not None:

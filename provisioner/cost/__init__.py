@@ -68,12 +68,12 @@ class Total:
 
 def wanted(spec: ClusterSpec) -> list[Wanted]:
     """What a cluster.yaml asks for, group by group."""
-    known, found = catalog.load(), []
+    found = []
     for name, group in spec.groups.items():
         site = spec.sites[spec.site_of(name)]
         found.append(
             Wanted(
-                machine=known.machine(group.machine),
+                machine=spec.machine(name),
                 region=getattr(site, "region", ""),
                 count=group.count,
                 kinds=(group.capacity.kind, *group.capacity.fallback),

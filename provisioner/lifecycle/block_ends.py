@@ -48,7 +48,7 @@ def variables(cluster: Cluster) -> dict[str, Any]:
     """What the roles are told: group → when its machines begin to be taken (ISO 8601, UTC), before the block's end."""
     found = {}
     for name, when in noted(cluster).items():
-        early = catalog.load().provider(catalog.load().machine(cluster.spec.groups[name].machine).provider)
+        early = catalog.load().provider(cluster.spec.machine(name).provider)
         begin = datetime.strptime(when, FORM).replace(tzinfo=UTC) - timedelta(seconds=early.block_ends_early_s)
         found[name] = begin.strftime(FORM)
     return {"gpuprov_block_ends": found}

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provisioner import catalog
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle.out_of_band import Looked, Managed, look, managed_machines, why
@@ -74,7 +73,7 @@ def findings(
     for one in asked:
         if (mine := read.get(one.host.name)) is not None:
             group = cluster.spec.groups.get(one.host.group)
-            gpus = catalog.load().machine(group.machine).gpu_count if group is not None else None
+            gpus = cluster.spec.machine(one.host.group).gpu_count if group is not None else None
             wanted = expected(one)
             judged = judge(mine, Wanted(gpus, None, wanted["serial"], wanted["firmware"], wanted["budget_w"]))
             made[one.host.name] = judged

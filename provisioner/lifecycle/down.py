@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from provisioner import catalog, ssh, stored
+from provisioner import ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.quarantine import actions as quarantine
@@ -42,7 +42,7 @@ def _wanted(cluster: Cluster, site: str) -> Plan | None:
     GpuprovError for one that cluster.yaml does not name any more."""
     if cluster.remote is None or (cluster.paths.site(site) / "main.tf").exists():
         return None
-    plan = build_plan(cluster.spec, cluster.lock, catalog.load())
+    plan = build_plan(cluster.spec, cluster.lock)
     if site not in plan.sites():
         raise GpuprovError(
             f"machines exist at site {site}, which no group uses any more",

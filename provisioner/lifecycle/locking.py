@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
-from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
+from provisioner import stack
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.lifecycle import accounts
@@ -266,9 +266,9 @@ def _simulated(cluster: Cluster) -> list[str]:
 
 def _refuse_architecture(cluster: Cluster) -> None:
     """Raise GpuprovError for a machine whose processors are not those that the repositories and images are read for."""
-    machines, place = catalog.load(), cluster_yaml.placer(cluster.file)
-    for name, group in cluster.spec.groups.items():
-        machine = machines.machine(group.machine)
+    place = cluster_yaml.placer(cluster.file)
+    for name in cluster.spec.groups:
+        machine = cluster.spec.machine(name)
         if machine.cpu != "amd64":
             raise GpuprovError(
                 f"{machine.name} has {machine.cpu} processors, but packages can be locked for amd64 only",

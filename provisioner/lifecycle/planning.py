@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from provisioner import catalog
 from provisioner.cost import summary
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
 from provisioner.lifecycle.node_changes import node_changes
@@ -36,7 +35,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     with cluster.exclusively("plan", look=True) as run_dir:
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
-        whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+        whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
         machines.refuse_abandoned(cluster, whole)
         wanted = whole.at(sites)
         findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import catalog, node_state
+from provisioner import node_state
 from provisioner.cost import as_of, money, offer
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
@@ -55,7 +55,7 @@ def so_far(cluster: Cluster, now: datetime | None = None) -> dict[str, Any] | No
     unknown = []
     for row in rows.values():
         try:
-            machine = catalog.load().machine(row["machine"])
+            machine = cluster.spec.catalog.machine(row["machine"])
             found = offer(machine, row["region"], "block" if row["kind"] == "block" else "on-demand")
         except (GpuprovError, KeyError):
             unknown.append(row["node"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provisioner import catalog, node_state
+from provisioner import node_state
 from provisioner.errors import ConfigureError, Exit, GpuprovError
 from provisioner.events import Stage
 from provisioner.fleet import Node
@@ -104,7 +104,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             Ledger(cluster.paths).refuse_damaged_locks(lock)  # before machines are paid
-            whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+            whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
             machines.refuse_abandoned(cluster, whole)
             remaining = Remaining(whole.at(sites), events)
             run.failed = remaining.failed

@@ -16,7 +16,6 @@ from provisioner import yaml_text
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.catalog.providers import Provider
-from provisioner.errors import GpuprovError
 from provisioner.sandbox.mig_layout import mig_layout
 from provisioner.sandbox.performance import between, reaches
 from provisioner.sandbox.root_disk import root_disk
@@ -33,10 +32,7 @@ def products() -> Json:
 
 
 def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
-    """The node as JSON. Units: MiB, W, MHz, °C, Gbit/s for ports, GB/s in one direction for an NVLink, bytes for disks.
-
-    Raises `GpuprovError` for a GPU that products.yaml does not know.
-    """
+    """The node as JSON. Units: MiB, W, MHz, °C, Gbit/s for ports, GB/s one way for an NVLink, bytes for disks."""
     numa = machine.numa_nodes or 1
     gpus = [_gpu(machine, gpu, node, index, numa, catalog) for index in range(machine.gpu_count)]
     provider = catalog.provider(machine.provider)
@@ -104,13 +100,17 @@ def _slot(machine: Machine, arch: str, index: int) -> str:
     return listed[index]
 
 
-def _product(gpu: Gpu) -> Json:
-    found: Json | None = products()["products"].get(gpu.model)
-    if found is None:
-        raise GpuprovError(
-            f"the sandbox does not know what {gpu.model} prints", where="provisioner/sandbox/products.yaml"
-        )
-    return found
+def _product(gpu: Gpu, catalog: Catalog) -> Json:
+    """What nvidia-smi or amd-smi prints of a product beside what the catalogue has. A product without a row prints what
+    one of the same architecture does, a card like a card, a module like a module."""
+    rows: dict[str, Json] = products()["amd" if gpu.vendor == "amd" else "products"]
+    if gpu.model in rows:
+        return rows[gpu.model]
+    names = {known.model: known for known in catalog.gpus()}
+    alike = [model for model in rows if names[model].arch == gpu.arch]
+    same_form = [model for model in alike if (names[model].nvlinks is None) == (gpu.nvlinks is None)]
+    like = (same_form or alike or list(rows))[0]
+    return rows[like] | {"chip": f"[{gpu.product_names[0].removeprefix('NVIDIA ')}]", "source": f"as {like}"}
 
 
 def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: Catalog) -> Json:
@@ -128,8 +128,8 @@ def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: 
         "lost": False,
     }
     if gpu.vendor == "amd":
-        return place | {"product": products()["amd"][gpu.model]}
-    product = _product(gpu)
+        return place | {"product": _product(gpu, catalog)}
+    product = _product(gpu, catalog)
     links = machine.nvlink.links_per_gpu if product.get("link") else 0
     active = catalog.nvlinks_per_gpu(machine)[index] if links else 0
     # A rack's switches (GB200) are served from outside of the node.

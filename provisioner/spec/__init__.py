@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +17,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
+from provisioner.catalog.description import MachineDescription
 from provisioner.errors import InputError, Problem
-from provisioner.spec import private_key
+from provisioner.spec import machine_types, private_key
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
@@ -52,6 +54,8 @@ def load_shape(path: str | os.PathLike[str], folder: Path) -> ClusterSpec:
     """A copy of a file that lay in `folder` and was valid once: its rules are not applied again, because the catalogue
     may have lost its machines since. Raises InputError for what is none by its shape."""
     source = read(path)
+    if source.complete:
+        machine_types.take_from_file(source, catalogue.load(), folder)
     spec = _located(_validate(source), folder) if source.complete else None
     if spec is None:
         raise InputError(sorted(source.problems, key=lambda p: (p.line, p.column)))
@@ -114,10 +118,11 @@ def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec |
     spec = None
     if source.complete:
         file = Path(path).absolute()
+        types_file = machine_types.take_from_file(source, catalog, file.parent)
         refuse_blocks_without_value(source)
         right_values_for_doubtful_ones(source)
         spec = _located(_validate(source), file.parent)
-        _apply_rules(source, spec, catalog, file)
+        _apply_rules(source, spec, catalog, file, types_file)
     problems = sorted(dict.fromkeys(source.problems), key=lambda p: (p.line, p.column))
     return (None, problems) if problems else (spec, problems)
 
@@ -146,10 +151,18 @@ def _located(spec: ClusterSpec | None, folder: Path) -> ClusterSpec | None:
     return spec.model_copy(update={"sites": {name: site.located(folder) for name, site in spec.sites.items()}})
 
 
-def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog, file: Path) -> None:
+def _apply_rules(
+    source: Source, spec: ClusterSpec | None, catalog: Catalog, file: Path, types_file: Source | None
+) -> None:
     draft = _draft_of(spec) if spec is not None else _draft_from(source.value, file.parent)
     draft.file = file
-    for finding in findings(draft, catalog):
+    types = machine_types.usable(draft.machines, catalog)
+    listed = source.value.get(machine_types.KEY) if isinstance(source.value, dict) else None
+    draft.refused_machines = frozenset(listed if isinstance(listed, dict) else ()) - types.keys()
+    if types_file is not None and not types:
+        draft.refused_machines = None
+    own = () if types_file is not None else machine_types.findings(draft.machines, catalog)
+    for finding in chain(own, findings(draft, catalog.with_described(types))):
         if len(source.problems) > MAX_PROBLEMS:
             return
         mark = source.mark(finding.loc)
@@ -174,6 +187,7 @@ def _draft_of(spec: ClusterSpec) -> Draft:
         sites=dict(spec.sites),
         site_names=tuple(spec.sites),
         groups=dict(spec.groups),
+        machines=dict(spec.machines),
         stack=spec.stack,
         access=spec.access,
         monitoring=spec.monitoring,
@@ -198,7 +212,9 @@ def _draft_from(value: Any, folder: Path) -> Draft:
         image=_part(ImageRecipe, value["image"]) if value.get("image") else None,
         state=_one_of(_STATE, value["state"]) if "state" in value else LocalState(),
     )
-    sites, groups = value.get("sites"), value.get("groups")
+    sites, groups, machines = value.get("sites"), value.get("groups"), value.get(machine_types.KEY)
+    if isinstance(machines, dict):
+        draft.machines = {name: one for name, raw in machines.items() if (one := _part(MachineDescription, raw))}
     if isinstance(sites, dict):
         draft.site_names = tuple(sites)
         found = {name: site for name, raw in sites.items() if (site := _one_of(SITE, raw)) is not None}

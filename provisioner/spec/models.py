@@ -7,12 +7,16 @@ sentence "this is not ..." in an error; its `description` is what an editor show
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from provisioner import catalog
+from provisioner.catalog import Catalog
+from provisioner.catalog.description import MACHINE_NAME, MACHINE_NAME_TITLE, MachineDescription
+from provisioner.catalog.models import Machine
 from provisioner.spec.base import NAME_TITLE, Command, Model, Name, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
@@ -36,6 +40,9 @@ def _narrow(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
     if network.prefixlen < BROADEST[network.version] and not private:
         raise ValueError(f"broader than /{BROADEST[network.version]}")
     return network
+
+
+MachineName = Annotated[str, Field(pattern=MACHINE_NAME, title=MACHINE_NAME_TITLE)]
 
 
 class Access(Model):
@@ -214,6 +221,11 @@ class Timeouts(Model):
     )
 
 
+@lru_cache(maxsize=16)
+def _extended(machines: tuple[tuple[str, MachineDescription], ...]) -> Catalog:
+    return catalog.load().with_described(dict(machines))
+
+
 class ClusterSpec(Model):
     """A GPU fleet, as gpuprov makes it from one file."""
 
@@ -223,6 +235,11 @@ class ClusterSpec(Model):
     )
     groups: Annotated[dict[Name, Group], Field(min_length=1)] = Field(
         title="one or more groups", description="Groups of equal machines"
+    )
+    machines: dict[MachineName, MachineDescription] = Field(
+        default={},
+        title="a block of machine types, or the path of a file that has one",
+        description="Machine types that the catalogue does not have, by name; or the path of a file with `machines:`",
     )
     stack: StackRequest = Field(default=StackRequest(), description="Versions that are pinned; the rest is chosen")
     access: Access = Field(default=Access(), description="Who may log in")
@@ -240,6 +257,15 @@ class ClusterSpec(Model):
         title="a block, or null",
         description="Makes the file a recipe: `gpuprov image build` makes an image of each of its groups",
     )
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalogue and the file's own machine types."""
+        return _extended(tuple(self.machines.items())) if self.machines else catalog.load()
+
+    def machine(self, group: str) -> Machine:
+        """The machine type of a group. Raises GpuprovError for one that is not known any more."""
+        return self.catalog.machine(self.groups[group].machine)
 
     def node_groups(self) -> dict[str, str]:
         """Node → its group, of all nodes that the file wants."""

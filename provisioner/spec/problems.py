@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from provisioner.catalog.description import MACHINE_NAME_TITLE
 from provisioner.spec.base import NAME_TITLE, REFUSED
 from provisioner.spec.keys import all_keys, branches_of, resolved, schema_of, union_key
 from provisioner.spec.scalars import IF_TEXT, OCTAL, read_truth
@@ -76,7 +77,8 @@ def _add(source: Source, item: dict[str, Any], loc: Loc, tail: Loc) -> None:
         else:
             source.report(mark.key, loc, f"unknown key {shown(key)}", _right_key(source, loc[:-1], key))
     elif tail == ("[key]",):
-        source.report(mark.key, loc, f"{shown(str(loc[-1]))} is not {NAME_TITLE}")
+        title = MACHINE_NAME_TITLE if loc[0] == "machines" else NAME_TITLE
+        source.report(mark.key, loc, f"{shown(str(loc[-1]))} is not {title}")
     elif kind == "union_tag_invalid":
         tags = [tag.strip(" '") for tag in item["ctx"]["expected_tags"].split(",")]
         key = item["ctx"]["discriminator"].strip("'")
@@ -262,7 +264,8 @@ def _right_key(source: Source, parent: Loc, key: str) -> str:
 def _untagged(loc: Loc) -> Loc:
     """Drops the name of the union member that pydantic puts behind the place of a block that is a union."""
     for depth in range(1, len(loc)):
-        if union_key(loc[:depth]) and loc[depth] != "[key]":
+        is_gpu = loc[0] == "machines" and depth == 3 and loc[2] == "gpu"
+        if (is_gpu or union_key(loc[:depth])) and loc[depth] != "[key]":
             return loc[:depth] + loc[depth + 1 :]
     return loc
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provisioner.catalog import Catalog
+from provisioner.catalog.description import MachineDescription
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.groups import Group
@@ -34,6 +35,9 @@ class Draft:
     `whole`: nothing is missing; `dropped`: places that had to be left out of a group for the rest of it to be read."""
 
     sites: dict[str, Site] = field(default_factory=dict)
+    machines: dict[str, MachineDescription] = field(default_factory=dict)
+    refused_machines: frozenset[str] | None = frozenset()
+    """Types that the file describes and that were refused for themselves; None where its file of types was."""
     site_names: tuple[str, ...] = ()
     groups: dict[str, Group] = field(default_factory=dict)
     stack: StackRequest | None = None
@@ -69,7 +73,9 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         site_or_none = _site_of(group, draft)
         yield from _capacity(loc, group, site_or_none, catalog)
         machine = _known(group.machine, catalog)
-        yield from _machine(loc, group, machine, site_or_none, catalog)
+        is_refused = draft.refused_machines is None or group.machine in draft.refused_machines
+        if machine is not None or not is_refused:
+            yield from _machine(loc, group, machine, site_or_none, catalog)
         if machine is not None:
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)

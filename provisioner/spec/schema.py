@@ -17,6 +17,9 @@ def schema(name: str = "cluster") -> dict[str, Any]:
     """The schema of that name (NAMES). Raises GpuprovError for another name."""
     if name == "cluster":
         model = ClusterSpec.model_json_schema()
+        block = model["properties"]["machines"]
+        texts = {key: block.pop(key) for key in ("default", "title", "description")}
+        model["properties"]["machines"] = {**texts, "anyOf": [block, {"type": "string"}]}
     elif name in OUTPUTS:
         model = OUTPUTS[name].model_json_schema(mode="serialization")
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from provisioner import catalog
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.candidates import newest_first
 from provisioner.stack.conflict import Place, StackConflict, conflict, joined
@@ -22,7 +21,7 @@ def alternatives(
 ) -> list[str]:
     """One line for each of the newest other versions of a component: that it would go too, or what is against it.
     `images`: a lock's, of which what they said of themselves counts."""
-    machine = catalog.load().machine(spec.groups[group].machine)
+    machine = spec.machine(group)
     problem = group_problem(spec, group, tuple(sorted((i.reference, said(i)) for i in images if i.basis == "measured")))
     versions = {c.version for c in problem.candidates.get(name, ())} - {chosen}
     try:

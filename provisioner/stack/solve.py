@@ -71,7 +71,7 @@ def solve(
     where that is possible (a lock that is there already). `read`: images that were asked what they hold.
     Raises StackConflict where no set of versions satisfies the pins.
     """
-    known = catalog.load()
+    known = spec.catalog
     refuse_foreign_pins(spec, place)
     refuse_unknown_repositories(spec, place)
     vendor_images.refuse(spec, place)
@@ -104,7 +104,7 @@ def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
 
 def group_problem(spec: ClusterSpec, group: str, seen: Seen = ()) -> Problem:
     """What is to be solved for a group, with the keys of cluster.yaml that ask for it."""
-    known = catalog.load()
+    known = spec.catalog
     machine = known.machine(spec.groups[group].machine)
     gpu = known.gpu(machine.gpu_model)
     efa = machine.uses_efa(spec.groups[group].network.wanted)
@@ -121,7 +121,7 @@ def group_problem(spec: ClusterSpec, group: str, seen: Seen = ()) -> Problem:
 
 def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
     """Raise StackConflict for a pin of NVIDIA's software in a fleet that has no NVIDIA GPU."""
-    known = catalog.load()
+    known = spec.catalog
     machines = [known.machine(group.machine) for group in spec.groups.values()]
     if any(known.gpu(m.gpu_model).vendor == "nvidia" for m in machines):
         return
@@ -168,14 +168,14 @@ def _pins(spec: ClusterSpec, gpu: Gpu) -> Pins:
 
 def _like(machine: Machine, gpu: Gpu) -> tuple[Machine, Gpu]:
     """The first machine of the catalogue that asks for the same of its stack: those are solved once."""
-    return _first_like(gpu.arch, gpu.ecc, machine.network.kind)
+    return _first_like(gpu.arch, gpu.ecc, machine.network.kind) or (machine, gpu)
 
 
 @cache
-def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu]:
+def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu] | None:
     known = catalog.load()
     pairs = ((machine, known.gpu(machine.gpu_model)) for machine in known.machines())
-    return next((m, g) for m, g in pairs if (g.arch, g.ecc, m.network.kind) == (arch, ecc, network))
+    return next(((m, g) for m, g in pairs if (g.arch, g.ecc, m.network.kind) == (arch, ecc, network)), None)
 
 
 @lru_cache(maxsize=4096)

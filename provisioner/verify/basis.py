@@ -56,7 +56,7 @@ FROM_ROW: Mapping[str, tuple[str, ...]] = {
     "scratch_gb": ("local_nvme.count", "local_nvme.size_gb"),
 }
 """Fields of Expected → the keys of machines.yaml that they follow from (`gpu:` of its GPU's row in gpus.yaml)."""
-WEAKEST: tuple[Basis, ...] = ("unverified", "documented", "measured")
+WEAKEST: tuple[Basis, ...] = ("unverified", "user", "documented", "measured")
 
 
 def keys_of(field: str, machine: Machine) -> tuple[str, ...]:

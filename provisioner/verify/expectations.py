@@ -256,7 +256,8 @@ def expect(
     def is_same_for_all(key: str) -> bool:
         """Whether every machine of the type has the same of it: a server is ordered with the memory that its owner
         wants, and an example in the catalogue is not an expectation."""
-        return catalog.provider(machine.provider).virtual or machine.basis.of(key) != "unverified"
+        is_sold = catalog.provider(machine.provider).virtual
+        return not machine.basis.is_left_out(key) and (is_sold or machine.basis.of(key) != "unverified")
 
     return Expected(
         machine=machine.name,

@@ -122,7 +122,7 @@ def test_what_is_asked_for_is_mounted_once_and_at_boot_and_goes_again(site: Site
 
 def test_the_nodes_own_timer_asks_them_too(site: Site) -> None:
     cluster = open_cluster(site.rehearsal.file, sandbox=True)
-    (group,) = build_plan(cluster.spec, cluster.lock, catalog.load()).groups
+    (group,) = build_plan(cluster.spec, cluster.lock).groups
     expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=True)
     health = {"every": "1h", "textfile": "/tmp/told", "expected": expected.to_json(), "archive": archive.digest()}
     played = site.has(

@@ -41,7 +41,7 @@ def with_digests(wanted: Stack) -> Stack:
 def plan(spec: ClusterSpec) -> Plan:
     """The plan of a spec, as a rehearsal would have it."""
     groups = {name: with_digests(found) for name, found in stack.solve(spec).items()}
-    return build_plan(spec, Lock(request={}, simulated=True, groups=groups), catalog.load())
+    return build_plan(spec, Lock(request={}, simulated=True, groups=groups))
 
 
 def planned_group(machine: str) -> PlannedGroup:

@@ -29,7 +29,7 @@ LOCK = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK.m
 
 
 def test_a_group_is_the_files_the_catalogues_and_the_locks() -> None:
-    plan = build_plan(SPEC, LOCK, catalog.load())
+    plan = build_plan(SPEC, LOCK)
     assert [name for name, _ in plan.nodes()] == ["train-0", "train-1", "infer-0"]
     assert [(g.name, g.site, g.machine.name, g.gpu.model) for g in plan.groups] == [
         ("train", "here", "p4d.24xlarge", catalog.load().machine("p4d.24xlarge").gpu_model),
@@ -42,15 +42,15 @@ def test_a_group_is_the_files_the_catalogues_and_the_locks() -> None:
 
 def test_the_stacks_of_other_locks_stand_beside() -> None:
     older = Lock(request={}, simulated=True, groups={"train": STACK.model_copy(update={"nccl": "1.0"})})
-    assert [stack.nccl for stack in build_plan(SPEC, LOCK, catalog.load(), beside=[older]).beside] == ["1.0"]
+    assert [stack.nccl for stack in build_plan(SPEC, LOCK, beside=[older]).beside] == ["1.0"]
 
 
 def test_a_group_that_the_lock_lacks_is_refused_or_left_out() -> None:
     older = Lock(request={}, simulated=True, groups={"train": STACK})
     with pytest.raises(GpuprovError, match=r"cluster\.lock has no group infer") as caught:
-        build_plan(SPEC, older, catalog.load())
+        build_plan(SPEC, older)
     assert "gpuprov lock" in caught.value.hint
-    plan = build_plan(SPEC, older, catalog.load(), partly=True)
+    plan = build_plan(SPEC, older, partly=True)
     assert [group.name for group in plan.groups] == ["train"]
     with pytest.raises(GpuprovError, match="no group infer"):
         plan.group("infer")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from provisioner import catalog, directories, fleet, node_state
+from provisioner import directories, fleet, node_state
 from provisioner.errors import Exit, GpuprovError, LockedError
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
@@ -274,14 +274,14 @@ def test_a_node_by_name_or_the_nearest_names(cluster: Cluster) -> None:
 
 def test_a_lock_is_asked_for_where_there_is_none(cluster: Cluster) -> None:
     with pytest.raises(GpuprovError, match=r"no cluster\.lock yet"):
-        build_plan(cluster.spec, cluster.lock, catalog.load())
+        build_plan(cluster.spec, cluster.lock)
 
 
 def intended(file: Path, *, sandbox: bool = False) -> None:
     """A run that is about to make machines of what the file says now."""
     cluster = open_cluster(file, sandbox=sandbox)
     lock = Lock(request={}, simulated=True, groups={"train": STACK})
-    plan = build_plan(cluster.spec, lock, catalog.load())
+    plan = build_plan(cluster.spec, lock)
     private_dir(cluster.paths.site("here"))
     machines.write_intent(cluster, plan)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from provisioner import __version__, bounded, catalog, ssh, ssh_failure
+from provisioner import __version__, bounded, ssh, ssh_failure
 from provisioner.catalog.models import LocalNVMe, Machine, Network
 from provisioner.errors import ConfigureError, GpuprovError, ProviderError
 from provisioner.fleet import Node
@@ -93,7 +93,7 @@ class Builder:
 
     def _whole(self) -> tuple[Plan, PlannedGroup]:
         """As cluster.yaml has it, and its one group."""
-        plan = build_plan(self.cluster.spec, self.lock, catalog.load())
+        plan = build_plan(self.cluster.spec, self.lock)
         return plan, plan.group(self.group)
 
     def _machines(self) -> Plan:

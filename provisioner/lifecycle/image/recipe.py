@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from provisioner import catalog, ownership, spec
+from provisioner import ownership, spec
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.images.book import Book
@@ -91,7 +91,7 @@ def _as_cluster(recipe: Recipe, build: str, group: str, what: str, instead: Mapp
     if instead is not None:
         there = {key: there[key] for key in ("provider", "user") if key in there} | dict(instead)
     mine = dict(document["groups"][group])
-    machine = catalog.load().machine(mine["machine"])
+    machine = recipe.cluster.spec.machine(group)
     if machine.local_nvme.count:
         mine["storage"] = {"scratch": SCRATCH, **mine.get("storage", {})}
     monitoring = {"health_check": {}, **document.get("monitoring", {})}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from provisioner import catalog, regular_file, stored
+from provisioner import regular_file, stored
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
@@ -65,8 +65,7 @@ def choose(
         raise GpuprovError(f"there is no image {path} yet", where=where, hint=f"`{command}` makes one")
     manifest = book.manifest(build or book.resolve(channel or "stable"))
     _refuse_unsigned(recipe, book, manifest.build)
-    machine = catalog.load().machine(spec.groups[group].machine)
-    name = _fitting(manifest, spec.sites[spec.site_of(group)], machine, where)
+    name = _fitting(manifest, spec, group, where)
     site = spec.sites[spec.site_of(group)]
     target = manifest.targets[name]
     _refuse_unproven(manifest, target, book.build(manifest.build), sandbox=sandbox)
@@ -100,10 +99,11 @@ def _refuse_unsigned(recipe: Path, book: Book, build: str) -> None:
         signing.verify(folder, text, loaded.image.signed_by)
 
 
-def _fitting(manifest: Manifest, site: Site, machine: Machine, where: str) -> str:
+def _fitting(manifest: Manifest, spec: ClusterSpec, group: str, where: str) -> str:
     """The target whose image such a machine can start from: of its own type, else of one that is the same to the
     roles."""
-    region, known = region_of(site), catalog.load()
+    site, machine, known = spec.sites[spec.site_of(group)], spec.machine(group), spec.catalog
+    region = region_of(site)
     here = manifest.target(site.provider, region)
     said = f"image {manifest.name}, build {manifest.build}"
     if not here:
@@ -121,6 +121,8 @@ def _fitting(manifest: Manifest, site: Site, machine: Machine, where: str) -> st
 
 
 def _alike(target: Target, machine: Machine, known: Catalog) -> bool:
+    if target.machine not in known.names():  # a type of the recipe's own
+        return False
     other = known.machine(target.machine)
     one, two = known.gpu(machine.gpu_model), known.gpu(other.gpu_model)
     return (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import catalog, node_state
+from provisioner import node_state
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, hooks, locking, machines, preflight, verifying
@@ -104,7 +104,7 @@ def _locked(cluster: Cluster) -> tuple[Lock, Plan]:
     lock, ledger = locking.current(cluster, cluster.events), Ledger(cluster.paths)
     ledger.refuse_damaged_locks(lock)
     upgrade_journal.assign(cluster, cluster.nodes(), lock)
-    plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
     machines.refuse_abandoned(cluster, plan)
     ledger.keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
     return lock, plan

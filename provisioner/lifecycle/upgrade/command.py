@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from provisioner import catalog
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Kind
 from provisioner.fleet import Node
@@ -278,7 +277,7 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     what they had: nothing is done there, and no cloud is asked."""
     if not cluster.sandbox:
         return
-    plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
     mine = [machines.of_site(cluster, site, binary, run_dir) for site in plan.sites()]
     prepared = [(one, one.plan(plan)) for one in mine]
     if any(planned.add > 1 or planned.change for _, planned in prepared):

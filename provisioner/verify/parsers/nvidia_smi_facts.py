@@ -23,6 +23,7 @@ class Gpu:
     index: int
     pci: str | None = None
     model: str | None = None
+    architecture: str | None = None
     uuid: str | None = None
     serial: str | None = None
     """Of the board, which two GPUs of a GB200 or GB300 share: no identity."""

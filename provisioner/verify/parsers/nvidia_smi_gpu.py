@@ -59,6 +59,7 @@ def read_gpu(index: int, element: ElementTree.Element, gpu: Texts) -> Gpu:
         index=index,
         pci=pci(address) if address else None,
         model=name,
+        architecture=_said(text("product_architecture")),
         uuid=_said(text("uuid")),
         serial=_said(text("serial")),
         board_part=_said(text("board_part_number")),

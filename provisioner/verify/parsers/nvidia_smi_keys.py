@@ -10,6 +10,7 @@ def _query() -> dict[str, str]:
     link, rows, pages = "pci/gpu link info", "remapped rows", "retired pages"
     found = {
         "product name": "product_name",
+        "product architecture": "product_architecture",
         "serial number": "serial",
         "gpu uuid": "uuid",
         "minor number": "minor_number",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import catalog, fleet
+from provisioner import fleet
 from provisioner.cli.main import run
 from provisioner.errors import Diagnostic, GpuprovError, InputError, ProviderError
 from provisioner.fleet import Node
@@ -213,7 +213,7 @@ def test_machines_are_removed_though_the_file_is_not_valid_any_more(
 def created(cluster: Cluster) -> None:
     """What a run writes down before it makes machines."""
     lock = Lock(request={}, simulated=True, groups={"train": plans.plan(plans.cluster_spec(MACHINE)).groups[0].stack})
-    machines.write_intent(cluster, build_plan(cluster.spec, lock, catalog.load()))
+    machines.write_intent(cluster, build_plan(cluster.spec, lock))
 
 
 def test_machines_are_removed_though_the_file_is_gone(cluster: Cluster, world: World) -> None:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from provisioner import catalog, fleet, node_state, ssh
+from provisioner import fleet, node_state, ssh
 from provisioner.errors import GpuprovError, InputError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -76,7 +76,7 @@ def planned(folder: Path, *counts: int, more: str = "") -> tuple[Cluster, Plan]:
     (folder / "cluster.yaml").write_text(f"name: big\n{site}\ngroups: {{{groups}}}\n{more}")
     cluster = open_cluster(folder / "cluster.yaml", sandbox=False)
     lock = Lock(request={}, simulated=True, groups={f"g{n}": STACK for n in range(len(counts))})
-    return cluster, replace(build_plan(cluster.spec, lock, catalog.load()), simulated=False)
+    return cluster, replace(build_plan(cluster.spec, lock), simulated=False)
 
 
 HOOKS = "hooks: {drain: 'true', resume: 'true'}\n"
@@ -236,7 +236,7 @@ def test_what_is_counted_for_a_node_is_enough_for_the_longest_records(tmp_path: 
     Book(dict.fromkeys(names, entry)).save(cluster.paths)
     Journal(nodes={name: Place("0123456789ab", "moved", reason) for name in names}).save(cluster.paths)
     private_dir(cluster.paths.site("s" * 32))
-    machines.write_intent(cluster, build_plan(cluster.spec, lock, catalog.load()))
+    machines.write_intent(cluster, build_plan(cluster.spec, lock))
     shared = shared_files.SharedFiles(cluster.paths, cluster.spec, SimpleNamespace(where="s3://b"))  # type: ignore[arg-type]
     sizes = {name: (root / name).stat().st_size for name in shared._local()}
     assert {"nodes.json", "quarantine.json", "upgrade.json", "ssh/pins.json", "intent.json"} <= set(sizes)

@@ -54,10 +54,9 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def plan(cluster: Cluster) -> Plan:
-    from provisioner import catalog
 
     lock = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK})
-    return build_plan(cluster.spec, lock, catalog.load())
+    return build_plan(cluster.spec, lock)
 
 
 def heard(cluster: Cluster) -> list[Event]:

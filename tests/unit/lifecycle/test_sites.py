@@ -163,7 +163,6 @@ def test_ctrl_c_is_heard_while_another_thread_forks(monkeypatch: pytest.MonkeyPa
 def test_a_provider_that_can_not_be_asked_blocks_its_own_site_alone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from provisioner import catalog
     from provisioner.lifecycle import preflight
     from provisioner.plan import build_plan
 
@@ -175,7 +174,7 @@ def test_a_provider_that_can_not_be_asked_blocks_its_own_site_alone(
 
     cluster.providers.at("shanghai").preflight = asked  # type: ignore[method-assign]
     cluster.providers.at("virginia").preflight = lambda *_: []  # type: ignore[method-assign]
-    found = preflight.blocked(preflight.look(cluster, build_plan(cluster.spec, lock, catalog.load()), Events()))
+    found = preflight.blocked(preflight.look(cluster, build_plan(cluster.spec, lock), Events()))
     assert list(found) == ["shanghai"] and found["shanghai"].hint == "in gpuprov's checkout: pip install '.[alicloud]'"
 
 
@@ -221,10 +220,9 @@ def test_ctrl_c_reaches_the_children_of_all_threads_and_waits_for_them(tmp_path:
 
 
 def test_what_is_left_out_is_not_asked_again(cluster: Cluster, world: World) -> None:
-    from provisioner import catalog
     from provisioner.plan import build_plan
 
-    remaining = Remaining(build_plan(cluster.spec, world.lock, catalog.load()), Events())
+    remaining = Remaining(build_plan(cluster.spec, world.lock), Events())
     remaining.leave({"shanghai": ProviderError("x")}, "preflight")
     assert remaining.plan.sites() == ["virginia"]
     assert json.dumps(list(remaining.failed)) == '["shanghai"]'

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner import catalog, fleet
+from provisioner import fleet
 from provisioner.cli.main import run
 from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
@@ -87,7 +87,7 @@ def own_calls(account: Account) -> set[str]:
 def opened(file: Path) -> tuple[Cluster, Plan]:
     assert run(["lock", str(file)]) == 0
     cluster = open_cluster(file, sandbox=False)
-    return cluster, build_plan(cluster.spec, cluster.lock, catalog.load())
+    return cluster, build_plan(cluster.spec, cluster.lock)
 
 
 def test_an_image_is_locked_and_a_plan_makes_nothing(

@@ -19,7 +19,7 @@ import yaml
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
 
-from provisioner import catalog, fleet
+from provisioner import fleet
 from provisioner.cli.main import run
 from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
@@ -155,7 +155,7 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
     heard: list[str] = []
     cluster, binary = open_cluster(file, sandbox=False), find()
     cluster.events.subscribe(lambda event: heard.append(event.message))
-    plan = build_plan(cluster.spec, cluster.lock, catalog.load())
+    plan = build_plan(cluster.spec, cluster.lock)
     with sold_out("us-east-1a") as asked:
         virginia = machines.of_site(cluster, "virginia", binary)
         nodes = virginia.apply(plan, virginia.plan(plan))

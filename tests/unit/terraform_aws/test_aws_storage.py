@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import catalog
 from provisioner.cli.main import run
 from provisioner.lifecycle import machines
 from provisioner.plan import build_plan
@@ -64,7 +63,7 @@ def test_both_are_planned_with_what_they_cost_and_who_may_write(
     lock = lockfile.read(file.with_name("cluster.lock"))
     assert lock is not None
     cluster, binary = open_cluster(file, sandbox=False), find()
-    plan = build_plan(cluster.spec, lock, catalog.load())
+    plan = build_plan(cluster.spec, lock)
     machines.of_site(cluster, "virginia", binary).plan(plan)
     asked = [*binary.argv, "show", "-json", PLAN_FILE]
     shown = subprocess.run(asked, cwd=cluster.paths.site("virginia"), capture_output=True, text=True, check=True)

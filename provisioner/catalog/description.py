@@ -1,0 +1,301 @@
+"""A machine type described by the few things that tell machines apart, and the whole row that follows from them.
+
+Two kinds of types are described so: those of a user (`machines:` in cluster.yaml, or in a file of their own) and the
+clouds' sizes (data/cloud_sizes.yaml). What a description leaves out is taken from gpus.yaml or from a type of the
+catalogue with the same GPUs; then it is unverified, and a check that fails by it warns. Processors, memory, disks and
+network that it leaves out are not expected at all: nodes are compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from provisioner.catalog.models import Board, Evidence, Gpu, LocalNVMe, Machine, Network, NVLink, Row
+
+if TYPE_CHECKING:
+    from provisioner.catalog import Catalog
+
+MACHINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+MACHINE_NAME_TITLE = "a name of letters, digits, dots, hyphens and underscores, at most 63, a letter or digit first"
+MODULES: dict[str, Literal["impossible", "default", "required", "n/a"]] = {
+    "volta": "impossible", "turing": "default", "ampere": "default", "ada": "default", "hopper": "default",
+    "blackwell": "required", "cdna2": "n/a", "cdna3": "n/a",
+}  # fmt: skip
+"""GPU architecture → whether NVIDIA's open kernel modules drive it (as the rows of gpus.yaml)."""
+LINK_GENERATIONS = {"volta": (2, 50.0), "ampere": (3, 50.0), "hopper": (4, 50.0), "blackwell": (5, 100.0)}
+"""Architecture → NVLink's generation and GB/s of one link, both directions (the machines of machines.yaml)."""
+FARTHER = ("PIX", "PXB", "PHB", "NODE", "SYS")
+EXAMPLE_VCPUS, EXAMPLE_GIB = 8, 64
+"""For each GPU, where a description has none: what a simulated node shows. No node is held to it."""
+
+
+class DescribedPart(Row):
+    """Read from files of users: no value is converted silently."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class DescribedGpu(DescribedPart):
+    """A GPU product that gpus.yaml does not have."""
+
+    product_name: Annotated[str, Field(min_length=2, max_length=100)] = Field(
+        title="the name that nvidia-smi or amd-smi prints",
+        description="Name of the GPU as `nvidia-smi --query-gpu=name` prints it",
+        examples=["NVIDIA RTX A6000"],
+    )
+    memory_mib: int = Field(
+        ge=1024,
+        le=4_194_304,
+        title="a whole number of MiB",
+        description="Memory of one GPU, MiB, as `nvidia-smi --query-gpu=memory.total` prints it",
+        examples=[49140],
+    )
+    arch: Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3"] = Field(
+        description="Architecture of the GPU; the driver and CUDA follow from it"
+    )
+    compute_capability: Annotated[str, Field(pattern=r"^([0-9]{1,2}\.[0-9]|gfx[0-9a-f]{3,5})$")] = Field(
+        title='a version in quotes such as "8.6" (AMD: gfx942)',
+        description="SM version in quotes, as `nvidia-smi --query-gpu=compute_cap` prints it; AMD: gfx target",
+        examples=["8.6"],
+    )
+    ecc: bool = Field(default=False, title="true or false", description="Whether ECC is enabled as shipped")
+    pcie_gen: int = Field(default=4, ge=3, le=6, title="a whole number", description="PCIe generation of the GPU")
+
+    def row(self, machine: str) -> Gpu:
+        """The same as a row of gpus.yaml, whose model is of that machine type alone."""
+        return Gpu(
+            model=f"{machine}:gpu",
+            product_names=(self.product_name,),
+            memory_mib=self.memory_mib,
+            arch=self.arch,
+            compute_capability=self.compute_capability,
+            mig=False,
+            ecc=self.ecc,
+            open_kernel_modules=MODULES[self.arch],
+            memory_source="user",
+            pcie_gen=self.pcie_gen,
+            source="user",
+            basis=Evidence(user=("product_names", "memory_mib", *(("ecc",) if "ecc" in self.model_fields_set else ())),
+                           unverified=() if "ecc" in self.model_fields_set else ("ecc",)),
+        )  # fmt: skip
+
+
+class DescribedNVLink(DescribedPart):
+    """How the GPUs of a node are linked."""
+
+    topology: Literal["nvswitch", "mesh", "bridge", "none"] = Field(
+        description="nvswitch: through switches; mesh: all to all; bridge: pairs of PCIe cards; none: PCIe alone"
+    )
+    links_per_gpu: int = Field(
+        default=0, ge=0, le=36, title="a whole number",
+        description="Links of one GPU that must be active; needed for all topologies but none", examples=[18],
+    )  # fmt: skip
+
+
+class DescribedNetwork(DescribedPart):
+    """Ports for training traffic."""
+
+    kind: Literal["efa", "infiniband", "ethernet", "roce", "none"] = Field(description="What the nodes train over")
+    ports: int = Field(default=1, ge=0, le=64, title="a whole number", description="Ports for training traffic")
+    rate_gbps: float = Field(
+        default=0, ge=0, le=3200, title="a number of Gbit/s", description="Rate of one port, Gbit/s", examples=[400]
+    )
+    devices: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")], ...] = Field(
+        default=(), max_length=64, title="a list of RDMA devices such as [mlx5_0, mlx5_3]",
+        description="Names under /sys/class/infiniband of the ports for training, where others are for storage",
+        examples=[["mlx5_0", "mlx5_3"]],
+    )  # fmt: skip
+
+
+class DescribedDisks(DescribedPart):
+    """Local NVMe disks beside the system's."""
+
+    count: int = Field(ge=0, le=64, title="a whole number", description="Local NVMe disks, without the system's")
+    size_gb: float = Field(
+        default=0, ge=0, le=1_000_000, title="a number of GB", description="Size of one disk, decimal GB"
+    )
+
+
+GpuName = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+def _form_of_gpu(value: object) -> str:
+    return "block" if isinstance(value, dict | DescribedGpu) else "name"
+
+
+class MachineDescription(DescribedPart):
+    """A machine type that the catalogue does not have."""
+
+    provider: Annotated[str, Field(min_length=1, max_length=32)] = Field(
+        default="baremetal",
+        title="aws, azure, alicloud, tencent or baremetal",
+        description="Who sells it; for a cloud the name of the machine type is the name of the size there",
+    )
+    gpu: Annotated[
+        Annotated[GpuName, Tag("name")] | Annotated[DescribedGpu, Tag("block")], Discriminator(_form_of_gpu)
+    ] = Field(
+        title="a GPU of `gpuprov catalog --gpus`, or a block that describes another",
+        description="GPU product of `gpuprov catalog --gpus`, or a block that describes one that is not listed",
+        examples=["L40S", "H100-SXM5-80GB"],
+    )
+    gpus: int = Field(ge=1, le=32, title="a whole number", description="GPUs of one machine")
+    nvlink: DescribedNVLink | None = Field(
+        default=None,
+        title="a block, or null",
+        description="NVLink of the node; null: as machines of the catalogue with the same GPUs have it",
+    )
+    network: DescribedNetwork | None = Field(
+        default=None, title="a block, or null", description="Network for training; null: nothing is expected of it"
+    )
+    vcpus: int | None = Field(
+        default=None, ge=1, le=4096, title="a whole number or null",
+        description="Hardware threads that the OS sees; null: nodes of a group are compared",
+    )  # fmt: skip
+    memory_gib: float | None = Field(
+        default=None, gt=0, le=65536, title="a number of GiB or null",
+        description="Memory of the machine, GiB; null: nodes of a group are compared",
+    )  # fmt: skip
+    numa_nodes: int | None = Field(
+        default=None, ge=1, le=64, title="a whole number or null", description="NUMA nodes that the OS sees"
+    )
+    local_nvme: DescribedDisks | None = Field(
+        default=None, title="a block, or null",
+        description="Local NVMe disks beside the system's; null: not known, those that are there are used",
+    )  # fmt: skip
+    cpu: Literal["amd64", "arm64"] = Field(default="amd64", description="Architecture of the processors")
+    retired: str | None = Field(
+        default=None, title="a text, or null", description="When and by whom the type was withdrawn: it is refused then"
+    )
+    source: tuple[str, ...] = Field(default=(), title="a list of texts", description="Where the values were read")
+
+    def own_gpu(self, name: str) -> Gpu | None:
+        """The GPU that is described here; None for one of gpus.yaml."""
+        return self.gpu.row(name) if isinstance(self.gpu, DescribedGpu) else None
+
+
+def machine(
+    name: str, description: MachineDescription, catalog: Catalog, basis: Literal["user", "documented"]
+) -> Machine:
+    """The row of a described type. `basis`: what the values that it names rest on. Raises GpuprovError for a GPU that
+    neither the catalogue nor the description has."""
+    gpu = description.own_gpu(name) or catalog.gpu(str(description.gpu))
+    links = _linked(description, gpu, catalog)
+    network, disks = description.network or DescribedNetwork(kind="ethernet", rate_gbps=10), description.local_nvme
+    sold = catalog.machines(description.provider)
+    return Machine(
+        name=name,
+        provider=description.provider,
+        gpu_model=gpu.model,
+        gpu_count=description.gpus,
+        gpu_memory_mib=gpu.memory_mib,
+        gpu_arch=gpu.arch,
+        compute_capability=gpu.compute_capability,
+        nvlink=links.nvlink,
+        topo_peer_cell=links.peer_cells,
+        topology=links.layout,
+        fabric_manager_required=links.fabric_manager,
+        network=Network(kind=network.kind, ports=network.ports, rate_gbps=network.rate_gbps, cards=network.ports),
+        local_nvme=LocalNVMe(count=disks.count if disks else 0, size_gb=disks.size_gb if disks else 0),
+        vcpus=description.vcpus or EXAMPLE_VCPUS * description.gpus,
+        memory_gib=description.memory_gib or EXAMPLE_GIB * description.gpus,
+        numa_nodes=description.numa_nodes,
+        mig_capable=gpu.mig,
+        notes="",
+        source=description.source or (basis,),
+        basis=_evidence(description, gpu, basis),
+        placement_cluster=bool(sold) and all(row.placement_cluster for row in sold),
+        retired=description.retired,
+        cpu=description.cpu,
+        rdma_devices=network.devices or _device_names(network),
+    )
+
+
+def _evidence(description: MachineDescription, gpu: Gpu, basis: Literal["user", "documented"]) -> Evidence:
+    """What the keys of the row rest on: what is said on the description, the rest on a like machine or on nothing."""
+    said = description.model_dump(exclude_none=True)
+    has_links = gpu.nvlinks is not None and description.gpus > 1
+    network, disks = description.network, description.local_nvme
+    keys = {
+        "gpu_model": True,
+        "gpu_count": True,
+        "gpu_memory_mib": gpu.basis.of("memory_mib") != "unverified",
+        "nvlink": "nvlink" in said or not has_links,
+        "topo_peer_cell": False,
+        "fabric_manager_required": "nvlink" in said or not has_links,
+        "network": network is not None,
+        "network.rate_gbps": network is not None and network.rate_gbps > 0,
+        "rdma_devices": network is not None and bool(network.devices),
+        "local_nvme": disks is not None,
+        "local_nvme.size_gb": disks is not None and (disks.count == 0 or disks.size_gb > 0),
+        **{key: key in said for key in ("vcpus", "memory_gib", "numa_nodes")},
+    }
+    named = tuple(key for key, is_named in keys.items() if is_named)
+    return Evidence(
+        user=named if basis == "user" else (),
+        unverified=tuple(key for key, is_named in keys.items() if not is_named),
+        left_out=tuple(key for key in ("vcpus", "memory_gib", "local_nvme", "network") if key not in named),
+    )
+
+
+def _device_names(network: DescribedNetwork) -> tuple[str, ...]:
+    """RDMA devices as the kernel's drivers number them; none of plain Ethernet."""
+    if network.kind not in ("efa", "infiniband", "roce"):
+        return ()
+    prefix = "efa_" if network.kind == "efa" else "mlx5_"
+    return tuple(f"{prefix}{number}" for number in range(network.ports))
+
+
+class _Links(Row):
+    nvlink: NVLink
+    peer_cells: str | tuple[str, ...] | None
+    layout: str | None = None
+    fabric_manager: bool = False
+
+
+def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Links:
+    """NVLink and the cells of `nvidia-smi topo -m`: as described, else of a type of the catalogue with the same GPUs,
+    else by the GPU's form: a module on a board has links, a PCIe card has none."""
+    none = NVLink(generation=None, links_per_gpu=0, gbps_per_link=0, nvswitch_count=0, topology="none")
+    stated = description.nvlink
+    if description.gpus == 1:
+        return _Links(nvlink=none, peer_cells=None)
+    if stated is None:
+        alike = _alike(description, gpu, catalog.machines())
+        if alike is not None:
+            return _Links(
+                nvlink=alike.nvlink,
+                peer_cells=alike.topo_peer_cell,
+                layout=alike.topology,
+                fabric_manager=alike.fabric_manager_required,
+            )
+    topology = stated.topology if stated else ("none" if gpu.nvlinks is None else "mesh")
+    count = (stated.links_per_gpu if stated else 0) or gpu.nvlinks or 0
+    if gpu.vendor == "amd":
+        xgmi = NVLink(generation="xgmi", links_per_gpu=count, gbps_per_link=0, nvswitch_count=0, topology=topology)
+        return _Links(nvlink=none, peer_cells=FARTHER) if topology == "none" else _Links(nvlink=xgmi, peer_cells="XGMI")
+    if topology == "none" or not count:
+        return _Links(nvlink=none, peer_cells=FARTHER)
+    generation, rate = LINK_GENERATIONS.get(gpu.arch, (None, 50.0))
+    board = _board(generation, count, catalog.boards) if topology == "nvswitch" else None
+    nvlink = NVLink(
+        generation=generation, links_per_gpu=count, gbps_per_link=rate,
+        nvswitch_count=board.nvswitch_count if board else 0, topology=topology,
+    )  # fmt: skip
+    if topology == "nvswitch":
+        return _Links(nvlink=nvlink, peer_cells=f"NV{count}", fabric_manager=board is None or board.nvswitch_count > 0)
+    bonds = tuple(f"NV{number}" for number in range(1, count + 1))
+    whole = topology == "bridge" and description.gpus == 2
+    return _Links(nvlink=nvlink, peer_cells=f"NV{count}" if whole else (*bonds, *FARTHER))
+
+
+def _alike(description: MachineDescription, gpu: Gpu, machines: Sequence[Machine]) -> Machine | None:
+    """A type with the same GPUs in the same number; of the same provider, where there is one."""
+    alike = [row for row in machines if (row.gpu_model, row.gpu_count) == (gpu.model, description.gpus)]
+    return next((row for row in alike if row.provider == description.provider), alike[0] if alike else None)
+
+
+def _board(generation: int | None, links: int, boards: Sequence[Board]) -> Board | None:
+    return next((b for b in boards if (b.nvlink_generation, b.links_per_gpu) == (generation, links)), None)
