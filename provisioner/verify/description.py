@@ -37,7 +37,8 @@ def describe(facts: Facts, catalog: Catalog) -> Described:
     model, count = _gpus(facts)
     row = _row(model, facts, catalog)
     machine: dict[str, Any] = {"gpu": row.model if row is not None else _gpu_block(model, facts, notes), "gpus": count}
-    if count > 1 and (nvlink := _nvlink(facts, count, notes)) is not None:
+    on_board = row is not None and row.nvlinks is not None
+    if count > 1 and facts.smi is not None and (nvlink := _nvlink(facts, count, notes, on_board=on_board)) is not None:
         machine["nvlink"] = nvlink
     network = _network(facts, notes)
     if network is not None:
@@ -114,8 +115,9 @@ def _gpu_block(model: str, facts: Facts, notes: list[str]) -> dict[str, Any]:
     }
 
 
-def _nvlink(facts: Facts, count: int, notes: list[str]) -> dict[str, Any] | None:
-    """How the GPUs are linked, by the matrix of `nvidia-smi topo -m` and the links that are up."""
+def _nvlink(facts: Facts, count: int, notes: list[str], *, on_board: bool) -> dict[str, Any] | None:
+    """How the GPUs are linked, by the matrix of `nvidia-smi topo -m` and the links that are up. `on_board`: they are
+    modules, not cards."""
     if facts.topo is None:
         notes.append("topo.txt (`nvidia-smi topo -m`) was not in the outputs: nvlink is derived from the GPUs")
         return None
@@ -128,7 +130,7 @@ def _nvlink(facts: Facts, count: int, notes: list[str]) -> dict[str, Any] | None
     links = min(active) if active else max(sum(bonds) // count, 1)
     if all(bond == bonds[0] for bond in bonds) and (facts.bus is None or facts.bus.nvswitches or count > 4):
         return {"topology": "nvswitch", "links_per_gpu": bonds[0]}
-    return {"topology": "mesh" if all(bonds) and count > 2 else "bridge", "links_per_gpu": links}
+    return {"topology": "mesh" if on_board or (all(bonds) and count > 2) else "bridge", "links_per_gpu": links}
 
 
 def _network(facts: Facts, notes: list[str]) -> dict[str, Any] | None:

@@ -1,0 +1,88 @@
+"""A healthy machine's outputs become a description, and by that description the same machine is healthy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner import catalog, yaml_text
+from provisioner.catalog.description import MachineDescription
+from provisioner.errors import GpuprovError
+from provisioner.spec.machine_types import load_machines
+from provisioner.verify.description import Described, describe
+from provisioner.verify.expectations import expect
+from provisioner.verify.facts import read
+from provisioner.verify.pytest_runner import Case
+from provisioner.verify.support_bundle import read as read_bundle
+from tests.support.healthy_bundle import ALL, bundle, edit, healthy, smi_xml, without_gpu
+from tests.support.judging import judge
+
+KNOWN = catalog.load()
+CAPTURES = Path(__file__).parent / "captures/nvidia_smi"
+
+
+def described(machine: str) -> Described:
+    return describe(read(bundle(healthy(machine))), KNOWN)
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_a_healthy_machine_is_healthy_by_its_own_description(machine: str) -> None:
+    found = described(machine)
+    row = KNOWN.machine(machine)
+    assert (found.machine["gpu"], found.machine["gpus"]) == (row.gpu_model, row.gpu_count)
+    description = MachineDescription.model_validate_json(json.dumps(found.machine))
+    known = KNOWN.with_described({found.name: description})
+    own = known.machine(found.name)
+    expected = replace(expect(own, known.gpu(own.gpu_model), None, None, known), level="quick")
+    results = judge({"node": Case(bundle(healthy(machine)), expected)})["node"].checks
+    assert [(one.id, one.message) for one in results if one.status in ("fail", "warn")] == []
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_a_machine_that_lacks_what_was_described_is_condemned(machine: str) -> None:
+    found = described(machine)
+    more = MachineDescription.model_validate_json(json.dumps(found.machine | {"gpus": found.machine["gpus"] + 1}))
+    known = KNOWN.with_described({"more": more})
+    own = known.machine("more")
+    expected = expect(own, known.gpu(own.gpu_model), None, None, known, level="quick")
+    results = judge({"node": Case(bundle(healthy(machine)), expected)})["node"].checks
+    assert [one.id for one in results if one.status == "fail" and one.id == "gpu.count"] == ["gpu.count"]
+
+
+def test_the_text_is_what_machines_takes(tmp_path: Path) -> None:
+    found = described("dgx-h100")
+    file = tmp_path / "types.yaml"
+    file.write_text(yaml_text.dump({"machines": {found.name: found.machine}}), encoding="utf-8")
+    (loaded,) = load_machines(file, KNOWN).values()
+    assert loaded.nvlink is not None
+    assert (loaded.nvlink.topology, loaded.nvlink.links_per_gpu) == ("nvswitch", 18)
+    assert loaded.network is not None
+    assert loaded.network.devices[:2] == ("mlx5_0", "mlx5_3")
+
+
+@pytest.mark.parametrize(
+    ("capture", "gpu"),
+    [
+        ("gb300-4gpu-580.xml", ("NVIDIA GB300", 284208, "blackwell", "10.3", True)),
+        ("rtx4000-sff-ada-595-v13.xml", ("NVIDIA RTX 4000 SFF Ada Generation", 20475, "ada", "8.9", False)),
+        ("q-rtx2080s-610.txt", ("NVIDIA GeForce RTX 2080 SUPER", 8192, "turing", "7.5", False)),
+    ],
+)
+def test_a_product_that_the_catalogue_does_not_have(capture: str, gpu: tuple[object, ...]) -> None:
+    found = describe(read(read_bundle(CAPTURES / capture).bundle), KNOWN)
+    assert tuple(found.machine["gpu"].values()) == gpu
+
+
+def test_a_machine_with_a_fault_is_refused() -> None:
+    row = KNOWN.machine("p4d.24xlarge")
+    files = healthy("p4d.24xlarge")
+    lost = {**files, "nvidia-smi.xml": without_gpu(smi_xml(row), 3)}
+    other = {**files, "nvidia-smi.xml": edit(smi_xml(row), 3, product_name="NVIDIA A100-PCIE-40GB")}
+    for case, message in ((lost, "7 of 8 GPUs answer"), (other, "2 models"), ({}, "the outputs list no GPU")):
+        with pytest.raises(GpuprovError, match=message):
+            describe(read(bundle(case)), KNOWN)
+    with pytest.raises(GpuprovError, match="is lost"):
+        describe(read(read_bundle(CAPTURES / "gb200-gpu-lost-580-mock.xml").bundle), KNOWN)
