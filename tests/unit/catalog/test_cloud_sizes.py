@@ -1,0 +1,70 @@
+"""data/cloud_sizes.yaml is what scripts/cloud_sizes.py makes of its lists, and agrees with the catalogue."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import catalog
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENT = yaml.safe_load((ROOT / "provisioner/catalog/data/cloud_sizes.yaml").read_text(encoding="utf-8"))
+MACHINES: list[dict[str, Any]] = DOCUMENT["machines"]
+FRACTIONAL: list[dict[str, Any]] = DOCUMENT["fractional"]
+REQUIRED = {"name", "provider", "gpu", "gpus", "vcpus", "memory_gib", "source"}
+OPTIONAL = {"network", "local_nvme", "numa_nodes", "cpu", "retired"}
+
+
+def test_the_file_is_up_to_date() -> None:
+    script = ROOT / "scripts/cloud_sizes.py"
+    result = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_names_are_unique_over_both_files() -> None:
+    text = (ROOT / "provisioner/catalog/data/machines.yaml").read_text(encoding="utf-8")
+    names = Counter(row["name"] for row in [*MACHINES, *FRACTIONAL, *yaml.safe_load(text)["machines"]])
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("row", [*MACHINES, *FRACTIONAL], ids=lambda row: row["name"])
+def test_a_row_names_its_gpu_and_its_sources(row: dict[str, Any]) -> None:
+    assert row["gpu"] in {gpu.model for gpu in catalog.load().gpus()}
+    assert row["provider"] in {"aws", "azure", "alicloud", "tencent"}
+    assert row["source"]
+    assert set(row["source"]) <= set(DOCUMENT["sources"])
+    values = [value for item in row.values() for value in (item.values() if isinstance(item, dict) else [item])]
+    assert None not in values
+
+
+@pytest.mark.parametrize("row", MACHINES, ids=lambda row: row["name"])
+def test_a_machine_has_the_keys_of_the_short_form(row: dict[str, Any]) -> None:
+    assert REQUIRED <= set(row) <= REQUIRED | OPTIONAL
+    assert row["gpus"] > 0
+    assert row["vcpus"] > 0
+    assert row["memory_gib"] > 0
+    if network := row.get("network"):
+        assert set(network) == {"kind", "ports", "rate_gbps"}
+        assert network["kind"] in {"ethernet", "efa", "infiniband", "roce"}
+        assert network["ports"] > 0
+        assert network["rate_gbps"] > 0
+    if disks := row.get("local_nvme"):
+        assert set(disks) == {"count", "size_gb"}
+
+
+@pytest.mark.parametrize("row", FRACTIONAL, ids=lambda row: row["name"])
+def test_a_fractional_size_has_less_than_a_gpu(row: dict[str, Any]) -> None:
+    assert set(row) == {"name", "provider", "gpu", "share", "source"}
+    assert 0 < Fraction(row["share"]) < 1
+
+
+def test_every_source_is_used() -> None:
+    used = {key for row in [*MACHINES, *FRACTIONAL] for key in row["source"]}
+    assert used == set(DOCUMENT["sources"])
