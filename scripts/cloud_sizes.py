@@ -3,9 +3,9 @@
     python scripts/cloud_sizes.py            writes the file
     python scripts/cloud_sizes.py --check    exits with 1 if the file is not what the lists give
 
-Each list is a CSV extract of what a provider's API or documentation says; its head names the source and the columns. A row keeps only
-what its source says. A size that machines.yaml has is left out, and so is a size whose GPU is not in gpus.yaml (EXCLUDED names them).
-To renew a list: replace the CSV, run this script, commit both.
+Each list is a CSV extract of what a provider's API or documentation says; its head names the source and the columns.
+A row keeps only what its source says. The script leaves out a size that machines.yaml has, and a size whose GPU
+EXCLUDED or EXCLUDED_SIZES names. To renew a list: replace the CSV, run this script, commit both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,26 @@ AS_OF = "2026-11-26"
 """When the lists were last compared with their sources."""
 
 SOURCES = {
-    "aws-api": "EC2 DescribeInstanceTypes as github getmoto/moto:moto/ec2/resources/instance_types.json @34d6cad5 (2026-08-02) has it",
+    "aws-api": "EC2 DescribeInstanceTypes: github getmoto/moto:moto/ec2/resources/instance_types.json"
+    " @34d6cad5 (2026-08-02)",
+    "azure-api": "Azure Resource SKUs: github kubernetes/autoscaler:cluster-autoscaler/cloudprovider/azure/"
+    "azure_instance_types.go @03e49d9c (2026-03-17)",
+    "azure-docs": "github MicrosoftDocs/azure-compute-docs:articles/virtual-machines/sizes/gpu-accelerated, pages and"
+    " commits in scripts/data/cloud_sizes/azure_docs.csv",
+    "azure-retired": "github MicrosoftDocs/azure-compute-docs:articles/virtual-machines/sizes/retirement/"
+    "retired-sizes-list.md @0bdc5d34",
+    "azure-vgpu": "github Azure/karpenter-provider-azure:pkg/utils/gpu.go @352646f5 (2026-08-21) names the sizes that"
+    " take a GRID driver; shares: scripts/data/cloud_sizes/azure_vgpu.csv",
+    "alicloud-compute": "https://www.alibabacloud.com/help/en/ecs/user-guide/gpu-accelerated-compute-optimized-and-"
+    "vgpu-accelerated-instance-families-1 (public copy of 2026)",
+    "alicloud-vgpu": "the same page of help.aliyun.com in Chinese (public copy of 2026 with sgn8ia and gn9gc)",
+    "alicloud-h20": "the help page says 96 GB of HBM3 and no product; a public page of a Qwen3 service by Alibaba Cloud"
+    " calls the GPU of ecs.ebmgn8v.48xlarge H20",
+    "tencent-compute": "github tencentyun/intlcloud-documents @02ec31c2 (2024-12-24), GPU instance types: computing",
+    "tencent-render": "github tencentyun/intlcloud-documents @02ec31c2 (2024-12-24), GPU instance types: rendering",
+    "tencent-hpc": "list of instance types of Tencent Cloud's HPC platform (public page of 2026: PNV5b, 48 GB)",
+    "tencent-l20": "public Terraform examples for Tencent Cloud: PNV5b.8XLARGE96, 16XLARGE192, 48XLARGE768 have 1, 2, 4"
+    " NVIDIA L20",
 }
 
 Row = dict[str, Any]
@@ -50,21 +69,83 @@ AWS_GPUS = {
     "B200": "B200-SXM6-180GB",
     "B300": "B300-SXM6-AC",
 }
-"""Name in DescribeInstanceTypes → slug of gpus.yaml. Of the families with V100 and A100, machines.yaml has each size."""
+"""Name in DescribeInstanceTypes → slug of gpus.yaml. machines.yaml has every size with a V100 or an A100."""
+
+AZURE_GPUS = {
+    "Standard NCASv3_T4 Family": "T4",
+    "standardNCSv3Family": "V100-PCIE-16GB",
+    "StandardNCADSA100v4Family": "A100-PCIE-80GB",
+    "StandardNCadsH100v5Family": "H100-NVL-94GB",
+    "standardNDSv2Family": "V100-SXM2-32GB",
+    "Standard NDASv4_A100 Family": "A100-SXM4-40GB",
+    "standard NDAMSv4_A100Family": "A100-SXM4-80GB",
+    "standardNDSH100v5Family": "H100-SXM5-80GB",
+    "standardNDISRH200V5Family": "H200-SXM5-141GB",
+    "standardNDISv5MI300XFamily": "MI300X",
+}
+"""Family of the SKU → slug of gpus.yaml."""
+
+AZURE_RETIRED = {"standardNCSv3Family": "withdrawn by Azure on 2025-09-30"}
+
+ALICLOUD_GPUS = {
+    "T4 16": "T4",
+    "V100 SXM2 16": "V100-SXM2-16GB",
+    "V100 SXM2 32": "V100-SXM2-32GB",
+    "A10 24": "A10",
+    "A16 (GA107)": "A16",
+    "A30 24": "A30",
+    "- 40": "A100-SXM4-40GB",
+    "- 80": "A100-SXM4-80GB",
+    "L20 48": "L20",
+    "- 96": "H20-SXM5-96GB",
+}
+"""GPU as the help page names it → slug. machines.yaml has every size with "- 40" or "- 80"."""
+
+TENCENT_GPUS = {
+    "T4": "T4",
+    "V100 NVLink 32": "V100-SXM2-32GB",
+    "A10": "A10",
+    "A100 NVLink 40": "A100-SXM4-40GB",
+    "L20 48": "L20",
+}
 
 EXCLUDED = {
-    "Radeon Pro V520": "g4ad: ROCm has no Radeon Pro V520 (gfx1011)",
+    "Radeon Pro V520": "g4ad: ROCm does not support it",
+    "StandardNGADSV620v1Family": "parts of a Radeon PRO V620: ROCm does not support it",
+    "StandardNVadsV710v5Family": "parts of a Radeon PRO V710",
+    "standardNVSv4Family": "parts of a Radeon Instinct MI25; retired on 2026-09-30",
+    "standardNVSv2Family": "Tesla M60 (Maxwell): the last driver branch is 580",
+    "standardNVSv3Family": "Tesla M60 (Maxwell); retired on 2026-09-30",
+    "standardNPSFamily": "FPGA",
+    "StandardNCCads2023Family": "confidential VM: another image and security type",
+    "P4 8": "Tesla P4 (Pascal): the last driver branch is 580",
+    "P100 16": "Tesla P100 (Pascal)",
+    "P4": "Tesla P4 (Pascal)",
+    "P40": "Tesla P40 (Pascal)",
+    "- 48": "gn9g, sgn8ia: the provider names no product",
+    "- 72": "gn9gc, gn9ge: the provider names no product",
 }
-"""GPU as a list names it → why its sizes are not in the file."""
+"""GPU or family as a list names it → why the file has none of its sizes."""
+
+EXCLUDED_SIZES = {"Standard_ND96is_MI300X_v5": "the API says no number of GPUs"}
 
 HEAD = """\
-# GPU sizes that providers sell, beside those of machines.yaml. Written by scripts/cloud_sizes.py from scripts/data/cloud_sizes/*.csv:
-# change those and run it. A key that the source of a row does not say is left out.
-# sources:    id -> where the values were read
-# machines:   name (as the provider's API takes it), provider, gpu (slug of gpus.yaml), gpus (number of them), vcpus, memory_gib,
-#             network (kind ethernet|efa|infiniband|roce, ports, rate_gbps of one port: the baseline where the source has baseline and burst),
-#             local_nvme (count, size_gb of one disk), cpu (arm64 where it is), retired (date and reason), source (ids)
-# fractional: sizes that have a part of a GPU (share): they need a vGPU driver with a licence, which gpuprov does not install
+# GPU sizes that providers sell, beside those of machines.yaml. scripts/cloud_sizes.py writes this file from
+# scripts/data/cloud_sizes/*.csv: change those and run it. A key that the source of a row does not say is left out.
+# sources:    id → where the values were read
+# machines:   name       as the provider's API takes it
+#             provider   aws | azure | alicloud | tencent
+#             gpu, gpus  slug of gpus.yaml, and the number of them
+#             vcpus      hardware threads
+#             memory_gib system memory
+#             network    kind ethernet|efa|infiniband|roce, ports, rate_gbps of one port (Gbit/s; the baseline where
+#                        the source has a baseline and a burst, the limit of all interfaces for Azure)
+#             local_nvme count, size_gb of one disk (decimal GB)
+#             cpu        arm64 where it is
+#             retired    when the provider withdrew it
+#             source     ids
+# fractional: sizes with a vGPU: share is the part of a GPU (1 and 2: a vGPU as large as one or two cards). They need a
+#             vGPU (GRID) driver, which gpuprov does not install.
 """
 
 
@@ -79,19 +160,33 @@ def number(text: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
+def fractional(size: dict[str, str], gpu: str, share: str, sources: list[str]) -> Row:
+    return {"name": size["name"], "gpu": gpu, "share": str(Fraction(share)), "source": sources}
+
+
+def machine(size: dict[str, str], gpu: str, gpus: str, memory_gib: int | float) -> Row:
+    """The keys that every machine has, but its source."""
+    row: Row = {"name": size["name"], "gpu": gpu, "gpus": int(gpus)}
+    return row | {"vcpus": int(size["vcpus"]), "memory_gib": memory_gib}
+
+
+def network(kind: str, ports: int, rate_gbps: int | float) -> Row:
+    return {"network": {"kind": kind, "ports": ports, "rate_gbps": rate_gbps}}
+
+
 def aws() -> Iterator[Row]:
     for size in read_list("aws"):
         if size["gpu"] in EXCLUDED:
             continue
-        row: Row = {"name": size["name"], "provider": "aws", "gpu": AWS_GPUS[size["gpu"]]}
+        gpu = AWS_GPUS[size["gpu"]]
         if size["partition"] != "1":
-            yield row | {"share": str(Fraction(size["partition"])), "source": ["aws-api"]}
+            yield fractional(size, gpu, size["partition"], ["aws-api"])
             continue
-        row |= {"gpus": int(size["count"]), "vcpus": int(size["vcpus"]), "memory_gib": number(size["memory_mib"]) / 1024}
+        row = machine(size, gpu, size["count"], number(size["memory_mib"]) / 1024)
         ports = int(size["efa"] or size["cards"])
         total = re.fullmatch(r"(\d+) Gigabit", size["performance"])
         rate = int(total[1]) / ports if total else number(size["gbps"])
-        row["network"] = {"kind": "efa" if size["efa"] else "ethernet", "ports": ports, "rate_gbps": rate}
+        row |= network("efa" if size["efa"] else "ethernet", ports, rate)
         if size["nvme"]:
             row["local_nvme"] = {"count": int(size["disks"]), "size_gb": int(size["disk_gb"])}
         if size["arch"] == "arm64":
@@ -99,26 +194,88 @@ def aws() -> Iterator[Row]:
         yield row | {"source": ["aws-api"]}
 
 
-PROVIDERS = (aws,)
+def azure() -> Iterator[Row]:
+    vgpus = {size["name"]: size for size in read_list("azure_vgpu")}
+    for vgpu in vgpus.values():
+        yield fractional(vgpu, vgpu["gpu"], vgpu["share"], ["azure-vgpu"])
+    documented = {size["name"]: size for size in read_list("azure_docs")}
+    listed = {size["name"]: size for size in read_list("azure")}
+    for name in {**listed, **documented}:
+        size, page = listed.get(name), documented.get(name)
+        if name in vgpus or name in EXCLUDED_SIZES or (size and size["family"] in EXCLUDED):
+            continue
+        if size:
+            gpu = AZURE_GPUS[size["family"]]
+            row = machine(size, gpu, size["gpus"], number(size["memory_mb"]) / 1024)
+            if size["family"] in AZURE_RETIRED:
+                row["retired"] = AZURE_RETIRED[size["family"]]
+        else:
+            assert page is not None
+            row = machine(page, "GB300", page["accelerators"], number(page["memory_gib"]))
+        if page and page["infiniband"]:
+            ports, rate = page["infiniband"].split(" x ")
+            row |= network("infiniband", int(ports), number(rate))
+        elif page:
+            row |= network("ethernet", 1, number(page["ethernet_mbps"]) / 1000)
+        if (size or page or {}).get("arch") == "arm64":
+            row["cpu"] = "arm64"
+        sources = {"azure-api": size, "azure-docs": page, "azure-retired": "retired" in row}
+        yield row | {"source": [key for key, used in sources.items() if used]}
+
+
+def alicloud() -> Iterator[Row]:
+    for size in read_list("alicloud"):
+        if size["gpu"] in EXCLUDED:
+            continue
+        gpu = ALICLOUD_GPUS[size["gpu"]]
+        sources = [f"alicloud-{size['page']}"] + (["alicloud-h20"] if size["gpu"] == "- 96" else [])
+        if "/" in size["gpus"]:
+            yield fractional(size, gpu, size["gpus"], sources)
+            continue
+        row = machine(size, gpu, size["gpus"], number(size["memory_gib"]))
+        rate, _, ports = size["gbps"].partition(" x ")
+        row |= network("ethernet", int(ports or 1), number(rate))
+        if size["arch"] == "arm64":
+            row["cpu"] = "arm64"
+        yield row | {"source": sources}
+
+
+def tencent() -> Iterator[Row]:
+    for size in read_list("tencent"):
+        if size["gpu"] in EXCLUDED:
+            continue
+        gpu = TENCENT_GPUS[size["gpu"]]
+        sources = [f"tencent-{size['page']}"] + (["tencent-l20"] if size["page"] == "hpc" else [])
+        if "/" in size["gpus"] or size["page"] == "render":  # rendering instances come with a GRID driver and licence
+            yield fractional(size, gpu, size["gpus"], sources)
+            continue
+        row = machine(size, gpu, size["gpus"], number(size["memory_gb"]))
+        if size["gbps"]:
+            row |= network("ethernet", 1, number(size["gbps"]))
+        yield row | {"source": sources}
+
+
+PROVIDERS = (aws, azure, alicloud, tencent)
 
 
 def render() -> str:
     """The text of cloud_sizes.yaml."""
     known = {row["name"] for row in yaml.safe_load((DATA / "machines.yaml").read_text(encoding="utf-8"))["machines"]}
-    rows = [row for provider in PROVIDERS for row in provider() if row["name"] not in known]
+    rows = []
+    for provider in PROVIDERS:
+        sizes = sorted((row for row in provider() if row["name"] not in known), key=lambda row: _order(row["name"]))
+        rows += [{"name": row.pop("name"), "provider": provider.__name__, **row} for row in sizes]
+    used = {key for row in rows for key in row["source"]}
     lines = [HEAD + f"schema: 1\nas_of: '{AS_OF}'", "sources:"]
-    lines += [f'  {key}: "{text}"' for key, text in SOURCES.items()]
+    lines += [f'  {key}: "{text}"' for key, text in SOURCES.items() if key in used]
     for section, part in (("machines", False), ("fractional", True)):
-        lines.append(f"{section}:")
-        chosen = sorted((row for row in rows if ("share" in row) is part), key=_order)
-        lines += [f"  - {flow(row)}" for row in chosen]
+        lines += [f"{section}:", *(f"  - {flow(row)}" for row in rows if ("share" in row) is part)]
     return "\n".join(lines) + "\n"
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    """Provider as in PROVIDERS, then the name with its numbers as numbers."""
-    parts = re.split(r"(\d+)", row["name"])
-    return [p.__name__ for p in PROVIDERS].index(row["provider"]), [int(p) if p.isdigit() else p for p in parts]
+def _order(name: str) -> list[int | str]:
+    """A name with its numbers as numbers, so that g5.2xlarge stands before g5.16xlarge."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def flow(value: object) -> str:
@@ -128,16 +285,17 @@ def flow(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else str(value)
-    text = str(value)
-    return f"'{text}'" if isinstance(value, str) and ("/" in text or ":" in text) else text
+        return f"{value:g}"
+    quoted = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) is None
+    return f"'{value}'" if quoted else str(value)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write provisioner/catalog/data/cloud_sizes.yaml from the lists of sizes.")
+    parser = argparse.ArgumentParser(description="Write provisioner/catalog/data/cloud_sizes.yaml from the lists.")
     parser.add_argument("--check", action="store_true", help="Exit with 1 if the file is not what the lists give.")
+    check = parser.parse_args().check
     text = render()
-    if not parser.parse_args().check:
+    if not check:
         TARGET.write_text(text, encoding="utf-8")
         return 0
     if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
