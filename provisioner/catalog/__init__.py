@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from provisioner import yaml_text
@@ -25,7 +26,7 @@ from provisioner.catalog.limits import (
     RdmaLimit,
     ScratchLimit,
 )
-from provisioner.catalog.models import Basis, Board, Gpu, Machine, ProviderName, Row, Topology, Xid
+from provisioner.catalog.models import Basis, Board, Gpu, GpuFraction, Machine, ProviderName, Row, Topology, Xid
 from provisioner.catalog.prices import Bought, ListPrices, Price, Seller, Without
 from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError
@@ -40,9 +41,33 @@ FARTHER = ("PIX", "PXB", "PHB", "NODE", "SYS")  # as the legend of `nvidia-smi t
 class Catalog:
     """The tables by name. Rows are frozen; a name that is not there raises GpuprovError with the nearest ones."""
 
+    own: Mapping[str, Machine] = MappingProxyType({})
+    """The machine types of a user."""
+
+    @cached_property
+    def listed(self) -> Mapping[str, Machine]:
+        """The rows of machines.yaml, each of which somebody has looked at closely."""
+        return {row.name: row for row in _rows("machines", "machines", Machine)}
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, Machine]:
+        """The other sizes that clouds sell, as rows: what cloud_sizes.yaml does not say is derived."""
+        return {row["name"]: self._size(row) for row in _document("cloud_sizes")["machines"]}
+
+    def _size(self, row: Mapping[str, Any]) -> Machine:
+        sources = _document("cloud_sizes")["sources"]
+        keys = {key: value for key, value in row.items() if key != "name"}
+        keys["source"] = tuple(sources[name] for name in row["source"])
+        return described_machine(row["name"], MachineDescription.model_validate(keys), self, "documented")
+
+    @cached_property
+    def fractions(self) -> Mapping[str, GpuFraction]:
+        """Sizes that have a part of a GPU, and need a vGPU driver."""
+        return {row.name: row for row in _rows("cloud_sizes", "fractional", GpuFraction)}
+
     @cached_property
     def _machines(self) -> Mapping[str, Machine]:
-        return {row.name: row for row in _rows("machines", "machines", Machine)}
+        return {**self.listed, **self._sizes, **self.own}
 
     @cached_property
     def _gpus(self) -> Mapping[str, Gpu]:
@@ -56,7 +81,7 @@ class Catalog:
         rows = [described_machine(name, one, self, "user") for name, one in descriptions.items()]
         extended = Catalog()
         extended.__dict__["_gpus"] = {**self._gpus, **{gpu.model: gpu for gpu in gpus}}
-        extended.__dict__["_machines"] = {**self._machines, **{row.name: row for row in rows}}
+        extended.own = {**self.own, **{row.name: row for row in rows}}
         return extended
 
     @cached_property
@@ -141,10 +166,10 @@ class Catalog:
 
     def machine(self, name: str) -> Machine:
         """The machine type of that name. Raises GpuprovError."""
-        try:
-            return self._machines[name]
-        except KeyError:
-            raise _unknown("machine", name, self.names()) from None
+        row = self.listed.get(name) or self._machines.get(name)
+        if row is None:
+            raise _unknown("machine", name, self.names())
+        return row
 
     def gpu(self, model: str) -> Gpu:
         """The GPU product of that slug (Machine.gpu_model). Raises GpuprovError."""

@@ -184,7 +184,7 @@ def machine(
     gpu = description.own_gpu(name) or catalog.gpu(str(description.gpu))
     links = _linked(description, gpu, catalog)
     network, disks = description.network or DescribedNetwork(kind="ethernet", rate_gbps=10), description.local_nvme
-    sold = catalog.machines(description.provider)
+    sold = [row for row in catalog.listed.values() if row.provider == description.provider]
     return Machine(
         name=name,
         provider=description.provider,
@@ -263,7 +263,7 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
     if description.gpus == 1:
         return _Links(nvlink=none, peer_cells=None)
     if stated is None:
-        alike = _alike(description, gpu, catalog.machines())
+        alike = _alike(description, gpu, catalog)
         if alike is not None:
             return _Links(
                 nvlink=alike.nvlink,
@@ -291,10 +291,14 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
     return _Links(nvlink=nvlink, peer_cells=f"NV{count}" if whole else (*bonds, *FARTHER))
 
 
-def _alike(description: MachineDescription, gpu: Gpu, machines: Sequence[Machine]) -> Machine | None:
-    """A type with the same GPUs in the same number; of the same provider, where there is one."""
-    alike = [row for row in machines if (row.gpu_model, row.gpu_count) == (gpu.model, description.gpus)]
-    return next((row for row in alike if row.provider == description.provider), alike[0] if alike else None)
+def _alike(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> Machine | None:
+    """A type of machines.yaml with the same GPUs in the same number, of the same provider where there is one; else one
+    whose GPUs are modules of the same generation with as many links."""
+    rows = [row for row in catalog.listed.values() if row.gpu_count == description.gpus]
+    same = [row for row in rows if row.gpu_model == gpu.model]
+    if not same and gpu.nvlinks is not None:
+        same = [row for row in rows if row.gpu_arch == gpu.arch and catalog.gpu(row.gpu_model).nvlinks == gpu.nvlinks]
+    return next((row for row in same if row.provider == description.provider), same[0] if same else None)
 
 
 def _board(generation: int | None, links: int, boards: Sequence[Board]) -> Board | None:

@@ -181,6 +181,16 @@ class Machine(Row):
         return self.nvlink.generation == 5 and self.nvlink.topology == "nvswitch" and not self.fabric_manager_required
 
 
+class GpuFraction(Row):
+    """A size of a cloud with a vGPU: `share` is the part of a GPU (1/6; 2: a vGPU as large as two)."""
+
+    name: str
+    provider: ProviderName
+    gpu: str
+    share: str
+    source: tuple[str, ...]
+
+
 class Board(Row):
     """An NVSwitch board that several machines share; `topo_cell` stands between any two of its GPUs."""
 
