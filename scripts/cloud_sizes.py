@@ -187,8 +187,7 @@ def aws() -> Iterator[Row]:
         total = re.fullmatch(r"(\d+) Gigabit", size["performance"])
         rate = int(total[1]) / ports if total else number(size["gbps"])
         row |= network("efa" if size["efa"] else "ethernet", ports, rate)
-        if size["nvme"]:
-            row["local_nvme"] = {"count": int(size["disks"]), "size_gb": int(size["disk_gb"])}
+        row["local_nvme"] = {"count": int(size["disks"] or 0), "size_gb": int(size["disk_gb"] or 0)}
         if size["arch"] == "arm64":
             row["cpu"] = "arm64"
         yield row | {"source": ["aws-api"]}

@@ -1,7 +1,8 @@
 """What a MIG profile means for a GPU: how much of it one instance takes, and how many there is room for.
 
 A profile names its compute slices and its memory in decimal GB. The largest one is the whole GPU: 7g means seven slices
-for compute and eight for memory, 4g (RTX PRO 6000) four and four (NVIDIA MIG user guide, "Partitioning").
+for compute and eight for memory, 4g (A30, RTX PRO 6000) four and four, 2g (RTX PRO 4500) two and two (NVIDIA MIG user
+guide, "Supported MIG profiles").
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 
 from provisioner.catalog.models import Gpu
 
-MEMORY_SLICES = {7: 8, 4: 4}
+MEMORY_SLICES = {7: 8, 4: 4, 2: 2}
 """Memory slices of a GPU by the compute slices of its largest profile."""
 PROFILE = re.compile(r"([1-7])g\.([0-9]+)gb")
 
