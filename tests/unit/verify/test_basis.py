@@ -121,7 +121,7 @@ OTHERS: dict[str, Any] = {
 @contextmanager
 def catalogued(row: Machine) -> Iterator[None]:
     """The catalogue with another row of that name."""
-    rows: dict[str, Machine] = load()._machines  # type: ignore[assignment]
+    rows: dict[str, Machine] = load().listed  # type: ignore[assignment]
     own = rows[row.name]
     rows[row.name] = row
     try:
