@@ -38,11 +38,11 @@ class Heartbeats:
         self.world = world
 
     def beat(self, process: Process) -> None:
-        """Renew the leases of a command whose turn it is, where it is time for that, and look at them."""
+        """Renew the leases of a command whose turn it is, where it is time for that, and look at them. A lease has a
+        thread for each: it is looked at also while the answer to a renewal is late."""
         for heart in tuple(process.leases):
-            if heart.renewing:
-                continue
-            if self.world.clock - heart.last >= BEAT_S and self.world.clock >= process.silent_until:
+            due = self.world.clock - heart.last >= BEAT_S and self.world.clock >= process.silent_until
+            if due and not (heart.renewing or heart.lease.lost):
                 heart.renewing = True
                 try:
                     heart.lease._renew()

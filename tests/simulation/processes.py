@@ -109,6 +109,8 @@ class Process:
     silent_until: float = 0.0
     """Until when its heartbeat hangs, by the world's clock."""
     lost_lease: Exception | None = None
+    lost_at: float = 0.0
+    """When it lost its lease, by the world's clock."""
     refused: bool = False
     """Whether it ended with an error message."""
     changes: int = 0
@@ -122,6 +124,10 @@ class Process:
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ended: bool = False
     error: BaseException | None = None
+
+    def is_stopped(self, time: float) -> bool:
+        """Whether its lease was lost by that time."""
+        return self.lost_lease is not None and self.lost_at <= time
 
 
 class Processes:

@@ -633,7 +633,7 @@ def installed(world: World) -> Iterator[None]:
         (gc, "remote_of", lambda spec: Remote(world, spec.name)),
         (lease, "threading", threads(world)),
         (lease, "monotonic", lambda: world.clock),
-        (process, "stop_followed", lambda error: setattr(world.process, "lost_lease", error)),
+        (process, "stop_followed", world.stop),
         (process, "refuse_stopped", seams.refuse_stopped),
         (process, "allow_followed", lambda _: setattr(world.process, "lost_lease", None)),
         (sys, "stdout", Printed(world, errors=False)), (sys, "stderr", Printed(world, errors=True)),

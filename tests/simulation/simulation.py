@@ -122,7 +122,7 @@ class Simulation:
 
     def is_shared_too(self, file: Path) -> bool:
         """Whether the shared files have a file of a run directory as it is: a command restores it from there."""
-        run = next(run for run in self.run_directories() if run in file.parents)
+        run = next(folder for folder in file.parents if folder.parent.name == ".gpuprov")
         blob = self.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
         if blob is None:
             return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import ProviderError
+from provisioner.errors import LockedError, ProviderError
 from provisioner.providers.state import Blob, Conflict
 from provisioner.state.lease import DEAD_S, HOLDER, LOST_S
 from tests.simulation.cloud import Cloud, Machine
@@ -168,19 +168,21 @@ class World:
         self.clock += WAITING_EFFECT_S if waiting else EFFECT_S
         self.hearts.beat(process)
 
+    def stop(self, error: LockedError) -> None:
+        """The command at work has lost its lease."""
+        self.process.lost_lease, self.process.lost_at = error, self.clock
+
     def wait_for_answer(self, process: Process) -> None:
         """An answer is late; the other commands go on."""
         began, until, process.waiting = self.clock, self.clock + LATE_S, True
-        stopping, held_until = False, began + HELD_S[self.processes.pick(len(HELD_S))]
+        held_until = began + HELD_S[self.processes.pick(len(HELD_S))]
         try:
-            while self.clock < until:
+            while self.clock < until and not process.is_stopped(self.clock - STOP_S):
                 if self.clock >= held_until:
                     for other in self.processes.running:
                         other.held = False
                 self.beat(process)
                 self.processes.switch(away=True)
-                if process.lost_lease is not None and not stopping:
-                    stopping, until = True, min(until, self.clock + STOP_S)
         finally:
             process.waiting = False
 
