@@ -190,6 +190,7 @@ def contact(
     carried: Mapping[str, str] | None = None,
     given: Mapping[str, str] | None = None,
     local: Collection[str] = (),
+    listed: Collection[str] = (),
 ) -> dict[str, ProviderError]:
     """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration. `only`:
     the machines to be waited for, where that is not all. Gives the machines that could not be pinned, each with why.
@@ -198,7 +199,8 @@ def contact(
     a new machine's key as its provider knows it by another way than the network; None where it does not: a machine
     that shows another one is not pinned. `users`: node → the account on it; `carried`: node → the command that carries
     ssh to it, in place of its address; `given`: node → its host key, which a person has written down; `local`: names of
-    this very machine, which needs none of this.
+    this very machine, which needs none of this; `listed`: names of machines whose addresses a person has written down,
+    which may lead to another one of them.
     """
     carried, given = carried or {}, given or {}
     pins = ssh.load_pins(paths)
@@ -217,6 +219,8 @@ def contact(
             node = first[future]
             try:
                 key, told = future.result()
+                if node.name in listed:
+                    _refuse_moved(node, key, nodes, pins, carried)
             except ProviderError as unpinned:
                 failed[node.name] = unpinned
                 pins.pop(node.name, None)
@@ -298,6 +302,26 @@ def _compared(node: Node, key: str, known: str | None) -> str:
             hint="possible man in the middle: nothing was sent to the machine. Check network and proxy",
         )
     return ", as its console says"
+
+
+def _refuse_moved(
+    node: Node, key: str, nodes: Iterable[Node], pins: Mapping[str, tuple[str, str]], carried: Mapping[str, str]
+) -> None:
+    """Raise ProviderError where the machine at a new node's address is another node: it shows the host key that is
+    pinned for that one, which does not show it at its own address. Copies of one image each show theirs."""
+    for other in nodes:
+        if other.id == node.id or pins.get(other.name) != (other.id, key):
+            continue
+        command = carried.get(other.name)
+        shown = host_keys.scan_through(command, other.address) if command else host_keys.scan(other.address, other.port)
+        if shown != key:
+            raise ProviderError(
+                f"{node.address} ({node.id}) shows the host key that is pinned for {other.id} ({other.name}), "
+                f"and {other.address} ({other.id}) does not show it",
+                where=node.name,
+                hint="correct the addresses of both hosts in cluster.yaml; where a machine was copied, make new host "
+                "keys on the copy",
+            )
 
 
 def _wait_for_port(address: str, patience: Patience, port: int = 22) -> str | None:

@@ -378,9 +378,14 @@ def _record_incomplete(
     return "; ".join([f"{stand}: `gpuprov up` goes on, `gpuprov down` removes them", *unknown])
 
 
+def _own_machines(cluster: Cluster, nodes: Sequence[fleet.Node]) -> list[fleet.Node]:
+    """Those of the nodes that existed before the cluster."""
+    return [node for node in nodes if node.site in cluster.spec.sites and cluster.providers.at(node.site).hosts]
+
+
 def _admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, ProviderError]:
     """Let gpuprov in to machines that exist already; gives those that refuse it, each with why."""
-    theirs = [node for node in nodes if node.site in cluster.spec.sites and cluster.providers.at(node.site).hosts]
+    theirs = _own_machines(cluster, nodes)
     if not theirs:
         return {}
     cluster.share()  # with nodes.json: no state of Terraform names machines that are changed from here on
@@ -419,6 +424,7 @@ def contact(
     failed = fleet.contact(
         cluster.paths, list(nodes), users, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
         carried=carried, given=given, local=cluster.providers.local(nodes),
+        listed=[node.name for node in _own_machines(cluster, nodes)],
     )  # fmt: skip
     failed |= _admitted(cluster, [node for node in nodes if node.name in waiting and node.name not in failed])
     for node in nodes:

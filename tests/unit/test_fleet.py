@@ -261,6 +261,33 @@ def test_a_key_that_the_console_says_too_is_told_so(paths: ClusterPaths, monkeyp
     assert seen[0].message.endswith("as its console says")
 
 
+@pytest.mark.parametrize(
+    ("listed", "shown_there", "refused"),
+    [
+        (["train-0", "train-1"], OTHER, True),
+        (["train-0", "train-1"], "", True),
+        (["train-1"], KEY, False),
+        ([], OTHER, False),
+    ],
+    ids=["moved", "silent", "copies of one image", "machines of a cloud"],
+)
+def test_the_key_of_another_host_is_pinned_only_where_that_one_shows_it_too(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch, listed: list[str], shown_there: str, refused: bool
+) -> None:
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
+    keys = {"203.0.113.5": KEY}
+    monkeypatch.setattr(host_keys, "scan", lambda address, _: keys[address])
+    private_dir(paths.ssh)
+    fleet.contact(paths, [NODE], UBUNTU, Events(), listed=listed)
+    keys |= {"203.0.113.5": shown_there, "203.0.113.6": KEY}
+    new = replace(NODE, name="train-1", id="i-1", address="203.0.113.6")
+    failed = fleet.contact(paths, [NODE, new], UBUNTU, Events(), listed=listed)
+    assert list(failed) == ["train-1"] * refused
+    assert ssh.load_pins(paths) == {"train-0": (NODE.id, KEY)} | ({} if refused else {"train-1": ("i-1", KEY)})
+    if refused:
+        assert failed["train-1"].message.endswith(f"and 203.0.113.5 ({NODE.id}) does not show it")
+
+
 def test_another_key_than_the_console_says_is_not_pinned(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
     monkeypatch.setattr(host_keys, "scan", lambda *_: OTHER)

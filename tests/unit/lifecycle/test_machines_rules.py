@@ -512,7 +512,7 @@ def test_nodes_are_called_the_way_that_their_provider_knows(
     assert how == {
         "wait_s": float(cluster.spec.timeouts.ssh_s), "only": ["train-0"], "vouched": providers.host_key,
         "carried": {} if sandbox else {"train-0": "proxy"}, "given": {} if sandbox else {"train-0": "key"},
-        "local": {"train-1"},
+        "local": {"train-1"}, "listed": [],
     }  # fmt: skip
 
 
