@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 LEFT = "left with gpuprov's changes"
+
+
+@dataclass
+class Recorded:
+    """Of one cluster. `ids`, `sites`: of the nodes in any nodes.json; `lists`: site → hosts in its list of configured
+    ones."""
+
+    ids: set[str] = field(default_factory=set)
+    sites: set[str] = field(default_factory=set)
+    lists: dict[str, set[str]] = field(default_factory=dict)
 
 
 class HostContracts:
@@ -34,12 +45,9 @@ class HostContracts:
         for host in self.changed():
             stays = rf"(?<![\w-])({re.escape(host.node)}|{re.escape(host.known_as)})(?![\w-]).*{LEFT}"
             host.told = host.told or any(re.search(stays, "".join(process.errors)) for process in done)
-            known = recorded.get(host.record, set()) if host.record else set()
-            host.given_up = host.told and host.name not in known
+            host.given_up = host.told and not self._is_recorded(host, recorded)
         for host in self.changed():
-            assert host.record is not None
-            names = recorded.get(host.record)
-            if names is not None and host.name not in names:
+            if not self._is_recorded(host, recorded):
                 yield f"{host.id} ({host.node}, {host.name}) has gpuprov's changes, and no nodes.json has it"
         yield from self._twice()
         for process in done:
@@ -63,25 +71,32 @@ class HostContracts:
                 if isinstance(machine, Host) and (other := nodes.setdefault(row["id"], row["name"])) != row["name"]:
                     yield f"{other} and {row['name']} are both {row['id']}"
 
-    def _recorded(self) -> dict[tuple[str, str], set[str]]:
-        """Cluster and identity → ids in nodes.json, of all operators and of the shared one; no cluster of which a
-        nodes.json is missing or damaged. Of a site without a node there, `up` refuses what its list of hosts names."""
-        found: dict[tuple[str, str], set[str]] = {}
-        lost = set()
+    @staticmethod
+    def _is_recorded(host: Host, recorded: Mapping[tuple[str, str], Recorded]) -> bool:
+        """Whether a command knows that it is changed: by a nodes.json, or by the list of its site, which `up` goes by
+        where no nodes.json has a node of that site."""
+        assert host.record is not None
+        records = recorded.get(host.record)
+        return records is not None and (
+            host.name in records.ids
+            or (host.site not in records.sites and host.name in records.lists.get(host.site, ()))
+        )
+
+    def _recorded(self) -> dict[tuple[str, str], Recorded]:
+        """Cluster and identity → what is recorded, by all operators and in the shared files."""
+        recorded: dict[tuple[str, str], Recorded] = {}
         for run in self.history.run_directories():
             cluster = run.name, (run / "id").read_text(encoding="utf-8").strip()
             texts = [_text(run / "nodes.json")]
             if blob := self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz"):
                 texts.append(json.loads(gzip.decompress(blob[0]))["files"].get("nodes.json"))
-            known = [text for text in texts if _rows(text)]
-            names = found.setdefault(cluster, set())
-            names.update(row["id"] for text in known for row in _rows(text))
-            sites = {row["site"] for text in known for row in _rows(text)}
+            records = recorded.setdefault(cluster, Recorded())
+            for row in (row for text in texts for row in _rows(text)):
+                records.ids.add(row["id"])
+                records.sites.add(row["site"])
             for file in run.glob("sites/*/hosts"):
-                names.update(() if file.parent.name in sites else (_text(file) or "").split())
-            if not known:
-                lost.add(cluster)
-        return {cluster: names for cluster, names in found.items() if cluster not in lost}
+                records.lists.setdefault(file.parent.name, set()).update((_text(file) or "").split())
+        return recorded
 
 
 def _text(file: Path) -> str | None:

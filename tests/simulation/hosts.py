@@ -36,8 +36,8 @@ class Host(Machine):
     own_way: bool = True
     name: str = ""
     """By which cluster.yaml called it when the record was begun; empty: it has none."""
-    former: str = ""
-    """The node that it was before: a question that calls that one given back names the host."""
+    asked: bool = False
+    """Whether a person has agreed that it is another node from then on; until roles ran on it, or a verdict."""
     told: bool = False
     """Whether a command has said that its changes stay there."""
     given_up: bool = False
@@ -72,7 +72,6 @@ class Host(Machine):
         if self.record is not None and self.record[1] != identity:
             return {"foreign": self.record[0]}
         self.record, self.told, self.given_up = (cluster, identity), False, False
-        self.former = self.node if self.node != node else self.former
         self.cluster, self.identity, self.node, self.site, self.name = cluster, identity, node, site, name
         return {"ok": True}
 
@@ -88,7 +87,7 @@ class Host(Machine):
     def leave(self) -> None:
         """It is no node any more; its driver stays."""
         self.record, self.cluster, self.identity, self.node, self.site, self.name = None, "", "", "", "", ""
-        self.in_use = self.told = self.given_up = False
+        self.in_use = self.told = self.given_up = self.asked = False
 
     def reinstall(self) -> None:
         """Another system on its disks: another host key, and nothing of what was on it."""

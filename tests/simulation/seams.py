@@ -447,6 +447,8 @@ class Seams:
                     self._moved(paths.root, node, machine)
                     self.world.changing(machine)
                 machine.installed, machine.drifted = drivers[node.name], False
+                if isinstance(machine, Host):
+                    machine.asked = False
 
             try:
                 if machine is None:
@@ -465,8 +467,9 @@ class Seams:
         held = json.loads(book.read_text(encoding="utf-8"))["nodes"] if book.exists() else {}
         if node.name in self.world.drained or node.name in held or node.name in self.world.lost_holds:
             return
-        names = {node.name, machine.former} - {""} if isinstance(machine, Host) else {node.name}
-        asked = any("→" in text or name in text for text in self.world.process.questions for name in names)
+        asked = any("→" in text for text in self.world.process.questions)
+        asked = asked or self.world.named(node.name, self.world.process)
+        asked = asked or (isinstance(machine, Host) and machine.asked)
         if not asked and machine.known_as not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
 
@@ -513,7 +516,7 @@ class Seams:
     # people and schedulers
 
     def confirmed(self, question: str, **_: Any) -> bool:
-        self.world.process.questions.append(question)
+        self.world.agree(question)
         return True
 
     def hook(

@@ -15,6 +15,7 @@ from provisioner.providers.state import Blob, Conflict
 from provisioner.state.lease import DEAD_S, HOLDER, LOST_S
 from tests.simulation.cloud import Cloud, Machine
 from tests.simulation.heartbeat import Heartbeats
+from tests.simulation.hosts import Host
 from tests.simulation.processes import Process, Processes
 from tests.simulation.terraform_program import Failed, StateStore
 
@@ -209,6 +210,15 @@ class World:
         asked = [process.command, *process.questions]
         return any(re.search(rf"(?<![\w-]){re.escape(node)}(?![\w-])", text) for text in asked)
 
+    def agree(self, question: str) -> None:
+        """A person says yes. A host whose node is given back may become another one, also after a kill."""
+        self.process.questions.append(question)
+        parts = re.findall(r"(?:give back|take another machine for) ([^;(?]*)", question, re.IGNORECASE)
+        nodes = {node for part in parts for node in part.strip().split(", ")}
+        for host in self.cloud.machines.values():
+            if isinstance(host, Host) and host.node in nodes:
+                host.asked = True
+
     def removing(self, machine: Machine) -> None:
         """A machine is about to be removed."""
         command = self.process.doing.partition(" ")[0]
@@ -257,5 +267,7 @@ class World:
                 self.broken(f"{machine.id} ({machine.node}) is called healthy and is not")
             machine.proven.add(machine.installed)
             self.lost_holds.discard(machine.node)
+            if isinstance(machine, Host):
+                machine.asked = False
         else:
             self.process.condemned.add(machine.known_as)
