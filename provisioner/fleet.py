@@ -313,8 +313,10 @@ def _refuse_moved(
         if other.id == node.id or pins.get(other.name) != (other.id, key):
             continue
         command = carried.get(other.name)
-        shown = host_keys.scan_through(command, other.address) if command else host_keys.scan(other.address, other.port)
-        if shown != key:
+        observed_key = (
+            host_keys.scan_through(command, other.address) if command else host_keys.scan(other.address, other.port)
+        )
+        if observed_key != key:
             raise ProviderError(
                 f"{node.address} ({node.id}) shows the host key that is pinned for {other.id} ({other.name}), "
                 f"and {other.address} ({other.id}) does not show it",
