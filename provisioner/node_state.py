@@ -32,8 +32,10 @@ LOCK_TIMEOUT_S = 30.0
 
 
 def load(paths: ClusterPaths) -> dict[str, Any]:
-    """state.json, with the report's path absolute; no nodes and no report before the first run."""
+    """state.json, with the paths of reports absolute; no nodes and no report before the first run."""
     state = _read(paths)
+    if partial := state.get("partial_report"):
+        state |= {"partial_report": partial | {"report": str(paths.root / partial["report"])}}
     return state | {"report": str(paths.root / state["report"])} if state.get("report") else state
 
 
@@ -75,9 +77,14 @@ def note_verdicts(paths: ClusterPaths, report: Report) -> None:
     note(paths, nodes={n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes})
 
 
-def note_report(paths: ClusterPaths, page: Path) -> None:
-    """Remember the last report's page, a file in the run directory."""
-    note(paths, report=page.relative_to(paths.root).as_posix())
+def note_report(paths: ClusterPaths, page: Path, nodes: Collection[str] = ()) -> None:
+    """Remember the last report's page, a file in the run directory. `nodes`: it is of these nodes alone, and stands
+    beside the last report of the fleet until the next one."""
+    name = page.relative_to(paths.root).as_posix()
+    with _changing(paths) as state:
+        state["partial_report"] = {"report": name, "nodes": sorted(nodes)} if nodes else None
+        if not nodes:
+            state["report"] = name
 
 
 @contextlib.contextmanager
@@ -108,7 +115,18 @@ def _read(paths: ClusterPaths) -> dict[str, Any]:
     report = str(loaded.get("report")).removeprefix(f"{paths.root}/")
     failed = loaded.get("failed")
     failed = {k: v for k, v in failed.items() if isinstance(v, str)} if isinstance(failed, dict) else {}
-    return {**loaded, "nodes": whole, "failed": failed, "report": report if is_report(report) else None}
+    partial = _partial_report(loaded.get("partial_report"))
+    return {
+        **loaded, "nodes": whole, "failed": failed, "report": report if is_report(report) else None,
+        "partial_report": partial,
+    }  # fmt: skip
+
+
+def _partial_report(noted: object) -> dict[str, Any] | None:
+    """A report of some nodes; None where there is none, or it is damaged."""
+    if not isinstance(noted, dict) or not is_report(noted.get("report")) or not isinstance(noted.get("nodes"), list):
+        return None
+    return {"report": noted["report"], "nodes": [name for name in noted["nodes"] if isinstance(name, str)]}
 
 
 def _node(noted: dict[str, Any]) -> dict[str, Any]:

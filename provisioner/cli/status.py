@@ -13,7 +13,7 @@ import typer
 from provisioner.cli import json_output, tables
 from provisioner.cli.options import Json, Sandbox
 from provisioner.errors import GpuprovError
-from provisioner.text import printable
+from provisioner.text import few, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -173,3 +173,5 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     yield from running_cost.lines(document["cost"]) if document["cost"] else ()
     if document["report"]:
         yield f"report: {document['report']}"
+    if partial := document["partial_report"]:
+        yield f"newer report of {few(partial['nodes'], 8, ',')}: {partial['report']}"

@@ -63,6 +63,13 @@ class StatusUpgrade(OpenOutput):
     reason: str = Field(description="Why it was rolled back")
 
 
+class PartialReport(OpenOutput):
+    """A report of `replace`: of some nodes alone, and newer than the fleet's."""
+
+    report: str = Field(description="Path of the page")
+    nodes: list[str]
+
+
 class StatusRun(OpenOutput):
     """The newest run that held the cluster's lock on this computer."""
 
@@ -94,6 +101,7 @@ class StatusOutput(OpenOutput):
 
     cluster: str
     nodes: list[StatusNode]
+    partial_report: PartialReport | None = Field(default=None, description="null where no later one is of some nodes")
     upgrade: StatusUpgrade | None = None
     run: StatusRun | None = Field(default=None, description="null where there was none")
     cost: SpentOutput | None = Field(default=None, description="null for a rehearsal, and where nothing was made yet")

@@ -37,8 +37,8 @@ ABSENT = ("planned", "making", "interrupted", "missing", "not made")
 
 def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
-    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace", "bmc"}], "report", "upgrade",
-    "run", "cost", "ends", "failed": site → what the last `up` failed with there}.
+    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace", "bmc"}], "report",
+    "partial_report", "upgrade", "run", "cost", "ends", "failed": site → what the last `up` failed with there}.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; those that a run was making that is no more have stage "interrupted"; nodes that are there
@@ -94,7 +94,8 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "cluster": cluster.spec.name,
         "sandbox": cluster.sandbox,
         "nodes": rows,
-        "report": node_state.load(cluster.paths).get("report") or None,
+        "report": state.get("report") or None,
+        "partial_report": state.get("partial_report") or None,
         "run": run_events.to_json(run_events.last_run(cluster.paths.root, cluster.paths.runs, at_work=at_work)),
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
         "cost": running_cost.so_far(cluster),

@@ -184,8 +184,7 @@ def verify_configured(
     verdict.previous = node_state.load(cluster.paths).get("report")
     with keeping(verdict.unsaved):
         verdict.page = reports.write(verdict.report, run_dir, title=cluster.spec.name, previous=verdict.previous)
-        if not partly:
-            node_state.note_report(cluster.paths, verdict.page)
+        node_state.note_report(cluster.paths, verdict.page, [node.name for node in nodes] if partly else ())
     verdict.healthy = verdict.report.enough("100%" if partly else cluster.spec.verify.min_healthy)
     return verdict
 

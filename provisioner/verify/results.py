@@ -158,11 +158,19 @@ class Breaker:
     @property
     def message(self) -> str:
         already = f", {self.quarantined} in quarantine already" if self.quarantined else ""
-        common = f". Look for a common cause: {self.check} on {self.shared} of {len(self.bad)}"
         return (
             f"the breaker tripped: {counted(len(self.bad), 'node')} turned bad{already}, and at most {self.bound} of "
-            f"{self.nodes} may be in quarantine. None of them was touched{common if len(self.bad) > 1 else ''}"
+            f"{self.nodes} may be in quarantine. None of them was touched. {self.next_step}"
         )
+
+    @property
+    def next_step(self) -> str:
+        """Where to look first: a common cause is likely where one check condemns half of several bad nodes or more."""
+        if len(self.bad) == 1:
+            return "Repair the node, or replace it"
+        if self.shared > 1 and self.shared * 2 >= len(self.bad):
+            return f"Look for a common cause: {self.check} on {self.shared} of {len(self.bad)}"
+        return "They fail for different reasons: repair or replace one node at a time"
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -196,6 +196,7 @@ def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
     if not nodes:
         return {}
     reasons = {node.name: book.entries[node.name].reason for node in nodes}
+    drained_alone = {node.name for node in nodes if book.entries[node.name].drained_alone}
     bad = hooks.call(cluster, "resume", nodes, action, reasons)
     for node in nodes:
         if trouble := bad.get(node.name, ""):
@@ -207,6 +208,11 @@ def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
         else:
             del book.entries[node.name]
     book.save(cluster.paths)
-    if back := [node.name for node in nodes if node.name not in bad]:
-        cluster.events("quarantine", "done", f"out of quarantine: {', '.join(back)}")
+    returned = [node.name for node in nodes if node.name not in bad]
+    for text, names in (
+        ("out of quarantine", [name for name in returned if name not in drained_alone]),
+        ("back in service", [name for name in returned if name in drained_alone]),
+    ):
+        if names:
+            cluster.events("quarantine", "done", f"{text}: {', '.join(names)}")
     return bad

@@ -39,6 +39,11 @@ class Entry:
     trouble: str = ""
     owed: tuple[str, ...] | None = None
 
+    @property
+    def drained_alone(self) -> bool:
+        """A command took the node out of service to change its machine; no verdict and no person condemned it."""
+        return self.owner == OURS and not self.checks
+
     def told(self) -> dict[str, Any]:
         """What reports and `status` say of it."""
         found: dict[str, Any] = {"owner": self.owner, "reason": self.reason, "since": self.since}

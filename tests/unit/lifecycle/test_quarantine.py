@@ -28,7 +28,7 @@ from provisioner.session import Cluster, open_cluster
 from provisioner.spec.models import Quarantine
 from provisioner.verify.expectations import Level
 from provisioner.verify.report.terminal import table
-from provisioner.verify.results import CheckResult, NodeReport, Report, Status
+from provisioner.verify.results import Breaker, CheckResult, NodeReport, Report, Status
 
 AT = "2026-01-31T12:00:00Z"
 
@@ -160,10 +160,21 @@ def test_the_breaker_names_what_most_of_them_share() -> None:
     assert (said.breaker.check, said.breaker.shared) == ("gpu.count", 3)
     assert said.breaker.message.endswith("Look for a common cause: gpu.count on 3 of 3")
     alone = replace(said.breaker, bad=("train-0",), shared=1).message
-    assert "1 node turned bad" in alone and "common cause" not in alone
+    assert "1 node turned bad" in alone and alone.endswith("None of them was touched. Repair the node, or replace it")
     gone = judge(Book(), [verdict(f"train-{i}", result("gpu.count", "unknown"), error="refused") for i in range(3)], 4)
     assert gone.breaker is not None
     assert gone.breaker.check == UNREACHED
+
+
+@pytest.mark.parametrize(
+    ("bad", "shared", "common"), [(2, 1, False), (2, 2, True), (4, 2, True), (5, 2, False), (7, 1, False)]
+)
+def test_a_check_that_few_of_the_bad_nodes_share_is_not_called_a_common_cause(
+    bad: int, shared: int, *, common: bool
+) -> None:
+    breaker = Breaker(tuple(f"train-{n}" for n in range(bad)), 0, 1, 10, "efa.devices", shared)
+    assert ("common cause: efa.devices" in breaker.message) is common
+    assert ("repair or replace one node at a time" in breaker.message) is not common
 
 
 @pytest.mark.parametrize(

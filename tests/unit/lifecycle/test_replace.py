@@ -3,6 +3,7 @@ at any step goes on and makes no second new machine. Terraform, Ansible and the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from provisioner import fleet, node_state
+from provisioner.cli.status import lines
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, hooks, machines, preflight, verifying
@@ -211,6 +213,35 @@ def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
     assert world.hooked == ["drain replace train-1", "resume release train-1"]
     assert world.configured == [(["train-1"], ["train-1"])]
     assert ended(cluster)
+
+
+def test_only_a_node_that_was_in_quarantine_is_said_to_be_out_of_it(cluster: Cluster, world: World) -> None:
+    messages: list[str] = []
+    cluster.events.subscribe(lambda event: messages.append(event.message))
+    replace(cluster, "train-1")
+    assert "back in service: train-1" in messages and "out of quarantine: train-1" not in messages
+    quarantine.put(cluster, ["train-2"], "RMA 4711", "ada")
+    replace(cluster, "train-2")
+    assert "out of quarantine: train-2" in messages
+
+
+def test_status_has_the_newer_report_of_a_replaced_node_until_the_next_of_the_fleet(
+    cluster: Cluster, world: World
+) -> None:
+    page = cluster.paths.runs / "20260101T000000" / "report.html"
+    node_state.note_report(cluster.paths, page, ["train-1"])
+    document = status(cluster, ask=False)
+    assert document["partial_report"] == {"report": str(page), "nodes": ["train-1"]}
+    assert f"newer report of train-1: {page}" in list(lines(document, cluster.file))
+    node_state.note_report(cluster.paths, page)
+    assert status(cluster, ask=False)["partial_report"] is None
+
+
+@pytest.mark.parametrize("noted", [7, [], {"report": "../x", "nodes": []}, {"report": "runs/x/report.html"}])
+def test_a_damaged_note_of_a_newer_report_is_left_out(noted: object, cluster: Cluster, world: World) -> None:
+    file = cluster.paths.root / node_state.FILE
+    file.write_text(json.dumps({"partial_report": noted}))
+    assert status(cluster, ask=False)["partial_report"] is None
 
 
 def test_one_that_was_in_quarantine_is_put_back_whoever_put_it_there(cluster: Cluster, world: World) -> None:
