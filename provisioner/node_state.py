@@ -82,9 +82,8 @@ def note_report(paths: ClusterPaths, page: Path, nodes: Collection[str] = ()) ->
     beside the last report of the fleet until the next one."""
     name = page.relative_to(paths.root).as_posix()
     with _changing(paths) as state:
-        state["partial_report"] = {"report": name, "nodes": sorted(nodes)} if nodes else None
-        if not nodes:
-            state["report"] = name
+        state.pop("partial_report", None)
+        state.update({"partial_report": {"report": name, "nodes": sorted(nodes)}} if nodes else {"report": name})
 
 
 @contextlib.contextmanager
@@ -115,11 +114,9 @@ def _read(paths: ClusterPaths) -> dict[str, Any]:
     report = str(loaded.get("report")).removeprefix(f"{paths.root}/")
     failed = loaded.get("failed")
     failed = {k: v for k, v in failed.items() if isinstance(v, str)} if isinstance(failed, dict) else {}
-    partial = _partial_report(loaded.get("partial_report"))
-    return {
-        **loaded, "nodes": whole, "failed": failed, "report": report if is_report(report) else None,
-        "partial_report": partial,
-    }  # fmt: skip
+    partial = _partial_report(loaded.pop("partial_report", None))
+    state = {**loaded, "nodes": whole, "failed": failed, "report": report if is_report(report) else None}
+    return state | ({"partial_report": partial} if partial else {})
 
 
 def _partial_report(noted: object) -> dict[str, Any] | None:

@@ -42,6 +42,7 @@ from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
 from provisioner.state.shared_files import SharedFiles
+from provisioner.suggest import did_you_mean
 from provisioner.text import few
 
 if TYPE_CHECKING:
@@ -109,13 +110,10 @@ class Cluster:
         for node in nodes:
             if node.name == name:
                 return node
-        from rapidfuzz import process
-
-        near = [match[0] for match in process.extract(name, [n.name for n in nodes], limit=3)]
-        hint = f"did you mean {', '.join(near)}?" if near else f"run `gpuprov up {self.file}` first"
-        wanted = list(self.spec.node_groups())
-        if not near and name not in wanted:
-            hint = f"the file has {few(wanted, 5, ',')}"
+        present, expected = [node.name for node in nodes], list(self.spec.node_groups())
+        hint = did_you_mean(name, present, limit=3) or f"the file has {few(expected, 5, ',')}"
+        if name in expected:
+            hint = f"run `gpuprov up {self.file}` first"
         raise GpuprovError(f"there is no node {name}", where=str(self.file), hint=hint)
 
     @cached_property

@@ -30,6 +30,7 @@ from provisioner.catalog.models import Basis, Board, Gpu, GpuFraction, Machine, 
 from provisioner.catalog.prices import Bought, ListPrices, Price, Seller, Without
 from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError
+from provisioner.suggest import did_you_mean
 
 __all__ = ["Catalog", "load"]
 
@@ -318,8 +319,5 @@ def _rows(name: str, key: str, model: type[RowT]) -> tuple[RowT, ...]:
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...]) -> GpuprovError:
-    from rapidfuzz import process
-
-    near = [match[0] for match in process.extract(name, known, limit=3, score_cutoff=60)]
-    hint = f"did you mean {', '.join(near)}?" if near else "`gpuprov catalog` lists what is known"
+    hint = did_you_mean(name, known, limit=3) or "`gpuprov catalog` lists what is known"
     return GpuprovError(f"no {what} {name!r} in the catalogue", hint=hint)

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from provisioner.catalog.models import ProviderName, Row
+from provisioner.suggest import nearest
 
 SMALL_GIB = 4
 """GiB of memory below which no image is built: apt, docker and the compiler of a driver's modules work there, and
@@ -96,13 +97,10 @@ class Provider(Row):
     def region_typo(self, name: str) -> str:
         """The region that a name stands for which is none; empty where it is one, or may be a new one: another number
         of a known place, or a name that is like no other."""
-        from rapidfuzz import fuzz, process
-
         places = {re.sub(r"[0-9]+$", "", one) for one in self.regions}
         if not self.regions or name in self.regions or re.sub(r"[0-9]+$", "", name) in places:
             return ""
-        found = process.extractOne(name, self.regions, scorer=fuzz.ratio, score_cutoff=85)
-        return found[0] if found else ""
+        return next(iter(nearest(name, self.regions, alike=85)), "")
 
     def is_zone(self, name: str, region: str) -> bool:
         """Whether a zone of that region may be called so."""

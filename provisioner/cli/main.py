@@ -21,6 +21,7 @@ from provisioner.cli import json_output, streams
 from provisioner.cli.exit import ending_of, ending_with
 from provisioner.cli.remote_command import RemoteCommand
 from provisioner.errors import Exit
+from provisioner.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,8 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Raises Typer's UsageError for a command that there is not, with the nearest ones."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from rapidfuzz import process
-
-            near = [match[0] for match in process.extract(args[0], list(COMMANDS), limit=2, score_cutoff=60)]
-            ctx.fail(f"there is no command {args[0]}" + (f": did you mean {' or '.join(near)}?" if near else ""))
+            near = did_you_mean(args[0], COMMANDS, limit=2)
+            ctx.fail(f"there is no command {args[0]}" + (f": {near}" if near else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002

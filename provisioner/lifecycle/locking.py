@@ -17,6 +17,7 @@ from provisioner.session import Cluster
 from provisioner.stack import facts, image_facts, lockfile
 from provisioner.stack.candidates import image as named
 from provisioner.stack.models import BaseImage, Lock, Stack
+from provisioner.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from provisioner.stack.pinning import Sources
@@ -208,14 +209,7 @@ def explain(cluster: Cluster, name: str) -> list[str]:
 
 
 def _refuse_component(name: str, known: Sequence[str]) -> NoReturn:
-    from rapidfuzz import process
-
-    near = [match[0] for match in process.extract(name, known, limit=2, score_cutoff=50)]
-    hint = (
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else f"components: {', '.join(known) or 'none, before it is locked'}"
-    )
+    hint = did_you_mean(name, known, limit=2) or f"components: {', '.join(known) or 'none, before it is locked'}"
     raise GpuprovError(f"the lock has no component {name}", hint=hint)
 
 

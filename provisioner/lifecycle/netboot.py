@@ -30,7 +30,7 @@ from provisioner.paths import private_dir, write_whole
 from provisioner.providers.base import Netboot
 from provisioner.providers.hosts import Host
 from provisioner.session import Cluster
-from provisioner.spec.problems import did_you_mean
+from provisioner.suggest import did_you_mean
 
 LOOK_S = 5.0
 """Seconds between two looks at who answers by ssh."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from provisioner.errors import GpuprovError
 from provisioner.sandbox import leftovers
 from provisioner.sandbox.runtime import Podman, find_podman
+from provisioner.suggest import did_you_mean
+from provisioner.text import few
 
 CLUSTER = "gpuprov.cluster"
 NODE = "gpuprov.node"
@@ -72,17 +74,12 @@ def _container(entry: dict[str, object]) -> Container:
 def find_node(root: Path, node: str, *, podman: Podman | None = None) -> Container:
     """The running container of that node of the cluster whose run directory is `root`. Raises `GpuprovError` naming the
     nodes that are there."""
-    from rapidfuzz import process
-
     nodes = {c.node: c for c in list_containers(root, podman=podman) if c.role == "node"}
     if not nodes:
         raise GpuprovError(f"there are no sandbox nodes of {root}", hint="gpuprov up FILE --sandbox makes them")
     if node not in nodes:
-        near = process.extractOne(node, list(nodes))
-        raise GpuprovError(
-            f"there is no sandbox node {node}",
-            hint=f"did you mean {near[0]}? it has {', '.join(nodes)}" if near else "",
-        )
+        hint = f"{did_you_mean(node, nodes)} It has {few(list(nodes), 8, ',')}".strip()
+        raise GpuprovError(f"there is no sandbox node {node}", hint=hint)
     found = nodes[node]
     if found.state != "running":
         raise GpuprovError(

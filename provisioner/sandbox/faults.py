@@ -33,6 +33,7 @@ from provisioner.sandbox import (
 )
 from provisioner.sandbox.fault_list import Fault
 from provisioner.sandbox.runtime import Podman, find_podman
+from provisioner.suggest import did_you_mean
 from provisioner.text import few
 
 Json = dict[str, Any]
@@ -90,8 +91,6 @@ def list_faults(machine: str | None = None) -> tuple[Fault, ...]:
 def find_fault(name: str) -> Fault:
     """The fault of that name; "bad-driver:595.91.07" is bad-driver for that version. Raises `GpuprovError` with the
     nearest one."""
-    from rapidfuzz import process
-
     plain, colon, version = name.partition(":")
     found = next((fault for fault in FAULTS if fault.name == plain), None)
     if found is not None and colon:
@@ -101,9 +100,8 @@ def find_fault(name: str) -> Fault:
         return replace(found, name=name, change=found.with_version(version))
     if found is None:
         of_sites = [fault.name for fault in (*site_faults.FAULTS, *state_faults.FAULTS)]
-        near = process.extractOne(plain, [*(fault.name for fault in FAULTS), *of_sites], score_cutoff=50)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise GpuprovError(f"no fault {name!r}", hint=hint + "`gpuprov sandbox faults` lists them")
+        near = did_you_mean(plain, [*(fault.name for fault in FAULTS), *of_sites])
+        raise GpuprovError(f"no fault {name!r}", hint=f"{near} `gpuprov sandbox faults` lists them".strip())
     return found
 
 

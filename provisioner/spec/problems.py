@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
@@ -16,6 +16,7 @@ from provisioner.spec.base import NAME_TITLE, REFUSED
 from provisioner.spec.keys import all_keys, branches_of, resolved, schema_of, union_key
 from provisioner.spec.scalars import IF_TEXT, OCTAL, read_truth
 from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted, shown
+from provisioner.suggest import did_you_mean, nearest
 
 _KINDS: Mapping[type, str] = {
     dict: "a block of keys",
@@ -224,28 +225,6 @@ def _bad_network(value: str, why: str) -> tuple[str, str]:
 
 def _not_one_of(value: str, choices: list[str]) -> tuple[str, str]:
     return f"{shown(value)} is not one of {', '.join(choices)}", did_you_mean(value, choices)
-
-
-SHORT = 4
-"""Letters up to which a word that is as near to several is no typo of one of them."""
-
-
-def nearest(word: str, choices: Sequence[str], limit: int = 1) -> list[str]:
-    """The right words that a wrong one may stand for, best first; none where none is near."""
-    from rapidfuzz import fuzz, process
-
-    def plain(text: str) -> str:
-        return text.lower().replace("_", "-")
-
-    found = process.extract(word[:100], choices, scorer=fuzz.ratio, processor=plain, limit=limit + 1, score_cutoff=60)
-    if limit == 1 and len(found) > 1 and found[0][1] == found[1][1] and len(word) <= SHORT:
-        return []  # PL7 is as near to PL0 as to PL1
-    return [match[0] for match in (found[:1] if found and found[0][1] == 100 else found[:limit])]
-
-
-def did_you_mean(word: str, choices: Sequence[str], limit: int = 1) -> str:
-    near = nearest(word, choices, limit)
-    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def _right_key(source: Source, parent: Loc, key: str) -> str:

@@ -17,7 +17,6 @@ from provisioner.errors import GpuprovError
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe, ImageTarget
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
-from provisioner.spec.problems import did_you_mean, nearest
 from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
 from provisioner.spec.rules_sites import account, places, spot_price
@@ -25,6 +24,7 @@ from provisioner.spec.site import Site
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import State
+from provisioner.suggest import did_you_mean, nearest
 
 _LIST = "see gpuprov catalog --provider "
 

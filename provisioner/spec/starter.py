@@ -10,8 +10,8 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError
-from provisioner.spec.problems import did_you_mean
 from provisioner.spec.ranges import expand
+from provisioner.suggest import did_you_mean
 
 
 def starter(

@@ -18,6 +18,7 @@ from provisioner.stack.components import COMPONENTS
 from provisioner.stack.dependencies import Against, Dependencies, Either, Want, Way
 from provisioner.stack.models import Package
 from provisioner.stack.package_index import Entry, PackageIndex, Relation, is_version, release
+from provisioner.suggest import nearest
 
 ROUNDS = 50_000
 FEW = 5
@@ -53,10 +54,8 @@ def _asked(package: Package, available: PackageIndex, keep: Mapping[str, str]) -
     """What is asked for as a requirement at one version, or at any of the repository where any will do."""
     there = [e for e in available.entries(package.name) if e.repository == package.repository]
     if not there:
-        from rapidfuzz import fuzz, process
-
         own = available.names(package.repository or "")
-        near = [m[0] for m in process.extract(package.name, own, scorer=fuzz.ratio, limit=3, score_cutoff=75)]
+        near = nearest(package.name, own, 3, alike=75)
         raise GpuprovError(
             f"repository {package.repository} has no package {package.name}",
             hint=f"similar names there: {', '.join(near)}{_chooser(package)}" if near else _other_version(package),

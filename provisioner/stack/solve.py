@@ -34,6 +34,7 @@ from provisioner.stack.facts import rows
 from provisioner.stack.image_facts import ImageFacts, Read, corrected, unknown
 from provisioner.stack.models import Stack
 from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve
+from provisioner.suggest import did_you_mean
 
 
 def request(spec: ClusterSpec) -> dict[str, str]:
@@ -145,10 +146,7 @@ def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
             message = f"sha256 is for files of a vendor that has no apt repository; {name} is trusted by its key"
             raise StackConflict(message, where=place(path), hint="leave it out", asked={path: message})
         if name not in known:
-            from rapidfuzz import process
-
-            near = process.extractOne(name, list(known), score_cutoff=60)
-            hint = f"did you mean {near[0]}?" if near else f"repositories: {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"repositories: {', '.join(known)}"
             message = f"unknown repository {name}"
             raise StackConflict(message, where=place(path), hint=hint, asked={path: message})
 

@@ -14,6 +14,7 @@ from provisioner.providers.hosts import LOCAL, Host
 from provisioner.spec.ranges import expand
 from provisioner.spec.site import Jump, LoginName
 from provisioner.spec.source_map import Finding, Loc, shown
+from provisioner.suggest import did_you_mean
 from provisioner.text import counted
 
 if TYPE_CHECKING:
@@ -210,8 +211,6 @@ def _group(one: _Given, groups: Collection[str]) -> Iterator[Finding]:
         hint = f"group: {' or '.join(list(groups)[:4])}"
         yield _at(one, ("group",), f"{one.label} has no group, and {len(groups)} are at its site", hint, at_key=True)
     elif one.group and one.group not in groups:
-        from provisioner.spec.problems import did_you_mean  # it knows all of cluster.yaml, and this is a part of it
-
         hint = did_you_mean(one.group, list(groups)) or f"known here: {', '.join(list(groups)[:8])}"
         named = "of that section's name" if one.where else shown(one.group)
         yield _at(one, ("group",), f"there is no group {named} at its site", hint)

@@ -16,6 +16,7 @@ from provisioner.providers.baremetal.listing import listed
 from provisioner.redfish import accounts
 from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
+from provisioner.suggest import did_you_mean
 from provisioner.text import counted
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
     yield from _management(site, at)
     for name, parts in site.firmware.items():
         if name not in groups:
-            from provisioner.spec.problems import did_you_mean  # it knows all of cluster.yaml, and this is a part of it
-
             hint = did_you_mean(name, list(groups))
             yield Finding((*at, "firmware", name), f"there is no group {name} at this site", hint, at_key=True)
         for part in parts:
