@@ -14,7 +14,7 @@ from provisioner.errors import GpuprovError, InputError, Interrupted, ProviderEr
 from provisioner.events import Events, Stage
 from provisioner.plan import Plan
 from provisioner.session import Cluster
-from provisioner.spec.problems import did_you_mean
+from provisioner.suggest import did_you_mean
 
 T = TypeVar("T")
 STOP_S = 60.0
@@ -71,8 +71,10 @@ class Remaining:
         rest = [site for site in self.plan.sites() if site not in failed]
         if not rest or "" in failed:
             raise together(self.failed)
-        for site, error in failed.items():
-            self._events(stage, "warning", f"site {site} is left out, {', '.join(rest)} go on: {error}")
+        verb = "goes on" if len(rest) == 1 else "go on"
+        for site, error in failed.items():  # the whole of it is told when the run ends
+            cause = error.message.partition("\n")[0].removesuffix(":")
+            self._events(stage, "warning", f"site {site} is left out, {', '.join(rest)} {verb}: {cause}")
         self.plan = self.plan.at(rest)
 
 

@@ -257,8 +257,7 @@ class TerraformMachines:
                 message = f"removing {len(made)} machines of groups that are not complete"
                 self._events("terraform", "warning", message)
                 self._workspace.destroy(only=sorted(made))
-            later = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
-            hint = "; ".join(filter(None, (other.hint, later)))
+            hint = "; ".join(filter(None, (other.hint, capacity.LATER)))
             raise ProviderError(
                 other.message, where=f"site {self.site}", hint=hint, diagnostics=error.diagnostics
             ) from None

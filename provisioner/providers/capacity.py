@@ -25,6 +25,10 @@ FILE = "capacity.json"
 PAUSE_S = 15.0
 """Before the same is asked once more; doubled each time. The provider's own retries lie behind it."""
 MOST_AGAIN = 3
+LATER = (
+    "try again later, name other zones (sites.*.zones), or allow another purchase option (groups.*.capacity.fallback)"
+)
+"""What a person can do where a cloud has no machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +204,8 @@ def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[Cl
     if gone:
         lines = choices.told(gone)
         choices.settled().write(workspace)
-        head = f"{capacity.region}: machines of {', '.join(gone)} could not be had. Asked, in order:"
-        what = "\n    ".join([head, *lines])
+        head = f"{capacity.region}: machines of {', '.join(gone)} could not be had"
+        what = "\n    ".join([head, "asked, in order:", *lines])
         return Instead("nothing", what, tuple(short), hints([error for mine in short.values() for error in mine]))
     choices.write(workspace)
     return Instead("ask", "; ".join(said), tuple(short))

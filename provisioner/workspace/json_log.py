@@ -82,10 +82,10 @@ class JsonLog:
                 node=_node(record),
                 unit="resource",
             )
-        elif kind in ("apply_start", "apply_errored"):
+        elif kind in ("apply_start", "apply_errored"):  # why it errored is a diagnostic
             self.events(
                 "terraform",
-                "progress" if kind == "apply_start" else "warning",
+                "progress" if kind == "apply_start" else "log",
                 record.get("@message", ""),
                 node=_node(record),
             )
@@ -101,9 +101,13 @@ class JsonLog:
         )
         if said.summary in OWN_DOING:
             return
-        if severity == "error":
+        is_error = severity == "error"  # the command fails with it, and what it fails with is told once
+        if is_error:
             self.errors.append(said)
-        self.events("terraform", "warning", str(said), data={"command": self.command, "severity": severity})
+        self.events(
+            "terraform", "log" if is_error else "warning", str(said),
+            data={"command": self.command, "severity": severity},
+        )  # fmt: skip
 
     def failure(self, status: int, where: str, log: str) -> GpuprovError:
         """The cause and the resource, not the wall: diagnostics first, else the last lines that Terraform printed."""

@@ -14,7 +14,7 @@ from provisioner.providers.alicloud.findings import unknown
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.alicloud.stock import IN_STOCK, stock, zones_selling
 from provisioner.providers.base import Place
-from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.capacity import LATER, Choices, Way
 from provisioner.providers.cloud_errors import CloudError
 from provisioner.providers.trouble import Trouble
 
@@ -71,8 +71,7 @@ class EcsCapacity:
         if zone is None:
             said = f"{self.region} lists no {kind} {group.machine.name} in stock in {', '.join(self.zones(plan))}"
             status = "warning" if group.spec.capacity.fallback else "blocks"
-            hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
-            return Finding(status, subject, said, hint)  # type: ignore[arg-type]
+            return Finding(status, subject, said, LATER)  # type: ignore[arg-type]
         if wanted == group.spec.count:  # none stands in another zone
             choices = Choices.read(self._place.workspace)
             choices.taken[group.name] = Way(kind, zone)

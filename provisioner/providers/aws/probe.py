@@ -18,7 +18,7 @@ from provisioner.providers.aws import errors
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.tagged_resources import CLUSTER, IDENTITY, SITE, rows_of
 from provisioner.providers.base import Place
-from provisioner.providers.capacity import Way
+from provisioner.providers.capacity import LATER, Way
 from provisioner.providers.trouble import Trouble
 
 ENDS = timedelta(minutes=30)
@@ -68,8 +68,7 @@ def ask(
         return Way("on-demand", zone), [*found, Finding("ok", subject, said)]
     blocks = "warning" if capacity.fallback else "blocks"
     said = f"EC2 has not {machines} on demand in {', '.join(zones)} now"
-    hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
-    return None, [*found, Finding(blocks, subject, said, hint)]  # type: ignore[arg-type]
+    return None, [*found, Finding(blocks, subject, said, LATER)]  # type: ignore[arg-type]
 
 
 def _release_unanswered(region: Region, subject: str, token: str) -> list[Finding]:

@@ -12,7 +12,7 @@ from typing import Any
 from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.capacity import Way
+from provisioner.providers.capacity import LATER, Way
 from provisioner.providers.cloud_errors import CloudError
 from provisioner.providers.tencent import errors, stock
 from provisioner.providers.tencent.client import Region
@@ -92,5 +92,4 @@ def ask_in_turn(
             if error.then == "kind":
                 break
     said = f"Tencent Cloud has not {machines} in {', '.join(zones)} now"
-    hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
-    return None, [*found, Finding("blocks", subject, said, hint)]
+    return None, [*found, Finding("blocks", subject, said, LATER)]

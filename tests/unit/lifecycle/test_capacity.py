@@ -164,7 +164,7 @@ def test_when_nothing_is_left_to_ask_half_a_group_goes_and_nothing_else(tmp_path
     state = ("node.train-0", "node.train-1", "vpc", "node.other-0")
     found = applied(tmp_path, 1, "shortage", "shortage", state=state, there=("node.train-0",))
     assert found.done == ["apply", "plan node.train-1", "apply", "destroy node.train-1"]
-    assert "here: machines of train could not be had. Asked, in order:" in found.error
+    assert "here: machines of train could not be had\n    asked, in order:\n" in found.error
     for zone in ("zone-0", "zone-1"):
         assert f"train, on-demand in {zone}: SHORTAGE (shortage): shortage of on-demand in {zone}" in found.error
     assert "capacity.fallback" in found.error and "mend shortage" in found.error

@@ -61,7 +61,7 @@ def test_outputs_that_differ_are_a_change_wherever_they_stand(rows: dict[str, An
 
 @pytest.mark.parametrize(
     ("type", "kind", "unit"),
-    [("apply_complete", "progress", "resource"), ("apply_start", "progress", ""), ("apply_errored", "warning", "")],
+    [("apply_complete", "progress", "resource"), ("apply_start", "progress", ""), ("apply_errored", "log", "")],
 )
 def test_what_happens_to_a_resource_is_an_event_of_its_node(type: str, kind: str, unit: str) -> None:
     _, (event,) = reading({"type": type, "@message": "it happens", "hook": HOOK})
@@ -95,7 +95,8 @@ def test_errors_are_kept_and_warnings_only_told() -> None:
     log, seen = reading(error, diagnostic("warning", "deprecated"))
     assert log.errors == [Diagnostic("no capacity", "in us-east-1a", "node.a", "error")]
     assert [(event.kind, event.data) for event in seen] == [
-        ("warning", {"command": "apply", "severity": severity}) for severity in ("error", "warning")
+        (kind, {"command": "apply", "severity": severity})
+        for kind, severity in (("log", "error"), ("warning", "warning"))
     ]
 
 
