@@ -16,7 +16,7 @@ from pathlib import Path
 from provisioner import directories
 from provisioner.errors import GpuprovError
 
-DATA = ("terraform", "ansible", "templates", "images")
+DATA = ("terraform", "ansible", "templates", "images", "docs")
 
 IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
 """The file `id` of a run directory: what tells a cluster from every other one of its name (Cluster.identity)."""
@@ -27,7 +27,7 @@ RUNS, IGNORE = ".gpuprov", ".gitignore"
 
 
 def data(name: str) -> Path:
-    """The folder `terraform`, `ansible`, `templates` or `images`: beside the package, or inside it in a wheel."""
+    """A folder of DATA: beside the package, or inside it in a wheel."""
     package = Path(str(resources.files("provisioner")))
     for base in (package / "_data", package.parent):
         if (base / name).is_dir():

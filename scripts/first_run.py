@@ -167,7 +167,7 @@ def switch(file: Path) -> int:
             return 0
         if number + 1 < TRIES:
             time.sleep(PAUSE_S)
-    say("THE FLEET IS STILL THERE: remove it by hand (docs/first-real-run.md)")
+    say("THE FLEET IS STILL THERE: remove it by hand (`gpuprov docs first-real-run`)")
     return 1
 
 

@@ -26,7 +26,7 @@ app = typer.Typer(
 MOVES = 10
 """Moves of channels that `image list` shows."""
 SIMULATED = " (SIMULATED: a rehearsal)"
-RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="Path of the recipe (docs/images.md).")]
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="Path of the recipe (`gpuprov docs images`).")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="nightly, candidate or stable.")]
 
 

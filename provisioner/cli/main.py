@@ -60,11 +60,12 @@ COMMANDS: dict[str, Entry] = {
     "catalog": Entry("provisioner.cli.catalog:catalog", "Show the known machine types."),
     "cost": Entry("provisioner.cli.cost:cost", "Show what a fleet or a machine costs, here and in other regions."),
     "doctor": Entry("provisioner.cli.doctor:doctor", "Show what this machine lacks and how to install it."),
+    "docs": Entry("provisioner.cli.docs:docs", "Print the documentation: all pages, one, or a section."),
     "schema": Entry("provisioner.cli.spec:schema", "Print a JSON schema: cluster.yaml or a --json output."),
     "sandbox": Entry("provisioner.cli.sandbox:app", "List, inject and clear faults on sandbox nodes."),
 }
 """One row for each command, in the order of a fleet's life; shown by `gpuprov --help` without importing anything."""
-STARTS_NOTHING = ("init", "validate", "catalog", "doctor", "schema")
+STARTS_NOTHING = ("init", "validate", "catalog", "doctor", "docs", "schema")
 """Commands without a process that could outlive them."""
 VERBATIM = tuple(name for name, entry in COMMANDS.items() if entry.verbatim)
 

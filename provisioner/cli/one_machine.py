@@ -150,7 +150,7 @@ def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
     if not supplied.bundle.files and supplied.foreign:
         empty = GpuprovError(
             "nothing in it is the output of a tool that gpuprov reads", where=str(path),
-            hint="docs/verify.md, Bundles, lists them",
+            hint="`gpuprov docs verify bundles` lists them",
         )  # fmt: skip
         if not without_outputs:
             raise empty

@@ -160,7 +160,7 @@ class TerraformMachines:
             raise ProviderError(
                 f"machines of a cluster {plan.spec.name} already exist, created from another folder: {told}",
                 where=f"site {self.site}",
-                hint="share that folder's state (docs/operators.md), or give this cluster another name",
+                hint="share that folder's state (`gpuprov docs operators`), or give this cluster another name",
             )
         if not recorded:
             raise ProviderError(

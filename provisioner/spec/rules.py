@@ -265,7 +265,7 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         for number, folder in enumerate(draft.verify.checks):
             if not (draft.file.parent / folder).is_dir():
                 said = f"there is no directory {folder} beside this file"
-                yield Finding(("verify", "checks", number), said, "it has checks of your own (docs/verify.md)")
+                yield Finding(("verify", "checks", number), said, "it has checks of your own (`gpuprov docs verify`)")
     for key in ("prometheus", "grafana"):
         if draft.monitoring is not None and getattr(draft.monitoring, key):
             hint = "leave it out; metrics are on port 9400 of each node"

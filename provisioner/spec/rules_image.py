@@ -68,7 +68,7 @@ def recipe_there(at: Loc, reference: str, folder: Path) -> Iterator[Finding]:
         return
     shown_as = recipe_file(Path(), name)
     near = did_you_mean(Path(name).name, sorted(one.stem for one in file.parent.glob("*.yaml")))
-    hint = near or "the name is that of a recipe, docs/images.md shows one"
+    hint = near or "the name is that of a recipe, `gpuprov docs images` shows one"
     yield Finding(at, f"there is no recipe {name}: {shown_as} does not exist beside this file", hint)
 
 

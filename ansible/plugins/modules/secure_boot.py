@@ -38,8 +38,8 @@ KNOWN = ("is already enrolled", "is already in db", "is already in the built-in 
 """What `mokutil --test-key` says of a known one (Debian's mokutil 0.6.0); of another one "is not enrolled"."""
 WHY = (
     "Secure Boot is on, and no key of this machine is enrolled: the driver's modules would not be loaded. Nothing was "
-    "installed. Make the machine without Secure Boot (Azure: docs/azure.md, Trusted Launch; `gpuprov replace NODE` then "
-    "makes this one anew), or enrol a key first (docs/images.md, Secure Boot)"
+    "installed. Make the machine without Secure Boot (Azure: `gpuprov docs azure`, Trusted Launch; `gpuprov replace NODE` then "
+    "makes this one anew), or enrol a key first (`gpuprov docs images 'Secure Boot'`)"
 )
 
 

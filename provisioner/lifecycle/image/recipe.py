@@ -61,7 +61,7 @@ def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> R
     """Raises InputError for a bad file, GpuprovError for a file that is no recipe."""
     loaded = spec.load(file)
     if loaded.image is None:
-        hint = "add `image: {}` and name the machines as groups: docs/images.md"
+        hint = "add `image: {}` and name the machines as groups: `gpuprov docs images`"
         raise GpuprovError("is no recipe of an image: it has no key image", where=str(file), hint=hint)
     paths = paths_of(file, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)

@@ -32,7 +32,7 @@ TRIES = 5
 PAGES = 1000
 """A million objects: no cluster has as many."""
 HINTS = {
-    "credentials": "sign in to Alibaba Cloud", "denied": "docs/alicloud.md has the policy that state needs",
+    "credentials": "sign in to Alibaba Cloud", "denied": "`gpuprov docs alicloud state` has the policy",
     "throttled": "again in a minute", "silent": "is this machine's network up, and is there an endpoint of OSS?",
 }  # fmt: skip
 
@@ -228,7 +228,7 @@ class Bucket(StateFolder):
     def _told(self, trouble: Trouble) -> ProviderError:
         hint = HINTS.get(trouble.kind, "")
         if trouble.kind == "denied":
-            hint = "the bucket is another account's, or docs/alicloud.md has the policy that is missing"
+            hint = "the bucket is another account's, or `gpuprov docs alicloud state` has the missing policy"
         if trouble.code in MISSING:
             hint = "state.create: true has gpuprov make it"
         return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)

@@ -128,7 +128,7 @@ class EcsImages(RegionalImages):
             raise self._error(trouble, action) from None
 
     def _error(self, trouble: Trouble, action: str) -> ProviderError:
-        hint = f"allow ecs:{action} (docs/alicloud.md, images)" if trouble.kind == "denied" else "run it again"
+        hint = f"allow ecs:{action} (`gpuprov docs alicloud image`)" if trouble.kind == "denied" else "run it again"
         return ProviderError(f"{action}: {trouble}", where=f"site {self._place.site}", hint=hint)
 
 

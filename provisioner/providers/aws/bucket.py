@@ -28,7 +28,7 @@ KEPT_DAYS = 90
 """How long an old version of a state can be had back."""
 HINTS = {
     "settings": "`aws configure list` shows what is in force",
-    "credentials": "sign in to AWS", "denied": "docs/aws.md has the policy that state needs",
+    "credentials": "sign in to AWS", "denied": "`gpuprov docs aws state` has the policy",
     "throttled": "again in a minute", "silent": "is this machine's network up, and is there an endpoint of S3?",
 }  # fmt: skip
 
@@ -185,7 +185,7 @@ class Bucket(StateFolder):
     def _told(self, trouble: Trouble) -> ProviderError:
         hint = HINTS.get(trouble.kind, "")
         if trouble.code == "403" or trouble.kind == "denied":
-            hint = "the bucket is another account's, or docs/aws.md has the policy that is missing"
+            hint = "the bucket is another account's, or `gpuprov docs aws state` has the missing policy"
         if trouble.code in MISSING:
             hint = "state.create: true has gpuprov make it"
         return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)

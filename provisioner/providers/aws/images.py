@@ -174,7 +174,7 @@ class Ec2Images:
 
     def _error(self, trouble: Trouble, what: str) -> ProviderError:
         action = "".join(word.capitalize() for word in what.split("_"))
-        hint = f"allow ec2:{action} (docs/aws.md, images)" if trouble.kind == "denied" else "run it again"
+        hint = f"allow ec2:{action} (`gpuprov docs aws image`)" if trouble.kind == "denied" else "run it again"
         return ProviderError(f"{what}: {trouble}", where=f"site {self._place.site}", hint=hint)
 
 

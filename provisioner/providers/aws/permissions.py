@@ -28,7 +28,7 @@ TAGGED = {"Null": {TAG: "false"}}
 """The condition of what policies allow on what has the tag (actions.yaml)."""
 WOULD = "DryRunOperation"
 """EC2's word for: it would have been done."""
-POLICY = "docs/aws.md has the policy"
+POLICY = "`gpuprov docs aws permissions` has the policy"
 MOST = 6
 """Actions that are told one by one."""
 

@@ -38,9 +38,9 @@ LOCK = ".tflock"
 MOST_BLOBS = 100_000
 """In one cluster's folder; a cluster has some dozens."""
 LOST = ("ConditionNotMet", "BlobAlreadyExists", "UnauthorizedBlobOverwrite", "TargetConditionNotMet")
-ROLE = "the role `Storage Blob Data Contributor` on the container is missing (docs/azure.md)"
+ROLE = "the role `Storage Blob Data Contributor` on the container is missing (`gpuprov docs azure 'state role'`)"
 HINTS = {
-    "settings": "docs/azure.md has the variables", "credentials": "sign in (`az login`)", "denied": ROLE,
+    "settings": "`gpuprov docs azure` has the variables", "credentials": "sign in (`az login`)", "denied": ROLE,
     "throttled": "again in a minute", "silent": "is this machine's network up, and may it reach the storage account?",
 }  # fmt: skip
 

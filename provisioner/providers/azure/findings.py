@@ -14,7 +14,7 @@ SIGN_IN = "`az login`, or ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET; gp
 
 def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
     """A question without an answer."""
-    settings = "correct it; docs/azure.md has the variables"
+    settings = "correct it; `gpuprov docs azure` has the variables"
     return trouble_kinds.unknown(subject, trouble, permission, cloud="Azure", settings=settings)
 
 
@@ -27,7 +27,7 @@ def credentials(trouble: Trouble, cloud: Cloud) -> Finding:
             return Finding("blocks", "credentials", f"they have expired: {trouble.message}", f"{other}`az login`")
         return Finding("blocks", "credentials", trouble.message, f"{other}{SIGN_IN}")
     if trouble.kind == "settings":
-        return Finding("blocks", "credentials", trouble.message, "docs/azure.md has the variables")
+        return Finding("blocks", "credentials", trouble.message, "`gpuprov docs azure` has the variables")
     if trouble.kind in ("denied", "absent"):
         return Finding(
             "blocks", "credentials", trouble.message, "sites.*.subscription, or these credentials may do nothing here"

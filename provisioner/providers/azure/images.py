@@ -250,7 +250,7 @@ class GalleryImages:
             raise self._error(trouble, path, _action(method, path)) from None
 
     def _error(self, trouble: Trouble, what: str, action: str) -> ProviderError:
-        hint = f"allow {action} (docs/azure.md, images)" if trouble.kind == "denied" else "run it again"
+        hint = f"allow {action} (`gpuprov docs azure image`)" if trouble.kind == "denied" else "run it again"
         return ProviderError(f"{what.rpartition('/')[2]}: {trouble}", where=f"site {self._place.site}", hint=hint)
 
 

@@ -21,7 +21,7 @@ from provisioner.text import few
 API = "2022-04-01"
 MOST = 6
 """Actions that are told one by one."""
-ROLE = "docs/azure.md has the role"
+ROLE = "`gpuprov docs azure permissions` has the role"
 SUBNETS = "Microsoft.Network/virtualNetworks/subnets/"
 IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities/"
 

@@ -129,7 +129,7 @@ def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, there: Collection
     findings, taken = [], set[str]()
     if site.insecure:
         said = f"{site.url} has no TLS: whoever is on that network reads the API key and can answer in MAAS's place"
-        findings.append(Finding("warning", "MAAS", said, "https (docs/metal.md has how MAAS serves it)"))
+        findings.append(Finding("warning", "MAAS", said, "https (`gpuprov docs metal maas`)"))
     for group in (group for group in plan.groups if group.site == name):
         missing = len(set(group.node_names()) - set(there))
         if not missing:

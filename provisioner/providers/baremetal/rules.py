@@ -252,7 +252,7 @@ def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
         yield Finding((*at, "port"), "port is not for method: maas", "leave it out", at_key=True)
     if not site.maas.url.startswith("https://") and not site.maas.insecure:
         said = "the API key would cross the network unencrypted"
-        hint = "https://… (docs/metal.md has how MAAS serves it), or `insecure: true` where that network is yours alone"
+        hint = "https://… (`gpuprov docs metal maas`), or `insecure: true` where that network is yours alone"
         yield Finding((*at, "maas", "url"), said, hint)
     if site.maas.url.startswith("https://") and site.maas.insecure:
         yield Finding((*at, "maas", "insecure"), "insecure is for http://", "leave it out", at_key=True)

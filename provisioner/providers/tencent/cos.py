@@ -38,8 +38,8 @@ GONE, MISSING, SAME = {"NoSuchKey", "404"}, {"NoSuchBucket", "404"}, {"304", "No
 DENIED = {"AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 EVERYBODY = "AllUsers"
 HINTS = {
-    "settings": "docs/tencent.md says where credentials are looked for", "credentials": f"sign in: {SIGN_IN}",
-    "denied": "the bucket is another account's, or docs/tencent.md has the policy that is missing",
+    "settings": "`gpuprov docs tencent` says where credentials are looked for", "credentials": f"sign in: {SIGN_IN}",
+    "denied": "the bucket is another account's, or `gpuprov docs tencent state` has the missing policy",
     "throttled": "again in a minute", "silent": "is this machine's network up?",
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from provisioner.providers.tencent.client import Region
 from provisioner.providers.trouble import Trouble
 
 SIGN_IN = "`tccli auth login`, or TENCENTCLOUD_SECRET_ID and TENCENTCLOUD_SECRET_KEY, as for Terraform's provider"
-SETTINGS = "correct it; docs/tencent.md says where credentials are looked for"
+SETTINGS = "correct it; `gpuprov docs tencent` says where credentials are looked for"
 CLOCK = "AuthFailure.SignatureExpire"
 
 

@@ -129,7 +129,7 @@ class CvmImages(RegionalImages):
             raise self._error(trouble, f"{service}:{action}") from None
 
     def _error(self, trouble: Trouble, action: str) -> ProviderError:
-        hint = f"allow {action} (docs/tencent.md, images)" if trouble.kind == "denied" else "run it again"
+        hint = f"allow {action} (`gpuprov docs tencent image`)" if trouble.kind == "denied" else "run it again"
         return ProviderError(f"{action}: {trouble}", where=f"site {self._place.site}", hint=hint)
 
 

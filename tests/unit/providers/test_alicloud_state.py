@@ -149,7 +149,7 @@ def test_of_many_writers_one_wins(store: Store) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "hint"),
     [
-        (403, "AccessDenied", "docs/alicloud.md"), (403, "InvalidAccessKeyId", "sign in"),
+        (403, "AccessDenied", "gpuprov docs alicloud state"), (403, "InvalidAccessKeyId", "sign in"),
         (503, "ServiceUnavailable", "network"),
     ],
 )  # fmt: skip

@@ -506,7 +506,7 @@ def test_what_the_simulator_refuses_is_a_warning_that_names_it(aws: Answers) -> 
     (found,) = permissions.simulated(aws.region(), "vision", names)
     assert found.status == "warning"
     assert "may not ec2:RunInstances, ec2:TerminateInstances" in found.message
-    assert "docs/aws.md" in found.action
+    assert "gpuprov docs aws permissions" in found.action
 
 
 def test_an_action_that_the_simulator_says_nothing_of_is_not_allowed(aws: Answers) -> None:

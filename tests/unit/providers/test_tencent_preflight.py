@@ -62,7 +62,7 @@ def test_what_stands_is_not_asked_for_again(api: TencentApi, tmp_path: Path) -> 
     [
         ("LimitExceeded.InstanceQuota", "no more", "blocks", "by ticket"),
         ("ResourcesSoldOut.SpecifiedInstanceType", "已售罄", "warning", "would not start"),
-        ("UnauthorizedOperation", "you are not authorized (cvm:RunInstances)", "blocks", "docs/tencent.md"),
+        ("UnauthorizedOperation", "you are not authorized (cvm:RunInstances)", "blocks", "gpuprov docs tencent"),
         ("InvalidAccount.InsufficientBalance", "The balance of account is not enough.", "blocks", "money"),
         ("UnsupportedOperation.InvalidRegionDiskEncrypt", "encrypt", "blocks", "disk.encrypt"),
         ("RequestLimitExceeded", "too often", "unknown", "asked too often"),

@@ -169,7 +169,7 @@ def test_what_cos_refuses_is_told_with_what_to_do(account: Account) -> None:
     ):
         with pytest.raises(ProviderError) as error:
             call(account.bucket())
-        assert "docs/tencent.md has the policy" in str(error.value.hint)
+        assert "gpuprov docs tencent state` has the missing policy" in str(error.value.hint)
 
 
 def test_terraforms_backend_has_no_credentials_in_it(account: Account) -> None:

@@ -1,0 +1,83 @@
+"""`gpuprov docs`, and that messages name pages that it prints, never a file of the source tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner import manual
+from provisioner.cli.main import run
+from provisioner.errors import GpuprovError
+from provisioner.verify.report.terminal import NOT_LOOKED_AT
+from tests.support.rehearsal import ROOT
+
+PAGE = "# Top\n\none\n\n## First step\n\ntwo\n```\n# a comment\n```\n\n### Below\n\nthree\n\n## Second\n\nfour\n"
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """File and text of everything in the package that may be shown: strings but docstrings, and values of YAML."""
+    for file in sorted((ROOT / "provisioner").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+                yield f"{file}:{node.lineno}", node.value
+    for file in sorted((ROOT / "provisioner").rglob("errors.yaml")):
+        yield str(file), re.sub(r"^\s*#.*$", "", file.read_text(encoding="utf-8"), flags=re.M)
+
+
+def test_no_message_names_a_file_of_the_source_tree() -> None:
+    assert [where for where, text in messages() if re.search(r"docs/[\w-]+\.md", text)] == []
+
+
+def test_each_page_that_a_message_names_is_there_with_its_section() -> None:
+    named = {(where, command) for where, text in messages() for command in re.findall(r"`gpuprov docs ([^`{]+)`", text)}
+    assert len(named) > 20
+    for where, command in named:
+        topic, *heading = shlex.split(command)
+        assert len(heading) <= 1, where
+        assert manual.section(manual.page(topic), heading[0]) if heading else manual.page(topic), where
+
+
+@pytest.mark.parametrize(
+    ("heading", "begins", "ends"),
+    [("first", "## First", "three\n"), ("below", "### Below", "three\n"), ("second", "## Second", "four\n"),
+     ("STEP", "## First", "three\n"), ("top", "# Top", "four\n")],
+)  # fmt: skip
+def test_a_section_has_what_is_below_it(heading: str, begins: str, ends: str) -> None:
+    text = manual.section(PAGE, heading)
+    assert text.startswith(begins) and text.endswith(ends)
+
+
+def test_a_heading_that_is_not_there_gets_the_nearest() -> None:
+    with pytest.raises(GpuprovError) as caught:
+        manual.section(PAGE, "a comment")
+    assert "First step" in caught.value.hint
+
+
+def test_the_list_and_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["docs"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"^runbook +Runbook$", listed, re.M) and re.search(r"^extending +Extending", listed, re.M)
+    assert run(["docs", "docs/upgrade.md"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    assert run(["docs", "runbook", "gpu.xid"]) == 0
+    assert capsys.readouterr().out.startswith("### gpu.xid\n")
+    assert run(["docs", "runbok"]) == 2
+    assert "did you mean runbook?" in capsys.readouterr().err
+
+
+def test_no_path_leads_out_of_the_pages(tmp_path: Path) -> None:
+    for topic in ("../README", "/etc/passwd", ""):
+        with pytest.raises(GpuprovError, match="there is no page"):
+            manual.page(topic)
+
+
+def test_the_page_of_a_node_that_was_not_looked_at_is_there() -> None:
+    topic, heading = shlex.split(NOT_LOOKED_AT.strip("`"))[2:]
+    assert manual.section(manual.page(topic), heading).startswith(f"## {heading}\n")
