@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,7 @@ def up(
         run = lifecycle.up(cluster, find(terraform, needed=cluster.needs_terraform), confirm=confirm, only=site or ())
     if run.report is None:
         raise Declined("nothing was created")
-    tell(run, as_json=json_)
+    tell(run, cluster, as_json=json_)
     for name, what in run.waiting.items():
         typer.echo(f"{name} keeps its lock; the new one would change {', '.join(what)}", err=True)
     if run.waiting:
@@ -170,7 +171,7 @@ def _verb(cluster: Cluster, wanted: Plan) -> str:
     return "install through their BMCs and configure" if installs else "configure"
 
 
-def tell(run: Run, *, as_json: bool) -> None:
+def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
     """Print what a run did and found."""
     assert run.report is not None
     if as_json:
@@ -190,7 +191,9 @@ def tell(run: Run, *, as_json: bool) -> None:
 
     if sys.stdout.isatty():
         typer.echo()  # below the rows of the run
-    tables.show(table(run.report))
+    tables.show(
+        table(run.report, file=shlex.quote(str(cluster.file)), absent=run.absent, standing=_standing(run, cluster))
+    )
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     if run.failed:
         typer.echo(f"not in this report, because their site failed: nodes of {', '.join(run.failed)}")
@@ -200,6 +203,17 @@ def tell(run: Run, *, as_json: bool) -> None:
         typer.echo(f"proven once more after a reboot: {', '.join(run.rebooted)}")
     typer.echo(f"{counted(run.changes, 'change')} in {sum(run.seconds.values()):.1f} s ({seconds})")
     typer.echo(f"report: {run.page}")
+
+
+def _standing(run: Run, cluster: Cluster) -> str:
+    """Why a run looked less deep than cluster.yaml says; "" where it did not."""
+    asked = cluster.spec.verify.level
+    if run.report is None or run.report.level != "quick" or asked == "quick":
+        return ""
+    return (
+        f"quick was enough: each node was proven with this lock before, and nothing on it differs from it; "
+        f"`gpuprov verify {shlex.quote(str(cluster.file))}` repeats level {asked}"
+    )
 
 
 def down(

@@ -53,5 +53,5 @@ def replace(
         )
     if run.report is None:
         raise Declined("nothing was destroyed")
-    tell(run, as_json=json_)
+    tell(run, cluster, as_json=json_)
     raise typer.Exit(run.exit)

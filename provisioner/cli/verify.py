@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -96,7 +97,7 @@ def verify(
     else:
         from provisioner.verify.report.terminal import table
 
-        tables.show(table(verdict.report))
+        tables.show(table(verdict.report, file=shlex.quote(str(file)) if file is not None else "", explains=True))
     for trouble in verdict.unsaved:
         print(f"gpuprov: the verdict above could not be written to disk: {trouble}", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)

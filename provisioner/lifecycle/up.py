@@ -54,6 +54,8 @@ class Run:
     """New machines that were proven over a reboot (`verify.reboot`)."""
     failed: dict[str, GpuprovError] = field(default_factory=dict)
     """Sites that were left out, each with what it failed with, in the order in which they did."""
+    absent: tuple[str, ...] = ()
+    """Nodes of cluster.yaml at the sites of this run that are not in its report."""
     partly: dict[str, GpuprovError] = field(default_factory=dict)
     """Sites some machines of which did not come to be, each with why; the run went on with the others."""
 
@@ -141,6 +143,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
+            verified = {node.name for node in nodes}
+            run.absent = tuple(name for name, _ in whole.at(sites).nodes() if name not in verified)
         if not run.failed and set(sites) == set(whole.sites()):  # else machines of other sites may not be recorded
             Ledger(cluster.paths).prune(cluster.nodes(), upgrade_journal.needs(cluster))
         return run

@@ -24,6 +24,7 @@ from provisioner.paths import private_dir
 from provisioner.release import Ledger, Release
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Level
@@ -201,7 +202,8 @@ def _prove_again(cluster: Cluster, verdict: Verdict, brought: Brought, nodes: Se
     second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"))
     verdict.report = report = second_boot.merged(verdict.report, second, failed)
     verdict.rebooted = tuple(node.name for node in again)
-    counts = f"{len(report.healthy_nodes)} of {len(report.nodes)} nodes healthy; {len(again)} proven over a reboot"
+    healthy = f"{len(report.healthy_nodes)} of {counted(len(report.nodes), 'node')} healthy"
+    counts = f"{healthy}; {len(again)} proven over a reboot"
     cluster.events("verify", "done" if report.ok else "failed", counts)
 
 

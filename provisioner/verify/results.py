@@ -48,6 +48,11 @@ class CheckResult:
         return self.severity == "fatal" and self.status in ("fail", "unknown")
 
     @property
+    def warns(self) -> bool:
+        """It failed, and condemns nobody."""
+        return self.status == "fail" and self.severity != "fatal"
+
+    @property
     def later(self) -> bool:
         """A higher level would have answered it."""
         return self.status == "skip" and self.message.startswith(LATER)
@@ -212,12 +217,14 @@ class Report:
 
     @property
     def evidence(self) -> str:
-        """One line on what the limits rest on; "" where none was applied."""
-        if not self.limits:
+        """What a limit is and what those of these machines rest on; "" where all of them rest on something, and where
+        none was applied."""
+        if not self.unverified:
             return ""
         return (
-            f"{self.unverified} of the {self.limits} limits of these machines are unverified (no measurement or "
-            "document supports them): a failure at one of them only warns (docs/evidence.md)"
+            "Checks compare what they read with limits (bandwidths, temperatures, counts of errors). "
+            f"{self.unverified} of the {self.limits} limits for these machines have no measurement or vendor's "
+            "document behind them yet: what is beyond one of those is a warning, never a failure."
         )
 
     @property

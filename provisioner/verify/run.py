@@ -130,7 +130,7 @@ def verify(
         message = "healthy" if node.ok else node.error or f"not healthy: {', '.join(failed) or 'nothing was checked'}"
         events("verify", "progress" if node.ok else "warning", message, node=node.name, data={"ok": node.ok})
     kind = "done" if report.ok else "failed"
-    events("verify", kind, f"{len(report.healthy_nodes)} of {len(nodes)} nodes healthy")  # type: ignore[arg-type]
+    events("verify", kind, f"{len(report.healthy_nodes)} of {counted(len(nodes), 'node')} healthy")  # type: ignore[arg-type]
     return report
 
 
@@ -184,5 +184,5 @@ def _refuse_no_checks(folder: Path) -> None:
             return
         if any(isinstance(one, ast.FunctionDef) and one.name.startswith("test") for one in ast.walk(tree)):
             return
-    hint = "a check is a function called test_… in a .py file (docs/verify.md)"
+    hint = "a check is a function called test_… in a .py file (`gpuprov docs verify`)"
     raise GpuprovError("verify.checks: no check in it", where=str(folder), hint=hint)

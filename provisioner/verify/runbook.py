@@ -30,8 +30,9 @@ STEPS: dict[Action, tuple[str, ...]] = {
     "reboot": (
         "`gpuprov quarantine FILE NODE --reason TEXT`, and wait until no job runs on the node.",
         "`gpuprov collect FILE NODE -o TICKET` keeps what the tools say now.",
-        "`gpuprov exec FILE --node NODE sudo systemctl reboot`. A GPU that has fallen off the bus often needs the "
-        "power off: from the BMC on bare metal, stop and start on a cloud.",
+        "`gpuprov exec FILE --node NODE sudo systemctl reboot`. Where that does not help, "
+        "the power has to go off: `gpuprov bmc FILE power force-restart NODE` on bare metal; on a cloud, "
+        "replace the node.",
         "`gpuprov up FILE`, then `gpuprov verify FILE --node NODE --level stress`, then `gpuprov release FILE NODE`.",
         "The same finding after two reboots is hardware: replace the node.",
     ),
@@ -51,6 +52,15 @@ STEPS: dict[Action, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Action → what a person does, in order. FILE is cluster.yaml, NODE the node's name, TICKET a new directory."""
+
+COMMANDS: dict[Action, str] = {
+    "replace": "gpuprov replace FILE NODE",
+    "reboot": "gpuprov exec FILE --node NODE sudo systemctl reboot",
+    "reset": "gpuprov quarantine FILE NODE --reason reset, then the steps of `gpuprov docs runbook reset`",
+    "vendor": "gpuprov collect FILE NODE -o TICKET, then open a case",
+    "reconfigure": "gpuprov up FILE",
+}
+"""Action → the command that it begins with."""
 
 
 def by_hand(check: Check, vendor: str = "nvidia") -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def all_report(node: Facts, values: Mapping[int, object], what: str) -> None:
     action="replace",
     needs=("gpus",),
     listing=True,
-    says="A GPU is missing or has fallen off the bus. Replace the node; on bare metal, turn it off and on once before.",
+    says="A GPU is missing or has fallen off the bus. Replace the node; on bare metal, power-cycle it first.",
 )
 def test_count(node: Facts, expected: Expected) -> None:
     present = node.gpus_present

@@ -118,8 +118,10 @@ def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:
 
 
 def _counts(node: NodeReport) -> dict[str, int]:
-    found: Counter[str] = Counter("later" if check.later else check.status for check in node.checks)
-    return {status: found[status] for status in (*ORDER, "later")}
+    found: Counter[str] = Counter(
+        "later" if check.later else "warn" if check.warns else check.status for check in node.checks
+    )
+    return {status: found[status] for status in (*ORDER, "warn", "later")}
 
 
 def _topology(checks: tuple[CheckResult, ...]) -> Mapping[str, str]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from provisioner.text import few, one_line
+from provisioner import manual
+from provisioner.text import counted, few, one_line
 from provisioner.verify.baseline import NAMED
-from provisioner.verify.check import SEVERITIES
+from provisioner.verify.check import SEVERITIES, Action
 from provisioner.verify.results import PENDING, CheckResult, NodeReport, Report
+from provisioner.verify.runbook import COMMANDS
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 WORD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
-NOT_LOOKED_AT = "docs/runbook.md, A node that was not looked at"
+NOT_LOOKED_AT = manual.see("runbook", "A node that was not looked at")
 
 
 def summary(node: NodeReport) -> str:
@@ -25,8 +27,11 @@ def summary(node: NodeReport) -> str:
         return f"not looked at: {node.error}"
     counts = {status: sum(c.status == status for c in node.checks) for status in ("pass", "fail", "unknown", "skip")}
     later = sum(c.later for c in node.checks)
+    warnings = sum(c.warns for c in node.checks)
+    failed = counts["fail"] - warnings
     parts = [f"{counts['pass']} passed"]
-    parts += [f"{counts['fail']} failed"] if counts["fail"] else []
+    parts += [f"{failed} failed"] if failed else []
+    parts += [counted(warnings, "warning")] if warnings else []
     parts += [f"{counts['unknown']} unknown"] if counts["unknown"] else []
     parts += [f"{counts['skip'] - later} not applicable"] if counts["skip"] > later else []
     parts += [f"{later} at higher levels only"] if later else []
@@ -42,8 +47,11 @@ def in_quarantine(node: str, told: Mapping[str, Any], file: object = "FILE") -> 
     return one_line(f"in quarantine by {told['owner']} since {told['since']}: {told['reason']}{trouble}{out}", 2000)
 
 
-def table(report: Report) -> Group:
-    """A rich renderable."""
+def table(
+    report: Report, *, file: str = "", absent: Sequence[str] = (), explains: bool = False, standing: str = ""
+) -> Group:
+    """A rich renderable. `file`: cluster.yaml of the fleet, for the commands of the next steps; `absent`: nodes of the
+    fleet that are not in the report; `explains`: say what the limits rest on; `standing`: why quick was enough."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -69,27 +77,58 @@ def table(report: Report) -> Group:
                 what.append(others)
                 failed.add_row(Text(node.name), Text(check.id), Text(_word(check), style), what, Text(check.action))
         parts += [Text(""), failed]
+    if steps := next_steps(report, file) if file else []:
+        parts += [Text(""), Text("what to do next:"), *(Text(f"  {step}") for step in steps)]
     if any(node.error and not node.absent for node in report.nodes):
         parts += [Text(""), Text(f"not looked at says nothing of the hardware; what to do: {NOT_LOOKED_AT}", "yellow")]
     if quiet := unknown_warnings(report):
         parts += [Text(""), Text(quiet, "yellow")]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
-    held = [node for node in report.nodes if node.quarantine is not None]
+    held = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
     parts += [Text("")] if held else []
-    parts += [Text(f"{node.name}: {in_quarantine(node.name, node.quarantine or {})}", "yellow") for node in held]
+    parts += [Text(f"{name}: {in_quarantine(name, told, file or 'FILE')}", "yellow") for name, told in held]
     if report.breaker is not None:
         parts += [Text(""), Text(report.breaker.message, "bold red")]
-    parts += [Text(""), Text(report.evidence, "dim")] if report.evidence else []
-    healthy = f"{len(report.healthy_nodes)} of {len(report.nodes)} nodes healthy"
+    if report.evidence and (explains or any(check.lowered for node in report.nodes for check in node.checks)):
+        parts += [Text(""), Text(f"{report.evidence} More: {manual.see('evidence')}", "dim")]
+    healthy = f"{len(report.healthy_nodes)} of {counted(len(report.nodes) + len(absent), 'node')} healthy"
     level = f" at level {report.level}" if report.level not in ("", "standard") else ""
     simulated = " (SIMULATED hardware)" if report.simulated else ""
-    parts += [Text(""), Text(healthy + level + simulated, "bold green" if report.ok else "bold red")]
-    return Group(*parts)
+    unproven = f"; not verified: {few(list(absent), 8, ',')}" if absent else ""
+    style = "bold green" if report.ok and not absent else "bold red"
+    parts += [Text(""), Text(healthy + level + simulated + unproven, style)]
+    return Group(*parts, *([Text(standing)] if standing else []))
+
+
+MOST_STEPS = 4
+"""Nodes of one action whose commands are written out."""
+
+
+def next_steps(report: Report, file: str) -> list[str]:
+    """A command for each action that a fatal finding of a node asks for (a warning's, where it has no other), to be
+    typed as it is."""
+    names: dict[Action, list[str]] = {}
+    for node in report.nodes:
+        found = [check for check, _ in problems(node)]
+        chosen = [check for check in found if check.condemns] or found
+        actions: list[Action] = ["reconfigure"] if node.absent else [check.action for check in chosen]
+        for action in dict.fromkeys(actions):
+            names.setdefault(action, []).append(node.name)
+    steps = []
+    for action, command in COMMANDS.items():
+        nodes, text = names.get(action, []), command.replace("FILE", file)
+        if nodes and "NODE" not in command:
+            steps.append(f"{action} {few(nodes, MOST_STEPS, ',')}: {text}")
+            continue
+        steps += [f"{action} {name}: {text.replace('NODE', name)}" for name in nodes[:MOST_STEPS]]
+        more = len(nodes) - MOST_STEPS
+        steps += [f"{action} {counted(more, 'more node')}: the same command with their names"] if more > 0 else []
+    return steps
 
 
 def _word(check: CheckResult) -> str:
-    return "WARN" if check.status == "fail" and check.severity != "fatal" else WORD[check.status]
+    return "WARN" if check.warns else WORD[check.status]
 
 
 def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:
@@ -100,7 +139,7 @@ def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:
         return []
     failed = [check for check in node.checks if check.status == "fail"]
     failed.sort(key=lambda check: SEVERITIES.index(check.severity))
-    following = Counter(check.explained_by for check in node.checks if check.condemns)
+    following = Counter(check.explained_by for check in node.checks if check.status == "unknown")
     unknown: dict[str, list[CheckResult]] = {}
     for check in node.checks:
         if check.status == "unknown" and (check.condemns or check.broken) and not check.explained_by:
@@ -124,7 +163,7 @@ def unknown_warnings(report: Report) -> str:
 
 
 def _more(count: int, why: str) -> str:
-    return f" ({count} more {'check' if count == 1 else 'checks'} {why})" if count else ""
+    return f" ({counted(count, 'more check')} {why})" if count else ""
 
 
 def slower(report: Report) -> str:

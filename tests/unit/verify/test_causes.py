@@ -53,8 +53,7 @@ def test_a_silent_driver_is_one_row(broken: Output, cause: str, action: str) -> 
     assert [check.id for check, _ in problems(node)] == [cause]
     stream = io.StringIO()
     Console(file=stream, width=600).print(table(Report((node,), {}, 0.0)))
-    fatal = sum(check.severity == "fatal" for check in unknown)
-    assert f"({fatal} more checks unknown because of it)" in " ".join(stream.getvalue().split())
+    assert f"({len(unknown)} more checks unknown because of it)" in " ".join(stream.getvalue().split())
     assert "replace" not in stream.getvalue()
     page = html(Report((node,), {}, 0.0))
     assert "--gpu-reset" not in page  # the procedures of other actions are not on the page

@@ -158,9 +158,10 @@ def test_the_report_says_how_many_limits_are_unverified(capsys: pytest.CaptureFi
     one = verify(subjects[:2], events=Events())
     assert (one.limits, one.unverified) == (len(p4d.limits), len(p4d.unverified))
     assert json.loads(json.dumps(one.to_json()))["limits"] == {"total": one.limits, "unverified": one.unverified}
-    Console(width=200).print(table(one))
-    assert f"{one.unverified} of the {one.limits} limits of these machines are unverified" in capsys.readouterr().out
-    assert replace(one, limits=0).evidence == ""
+    Console(width=200).print(table(one, explains=True))
+    shown = capsys.readouterr().out
+    assert f"{one.unverified} of the {one.limits} limits for these machines have no measurement" in shown
+    assert replace(one, limits=0, unverified=0).evidence == ""
 
 
 def test_a_document_of_results_has_the_severity_that_counts() -> None:

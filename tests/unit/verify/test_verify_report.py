@@ -26,7 +26,6 @@ from provisioner.verify.results import Breaker, CheckResult, Report
 from provisioner.verify.run import Subject, verify
 from tests.support import chromium
 from tests.support.healthy_bundle import bundle, expected, nth, nvlink
-from tests.support.rehearsal import ROOT
 
 P4D, NDV4 = "p4d.24xlarge", "Standard_ND96asr_v4"
 EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7*7 }}"
@@ -198,11 +197,9 @@ def test_a_node_that_was_not_looked_at_is_unknown_and_one_that_is_gone_is_not_he
     assert (silent.ok, silent.verdict) == (False, "unknown")
     shown = " ".join(render(replace(fleet, nodes=(silent,))).split())
     assert "UNKNOWN" in shown and NOT_LOOKED_AT in shown
-    page, title = NOT_LOOKED_AT.split(", ")
-    assert f"\n## {title}\n" in (ROOT / page).read_text()
     gone = replace(silent, absent=True)
     assert gone.verdict == "not healthy"
-    assert "docs/runbook.md" not in render(replace(fleet, nodes=(gone,)))
+    assert NOT_LOOKED_AT not in render(replace(fleet, nodes=(gone,)))
     assert replace(silent, lost=True).verdict == "not healthy"
 
 
@@ -317,7 +314,7 @@ def test_the_terminal_says_what_takes_a_node_out_of_quarantine(fleet: Report) ->
         (ours | {"reason": "gpu.count: 7; it stays until this has passed: load.completes"}, "load.completes"),
     ):
         shown = " ".join(render(replace(fleet, nodes=(replace(fleet.nodes[0], name="n", quarantine=held),))).split())
-        assert f"{out} {fleet.unverified} of the {fleet.limits} limits" in shown, shown
+        assert out in shown, shown
 
 
 def test_the_page_names_quarantine_and_the_breaker(fleet: Report) -> None:
