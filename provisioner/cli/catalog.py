@@ -13,12 +13,8 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.cli import json_output
 from provisioner.errors import GpuprovError
-<<<<<<< HEAD
-from provisioner.spec.problems import did_you_mean
-from provisioner.text import one_line
-=======
 from provisioner.suggest import did_you_mean
->>>>>>> 804b5cc5 (errors: one helper for the nearest right words)
+from provisioner.text import one_line
 
 COLUMNS = ("MACHINE", "PROVIDER", "GPUS", "GIB EACH", "LINKS", "NETWORK", "LOCAL NVME", "NOTE")
 

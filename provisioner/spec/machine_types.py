@@ -13,9 +13,10 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.description import DescribedGpu, MachineDescription
 from provisioner.errors import InputError
 from provisioner.spec.models import MachineName
-from provisioner.spec.problems import add_problems, did_you_mean, to_json
+from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.source import read
 from provisioner.spec.source_map import MAX_PROBLEMS, Finding, Loc, Source, shown
+from provisioner.suggest import did_you_mean
 
 KEY = "machines"
 
@@ -33,7 +34,7 @@ def load_machines(path: str | os.PathLike[str], catalog: Catalog) -> dict[str, M
     source = read(path)
     descriptions = described(source, catalog) if source.complete else {}
     if source.complete and not source.problems and not descriptions:
-        source.report(source.mark(()).value, (), f'"{KEY}" is missing', "docs/catalog.md describes it")
+        source.report(source.mark(()).value, (), f'"{KEY}" is missing', "`gpuprov docs catalog own` shows one")
     if source.problems:
         raise InputError(sorted(source.problems, key=lambda p: (p.line, p.column)))
     return descriptions
@@ -48,7 +49,7 @@ def take_from_file(source: Source, catalog: Catalog, folder: Path) -> Source | N
     file = read(place if place.is_absolute() else os.path.relpath(folder / place))
     descriptions = described(file, catalog) if file.complete else {}
     if file.complete and not file.problems and not descriptions:
-        file.report(file.mark(()).value, (), f'"{KEY}" is missing', "docs/catalog.md describes it")
+        file.report(file.mark(()).value, (), f'"{KEY}" is missing', "`gpuprov docs catalog own` shows one")
     source.problems += file.problems
     source.value[KEY] = file.value[KEY] if descriptions and not file.problems else {}
     return file
