@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,10 +33,25 @@ def catalog(
     from_bundle: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Describe the healthy machine of a bundle for `machines:`.")
     ] = None,
+    from_cloud: Annotated[
+        str | None,
+        typer.Option(metavar="PROVIDER", help="Describe the size [MACHINE] for `machines:`, by the cloud's API."),
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="With --from-cloud: the region to ask.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="With --from-cloud: the GPU, where the cloud's API does not name it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Show the machine types that are known, or describe a machine that is not."""
     known = extended(catalogue.load(), machines)
+    if (from_cloud is None) != (region is None) or (gpu is not None and from_cloud is None):
+        raise GpuprovError(
+            "--from-cloud and --region go together", hint="gpuprov catalog SIZE --from-cloud aws --region R"
+        )
+    if from_cloud is not None and region is not None:
+        _describe_size(known, from_cloud, region, machine, gpu, as_json=as_json)
+        return
     if from_host is not None or from_bundle is not None:
         _describe(known, from_host, from_bundle, machine, as_json=as_json)
         return
@@ -73,7 +88,6 @@ def extended(known: Catalog, machines: Path | None) -> Catalog:
 
 def _describe(known: Catalog, host: str | None, bundle: Path | None, name: str | None, *, as_json: bool) -> None:
     """The description of a healthy machine, as `machines:` takes it; what to look at on standard error."""
-    from provisioner import yaml_text
     from provisioner.cli.one_machine import probe, supplied_at
     from provisioner.verify.description import describe
     from provisioner.verify.facts import read
@@ -85,12 +99,42 @@ def _describe(known: Catalog, host: str | None, bundle: Path | None, name: str |
     if raw.error:
         raise GpuprovError(one_line(raw.error), where=str(host or bundle))
     described = describe(read(raw), known)
-    name = name or described.name
+    _print_description(name or described.name, described.machine, described.notes, as_json=as_json)
+
+
+def _describe_size(
+    known: Catalog, cloud: str, region: str, name: str | None, gpu: str | None, *, as_json: bool
+) -> None:
+    """The description of a size that a cloud sells, asked of the cloud with the user's own credentials."""
+    from provisioner.providers.base import find, with_capability
+    from provisioner.providers.market import Unanswered
+    from provisioner.providers.sizes import description
+
+    if name is None:
+        raise GpuprovError("the size is missing", hint=f"gpuprov catalog SIZE --from-cloud {cloud} --region {region}")
+    clouds = with_capability("market")
+    provider = find(cloud) if cloud in clouds else None
+    market = provider.market() if provider is not None else None
+    if market is None:
+        raise GpuprovError(f"{cloud!r} is no cloud", hint=did_you_mean(cloud, clouds) or f"one of {', '.join(clouds)}")
+    try:
+        size = market.size(region, name)
+    except Unanswered as unanswered:
+        raise GpuprovError(f"{cloud} {region}: {unanswered.message}", hint=unanswered.action) from None
+    if size is None:
+        raise GpuprovError(f"{region} does not know a size {name}", hint="correct its name, or ask another region")
+    notes = [] if name not in known.names() else [f"the catalogue has {name} already, and needs no description"]
+    _print_description(name, description(size, cloud, known, gpu), notes, as_json=as_json)
+
+
+def _print_description(name: str, keys: Mapping[str, Any], notes: Sequence[str], *, as_json: bool) -> None:
+    from provisioner import yaml_text
+
     if as_json:
-        json_output.write({name: described.machine})
+        json_output.write({name: keys})
         return
-    typer.echo(yaml_text.dump({"machines": {name: described.machine}}), nl=False)
-    for note in described.notes:
+    typer.echo(yaml_text.dump({"machines": {name: dict(keys)}}), nl=False)
+    for note in notes:
         typer.echo(f"look at: {one_line(note)}", err=True)
     typer.echo(f"add it to cluster.yaml, and write `machine: {name}` in a group", err=True)
 

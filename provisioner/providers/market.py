@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from provisioner.providers.sizes import OfferedSize
+
 
 class Unanswered(Exception):
     """A question without an answer: why, and what to do about it."""
@@ -38,6 +40,9 @@ class Market(Protocol):
 
     def zones(self, region: str, machine: str) -> list[str]:
         """The zones of a region that sell a machine; empty: none does. Raises Unanswered."""
+
+    def size(self, region: str, machine: str) -> OfferedSize | None:
+        """What the cloud's API says of a machine type; None where the region does not know it. Raises Unanswered."""
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
         """The zones of a region that have had a spot price of it, by name. Raises Unanswered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import credentials, unknown
 from provisioner.providers.alicloud.stock import zones_selling
 from provisioner.providers.market import SpotPrice, Unanswered, history
+from provisioner.providers.sizes import OfferedSize
 from provisioner.providers.trouble import Trouble
 
 MOST_DAYS = 30
@@ -34,6 +36,15 @@ class Ecs:
             return sorted(zones_selling(place, machine))
         except Trouble as trouble:
             raise _unanswered(trouble, "ecs:DescribeAvailableResource") from None
+
+    def size(self, region: str, machine: str) -> OfferedSize | None:
+        place = self._reached(region)
+        try:
+            answer = place.ask("ecs", "DescribeInstanceTypes", InstanceTypes=[machine])
+        except Trouble as trouble:
+            raise _unanswered(trouble, "ecs:DescribeInstanceTypes") from None
+        rows = (answer.get("InstanceTypes") or {}).get("InstanceType") or []
+        return size_of(rows[0]) if rows else None
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
         place, now = self._reached(region), datetime.now(UTC)
@@ -82,6 +93,23 @@ def _changes(region: Region, machine: str, begin: datetime, now: datetime) -> tu
 
 def _when(told: str) -> datetime:
     return datetime.fromisoformat(told.replace("Z", "+00:00"))
+
+
+def size_of(row: Mapping[str, Any]) -> OfferedSize:
+    """A row of DescribeInstanceTypes; local disks are in GiB, memory of a GPU too.
+    https://www.alibabacloud.com/help/en/ecs/developer-reference/api-ecs-2014-05-26-describeinstancetypes"""
+    keys: dict[str, Any] = {"vcpus": int(row["CpuCoreCount"]), "memory_gib": float(row["MemorySize"])}
+    disks = int(row.get("LocalStorageAmount") or 0)
+    if disks:
+        size_gb = round(float(row.get("LocalStorageCapacity") or 0) * 1.073741824)
+        keys["local_nvme"] = {"count": disks, "size_gb": size_gb}
+    if str(row.get("CpuArchitecture", "")).upper() == "ARM":
+        keys["cpu"] = "arm64"
+    memory = float(row.get("GPUMemorySize") or 0)
+    return OfferedSize(
+        gpu=str(row.get("GPUSpec") or ""), gpus=int(row.get("GPUAmount") or 0),
+        gpu_mib=round(memory * 1024) if memory else None, keys=keys, source="ECS, DescribeInstanceTypes",
+    )  # fmt: skip
 
 
 def _unanswered(trouble: Trouble, permission: str) -> Unanswered:

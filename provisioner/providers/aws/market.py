@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import credentials, unknown
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.market import SpotPrice, Unanswered, history
+from provisioner.providers.sizes import OfferedSize
 from provisioner.providers.trouble import Trouble
 
 SYSTEM = "Linux/UNIX"
@@ -34,6 +36,16 @@ class Ec2:
             return zones_selling(place, machine)
         except Trouble as trouble:
             raise unanswered(trouble, "ec2:DescribeInstanceTypeOfferings") from None
+
+    def size(self, region: str, machine: str) -> OfferedSize | None:
+        place = self._reached(region)
+        try:
+            rows = place.all("ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=[machine])
+        except Trouble as trouble:
+            if trouble.code == "InvalidInstanceType":
+                return None
+            raise unanswered(trouble, "ec2:DescribeInstanceTypes") from None
+        return size_of(rows[0]) if rows else None
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
         place, now = self._reached(region), datetime.now(UTC)
@@ -69,6 +81,34 @@ class Ec2:
             said = f"not signed in there: {name} is in {partition}, these credentials are of {self._partition}"
             raise Unanswered(said, "sign in with an account of that partition")
         return self._regions[name]
+
+
+def size_of(row: Mapping[str, Any]) -> OfferedSize:
+    """A row of DescribeInstanceTypes.
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceTypeInfo.html"""
+    gpus = row.get("GpuInfo", {}).get("Gpus", [])
+    first = gpus[0] if gpus else {}
+    network, disks = row.get("NetworkInfo", {}), row.get("InstanceStorageInfo", {}).get("Disks", [])
+    has_efa = bool(network.get("EfaSupported"))
+    ports = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1) if has_efa else 1
+    rate = sum(card.get("BaselineBandwidthInGbps", 0.0) for card in network.get("NetworkCards", []))
+    keys: dict[str, Any] = {
+        "network": {"kind": "efa" if has_efa else "ethernet", "ports": ports, "rate_gbps": round(rate / ports, 2)},
+        "vcpus": row["VCpuInfo"]["DefaultVCpus"],
+        "memory_gib": round(row["MemoryInfo"]["SizeInMiB"] / 1024, 2),
+        "local_nvme": {"count": 0},
+    }
+    if disks:
+        keys["local_nvme"] = {"count": sum(disk["Count"] for disk in disks), "size_gb": disks[0]["SizeInGB"]}
+    if "arm64" in row.get("ProcessorInfo", {}).get("SupportedArchitectures", []):
+        keys["cpu"] = "arm64"
+    return OfferedSize(
+        gpu=str(first.get("Name", "")),
+        gpus=sum(gpu.get("Count", 0) for gpu in gpus),
+        gpu_mib=first.get("MemoryInfo", {}).get("SizeInMiB"),
+        keys=keys,
+        source="EC2, DescribeInstanceTypes",
+    )
 
 
 def unanswered(trouble: Trouble, permission: str) -> Unanswered:

@@ -20,6 +20,7 @@ from provisioner.providers.azure.findings import credentials, unknown
 from provisioner.providers.azure.rules import environment_of
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.providers.sizes import OfferedSize
 from provisioner.providers.trouble import Trouble
 from provisioner.stack.fetch import ask
 
@@ -47,6 +48,21 @@ class AzureMarket:
         if found is None or found.closed:
             return []
         return list(found.zones) or [region]
+
+    def size(self, region: str, machine: str) -> OfferedSize | None:
+        found = self._listed(region).get(machine)
+        if found is None:
+            return None
+        says = found.capabilities.get
+        keys: dict[str, Any] = {}
+        if found.vcpus is not None:
+            keys["vcpus"] = found.vcpus
+        if says("MemoryGB"):
+            keys["memory_gib"] = float(says("MemoryGB", ""))
+        if says("CpuArchitectureType", "").lower() == "arm64":
+            keys["cpu"] = "arm64"
+        count = says("GPUs", "")
+        return OfferedSize(gpu="", gpus=int(count) if count.isdigit() else 0, keys=keys, source="Azure, Resource SKUs")
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:  # noqa: ARG002 (it has no past)
         rows = [row for row in _rows(region, machine) if _is_spot(row)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 
 from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.providers.sizes import OfferedSize
 from provisioner.providers.tencent import stock
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import credentials, unknown
@@ -30,6 +31,19 @@ class Cvm:
             return [offer.zone for offer in stock.offers(place, machine, "on-demand")]
         except Trouble as trouble:
             raise unanswered(trouble, "cvm:DescribeZoneInstanceConfigInfos") from None
+
+    def size(self, region: str, machine: str) -> OfferedSize | None:
+        place = self._reached(region)
+        try:
+            offers = stock.offers(place, machine, "on-demand")
+        except Trouble as trouble:
+            raise unanswered(trouble, "cvm:DescribeZoneInstanceConfigInfos") from None
+        if not offers:
+            return None
+        keys = {"vcpus": offers[0].vcpus, "memory_gib": offers[0].memory_gib}
+        return OfferedSize(
+            gpu="", gpus=offers[0].gpus, keys={key: value for key, value in keys.items() if value}, source=self.source
+        )
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:  # noqa: ARG002 (there is no history)
         place = self._reached(region)
