@@ -50,7 +50,7 @@ def machines() -> str:
         "| machine | GPU | os | driver | modules | CUDA | NCCL | PyTorch | beside it |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for machine in catalog.load().machines():
+    for machine in catalog.load().listed.values():
         spec = ClusterSpec.model_validate(
             {
                 "name": "table",

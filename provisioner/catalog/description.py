@@ -223,7 +223,7 @@ def _evidence(description: MachineDescription, gpu: Gpu, basis: Literal["user", 
         "gpu_count": True,
         "gpu_memory_mib": gpu.basis.of("memory_mib") != "unverified",
         "nvlink": "nvlink" in said or not has_links,
-        "topo_peer_cell": False,
+        "topo_peer_cell": description.nvlink is not None and _is_uniform(description.nvlink.topology, description.gpus),
         "fabric_manager_required": "nvlink" in said or not has_links,
         "network": network is not None,
         "network.rate_gbps": network is not None and network.rate_gbps > 0,
@@ -260,7 +260,8 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
     else by the GPU's form: a module on a board has links, a PCIe card has none."""
     none = NVLink(generation=None, links_per_gpu=0, gbps_per_link=0, nvswitch_count=0, topology="none")
     stated = description.nvlink
-    if description.gpus == 1:
+    gpus = description.gpus
+    if gpus == 1:
         return _Links(nvlink=none, peer_cells=None)
     if stated is None:
         alike = _alike(description, gpu, catalog)
@@ -287,8 +288,12 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
     if topology == "nvswitch":
         return _Links(nvlink=nvlink, peer_cells=f"NV{count}", fabric_manager=board is None or board.nvswitch_count > 0)
     bonds = tuple(f"NV{number}" for number in range(1, count + 1))
-    whole = topology == "bridge" and description.gpus == 2
-    return _Links(nvlink=nvlink, peer_cells=f"NV{count}" if whole else (*bonds, *FARTHER))
+    return _Links(nvlink=nvlink, peer_cells=f"NV{count}" if _is_uniform(topology, gpus) else (*bonds, *FARTHER))
+
+
+def _is_uniform(topology: str, gpus: int) -> bool:
+    """Whether every pair of GPUs has all links of a GPU."""
+    return topology == "nvswitch" or (topology == "bridge" and gpus == 2)
 
 
 def _alike(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> Machine | None:

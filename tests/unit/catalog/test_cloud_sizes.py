@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections import Counter
 from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from provisioner import catalog
+from provisioner import catalog, spec
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = yaml.safe_load((ROOT / "provisioner/catalog/data/cloud_sizes.yaml").read_text(encoding="utf-8"))
@@ -68,3 +69,23 @@ def test_a_fractional_size_has_a_share(row: dict[str, Any]) -> None:
 def test_every_source_is_used() -> None:
     used = {key for row in [*MACHINES, *FRACTIONAL] for key in row["source"]}
     assert used == set(DOCUMENT["sources"])
+
+
+def test_each_size_is_a_machine_type_with_what_its_list_says() -> None:
+    known = catalog.load()
+    for row in MACHINES:
+        machine = known.machine(row["name"])
+        assert (machine.provider, machine.gpu_model, machine.gpu_count) == (row["provider"], row["gpu"], row["gpus"])
+        assert (machine.vcpus, machine.memory_gib) == (row["vcpus"], row["memory_gib"])
+        assert machine.basis.of("vcpus") == "documented"
+        assert machine.basis.is_left_out("network") == ("network" not in row)
+        assert machine.basis.is_left_out("local_nvme") == ("local_nvme" not in row)
+        assert known.topology(machine).keys() == set(combinations(range(row["gpus"]), 2))
+
+
+def test_a_size_with_a_part_of_a_gpu_is_refused_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    text = "name: a\nsites: {west: {provider: azure, region: westus}}\ngroups: {infer: {machine: %s}}\n"
+    file.write_text(text % "Standard_NV6ads_A10_v5", encoding="utf-8")
+    (problem,) = spec.check(file)
+    assert "has 1/6 A10, which needs a vGPU driver" in problem.message

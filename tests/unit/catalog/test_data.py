@@ -15,7 +15,7 @@ from provisioner.spec.rules import _hardware
 from provisioner.stack.candidates import TRAIT_VALUES
 
 CATALOG = catalog.load()
-MACHINES = CATALOG.machines()
+MACHINES = tuple(CATALOG.listed.values())
 RDMA_KINDS = {"efa", "infiniband", "roce"}
 CELLS = {"PIX", "PXB", "PHB", "NODE", "SYS", "XGMI"}
 

@@ -105,3 +105,10 @@ def test_a_gpu_that_the_catalogue_does_not_have() -> None:
     assert machine.name not in KNOWN.names(), "the catalogue of others is as it was"
     with pytest.raises(GpuprovError, match="no GPU"):
         row(gpu="RTX-A5500")
+
+
+def test_a_bridge_that_the_user_describes_condemns_where_a_link_is_down() -> None:
+    bridged = row(gpu="RTX-A6000", gpus=2, nvlink=linked("bridge", 4))
+    assert (bridged.topo_peer_cell, bridged.basis.of("topo_peer_cell")) == ("NV4", "user")
+    mesh = row(gpu="A100-SXM4-80GB", gpus=4, nvlink=linked("mesh", 12))
+    assert mesh.basis.of("topo_peer_cell") == "unverified", "which pair has how many links was not said"

@@ -88,7 +88,7 @@ def test_init_for_each_provider(provider: str, tmp_path: Path) -> None:
     assert "#" in path.read_text()
 
 
-@pytest.mark.parametrize("machine", [m.name for m in CATALOG.machines() if not m.retired])
+@pytest.mark.parametrize("machine", [m.name for m in CATALOG.listed.values() if not m.retired])
 def test_init_for_each_machine(machine: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     assert run(["init", str(path), "--machine", machine]) == 0

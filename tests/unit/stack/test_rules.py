@@ -19,7 +19,7 @@ FRAMEWORKS = [
 ONE_OF_EACH = list(
     {
         m.gpu_arch: m
-        for m in CATALOG.machines()
+        for m in CATALOG.listed.values()
         if CATALOG.gpu(m.gpu_model).vendor == "nvidia" and m.network.kind != "efa"
     }.values()
 )
@@ -32,7 +32,7 @@ def solved(machine: Machine, **pins: object) -> Stack | stack.StackConflict:
         return error
 
 
-@pytest.mark.parametrize("machine", CATALOG.machines(), ids=lambda m: m.name)
+@pytest.mark.parametrize("machine", CATALOG.listed.values(), ids=lambda m: m.name)
 def test_every_machine_has_a_stack_by_default(machine: Machine) -> None:
     answer = solved(machine)
     assert isinstance(answer, Stack), answer
@@ -42,7 +42,7 @@ def test_every_machine_has_a_stack_by_default(machine: Machine) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids="-".join)
 def test_every_machine_with_every_framework_release(framework: tuple[str, str]) -> None:
     name, version = framework
-    for machine in CATALOG.machines():
+    for machine in CATALOG.listed.values():
         gpu = CATALOG.gpu(machine.gpu_model)
         answer = solved(machine, **{name: version})
         if isinstance(answer, Stack):

@@ -14,8 +14,8 @@ from provisioner.stack.facts import rows
 from provisioner.stack.models import Lock
 from tests.support.plans import cluster_spec
 
-NVIDIA = [m.name for m in catalog.load().machines() if catalog.load().gpu(m.gpu_model).vendor == "nvidia"]
-AMD = [m.name for m in catalog.load().machines() if catalog.load().gpu(m.gpu_model).vendor == "amd"]
+NVIDIA = [m.name for m in catalog.load().listed.values() if catalog.load().gpu(m.gpu_model).vendor == "nvidia"]
+AMD = [m.name for m in catalog.load().listed.values() if catalog.load().gpu(m.gpu_model).vendor == "amd"]
 
 
 @pytest.mark.parametrize("machine", NVIDIA)
