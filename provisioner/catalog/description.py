@@ -214,23 +214,24 @@ def machine(
 
 
 def _evidence(description: MachineDescription, gpu: Gpu, basis: Literal["user", "documented"]) -> Evidence:
-    """What the keys of the row rest on: what is said on the description, the rest on a like machine or on nothing."""
-    said = description.model_dump(exclude_none=True)
-    has_links = gpu.nvlinks is not None and description.gpus > 1
-    network, disks = description.network, description.local_nvme
+    """What the keys of the row rest on: what is stated on the description, the rest on a like machine or nothing."""
+    stated = description.model_dump(exclude_none=True)
+    network, disks, nvlink = description.network, description.local_nvme, description.nvlink
+    is_alone = description.gpus == 1
     keys = {
         "gpu_model": True,
         "gpu_count": True,
         "gpu_memory_mib": gpu.basis.of("memory_mib") != "unverified",
-        "nvlink": "nvlink" in said or not has_links,
-        "topo_peer_cell": description.nvlink is not None and _is_uniform(description.nvlink.topology, description.gpus),
-        "fabric_manager_required": "nvlink" in said or not has_links,
+        "nvlink": nvlink is not None or is_alone,
+        "nvlink.nvswitch_count": is_alone or (nvlink is not None and nvlink.topology != "nvswitch"),
+        "topo_peer_cell": nvlink is not None and _is_uniform(nvlink.topology, description.gpus),
+        "fabric_manager_required": is_alone or (nvlink is not None and nvlink.topology != "nvswitch"),
         "network": network is not None,
         "network.rate_gbps": network is not None and network.rate_gbps > 0,
         "rdma_devices": network is not None and bool(network.devices),
         "local_nvme": disks is not None,
         "local_nvme.size_gb": disks is not None and (disks.count == 0 or disks.size_gb > 0),
-        **{key: key in said for key in ("vcpus", "memory_gib", "numa_nodes")},
+        **{key: key in stated for key in ("vcpus", "memory_gib", "numa_nodes")},
     }
     named = tuple(key for key, is_named in keys.items() if is_named)
     return Evidence(
@@ -298,10 +299,12 @@ def _is_uniform(topology: str, gpus: int) -> bool:
 
 def _alike(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> Machine | None:
     """A type of machines.yaml with the same GPUs in the same number, of the same provider where there is one; else one
-    whose GPUs are modules of the same generation with as many links."""
+    whose GPUs are modules of the same generation with as many links. None for cards: a bridge is the owner's choice."""
+    if gpu.nvlinks is None and gpu.vendor == "nvidia":
+        return None
     rows = [row for row in catalog.listed.values() if row.gpu_count == description.gpus]
     same = [row for row in rows if row.gpu_model == gpu.model]
-    if not same and gpu.nvlinks is not None:
+    if not same and gpu.vendor == "nvidia":
         same = [row for row in rows if row.gpu_arch == gpu.arch and catalog.gpu(row.gpu_model).nvlinks == gpu.nvlinks]
     return next((row for row in same if row.provider == description.provider), same[0] if same else None)
 

@@ -112,3 +112,18 @@ def test_a_bridge_that_the_user_describes_condemns_where_a_link_is_down() -> Non
     assert (bridged.topo_peer_cell, bridged.basis.of("topo_peer_cell")) == ("NV4", "user")
     mesh = row(gpu="A100-SXM4-80GB", gpus=4, nvlink=linked("mesh", 12))
     assert mesh.basis.of("topo_peer_cell") == "unverified", "which pair has how many links was not said"
+
+
+def test_a_bridge_that_a_like_machine_has_is_not_expected_of_others() -> None:
+    """Azure's two A100 cards are bridged; whether a server's are is its owner's choice."""
+    assert KNOWN.machine("Standard_NC48ads_A100_v4").nvlink.topology == "bridge"
+    machine = row(gpu="A100-PCIE-80GB", gpus=2)
+    assert machine.nvlink.topology == "none"
+    assert {machine.basis.of(key) for key in ("nvlink.links_per_gpu", "topo_peer_cell")} == {"unverified"}
+
+
+def test_switches_that_a_board_of_the_catalogue_has_are_not_what_the_user_wrote() -> None:
+    machine = row(gpu="H100-SXM5-80GB", gpus=8, nvlink=linked("nvswitch", 18))
+    assert (machine.nvlink.nvswitch_count, machine.basis.of("nvlink.nvswitch_count")) == (4, "unverified")
+    assert machine.basis.of("nvlink.links_per_gpu") == "user"
+    assert machine.basis.of("fabric_manager_required") == "unverified"

@@ -66,7 +66,6 @@ def test_the_text_is_what_machines_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("capture", "gpu"),
     [
-        ("gb300-4gpu-580.xml", ("NVIDIA GB300", 284208, "blackwell", "10.3", True)),
         ("rtx4000-sff-ada-595-v13.xml", ("NVIDIA RTX 4000 SFF Ada Generation", 20475, "ada", "8.9", False)),
         ("q-rtx2080s-610.txt", ("NVIDIA GeForce RTX 2080 SUPER", 8192, "turing", "7.5", False)),
     ],
