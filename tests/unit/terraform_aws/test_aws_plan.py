@@ -13,7 +13,7 @@ from provisioner.catalog.models import Machine
 from tests.support.aws_root import Root
 from tests.support.moto_aws import REGION, SEEDED, Cloud
 
-MACHINES = catalog.load().machines("aws")
+MACHINES = [row for row in catalog.load().listed.values() if row.provider == "aws"]
 Interface = tuple[int, int, str]
 
 
