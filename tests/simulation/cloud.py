@@ -34,6 +34,8 @@ class Machine:
 
     in_use: bool = False
     """Whether jobs may run on it: it is recorded as proven."""
+    removed_by: str = ""
+    """Name of the command that has begun to remove it; empty: none has."""
     drifted: bool = False
     """Whether an older record was restored, which does not know what is installed; until the next roles."""
 

@@ -221,7 +221,7 @@ class World:
 
     def removing(self, machine: Machine) -> None:
         """A machine is about to be removed."""
-        command = self.process.doing.partition(" ")[0]
+        command, machine.removed_by = self.process.doing.partition(" ")[0], self.process.name
         if self.process is self.processes.outside:
             return
         if machine.in_use and command not in ("down", "gc"):
@@ -261,9 +261,10 @@ class World:
             self.drained.pop(node, None)
 
     def judged(self, machine: Machine, *, healthy: bool, reachable: bool) -> None:
-        """A verdict on a machine."""
+        """A verdict on a machine. It is of the moment of the probe: another command beside may remove it afterwards."""
+        beside = {one.name for one in self.processes.running if one is not self.process}
         if healthy:
-            if machine.sick or not reachable:
+            if machine.sick or not (reachable or machine.removed_by in beside):
                 self.broken(f"{machine.id} ({machine.node}) is called healthy and is not")
             machine.proven.add(machine.installed)
             self.lost_holds.discard(machine.node)
