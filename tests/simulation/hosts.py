@@ -216,7 +216,7 @@ class HostSsh:
             if host is None:
                 return error or (1, "")
             if host.record is not None and host.record[1] == request["identity"]:
-                self.world.undoing(host)
+                self.world.undoing(host, node if host.is_called(name) else "")
             return _printed(host.undo(request["identity"]))
 
         self.world.process.changes += 1

@@ -234,13 +234,14 @@ class World:
         if self.process.doing.startswith("upgrade"):
             self._refuse_in_service(machine, "changed")
 
-    def undoing(self, host: Machine) -> None:
-        """What was changed on a host is about to be undone."""
+    def undoing(self, host: Host, node: str) -> None:
+        """What was changed on a host is about to be undone. `node`: what nodes.json calls it, "" where it does not; the
+        host may have another name, from before an `up` that came no further."""
         if not host.in_use:
             return
         if self.process.doing.partition(" ")[0] not in ("down", "gc"):
             self._refuse_in_service(host, "left")
-        if not self.named(host.node, self.process):
+        if not any(self.named(name, self.process) for name in (host.node, node) if name):
             self.broken(f"{host.id} ({host.node}), which was proven, is left and no question named it")
 
     def _refuse_in_service(self, machine: Machine, change: str) -> None:
