@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -257,7 +257,10 @@ def make(
         for site, error in list(failed.items()):
             if isinstance(error, PartlyMadeError):
                 done[site], partly[site] = error.nodes, failed.pop(site)
-                kept += error.known
+        failed |= occupied(cluster, {site: planned for site, (_, planned) in sites.items() if site not in failed})
+        done = {site: nodes for site, nodes in done.items() if site not in failed}
+        partly = {site: error for site, error in partly.items() if site not in failed}
+        kept += [node for error in partly.values() if isinstance(error, PartlyMadeError) for node in error.known]
         unmade.update(failed)
     nodes = [node for mine in done.values() for node in mine]
     if failed:
@@ -312,6 +315,32 @@ def _with(error: GpuprovError, told: str) -> GpuprovError:
     found = ProviderError(f"{error.message}\n  {told}", where=error.where, hint=error.hint, diagnostics=said)
     found.exit_code = error.exit_code
     return found
+
+
+def occupied(cluster: Cluster, planned: Mapping[str, Planned]) -> dict[str, GpuprovError]:
+    """Site → why it cannot be made, of those of `planned` that take a host which stays a node of another site: one that
+    this run is not for, or that was left out. No two nodes may be one host."""
+    refused: dict[str, GpuprovError] = {}
+    while True:
+        remaining = {site: changes for site, changes in planned.items() if site not in refused}
+        staying = {node.id: node for node in cluster.nodes() if node.site not in remaining}
+        errors = {
+            site: _occupied(site, [staying[host] for host in changes.hosts if host in staying])
+            for site, changes in remaining.items()
+            if not staying.keys().isdisjoint(changes.hosts)
+        }
+        if not errors:
+            return refused
+        refused |= errors
+
+
+def _occupied(site: str, nodes: Sequence[fleet.Node]) -> GpuprovError:
+    text = ", ".join(f"{node.id} is {node.name} of site {node.site}" for node in nodes)
+    return ProviderError(
+        f"{text}, which this run does not change",
+        where=f"site {site}",
+        hint="run `gpuprov up` for both sites at once, or put the host back into its former group",
+    )
 
 
 def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned]], plan: Plan) -> None:

@@ -41,7 +41,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
         findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]
         mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
         prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
-        if failed:
+        if failed := failed | machines.occupied(cluster, prepared):
             raise together(failed)
         there = _there(cluster, lock) if not untouched else {}
         document = {

@@ -123,6 +123,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             machines.ask_again(cluster, remaining.plan)
             planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
             remaining.leave(failed, "terraform")
+            remaining.leave(machines.occupied(cluster, planned), "terraform")
+            planned = {site: changes for site, changes in planned.items() if site not in remaining.failed}
             prepared = [(mine[site], changes) for site, changes in planned.items()]
             machines.record_standing(cluster, prepared, remaining.plan)
             upgrade_journal.refuse_resized(cluster, sites)

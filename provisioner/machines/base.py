@@ -27,7 +27,8 @@ class Action(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Planned:
     """One site, ready to be applied. `add`, `change`, `destroy`: numbers of things, `actions` one by one. `outputs`:
-    what is recorded of its machines (addresses) differs from what they are, and an apply records it."""
+    what is recorded of its machines (addresses) differs from what they are, and an apply records it. `hosts`: ids of
+    the machines of one's own that are its nodes then."""
 
     site: str
     add: int = 0
@@ -35,6 +36,7 @@ class Planned:
     destroy: int = 0
     actions: tuple[Action, ...] = ()
     outputs: bool = False
+    hosts: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:

@@ -51,7 +51,8 @@ class HostMachines:
         gone = self._gone(nodes)
         actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name, attached=True) for node in gone]
         new = sum(1 for one in actions if one.what != "delete")
-        return Planned(self.site, add=new, destroy=len(gone), actions=tuple(actions))
+        hosts = tuple(node.id for node in nodes.values())
+        return Planned(self.site, add=new, destroy=len(gone), actions=tuple(actions), hosts=hosts)
 
     def _irreplaceable(self, name: str, host: str) -> ProviderError:
         """Of a node whose host cluster.yaml still names: what a person does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import threading
 import time
@@ -65,7 +66,7 @@ class RedfishMachines(HostMachines):
         # a machine of the last run, in whose place there may be another one: nothing is installed unasked
         more = [name for name in fresh if name not in planned_already]
         actions += [Action("replace", self._installs(plan, name), name) for name in more]
-        return Planned(planned.site, planned.add + len(more), planned.change, planned.destroy, tuple(actions))
+        return dataclasses.replace(planned, add=planned.add + len(more), actions=tuple(actions))
 
     def _installs(self, plan: Plan, node: str) -> str:
         system = self._installation.os or plan.group(node.rpartition("-")[0]).stack.os

@@ -202,6 +202,8 @@ class _Machines:
             planned = there.plan(self.plan, replace=again)
             planned.refuse_more(mine, again)
             prepared.append((there, planned))
+        if failed := machines.occupied(self.cluster, {there.site: planned for there, planned in prepared}):
+            raise together(failed)
         return prepared
 
     def settle(self, names: Sequence[str], journal: Journal) -> int:

@@ -253,6 +253,50 @@ def applied(
     return machines.make(cluster, plan, prepared, cluster.events)  # type: ignore[arg-type]
 
 
+HOST = node("infer-0", "ohio", id="dgx1.lab")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "refused"),
+    [
+        ({"virginia": ("dgx1.lab",)}, {"virginia"}),
+        ({"virginia": ("dgx1.lab",), "ohio": ("dgx2.lab",)}, set()),
+        ({"virginia": ("dgx1.lab",), "ohio": ("dgx3.lab",), "oregon": ("i-train-0",)}, set()),
+        ({"ohio": ("dgx1.lab",)}, set()),
+        ({"ohio": ("i-train-1",), "virginia": ("dgx2.lab", "dgx9.lab")}, {"ohio", "virginia"}),
+    ],
+    ids=["of a site that is left out", "both sites change", "all sites change", "its own", "one after the other"],
+)
+def test_a_site_takes_no_host_that_stays_a_node_of_another_one(
+    cluster: Cluster, hosts: dict[str, tuple[str, ...]], refused: set[str]
+) -> None:
+    others = [node("eval-0", "paris", id="dgx9.lab")] if "dgx9.lab" in hosts.get("virginia", ()) else []
+    fleet.save(cluster.paths, [*TRAIN, HOST, *others])
+    planned = {site: Planned(site, hosts=names) for site, names in hosts.items()}
+    errors = machines.occupied(cluster, planned)
+    assert set(errors) == refused
+    if list(hosts) == ["virginia"]:
+        (error,) = errors.values()
+        assert (error.where, error.message) == (
+            "site virginia", "dgx1.lab is infer-0 of site ohio, which this run does not change"
+        )  # fmt: skip
+
+
+def test_a_host_whose_former_site_fails_at_its_apply_is_not_taken(
+    cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.save(cluster.paths, [*TRAIN, HOST])
+    monkeypatch.setattr(machines, "contact", lambda *_, **__: {})
+    taken = Site("virginia", [node("train-0", id="dgx1.lab")], there=TRAIN)
+    prepared = [
+        (taken, Planned("virginia", add=1, hosts=("dgx1.lab",))),
+        (Site("ohio", ProviderError("full"), there=[HOST]), Planned("ohio", add=1, hosts=("dgx2.lab",))),
+    ]
+    made = machines.make(cluster, plan, prepared, cluster.events)  # type: ignore[arg-type]
+    assert (made.nodes, set(made.failed), made.partly) == ([], {"virginia", "ohio"}, {})
+    assert cluster.nodes() == [HOST, *TRAIN]
+
+
 def test_sites_that_are_not_applied_keep_their_nodes(
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
