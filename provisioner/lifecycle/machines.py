@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from provisioner import fleet, node_state, ssh, stored
 from provisioner.cost import money
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.lifecycle import running_cost
 from provisioner.lifecycle.sites import each
@@ -143,8 +143,11 @@ def of_site(
                 cluster.events, float(cluster.spec.timeouts.machine_s), cluster.file.parent,
                 cluster.spec.user(site),
                 provider.access.proxy if provider.access else lambda _: None,
+                lambda: _share_undoing(cluster),
             )  # fmt: skip
-        return HostMachines(site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events)
+        return HostMachines(
+            site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events, lambda: _share_undoing(cluster)
+        )
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
     identity = (lambda: _identity(cluster)) if record else (lambda: cluster.recorded_identity() or NO_IDENTITY)
@@ -155,6 +158,17 @@ def of_site(
     return TerraformMachines(
         provider, root, binary, cluster.events, known=recorded - incomplete, incomplete=incomplete, log=log
     )
+
+
+def _share_undoing(cluster: Cluster) -> None:
+    """Share which hosts a `down` is about to undo: another operator's `upgrade` must not configure them. A damaged
+    record, which is not shared, does not keep a `down`."""
+    try:
+        cluster.share()
+    except (LockedError, ProviderError):
+        raise
+    except GpuprovError as error:
+        cluster.events("down", "warning", f"not shared: {error}")
 
 
 def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:

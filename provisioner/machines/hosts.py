@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from provisioner import ssh
 from provisioner.errors import ProviderError
@@ -27,10 +27,14 @@ LEAVING = "leaving"
 
 
 class HostMachines:
-    """See machines/base.py for the contract. `known`: the site's nodes of the last run."""
+    """See machines/base.py for the contract. `known`: the site's nodes of the last run; `share`: lets other operators
+    know what is noted in the site's folder."""
 
-    def __init__(self, site: str, hosts: Hosts, known: Sequence[Node], way: Way, events: Events) -> None:
-        self.site = site
+    def __init__(
+        self, site: str, hosts: Hosts, known: Sequence[Node], way: Way, events: Events,
+        share: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.site, self._share = site, share
         self.stays: dict[str, list[str]] = {}
         """Node → what `destroy` left on it, one sentence each."""
         self._hosts, self._known, self._way, self._events = hosts, list(known), way, events
@@ -82,13 +86,16 @@ class HostMachines:
         for host in self._unlisted(left):
             said = f"{host} left with gpuprov's changes: neither nodes.json nor cluster.yaml names it"
             self._events("down", "warning", said)
-        todo = [node for node in self._known if node.id not in left]
         write_whole(private_dir(self._folder) / LEAVING, "".join(f"{node.id}\n" for node in self._known))
-        failed = existing.undo(self._way, todo, self._told)
+        self._share()
+        # Also those that were left: another operator may have configured them since.
+        failed = existing.undo(self._way, self._known, self._told)
         listed = {host.name for host in self._hosts.listed(())}
-        for node in todo:
+        for node in self._known:
             if node.name not in failed:
                 left.add(node.id)
+            elif node.id in left:
+                failed.pop(node.name)
             elif node.id not in listed:
                 self._events(
                     "down", "warning", f"left with gpuprov's changes: {failed.pop(node.name).message}", node=node.name

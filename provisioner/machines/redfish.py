@@ -48,8 +48,9 @@ class RedfishMachines(HostMachines):
     def __init__(
         self, site: str, hosts: Hosts, management: Management, installation: Installation, known: Sequence[Node],
         way: Way, events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
+        share: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        super().__init__(site, hosts, known, way, events)
+        super().__init__(site, hosts, known, way, events, share)
         self._user, self._proxy = user, proxy
         self._management, self._installation, self._wait_s, self._base = management, installation, wait_s, folder
         self._journal = Journal(self._folder / "bmc.json")

@@ -202,7 +202,7 @@ class _Machines:
             planned = there.plan(self.plan, replace=again)
             planned.refuse_more(mine, again)
             prepared.append((there, planned))
-        if failed := machines.occupied(self.cluster, {there.site: planned for there, planned in prepared}):
+        if failed := machines.occupied(self.cluster, {site.site: planned for site, planned in prepared}):
             raise together(failed)
         return prepared
 

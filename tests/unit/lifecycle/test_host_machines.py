@@ -119,8 +119,22 @@ def test_down_goes_on_where_it_stopped_and_is_not_kept_by_a_machine_that_is_gone
     assert lab.undone == ["a", "c"]
     with pytest.raises(ProviderError):
         lab.machines(hosts, known).destroy()
-    assert lab.undone == ["a", "c"], "gpuprov's key is gone from those"
+    assert lab.undone == ["a", "c"] * 2, "another operator may have configured them meanwhile"
+    lab.dead = {"a", "b", "c"}
+    with pytest.raises(ProviderError) as caught:
+        lab.machines(hosts, known).destroy()
+    assert "train-1" in caught.value.message and "train-0" not in caught.value.message, "gpuprov's key is gone from it"
     assert lab.machines({"a": {}, "c": {}}, known).destroy() == 3
+
+
+def test_other_operators_know_what_a_down_undoes_before_it_does(lab: Lab) -> None:
+    plan, shared = planned(1), []
+    site = lab.machines({"a": {}})
+    known = site.apply(plan, site.plan(plan))
+    leaving = lab.machines({"a": {}}, known)
+    leaving._share = lambda: shared.append(([*lab.undone], (lab.paths.site("here") / "leaving").read_text()))
+    leaving.destroy()
+    assert shared == [([], "a\n")]
 
 
 NODE = Node("box-0", "box", "room", "workstation-rtx4090", "local", "", "127.0.0.1", "127.0.0.1")
