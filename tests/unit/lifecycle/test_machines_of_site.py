@@ -127,9 +127,9 @@ def test_machines_that_exist_are_installed_only_where_an_installation_is_asked_f
     if installs:
         assert made.words[3] is managed.installation
         assert made.words[7] == float(cluster.spec.timeouts.machine_s)
-        assert made.words[-1]("train-0") is None
+        assert made.words[10]("train-0") is None
         provider.access = SimpleNamespace(proxy=lambda machine: f"proxy {machine}")
-        assert of_site(cluster).words[-1]("train-0") == "proxy train-0"
+        assert of_site(cluster).words[10]("train-0") == "proxy train-0"
     assert HostMachines is not Recorder
 
 
