@@ -72,9 +72,10 @@ class Remaining:
         if not rest or "" in failed:
             raise together(self.failed)
         verb = "goes on" if len(rest) == 1 else "go on"
-        for site, error in failed.items():  # the whole of it is told when the run ends
+        for site, error in failed.items():  # the run may end with another error
             cause = error.message.partition("\n")[0].removesuffix(":")
-            self._events(stage, "warning", f"site {site} is left out, {', '.join(rest)} {verb}: {cause}")
+            hint = f"\n  {error.hint}" if error.hint else ""
+            self._events(stage, "warning", f"site {site} is left out, {', '.join(rest)} {verb}: {cause}{hint}")
         self.plan = self.plan.at(rest)
 
 
