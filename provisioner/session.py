@@ -43,7 +43,7 @@ from provisioner.stack.models import Lock
 from provisioner.state import shared_files
 from provisioner.state.shared_files import SharedFiles
 from provisioner.suggest import did_you_mean
-from provisioner.text import few
+from provisioner.text import counted, few
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -355,8 +355,12 @@ def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
         if _made_from(other) == paths.spec.name:
             kind = "rehearsal" if other.sandbox else "cluster"
             way = f", or pass --no-sandbox for a real cluster {paths.name}" if other.sandbox and sandbox is None else ""
+            machines = "machines"
+            with contextlib.suppress(GpuprovError):
+                machines = counted(count, "machine") if (count := len(fleet.load(other))) else machines
             raise GpuprovError(
-                f"`name` is {paths.name} now, and machines were created from this file as {kind} {name}",
+                f"`name` is {paths.name} now, and {RUNS}/{root.name} has {machines} that this file created as {kind} "
+                f"{name}: was the cluster renamed?",
                 where=str(paths.spec),
                 hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
             )

@@ -145,11 +145,16 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
-            verified = {node.name for node in nodes}
-            run.absent = tuple(name for name, _ in whole.at(sites).nodes() if name not in verified)
+            run.absent = _missing(whole.at(sites), nodes)
         if not run.failed and set(sites) == set(whole.sites()):  # else machines of other sites may not be recorded
             Ledger(cluster.paths).prune(cluster.nodes(), upgrade_journal.needs(cluster))
         return run
+
+
+def _missing(plan: Plan, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Names of the plan's nodes that are none of these."""
+    names = {node.name for node in nodes}
+    return tuple(name for name, _ in plan.nodes() if name not in names)
 
 
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:

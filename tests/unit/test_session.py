@@ -291,9 +291,10 @@ def test_a_name_that_was_edited_while_machines_run_is_refused(file: Path, *, san
     """`down` would remove nothing, `status` know nothing, and `up` create a second fleet beside the first."""
     intended(file)
     file.write_text(FILE.replace("name: held", "name: renamed"))
-    with pytest.raises(GpuprovError, match="`name` is renamed now, and machines were created") as caught:
+    with pytest.raises(GpuprovError, match=r"and .gpuprov/held has .*was the cluster renamed") as caught:
         open_cluster(file, sandbox=sandbox)
     assert caught.value.exit_code == Exit.BAD_INPUT
+    assert "has machines that this file created as cluster held:" in caught.value.message
     assert "put `name: held` back" in caught.value.hint
     file.write_text(FILE)
     assert open_cluster(file, sandbox=sandbox).paths.made(), "as the hint says"
