@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines
     from provisioner.lifecycle.node_changes import NodeChanges
     from provisioner.lifecycle.up import Confirm, Run
-    from provisioner.plan import Plan
+    from provisioner.plan import Plan, PlannedGroup
     from provisioner.session import Cluster
 
 MOST_NAMES = 8
@@ -136,16 +136,21 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
         price = ""
         if not cluster.sandbox and not yes:
             price = summary.making(asked_for(cluster.spec), {group.name: count for group, count in new})
-        counts = f"{counted(changes.total, 'change')}{f'; new: {price}' if price else ''}"
+        counts = f"{counted(changes.total, 'resource')}{f'; new: {price}' if price else ''}"
         if cluster.spec.verify.reboot != "never" and (changes.create or changes.recreate):
             which = "every new machine" if cluster.spec.verify.reboot == "all" else "one new machine of each group"
             counts += f"; then {which} is rebooted"
-        made = ", ".join(f"{count} {group.machine.name}" for group, count in new if count)
+        made = ", ".join(f"{count} {group.machine.name}{_from_image(wanted, group)}" for group, count in new if count)
         where = " in the sandbox" if cluster.sandbox else ""
         question = f"{_intended(cluster, wanted, changes, made)}{where} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
     return ask
+
+
+def _from_image(wanted: Plan, group: PlannedGroup) -> str:
+    golden = wanted.images.get(group.name)
+    return f" from image {golden.name} {golden.build}" if golden else ""
 
 
 def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: str) -> str:
@@ -201,7 +206,8 @@ def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
         typer.echo(f"not in this report: machines of {', '.join(run.partly)} that failed")
     if run.rebooted:
         typer.echo(f"proven once more after a reboot: {', '.join(run.rebooted)}")
-    typer.echo(f"{counted(run.changes, 'change')} in {sum(run.seconds.values()):.1f} s ({seconds})")
+    done = f"{counted(run.resources, 'resource')} changed, {counted(run.configured, 'node')} configured"
+    typer.echo(f"{done if run.changes else 'nothing changed'} in {sum(run.seconds.values()):.1f} s ({seconds})")
     typer.echo(f"report: {run.page}")
 
 

@@ -43,7 +43,7 @@ def replace(
 
     def confirm(changes: int) -> bool:
         new = "a new machine" if len(nodes) == 1 else "new machines"
-        question = f"Destroy {', '.join(nodes)} of {cluster.label} and create {new} ({counted(changes, 'change')})?"
+        question = f"Destroy {', '.join(nodes)} of {cluster.label} and create {new} ({counted(changes, 'resource')})?"
         return confirmed(question, yes=yes, where=str(file), declined="nothing was destroyed", screen=screen)
 
     with resumable("run the same command to resume"), screen as show:

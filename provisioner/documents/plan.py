@@ -33,6 +33,13 @@ class SiteChanges(OpenOutput):
     destroy: int = Field(ge=0)
 
 
+class SharedChange(OpenOutput):
+    """A change of something that belongs to no node."""
+
+    action: str = Field(description="create, update, replace or delete")
+    resource: str = Field(description="Terraform's address, or what a person calls it")
+
+
 class MachineChanges(OpenOutput):
     """What would be done to machines: names of nodes."""
 
@@ -67,10 +74,13 @@ class PlanOutput(OpenOutput):
     nodes: list[PlannedNode]
     machines: MachineChanges = MachineChanges()
     changes: dict[str, SiteChanges] = Field(description="By site")
+    shared: dict[str, list[SharedChange]] = Field(default={}, description="By site: changes that are of no node")
     stack: dict[str, PlannedStack] = Field(description="By group")
+    images: dict[str, str] = Field(default={}, description="By group: the golden image and its build")
     new_lock: bool = Field(
         default=False, description="Whether there is no cluster.lock yet: `gpuprov lock` or `up` writes it"
     )
+    lock_file: str = Field(default="", description="Path of the lock")
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601; its machines end a little before"
     )

@@ -242,7 +242,7 @@ def applying(cluster: Cluster, planned: Sequence[Planned]) -> Iterator[set[str]]
     failed: set[str] = set()
     yield failed
     done = [one for one in planned if one.site not in failed]
-    changes = counted(sum(one.total for one in done), "change")
+    changes = counted(sum(one.total for one in done), "resource")
     if done:
         events("terraform", "done", f"{', '.join(one.site for one in done)}: {changes}")
 

@@ -3,7 +3,7 @@ lock."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provisioner.cost import summary
@@ -15,13 +15,15 @@ from provisioner.plan import build_plan
 from provisioner.release import changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
+from provisioner.text import few
 from provisioner.workspace.binary import Binary
 
 
 def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:
     """What `up` would do, at the sites `only` or at all: {"cluster", "sandbox", "nodes": [{"name", "group", "site",
     "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "changes": {site:
-    {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}}, "new_lock", "ends": {group: time},
+    {"add", "change", "destroy"}}, "shared": {site: [{"action", "resource"}]}, "stack": {group: {"driver", "cuda",
+    "nccl"}}, "images": {group: image and build}, "new_lock", "lock_file", "ends": {group: time},
     "findings": [{"status", "subject", "message", "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
@@ -54,11 +56,17 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
             ],
             "machines": node_changes(cluster.nodes(), wanted, prepared.values()).to_json(),
             "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared.values()},
+            "shared": {
+                p.site: [{"action": one.what, "resource": one.name} for one in p.actions if not one.node]
+                for p in prepared.values()
+            },
+            "images": {name: f"{golden.name} {golden.build}" for name, golden in lock.images.items()},
             "stack": {
                 group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
                 for group in wanted.groups
             },
             "new_lock": new_lock,
+            "lock_file": str(cluster.paths.lock_file),
             "ends": block_ends.asked(cluster, wanted),
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
@@ -97,21 +105,52 @@ def text(document: dict[str, Any]) -> str:
         machine = next(node["machine"] for node in document["nodes"] if node["group"] == group)
         versions = {"driver": stack["driver"], "CUDA": stack["cuda"], "NCCL": stack["nccl"]}
         known = "".join(f", {what} {version}" for what, version in versions.items() if version)
-        lines.append(f"  {group}: {len(names)} × {machine}{known}")
+        image = f", from image {document['images'][group]}" if group in document.get("images", {}) else ""
+        lines.append(f"  {group}: {len(names)} × {machine}{known}{image}")
     if document.get("new_lock"):
-        lines.append("  cluster.lock: there is none yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
+        file = document.get("lock_file", "cluster.lock")
+        lines.append(f"  {file} does not exist yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
+    changes = document.get("machines", {})
+    lines += [f"  {verb} {few(changes[verb], MOST_NAMES, ',')}" for verb in VERBS if changes.get(verb)]
     for site, counts in document["changes"].items():
-        lines.append(f"  {site}: {counts['add']} to add, {counts['change']} to change, {counts['destroy']} to destroy")
-    verbs = ("recreate", "change", "remove")
-    lines += [f"  {verb}: {', '.join(names)}" for verb in verbs if (names := document.get("machines", {}).get(verb))]
+        lines.append(f"  {site}: {_resources(counts, document.get('shared', {}).get(site, []))}")
     lines += [f"  {line}" for line in block_ends.ending(document.get("ends", {}))]
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
+    if document["sandbox"]:
+        lines.append("  `gpuprov cost FILE` says what these machines cost in the cloud")
     for node in document["nodes"]:
         lines += [f"  {node['name']}: {line}" for line in told(node)]
     for finding in document["findings"]:
         action = f" ({finding['action']})" if finding["action"] else ""
         lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}{action}")
     return "\n".join(lines)
+
+
+VERBS = ("create", "recreate", "change", "remove")
+MOST_NAMES = 20
+"""Of nodes or resources, in a line."""
+MODULE = "module.site."
+DONE = {"create": "add", "update": "change", "replace": "destroy and add anew", "delete": "destroy"}
+"""What Terraform calls it → what a person is told."""
+MIRROR = "terraform_data.mirror"
+"""The sandbox's own: packages and container images for its nodes."""
+
+
+def _resources(counts: Mapping[str, int], shared: Sequence[Mapping[str, str]]) -> str:
+    """What Terraform would do at a site: how many resources, and by name those that are of no machine."""
+    numbers = {"add": counts["add"], "change": counts["change"], "destroy": counts["destroy"]}
+    if not any(numbers.values()):
+        return "nothing to add, change or destroy"
+    done = ", ".join(f"{number} to {verb}" for verb, number in numbers.items() if number)
+    names = [
+        f"{DONE.get(one['action'], one['action'])} {_label(one['resource'].removeprefix(MODULE))}" for one in shared
+    ]
+    apart = f"; not of a machine: {few(names, MOST_NAMES, ',')}" if names else ""
+    return f"{done} (Terraform resources){apart}"
+
+
+def _label(resource: str) -> str:
+    return f"{resource} (the sandbox's package mirror)" if resource == MIRROR else resource
 
 
 MOST_LINES = 8

@@ -58,7 +58,7 @@ def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     rehearsal = Rehearsal.of_example("aws-p4d", folder)
     try:
         status, rehearsal.typed = answered(
-            rehearsal, "up", rehearsal.file, "--sandbox", question="Create 4 p4d.24xlarge in the sandbox (5 changes)?"
+            rehearsal, "up", rehearsal.file, "--sandbox", question="Create 4 p4d.24xlarge in the sandbox (5 resources)?"
         )
         rehearsal.first = Done(status, _newest_report(rehearsal), rehearsal.typed)
         yield rehearsal

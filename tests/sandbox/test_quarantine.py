@@ -105,10 +105,10 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
 
     (mirror,) = [name for name in fleet.containers() if ".mirror." in name]
     subprocess.run(["podman", "stop", "--time", "0", mirror], check=True, capture_output=True, timeout=60)
-    question = f"Destroy train-2 of {fleet.name} (rehearsal) and create a new machine (4 changes)?"
+    question = f"Destroy train-2 of {fleet.name} (rehearsal) and create a new machine (4 resources)?"
     status_of, screen = answered(fleet, "replace", fleet.file, "train-2", "--sandbox", question=question)
     assert status_of == 0, screen
-    assert "5 changes in" in screen, "two resources for the machine, two for the mirror, one node configured"
+    assert "4 resources changed, 1 node configured in" in screen, "two for the machine, two for the mirror"
     assert re.findall(r"^(train-\d) +p4d.24xlarge +healthy", screen, re.M) == ["train-2"]
     after = machines(fleet)
     assert {name for name in after if after[name] != before[name]} == {"train-2"}

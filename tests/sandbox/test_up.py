@@ -27,7 +27,7 @@ def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
     assert document["simulated"]
     assert document["level"] == "standard"
     assert [n["name"] for n in document["nodes"]] == ["train-0", "train-1", "train-2", "train-3"]
-    assert "9 changes in" in p4d.typed, "five resources, four nodes configured"
+    assert "5 resources changed, 4 nodes configured in" in p4d.typed, "five resources, four nodes configured"
     assert failing(document) == {}
     assert unknown(document) == {}
     passed = {c["id"] for c in document["nodes"][0]["checks"] if c["status"] == "pass"}
@@ -40,7 +40,7 @@ def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
 
 def test_a_person_at_the_terminal_sees_each_stage_to_its_end(p4d: Rehearsal) -> None:
     for row in (
-        r"✓ terraform .*virginia: 5 changes",
+        r"✓ terraform .*virginia: 5 resources",
         r"✓ fleet .*4 nodes reachable",
         r"✓ configure .*4 nodes configured, 0 as locked",
         r"✓ verify .*4 of 4 nodes healthy",

@@ -70,7 +70,7 @@ def making(cluster: Cluster) -> None:
         events("terraform", "started", f"{site}: 5 resources", total=5)
         for number in range(5):
             events("terraform", "progress", f"node {number}: Creation complete", done=number + 1)
-        events("terraform", "done", f"{site}: 5 changes")
+        events("terraform", "done", f"{site}: 5 resources")
     waits = {"total": len(NODES), "until": time.time() + 300, "data": {"nodes": NODES}}
     events("fleet", "started", f"waiting for ssh on {len(NODES)} nodes", **waits)
     for name in NODES[:-1]:
@@ -100,10 +100,12 @@ def making(cluster: Cluster) -> None:
 
 def plan(cluster: Cluster) -> Any:
     groups = [
-        SimpleNamespace(spec=g, machine=SimpleNamespace(name=g.machine), node_names=partial(g.node_names, name))
+        SimpleNamespace(
+            name=name, spec=g, machine=SimpleNamespace(name=g.machine), node_names=partial(g.node_names, name)
+        )
         for name, g in cluster.spec.groups.items()
     ]
-    return SimpleNamespace(groups=groups)
+    return SimpleNamespace(groups=groups, images={})
 
 
 CREATE = NodeChanges(create=tuple(NODES), total=9)

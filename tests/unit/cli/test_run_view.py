@@ -98,7 +98,7 @@ def test_the_end_of_a_run_ends_what_was_at_work(how: Any) -> None:
 
 def test_a_stage_that_begins_again_has_one_row_at_its_new_place() -> None:
     view = seen(
-        (0, "terraform", "started", "virginia", {"total": 5}), (1, "terraform", "done", "virginia: 5 changes"),
+        (0, "terraform", "started", "virginia", {"total": 5}), (1, "terraform", "done", "virginia: 5 resources"),
         (2, "fleet", "started", "waiting", {}), (3, "terraform", "started", "ohio", {"total": 2}),
     )  # fmt: skip
     assert [(row.label, row.text, row.done, row.total) for row in view.rows(T + 4, 1)] == [

@@ -59,7 +59,7 @@ def ended(folder: Path, name: str) -> str | None:
 UP = ("up", "cluster.yaml", "--sandbox")
 ALL = "asked ssh roles configured"
 ASKING = {
-    "up": (UP, "Create 4 p4d.24xlarge in the sandbox (9 changes)?", "nothing was created", 0),
+    "up": (UP, "Create 4 p4d.24xlarge in the sandbox (9 resources)?", "nothing was created", 0),
     "down": (
         ("down", "cluster.yaml"),
         "Remove train-0, train-1, train-2, train-3 of vision (rehearsal)?",
@@ -68,7 +68,7 @@ ASKING = {
     ),
     "replace": (
         ("replace", "cluster.yaml", "train-2"),
-        "Destroy train-2 of vision (rehearsal) and create a new machine (9 changes)?",
+        "Destroy train-2 of vision (rehearsal) and create a new machine (9 resources)?",
         "nothing was destroyed",
         0,
     ),
@@ -167,7 +167,7 @@ def test_rows_survive_the_question_and_stages_that_begin_again(folder: Path, sta
         open_gate(folder, "configured")
         assert terminal.end() == 0
         last = terminal.screen
-    assert len(re.findall(r"^✓ terraform +.*ohio: 5 changes", last, re.M)) == 1
+    assert len(re.findall(r"^✓ terraform +.*ohio: 5 resources", last, re.M)) == 1
     assert re.search(r"^✓ configure .*4 nodes configured", last, re.M)
     assert re.search(r"^✓ verify .*4 of 4 nodes healthy", last, re.M)
     assert "verify: train-0: thermal: 84 C" in last
@@ -303,7 +303,7 @@ def say(file: Path, stage: str, kind: str, message: str, **rest: object) -> None
 
 def test_status_watch_shows_the_run_of_another_process_until_ctrl_c(folder: Path) -> None:
     file = events_file(folder)
-    say(file, "terraform", "done", "virginia: 5 changes")
+    say(file, "terraform", "done", "virginia: 5 resources")
     with Terminal(gpuprov("status", "cluster.yaml", "--watch"), cwd=folder, lines=40) as terminal:
         terminal.wait_for(f"gpuprov up, process {os.getpid()}", "✓ terraform", "train-3", "4 nodes: 4 planned")
         say(file, "configure", "started", "running the roles on 4 nodes", total=4)
@@ -322,10 +322,10 @@ def test_status_watch_shows_the_run_of_another_process_until_ctrl_c(folder: Path
 
 def test_status_watch_in_a_pipe_ends_with_the_run(folder: Path) -> None:
     file = events_file(folder)
-    say(file, "terraform", "done", "virginia: 5 changes")
+    say(file, "terraform", "done", "virginia: 5 resources")
     script = f"{sys.executable} -m provisioner status cluster.yaml --watch | cat"
     with Terminal(["bash", "-c", script], cwd=folder) as terminal:
-        terminal.wait_for("terraform: virginia: 5 changes")
+        terminal.wait_for("terraform: virginia: 5 resources")
         (folder / ".gpuprov" / "vision.sandbox" / "holder.json").unlink()
         assert terminal.end() == 0
         assert "\x1b" not in terminal.raw.decode()

@@ -390,7 +390,7 @@ def test_an_apply_is_reported_with_what_was_done(
     wait = f"a machine may take {cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
     assert reported == [
         ("started", f"virginia, ohio: 2 resources; {wait}"),
-        ("done", "virginia: 1 change" if failing else "virginia, ohio: 2 changes"),
+        ("done", "virginia: 1 resource" if failing else "virginia, ohio: 2 resources"),
     ]
 
 
@@ -398,7 +398,7 @@ def test_an_apply_of_nothing_is_not_announced(cluster: Cluster) -> None:
     events = heard(cluster)
     with machines.applying(cluster, [Planned("virginia")]):
         pass
-    assert [(event.kind, event.message) for event in events] == [("done", "virginia: 0 changes")]
+    assert [(event.kind, event.message) for event in events] == [("done", "virginia: 0 resources")]
     events.clear()
     with machines.applying(cluster, [Planned("virginia", add=1)]) as failed:
         failed.add("virginia")

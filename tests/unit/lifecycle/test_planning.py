@@ -33,6 +33,14 @@ DOCUMENT: dict[str, Any] = {
         {"name": "head-0", "group": "head", "site": "b", "machine": "g4dn.xlarge"},
     ],
     "changes": {"a": {"add": 3, "change": 1, "destroy": 2}, "b": {"add": 0, "change": 0, "destroy": 0}},
+    "machines": {"create": ["train-1"], "recreate": [], "change": [], "remove": []},
+    "shared": {
+        "a": [
+            {"action": "replace", "resource": "module.site.terraform_data.mirror"},
+            {"action": "create", "resource": "module.site.vpc"},
+        ],
+        "b": [],
+    },
     "stack": {
         "train": {"driver": "580.1", "cuda": "13.0", "nccl": "2.27.7"},
         "head": {"driver": "570.2", "cuda": "12.8", "nccl": "2.26.2"},
@@ -46,14 +54,24 @@ def test_the_plan_is_read_in_one_look() -> None:
         "vision (rehearsal: simulated hardware)",
         "  train: 2 × p4d.24xlarge, driver 580.1, CUDA 13.0, NCCL 2.27.7",
         "  head: 1 × g4dn.xlarge, driver 570.2, CUDA 12.8, NCCL 2.26.2",
-        "  a: 3 to add, 1 to change, 2 to destroy",
-        "  b: 0 to add, 0 to change, 0 to destroy",
+        "  create train-1",
+        "  a: 3 to add, 1 to change, 2 to destroy (Terraform resources); not of a machine: destroy and add anew "
+        "terraform_data.mirror (the sandbox's package mirror), add vpc",
+        "  b: nothing to add, change or destroy",
+        "  `gpuprov cost FILE` says what these machines cost in the cloud",
         "  warning: memory: little of it (buy some)",
     ]
 
 
 def test_a_real_plan_does_not_say_rehearsal() -> None:
     assert planning.text({**DOCUMENT, "sandbox": False}).splitlines()[0] == "vision"
+
+
+def test_a_group_of_an_image_names_it_and_a_new_lock_has_its_path() -> None:
+    image = {"images": {"train": "gold 20260102T030405"}}
+    text = planning.text({**DOCUMENT, **image, "new_lock": True, "lock_file": "/c/cluster.lock"})
+    assert "NCCL 2.27.7, from image gold 20260102T030405\n" in text and text.count("from image") == 1
+    assert "  /c/cluster.lock does not exist yet; `gpuprov lock` or `gpuprov up` writes it" in text
 
 
 def test_a_machine_without_a_version_says_so() -> None:

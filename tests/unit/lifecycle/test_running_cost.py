@@ -152,13 +152,13 @@ def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> No
 @pytest.mark.parametrize(
     ("changes", "asked"),
     [
-        (NodeChanges(create=("train-0", "train-1"), total=5), "Create 2 p4d.24xlarge in the sandbox (5 changes)?"),
-        (NodeChanges(remove=("train-1", "train-2"), total=2), "Remove train-1, train-2 in the sandbox (2 changes)?"),
+        (NodeChanges(create=("train-0", "train-1"), total=5), "Create 2 p4d.24xlarge in the sandbox (5 resources)?"),
+        (NodeChanges(remove=("train-1", "train-2"), total=2), "Remove train-1, train-2 in the sandbox (2 resources)?"),
         (
             NodeChanges(create=("train-1",), recreate=("train-0",), change=("head-0",), remove=("old-0",), total=7),
-            "Create 1 p4d.24xlarge; recreate train-0; change head-0; remove old-0 in the sandbox (7 changes)?",
+            "Create 1 p4d.24xlarge; recreate train-0; change head-0; remove old-0 in the sandbox (7 resources)?",
         ),
-        (NodeChanges(total=1), "Change no machine, but what they share in the sandbox (1 change)?"),
+        (NodeChanges(total=1), "Change no machine, but what they share in the sandbox (1 resource)?"),
     ],
 )
 def test_ups_question_names_what_is_removed(
@@ -185,7 +185,7 @@ def test_ups_question_says_the_price(tmp_path: Path, sandbox: bool, monkeypatch:
     changes = NodeChanges(create=("train-1",), total=7)
     assert lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), changes) is False
     assert asked == [
-        "Create 1 p4d.24xlarge in the sandbox (7 changes)?"
+        "Create 1 p4d.24xlarge in the sandbox (7 resources)?"
         if sandbox
-        else "Create 1 p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
+        else "Create 1 p4d.24xlarge (7 resources; new: 21.96 USD an hour at list prices of 2026-07-20)?"
     ]

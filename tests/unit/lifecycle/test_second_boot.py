@@ -213,4 +213,4 @@ def test_ups_question_says_that_machines_reboot(
     monkeypatch.setattr(cli, "confirmed", lambda question, **_: bool(asked.append(question)))
     changes = NodeChanges(create=tuple(made.spec.node_groups()), total=7)
     assert cli._confirm(Lines(), made, yes=False)(plan(made.spec), changes) is False
-    assert asked == [f"Create 3 p4d.24xlarge, 2 g5.xlarge in the sandbox (7 changes{added})?"]
+    assert asked == [f"Create 3 p4d.24xlarge, 2 g5.xlarge in the sandbox (7 resources{added})?"]
