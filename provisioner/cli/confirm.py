@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 YES, NO = ("y", "yes"), ("", "n", "no")
 
 
-def confirmed(question: str, *, yes: bool, where: str, declined: str, screen: Bars | Lines | None = None) -> bool:
+def confirmed(
+    question: str, *, yes: bool, where: str, declined: str, screen: Bars | Lines | None = None, details: str = ""
+) -> bool:
     """Whether a person at the terminal says yes; `yes` (--yes) asks nobody. An empty answer and the end of input
-    (Ctrl-D) are a no. `screen` makes room for the question.
+    (Ctrl-D) are a no. `screen` makes room for the question; `details` are lines above it.
 
     Raises GpuprovError where there is no terminal to ask at, and Interrupted, saying `declined`, at Ctrl-C.
     """
@@ -32,6 +34,8 @@ def confirmed(question: str, *, yes: bool, where: str, declined: str, screen: Ba
         )
     with screen.paused() if screen is not None else contextlib.nullcontext():
         try:
+            if details:
+                print(details, file=sys.stderr)
             return _asked(question)
         except KeyboardInterrupt:
             print(file=sys.stderr)

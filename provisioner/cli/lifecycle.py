@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -304,14 +303,12 @@ def upgrade(
     screen = display(quiet=json_)
 
     def confirm(moving: dict[str, list[str]], size: int, first: list[str]) -> bool:
-        kinds = Counter(", ".join(changed) for changed in moving.values() if changed)
-        parts = [f"{counted(count, 'node')}: {changed}" for changed, count in kinds.items()]
-        if unfinished := [name for name, changed in moving.items() if not changed]:
-            parts.append(f"back to its own lock: {_some(unfinished)}")
-        what = "; ".join(parts)
         order = f"first {_some(first) or 'nodes in progress'}, then {size} at once"
-        question = f"Upgrade {cluster.label}{f', {what}' if what else ''} ({order})?"
-        return confirmed(question, yes=yes, where=str(file), declined="no node was moved", screen=screen)
+        question = f"Upgrade {counted(len(moving), 'node')} of {cluster.label}, {order}?"
+        details = _upgrade_details(moving, {node.name: node.group for node in cluster.nodes()})
+        return confirmed(
+            question, yes=yes, where=str(file), declined="no node was moved", screen=screen, details=details
+        )
 
     with resumable("run the same command to resume"), screen as show:
         cluster.events.subscribe(show)
@@ -326,6 +323,18 @@ def upgrade(
             typer.echo(f"{node['name']}: {node['step']}, {driver}" + (f" ({node['reason']})" if node["reason"] else ""))
         typer.echo(document["message"], err=not done.ok)
     raise typer.Exit(done.exit)
+
+
+def _upgrade_details(moving: Mapping[str, Sequence[str]], groups: Mapping[str, str]) -> str:
+    """What an upgrade changes, a block for the nodes of each group on which it is the same, a line for each change."""
+    blocks: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name, changed in moving.items():
+        blocks.setdefault((groups.get(name, name), tuple(changed)), []).append(name)
+    lines = []
+    for (group, changed), names in blocks.items():
+        lines.append(f"{group}: {counted(len(names), 'node')} ({_some(names)})")
+        lines += [f"  {change}" for change in changed or ("back to the lock that it had",)]
+    return "\n".join(lines)
 
 
 def _batch(text: str | None) -> int | str | None:

@@ -160,7 +160,7 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     assert refused.status == 2
     assert "an upgrade is in progress" in refused.stderr
     ended, screen = answered(
-        desk, "upgrade", desk.file, "--sandbox", question=f"Upgrade {desk.name} (rehearsal), 2 nodes: driver"
+        desk, "upgrade", desk.file, "--sandbox", question=f"Upgrade 2 nodes of {desk.name} (rehearsal), first"
     )
     assert ended == 0, screen
     assert len(re.findall(rf"^box-\d: moved, driver {NEW}", screen, re.M)) == 2

@@ -74,7 +74,7 @@ ASKING = {
     ),
     "upgrade": (
         ("upgrade", "cluster.yaml"),
-        "Upgrade vision (rehearsal), 4 nodes: driver 580.65.06 to 580.95.05 (first train-0, then 2 at once)?",
+        "Upgrade 4 nodes of vision (rehearsal), first train-0, then 2 at once?",
         "no node was moved",
         0,
     ),
