@@ -23,6 +23,7 @@ from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
 from provisioner.stack.components import COMPONENTS, title
 from provisioner.stack.models import Image, Lock, Stack, on_node
+from provisioner.text import counted
 
 _RELEASE = re.compile(r"[0-9a-f]{12}")
 
@@ -211,7 +212,7 @@ def changes(old: Stack, new: Stack) -> list[str]:
     before, after = ({p.name: p.version for p in s.packages} for s in (old, new))
     moved = sum(before.get(name) != after.get(name) for name in {*before, *after})
     if moved:
-        found.append(f"{moved} package{'s' if moved > 1 else ''}")
+        found.append(counted(moved, "package"))
     return found
 
 

@@ -63,7 +63,18 @@ def counted(number: int, what: str) -> str:
     >>> counted(1, "node"), counted(4, "node")
     ('1 node', '4 nodes')
     """
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {what if number == 1 else plural(what)}"
+
+
+def plural(what: str) -> str:
+    """Several of a kind.
+
+    >>> plural("node"), plural("repository"), plural("elastic IP address"), plural("key")
+    ('nodes', 'repositories', 'elastic IP addresses', 'keys')
+    """
+    if what.endswith("y") and what[-2:-1] not in "aeiou":
+        return f"{what[:-1]}ies"
+    return f"{what}es" if what.endswith("s") else f"{what}s"
 
 
 def few(texts: Sequence[str], most: int, mark: str = ";") -> str:

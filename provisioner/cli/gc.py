@@ -128,7 +128,6 @@ def _may(chosen: list[Cluster], *, yes: bool) -> bool:
 
 
 def _show(found: Remainder, *, hint: bool) -> None:
-    from provisioner.providers.orphans import many
 
     def say(line: str) -> None:  # names and ids are whatever somebody wrote there
         typer.echo(printable(line))
@@ -144,7 +143,7 @@ def _show(found: Remainder, *, hint: bool) -> None:
             ids = [f"{t.id} ({t.state})" if t.state else t.id for t in mine[:MOST_IDS]]
             more = [f"and {count - MOST_IDS} more"] if count > MOST_IDS else []
             kept = f": {mine[0].kept}" if mine[0].kept else ""
-            say(f"  {count} {many(kind) if count > 1 else kind}: {', '.join(ids + more)}{kept}")
+            say(f"  {counted(count, kind)}: {', '.join(ids + more)}{kept}")
     for line in found.unknown:
         say(f"unknown: {line}")
     if not found.clusters and not found.unknown:

@@ -193,7 +193,7 @@ def _shown(document: dict[str, Any]) -> list[str]:
             f"  {versions}",
             f"  {counted(len(target['packages']), 'package')}, kernel {target['kernel']}",
             *(f"  {region or target['provider']}: {number}" for region, number in target["ids"].items()),
-            *(f"  {proof['report']}: {proof['passed']} checks passed" for proof in target["proofs"]),
+            *(f"  {proof['report']}: {counted(proof['passed'], 'check')} passed" for proof in target["proofs"]),
             *_of_disk(target["disk"]),
             f"  known vulnerabilities: {_vulnerable(target)}",
         ]

@@ -262,7 +262,11 @@ def _say_down(name: str, removed: int, stays: Mapping[str, Sequence[str]], *, as
             for sentence in sentences:
                 typer.echo(f"  {node}: {sentence}")
     else:
-        typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing to remove")
+        typer.echo(
+            f"{name}: {counted(removed, 'resource')} removed, nothing is left"
+            if removed
+            else f"{name}: nothing to remove"
+        )
 
 
 def unlock(file: File, sandbox: Sandbox = None) -> None:
@@ -275,7 +279,7 @@ def unlock(file: File, sandbox: Sandbox = None) -> None:
         typer.echo(f"{cluster.spec.name}: not locked")
         return
     stale = unlocking.unlock(cluster)
-    typer.echo(f"{cluster.spec.name}: not locked" + (f", {len(stale)} stale file(s) removed" if stale else ""))
+    typer.echo(f"{cluster.spec.name}: not locked" + (f", {counted(len(stale), 'stale file')} removed" if stale else ""))
 
 
 def upgrade(

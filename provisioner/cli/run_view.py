@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from provisioner.events import Event, Stage
-from provisioner.text import printable
+from provisioner.text import counted, printable
 
 Outcome = Literal["working", "done", "failed", "interrupted"]
 
@@ -160,13 +160,13 @@ class RunView:
         parts = [stage.text]
         if name == "configure" and self._nodes:
             finished = sum(node.finished for node in self._nodes.values())
-            parts = [f"{finished} of {len(self._nodes)} nodes done"]
+            parts = [f"{finished} of {counted(len(self._nodes), 'node')} done"]
             working = {who: node for who, node in self._nodes.items() if not node.failed and not node.finished}
             if working:
                 who, node = min(working.items(), key=lambda one: (one[1].done, one[1].began))
                 parts.append(f"slowest {who}, {clock(now - node.began)} in {node.task}")
         elif stage.total and stage.waiting:
-            parts.append(f"{stage.done} of {stage.total} nodes")
+            parts.append(f"{stage.done} of {counted(stage.total, 'node')}")
         if 0 < len(stage.waiting) <= MOST_WAITING and stage.done:
             parts.append(f"waiting for {', '.join(stage.waiting)}")
         if stage.until is not None and now - stage.since >= PATIENT_S:

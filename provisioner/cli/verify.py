@@ -17,7 +17,7 @@ import typer
 from provisioner.cli import json_output, tables
 from provisioner.cli.one_machine import of_no_fleet, origin, probe, supplied_at
 from provisioner.errors import Exit, GpuprovError
-from provisioner.text import printable, single_line
+from provisioner.text import counted, printable, single_line
 
 if TYPE_CHECKING:
     from provisioner.events import Event, Subscriber
@@ -169,7 +169,10 @@ def _tell_saved(saved: Saved, file: Path) -> None:
     for name, what in saved.slower.items():
         print(f"baseline: {name} is lower than its previous baseline: {what}", file=sys.stderr)
     where = f"saved in {file}" if saved.saved else "nothing was saved"
-    print(f"baseline: {len(saved.saved)} of {len(saved.saved) + len(saved.left)} nodes, {where}", file=sys.stderr)
+    print(
+        f"baseline: {len(saved.saved)} of {counted(len(saved.saved) + len(saved.left), 'node')}, {where}",
+        file=sys.stderr,
+    )
 
 
 def _screen(*, as_json: bool) -> AbstractContextManager[Subscriber]:
@@ -238,11 +241,11 @@ def collect(
     if redact:
         from provisioner.verify.redact import redact as redacted
 
-        raw, counted = redacted(raw)
-        print("replaced: " + ", ".join(f"{kind} {count}" for kind, count in counted.items()), file=sys.stderr)
+        raw, replaced = redacted(raw)
+        print("replaced: " + ", ".join(f"{kind} {count}" for kind, count in replaced.items()), file=sys.stderr)
         print("kernel logs are free text: read them before you publish this", file=sys.stderr)
     raw.write(output)
-    print(f"{len(list(output.iterdir()))} files in {output}", file=sys.stderr)
+    print(f"{counted(len(list(output.iterdir())), 'file')} in {output}", file=sys.stderr)
 
 
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:

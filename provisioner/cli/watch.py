@@ -17,6 +17,7 @@ from provisioner import run_events
 from provisioner.cli import display
 from provisioner.cli.run_view import RunView
 from provisioner.run_events import EventsFile
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,7 +109,7 @@ def draw(
     room = max(0, height - len(rows) - 6)
     shown = sorted(nodes, key=lambda node: node["ok"] is not False)[:room] if len(nodes) > room else nodes
     counts = Counter(node["stage"] for node in nodes)
-    summary = f"{len(nodes)} nodes: {', '.join(f'{count} {stage}' for stage, count in counts.items())}"
+    summary = f"{counted(len(nodes), 'node')}: {', '.join(f'{count} {stage}' for stage, count in counts.items())}"
     more = f"; {len(nodes) - len(shown)} not shown" if len(shown) < len(nodes) else ""
     head = Text(running or "no run in progress", style="bold")
     parts: list[RenderableType] = [head, display.draw(rows, width, now, plain=plain)]

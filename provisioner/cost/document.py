@@ -10,6 +10,7 @@ from provisioner import catalog
 from provisioner.cost import HOURS, Offer, Total, Wanted, offer, totals
 from provisioner.cost.regions import DAYS, Heard, Place, market_of
 from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.text import counted
 
 
 def document(
@@ -181,7 +182,7 @@ def not_included(fleet: Sequence[Wanted]) -> list[str]:
     bought = [one for one in fleet if known.provider(one.provider).sells]
     for one in bought:
         if one.root_gb:
-            said.append(f"{one.count} root volumes of {one.root_gb} GB ({one.group})")
+            said.append(f"{counted(one.count, 'root volume')} of {one.root_gb} GB ({one.group})")
     for provider in dict.fromkeys(one.provider for one in bought):
         said += [what for what in known.seller(provider).beside if what not in said]
     return [*said, "taxes, support, discounts and commitments"] if bought else []

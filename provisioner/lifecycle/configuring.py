@@ -96,7 +96,7 @@ def bring(
     locks = wanted(nodes, releases, subjects, variables)
     settled = proven(cluster, nodes, releases)
     if settled:
-        events("configure", "log", f"{len(settled)} nodes were verified with this lock: quick checks, no load")
+        events("configure", "log", f"quick checks, no load: {counted(len(settled), 'node')} verified with this lock")
     imaged = {node.name for node in nodes if node.name in new and node.group in releases[node.name].lock.images}
     blank = {*new} - imaged
     seen = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in blank]

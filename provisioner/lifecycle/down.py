@@ -107,7 +107,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         ssh.close(cluster.paths, cluster.nodes())
         rest = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         made = removal.removed - len(removal.stays)
-        events("down", "done", f"{made} resources removed, nothing is left{rest}")
+        events("down", "done", f"{counted(made, 'resource')} removed, nothing is left{rest}")
         cluster.forget()
         if cluster.sharing:
             cluster.sharing.remove()

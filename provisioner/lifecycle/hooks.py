@@ -15,6 +15,7 @@ from provisioner import process
 from provisioner.errors import GpuprovError
 from provisioner.events import Events, Stage
 from provisioner.fleet import Node
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.session import Cluster
@@ -129,7 +130,7 @@ def _run_at_once(
         events(
             stage,
             "progress",
-            f"{step} command on {len(nodes)} node{'s' if len(nodes) > 1 else ''}",
+            f"{step} command on {counted(len(nodes), 'node')}",
             until=time.time() + deadline_s,
         )
         bad = {}

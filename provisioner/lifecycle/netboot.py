@@ -31,6 +31,7 @@ from provisioner.providers.base import Netboot
 from provisioner.providers.hosts import Host
 from provisioner.session import Cluster
 from provisioner.suggest import did_you_mean
+from provisioner.text import counted
 
 LOOK_S = 5.0
 """Seconds between two looks at who answers by ssh."""
@@ -156,7 +157,9 @@ def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
         file = one.folder / "dnsmasq.conf"
         write_whole(file, one.config(answers.url))
         with dnsmasq.running(file, lambda line: events("fleet", "log", line)) as daemon:
-            events("fleet", "log", f"answering {len(one.hosts)} machines on {one.how.interface}; switch them on")
+            events(
+                "fleet", "log", f"answering {counted(len(one.hosts), 'machine')} on {one.how.interface}; switch them on"
+            )
             _follow(one, daemon, stop, pause_s)
     return {host: Ended(step, _why(one, host, step, said.get(host, ""))) for host, step in steps(one).items()}
 
@@ -242,7 +245,7 @@ def _site(cluster: Cluster, asked: str | None) -> tuple[str, Netboot, list[Host]
         raise GpuprovError(f"there is no site {asked}", where=str(cluster.file), hint=hint)
     sites = {name: one for name, one in found.items() if one.netboot is not None and asked in (None, name)}
     if len(sites) != 1:
-        what = f"{len(sites)} sites have method: pxe" if sites else "no site has method: pxe"
+        what = f"{counted(len(sites), 'site')} have method: pxe" if sites else "no site has method: pxe"
         what = f"site {asked} does not have method: pxe" if asked else what
         hint = f"--site {' or '.join(sites)}" if sites else "method: pxe, with pxe: { interface: … } and install: {…}"
         raise GpuprovError(what, where=str(cluster.file), hint=hint)

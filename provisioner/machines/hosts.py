@@ -18,7 +18,7 @@ from provisioner.plan import Plan
 from provisioner.providers.base import Hosts
 from provisioner.providers.cluster import MARK
 from provisioner.providers.hosts import Host
-from provisioner.text import few
+from provisioner.text import counted, few
 
 LEFT = "left"
 """File in the site's folder: hosts on which a `down` has undone everything."""
@@ -177,7 +177,7 @@ class HostMachines:
             names = group.node_names()
             if len(hosts) != len(names):
                 raise ProviderError(
-                    f"groups.{group.name}.count is {len(names)}, and {len(hosts)} hosts are listed for it",
+                    f"groups.{group.name}.count is {len(names)}, and its list has {counted(len(hosts), 'host')}",
                     where=f"site {self.site}",
                     hint="list as many hosts as the group has machines",
                 )

@@ -36,6 +36,7 @@ from provisioner.redfish.client import Bmc
 from provisioner.redfish.errors import BmcError
 from provisioner.redfish.side_by_side import each
 from provisioner.redfish.trust import Pins
+from provisioner.text import counted
 
 BMC_S = 600.0
 """Seconds that one conversation with a BMC may take; each request has its own, shorter ones."""
@@ -278,7 +279,7 @@ def _together(site: str, failed: dict[str, Exception], of: int) -> ProviderError
     said = "\n  ".join(f"{name}: {getattr(error, 'message', error)}" for name, error in sorted(failed.items()))
     hints = "; ".join(dict.fromkeys(hint for error in failed.values() if (hint := getattr(error, "hint", ""))))
     return ProviderError(
-        f"{len(failed)} of {of} machines could not be installed:\n  {said}",
+        f"{len(failed)} of {counted(of, 'machine')} could not be installed:\n  {said}",
         where=f"site {site}",
         hint=hints,
     )

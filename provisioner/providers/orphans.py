@@ -29,11 +29,6 @@ class Thing:
         return f"{self.kind} {self.id}" + (f" ({self.state})" if self.state else "")
 
 
-def many(kind: str) -> str:
-    """Several things of a kind: instances, elastic IP addresses."""
-    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """What was found, and one sentence for every question that has no answer: it may hide more."""

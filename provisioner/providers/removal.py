@@ -16,8 +16,9 @@ from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.preflight import Finding
 from provisioner.providers.base import Place
-from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.orphans import Found, Thing
 from provisioner.providers.trouble import Trouble
+from provisioner.text import counted, plural
 
 WAIT_S = 900.0
 """For the whole removal: machines with dozens of interfaces and bare metal take minutes to go."""
@@ -113,7 +114,7 @@ class Removal(ABC):
         for kind in kinds:
             found = by_kind.get(kind, ())
             if found:
-                tell(f"{self.place}: removing {len(found)} {kind if len(found) == 1 else many(kind)}")
+                tell(f"{self.place}: removing {counted(len(found), kind)}")
             for thing in found:
                 try:
                     self._one(thing)
@@ -138,13 +139,13 @@ class Removal(ABC):
             try:
                 there = self.standing(kind)
             except Trouble as trouble:
-                yield f"whether {len(waiting)} {many(kind)} are gone is not known: {trouble.message}"
+                yield f"whether {len(waiting)} {plural(kind)} are gone is not known: {trouble.message}"
                 return
             waiting = {number: thing for number, thing in waiting.items() if number in there}
             if not waiting or time.monotonic() > self._end:
                 break
             if not told:
-                tell(f"{self.place}: waiting until {len(waiting)} {many(kind)} are gone")
+                tell(f"{self.place}: waiting until {len(waiting)} {plural(kind)} are gone")
                 told = True
             time.sleep(self._pause_s)
         yield from (f"{thing}: it was deleted, and is still there" for thing in waiting.values())

@@ -26,6 +26,7 @@ from provisioner.sandbox import image as node_image
 from provisioner.sandbox.keys import MIRROR_HOST, Keys, keys
 from provisioner.sandbox.runtime import ARCHITECTURES, Podman, find_podman
 from provisioner.stack.models import Archive, Image, Repository, Stack
+from provisioner.text import counted
 
 WAIT = 900
 """Seconds that a second caller waits for the first: a cold build with a slow network."""
@@ -177,7 +178,7 @@ def _mirror(
     (making / "registry.key").chmod(0o600)
     making.chmod(0o755)
     making.rename(target)
-    events("sandbox", "progress", f"made {count} simulated packages and {len(images)} images")
+    events("sandbox", "progress", f"made {count} simulated packages and {counted(len(images), 'image')}")
     return target
 
 

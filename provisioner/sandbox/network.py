@@ -22,6 +22,7 @@ from provisioner.paths import cache, private_dir, write_whole
 from provisioner.sandbox import containers, layers, leftovers
 from provisioner.sandbox.backends import SandboxNetwork
 from provisioner.sandbox.leftovers import Leftover
+from provisioner.text import counted
 
 OCTETS = range(250, 0, -1)
 MIRROR = 2
@@ -210,7 +211,7 @@ def node_numbers(workspace: Path, names: Iterable[str], unusable: Collection[int
     maximum = MOST_NODES - len(unusable)
     if len(wanted) > maximum:
         raise GpuprovError(
-            f"{len(wanted)} nodes are too many for one sandbox cluster, {maximum} is the most",
+            f"{counted(len(wanted), 'node')} are too many for one sandbox cluster, {maximum} is the most",
             hint="rehearse with smaller counts: the groups and their expectations stay the same",
         )
     path = private_dir(workspace) / NUMBERS

@@ -29,6 +29,7 @@ from provisioner.stack.image_facts import ImageFacts
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Image, Package, Repository, Stack
 from provisioner.stack.package_index import PackageIndex
+from provisioner.text import counted
 
 ARCHIVES_DEADLINE = 3600.0
 """Seconds for all archives of one lock: the EFA installer has 0.7 GB."""
@@ -73,7 +74,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
     # An archive may have a gigabyte: it has a deadline of its own.
     large = Fetch(lambda message: events("stack", "progress", message), deadline_s=ARCHIVES_DEADLINE)
     trust = {r: _trust(r, stacks, sources, events) for r in repositories if r.archives}
-    events("stack", "progress", f"reading {_counted(repositories, 'repository')}, {_counted(names, 'image')}")
+    events("stack", "progress", f"reading {counted(len(repositories), 'repository')}, {counted(len(names), 'image')}")
     with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-lock") as pool:
         try:
             # Images wait for tokens, repositories for lists: neither has to wait for the other.
@@ -265,13 +266,8 @@ def _image(image: Image, name: Name, found: str, locked: str, events: Events) ->
     return image.model_copy(update={"digest": digest, "pull": name.pull(digest)})
 
 
-def _counted(items: Collection[object], what: str) -> str:
-    plural = {"repository": "repositories"}.get(what, f"{what}s")
-    return f"{len(items)} {what if len(items) == 1 else plural}"
-
-
 def _summary(stacks: Iterable[Stack]) -> str:
     some = list(stacks)
     packages = {(p.repository, p.name, p.version) for s in some for p in s.packages}
     images = {i.digest for s in some for i in s.images}
-    return f"{_counted(packages, 'package')} at exact versions, {_counted(images, 'image')} by digest"
+    return f"{counted(len(packages), 'package')} at exact versions, {counted(len(images), 'image')} by digest"

@@ -18,6 +18,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from provisioner.events import Events
+from provisioner.text import counted
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
@@ -115,7 +116,7 @@ def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
         return _verdict_of_none("untested", "its own load test did not complete, so none with other nodes was started")
     if load.ranks is not None and load.ranks < subject.expected.gpu_count:
         # Its partners would be told that a path is bad, and it is this node that lacks a GPU.
-        took = f"{load.ranks} of {subject.expected.gpu_count} GPUs took part in its own load"
+        took = f"{load.ranks} of {counted(subject.expected.gpu_count, 'GPU')} took part in its own load"
         return _verdict_of_none("untested", f"only {took}, so no test with other nodes was started")
     return None
 
@@ -140,13 +141,17 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
     longest = max(_deadline(tuple(group)) + CARD_BY_CARD_S + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
-    doing = f"{len(members)} nodes in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
+    doing = f"{counted(len(members), 'node')} in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
     events("verify", "started", doing, until=time() + min(turns * longest, total_s + longest))
     begun, turn, late = monotonic(), 0, False
     while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):
         turn += 1
         sizes = [len(nodes) for _, sets in wanted for nodes in sets]
-        what = f"{len(sizes)} pairs" if max(sizes) == 2 else f"{len(sizes)} rings of up to {max(sizes)} nodes"
+        what = (
+            f"{counted(len(sizes), 'pair')}"
+            if max(sizes) == 2
+            else f"{counted(len(sizes), 'ring')} of up to {counted(max(sizes), 'node')}"
+        )
         events("verify", "progress", f"{doing}; round {turn}: {what}")
         found: dict[tuple[str, ...], Met] = {}
         for batch in _batches([tuple(members[name] for name in nodes) for _, sets in wanted for nodes in sets]):

@@ -77,7 +77,7 @@ def test_another_person_watches_and_ctrl_c_ends_a_run_in_order(p4d: Rehearsal) -
         Terminal([*p4d.gpuprov, "up", "cluster.yaml", "--sandbox"], cwd=folder, columns=140, lines=40) as working,
     ):
         watching.wait_for("4 nodes: 4 verified")
-        working.wait_for("0 of 1 nodes done; slowest train-2", seconds=DEADLINE_S)
+        working.wait_for("0 of 1 node done; slowest train-2", seconds=DEADLINE_S)
         watching.wait_for("gpuprov up, process", "slowest train-2", "train-3")
         working.type(CTRL_C)
         assert working.end(DEADLINE_S) == 130

@@ -25,6 +25,7 @@ from provisioner.lifecycle.image.work import BUILD, Build, of_group, teller
 from provisioner.paths import private_dir, remove_tree, write_whole
 from provisioner.session import Cluster
 from provisioner.stack.models import BaseImage, Lock
+from provisioner.text import counted
 
 BOOT_S = {"kvm": 300.0, "tcg": 1500.0}
 """Seconds until a virtual machine's sshd answers, and again until its services are up. By software emulation a boot
@@ -60,7 +61,7 @@ def with_bases(recipe: Recipe, lock: Lock) -> Lock:
         if settings is None or not wanted(recipe, name):
             continue
         found = newest.packages(system, settings.mirror)
-        why = f"kernel of {system}, and a digest of {len(found.versions)} packages"
+        why = f"kernel of {system}, and a digest of {counted(len(found.versions), 'package')}"
         bases.setdefault(recipe.cluster.spec.site_of(name), {})[system] = BaseImage(id=found.identity, why=why)
     return lock.model_copy(update={"bases": bases})
 

@@ -145,7 +145,7 @@ def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
     waiting = journal.at("waiting")
     if not waiting:
         return
-    actions.tell("started", f"verifying {len(waiting)} nodes before the upgrade")
+    actions.tell("started", f"verifying {counted(len(waiting), 'node')} before the upgrade")
     for name, why in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
         journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {why}"
         actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)

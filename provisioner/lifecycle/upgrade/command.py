@@ -28,6 +28,7 @@ from provisioner.plan import build_plan
 from provisioner.release import Ledger, changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 Confirm = Callable[[dict[str, list[str]], int, list[str]], bool]
@@ -141,8 +142,9 @@ def summary(done: Upgrade) -> str:
         return f"stopped: {done.stopped}"
     if journal.phase == "rolled-back":
         said = f"rolled back: {journal.reason}"
-        return said + (f"; {len(moved)} nodes stay on the new lock" if moved else "")
-    return f"{len(moved)} of {len(journal.nodes)} nodes moved"
+        verb = "stays" if len(moved) == 1 else "stay"
+        return said + (f"; {counted(len(moved), 'node')} {verb} on the new lock" if moved else "")
+    return f"{len(moved)} of {counted(len(journal.nodes), 'node')} moved"
 
 
 def document(cluster: Cluster, done: Upgrade) -> dict[str, Any]:

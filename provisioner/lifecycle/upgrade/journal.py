@@ -14,7 +14,7 @@ from provisioner.errors import GpuprovError
 from provisioner.lifecycle import diff
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.release import Ledger, assigned_releases, identity, release_of
-from provisioner.text import few
+from provisioner.text import counted, few
 
 if TYPE_CHECKING:
     from provisioner.fleet import Node
@@ -144,7 +144,7 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
 
 
 def _in_progress(cluster: Cluster, journal: Journal, hint: str) -> GpuprovError:
-    said = f"an upgrade is in progress ({len(journal.at('moved'))} of {len(journal.nodes)} nodes moved)"
+    said = f"an upgrade is in progress ({len(journal.at('moved'))} of {counted(len(journal.nodes), 'node')} moved)"
     return GpuprovError(said, where=cluster.spec.name, hint=hint)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from provisioner.providers.alicloud import roles, tags
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import unknown
-from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.orphans import Found, Thing
 from provisioner.providers.removal import HOLDS_DATA
 from provisioner.providers.trouble import Trouble
+from provisioner.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,13 @@ def find(region: Region) -> Found:
         try:
             things += [thing for row in rows(region, kind) if (thing := _thing(region, kind, row))]
         except Trouble as trouble:
-            found = unknown(many(kind.title), trouble, kind.permission)
-            puzzles.append(f"whether there are {many(kind.title)}: {found.message} ({found.action})")
+            found = unknown(plural(kind.title), trouble, kind.permission)
+            puzzles.append(f"whether there are {plural(kind.title)}: {found.message} ({found.action})")
     try:
         things += roles.find(region)
     except Trouble as trouble:
-        said = unknown(many(roles.KIND), trouble, "ram:ListRoles")
-        puzzles.append(f"whether there are {many(roles.KIND)}: {said.message} ({said.action})")
+        said = unknown(plural(roles.KIND), trouble, "ram:ListRoles")
+        puzzles.append(f"whether there are {plural(roles.KIND)}: {said.message} ({said.action})")
     return Found(tuple(things), tuple(puzzles))
 
 

@@ -16,6 +16,7 @@ from provisioner.preflight import Finding
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import CONSOLE, unknown
 from provisioner.providers.trouble import Trouble
+from provisioner.text import counted
 
 SOON = timedelta(hours=2)
 """A block that ends sooner is warned of: a fleet takes a good part of it to be made and proven."""
@@ -98,7 +99,7 @@ def _wrong(found: dict[str, Any], group: PlannedGroup, zones: Sequence[str]) -> 
         yield f"is a capacity {'block' if block else 'reservation'}: capacity.kind has to say so"
     total = found.get("TotalInstanceCount")
     if total is not None and total < group.spec.count:
-        yield f"is for {total} machines, {group.spec.count} are wanted"
+        yield f"is for {counted(total, 'machine')}, {group.spec.count} are wanted"
 
 
 def _ending(subject: str, ends: datetime, now: datetime) -> Finding:

@@ -13,9 +13,10 @@ from typing import Any
 
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
-from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.orphans import Found, Thing
 from provisioner.providers.removal import HOLDS_DATA, SOMEWHERE
 from provisioner.providers.trouble import Trouble
+from provisioner.text import plural
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}
@@ -83,7 +84,7 @@ def find(region: Region) -> Found:
                 things.append(thing)
                 profiles.setdefault(thing.cluster, set()).update(_profiles(region, kind, row))
         except Trouble as trouble:
-            puzzles.append(_puzzle(many(kind.name), trouble, kind.permission))
+            puzzles.append(_puzzle(plural(kind.name), trouble, kind.permission))
     for one in ("instance profile", "role"):
         try:
             things += _iam(region, one, profiles)

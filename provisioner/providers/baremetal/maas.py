@@ -21,7 +21,7 @@ from provisioner.preflight import Finding
 from provisioner.providers import first_boot
 from provisioner.providers.base import Module, Place, ProviderBlock
 from provisioner.stack.fetch import FetchError, ask
-from provisioner.text import one_line
+from provisioner.text import counted, one_line
 
 if TYPE_CHECKING:
     from provisioner.providers.baremetal.site import Maas
@@ -147,7 +147,8 @@ def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, there: Collection
             return [Finding("unknown", "MAAS", "its answer is no list of machines")]
         taken |= set(sorted(ready)[:missing])
         wanted = ", ".join(f"{key} {value}" for key, value in query[1:])
-        said = f"{len(ready)} of {missing} machines for {group.name} are Ready{f' ({wanted})' if wanted else ''}"
+        which = f" ({wanted})" if wanted else ""
+        said = f"{len(ready)} of {counted(missing, 'machine')} for {group.name} are Ready{which}"
         if len(ready) < missing:
             findings.append(Finding("blocks", "MAAS", said, "commission more, or look at pool, zone and tags"))
         else:

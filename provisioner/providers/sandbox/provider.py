@@ -23,6 +23,7 @@ from provisioner.sandbox import assets, cloud_base, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST, keys
 from provisioner.stack.models import BaseImage, Stack
+from provisioner.text import counted
 
 REGISTRY = f"{MIRROR_HOST}:5000"
 MEMORY_PER_NODE_MIB = 150
@@ -160,7 +161,7 @@ class Sandbox(Provider):
         if free is None:
             findings.append(Finding("unknown", "memory", "cannot read /proc/meminfo"))
         elif free < wanted:
-            message = f"{nodes} nodes want about {wanted} MiB, {free} MiB are available"
+            message = f"{counted(nodes, 'node')} want about {wanted} MiB, {free} MiB are available"
             findings.append(Finding("warning", "memory", message, "rehearse with smaller counts"))
         return findings
 

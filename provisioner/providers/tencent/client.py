@@ -17,6 +17,7 @@ from provisioner.errors import GpuprovError
 from provisioner.providers.tencent import credentials
 from provisioner.providers.tencent.credentials import Keys
 from provisioner.providers.trouble import Kind, Trouble
+from provisioner.text import counted
 
 SERVICES = {
     "cam": "2019-01-16", "cbs": "2017-03-12", "cfs": "2019-07-19", "cvm": "2017-03-12", "sts": "2018-08-13",
@@ -104,7 +105,7 @@ class Region:
             found += rows
             if not rows or len(found) >= int(page.get("TotalCount") or 0):
                 return found
-        raise Trouble("refused", f"{service}:{action} has more than {MOST_PAGES * PAGE} rows")
+        raise Trouble("refused", f"{service}:{action} has more than {counted(MOST_PAGES * PAGE, 'row')}")
 
     def _once(self, service: str, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         installed()

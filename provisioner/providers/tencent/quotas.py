@@ -14,6 +14,7 @@ from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.errors import QUOTAS
 from provisioner.providers.tencent.findings import console, unknown
 from provisioner.providers.trouble import Trouble
+from provisioner.text import counted
 
 SETS: Mapping[str, str] = {"on-demand": "PostPaidQuotaSet", "spot": "SpotPaidQuotaSet"}
 SPREAD: Mapping[str, str] = {
@@ -55,7 +56,7 @@ def _finding(
     if not left:
         return Finding("unknown", subject, "Tencent Cloud tells no quota for these zones", f"compare by hand: {QUOTAS}")
     zone, most = max(left.items(), key=lambda one: one[1])
-    said = f"{most} left in {zone}, {number} machines with {vcpus} vCPUs are wanted"
+    said = f"{most} left in {zone}, {counted(number, 'machine')} with {vcpus} vCPUs are wanted"
     ask = f"ask for more by ticket: {console(region)}/workorder; {QUOTAS}"
     if most >= vcpus:
         return Finding("ok", subject, said)
@@ -108,7 +109,7 @@ def spread(region: Region, how: str, groups: Sequence[PlannedGroup]) -> Iterator
     most = answer.get(SPREAD[how])
     for group in groups:
         if most is not None and group.spec.count > int(most):
-            said = f"a placement group by {how} holds {most} machines, {group.spec.count} are wanted"
+            said = f"a placement group by {how} holds {counted(most, 'machine')}, {group.spec.count} are wanted"
             yield Finding("blocks", f"group {group.name}", said, "smaller groups, or leave out sites.*.spread")
     total, used = answer.get("GroupQuota"), answer.get("CurrentNum")
     if total is not None and used is not None and int(used) + len(groups) > int(total):

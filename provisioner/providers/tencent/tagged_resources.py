@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.orphans import Found, Thing
 from provisioner.providers.removal import HOLDS_DATA
 from provisioner.providers.tencent import roles
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import unknown
 from provisioner.providers.trouble import Trouble
+from provisioner.text import plural
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"LAUNCH_FAILED", "DELETING"}
@@ -69,13 +70,13 @@ def find(region: Region) -> Found:
         try:
             things += [thing for row in _rows(region, kind) if (thing := _thing(region, kind, row)) is not None]
         except Trouble as trouble:
-            said = unknown(many(kind.name), trouble, f"{kind.service}:{kind.call}")
-            unanswered.append(f"whether there are {many(kind.name)}: {said.message} ({said.action})")
+            said = unknown(plural(kind.name), trouble, f"{kind.service}:{kind.call}")
+            unanswered.append(f"whether there are {plural(kind.name)}: {said.message} ({said.action})")
     try:
         things += roles.find(region)
     except Trouble as trouble:
-        said = unknown(many(roles.KIND), trouble, "cam:DescribeRoleList")
-        unanswered.append(f"whether there are {many(roles.KIND)}: {said.message} ({said.action})")
+        said = unknown(plural(roles.KIND), trouble, "cam:DescribeRoleList")
+        unanswered.append(f"whether there are {plural(roles.KIND)}: {said.message} ({said.action})")
     return Found(tuple(things), tuple(unanswered))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
@@ -60,7 +61,7 @@ def test_cdi(node: Facts, expected: Expected) -> None:
     if other:
         fail(f"{other[0].file} is for driver {other[0].driver}, the lock says {expected.driver}")
     if not any("all" in c.devices or len(c.devices) >= (node.gpus_present or 1) for c in specs):
-        fail(f"{specs[0].file} has {len(specs[0].devices)} devices")
+        fail(f"{specs[0].file} has {counted(len(specs[0].devices), 'device')}")
 
 
 @check(
@@ -80,7 +81,7 @@ def test_survives_reload(node: Facts) -> None:
     present = node.gpus_present or 0
     saw(expected=f"links to {present} GPUs and nvidiactl", actual=len(links))
     if "255" not in numbers or len(numbers - {"254", "255"}) < present:
-        fail(f"{len(links)} links to NVIDIA's devices in /dev/char for {present} GPUs")
+        fail(f"{counted(len(links), 'link')} to NVIDIA's devices in /dev/char for {counted(present, 'GPU')}")
 
 
 @check(

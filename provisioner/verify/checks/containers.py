@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -73,7 +74,7 @@ def test_versions(node: Facts, expected: Expected) -> None:
             elif not _same(str(version), value):
                 wrong.append(f"{image['reference']}: {key} {value}, locked {version}")
         if report.gpus is not None and report.gpus != present:
-            wrong.append(f"{image['reference']}: torch sees {report.gpus} GPUs of {present}")
+            wrong.append(f"{image['reference']}: torch sees {counted(report.gpus, 'GPU')} of {present}")
     saw(expected=wanted, actual=found)
     if wrong:
         fail("; ".join(wrong))

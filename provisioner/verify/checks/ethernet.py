@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
@@ -51,7 +52,7 @@ def test_errors(node: Facts, expected: Expected) -> None:
             seen += packets > 0
             # Drops on receiving are also packets that nobody here wanted, so only errors count.
             if packets >= ENOUGH and errors > most * packets:
-                wrong.append(f"{one.name}: {errors} errors in {packets} {way} packets")
+                wrong.append(f"{one.name}: {counted(errors, 'error')} in {packets} {way} packets")
     saw(expected=f"{most:.0%} at most", actual=wrong or f"{seen} counters")
     if wrong:
         fail("; ".join(wrong))
@@ -110,4 +111,4 @@ def test_conntrack(node: Facts, expected: Expected) -> None:
     share = expected.most["net.conntrack_share"]
     saw(expected=f"{most * share:.0f} at most", actual=count)
     if count > most * share:
-        fail(f"{count} of {most} entries")
+        fail(f"{count} of {counted(most, 'entry')}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from statistics import median
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.network import LAYER
 from provisioner.verify.expectations import Expected
@@ -146,7 +147,11 @@ def test_topology(node: Facts, peers: Peers) -> None:
         differing = [(a, b, cell) for a, b, cell in mine if theirs.get((a, b)) != cell]
         other = [f"{a}-{b} {cell} (others {theirs.get((a, b), 'none')})" for a, b, cell in differing]
         saw(expected=f"as on most of {common.said} nodes", actual=other[:8] or "fewer devices")
-        fail(f"{len(other)} pairs differ: {'; '.join(other[:3])}" if other else "devices are missing that others have")
+        fail(
+            f"{counted(len(other), 'pair')} differ: {'; '.join(other[:3])}"
+            if other
+            else "devices are missing that others have"
+        )
 
 
 def slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:

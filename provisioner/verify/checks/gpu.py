@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from provisioner.text import counted
 from provisioner.verify.check import check, compare, fail, saw, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
 from provisioner.verify.facts import Facts
@@ -54,15 +55,16 @@ def test_count(node: Facts, expected: Expected) -> None:
     kernel = [f"Xid {x.code} on {x.pci}" for x in node.log.xids if pci(x.pci) in absent] if node.log else []
     said = "".join([f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)])
     if lost and not expected.knows("gpu_count"):
-        fail(f"{len(lost)} GPUs do not answer{said}", observed=True)
+        fail(f"no answer of {counted(len(lost), 'GPU')}{said}", observed=True)
     if present is None and lost:
         saw(expected=expected.gpu_count, actual=f"{len(lost)} without an answer")
-        fail(f"{len(lost)} of {expected.gpu_count} GPUs cannot be opened, and nothing is said of the others{said}")
+        gpus = counted(expected.gpu_count, "GPU")
+        fail(f"{len(lost)} of {gpus} cannot be opened, and nothing is said of the others{said}")
     attached = node.smi.attached_gpus if node.smi else None
     if node.smi and attached is not None and attached != len(node.smi.gpus):
         saw(expected=expected.gpu_count, actual=present)
         fail(f"nvidia-smi reports {attached} attached GPUs and lists {len(node.smi.gpus)}{said}")
-    compare(expected.gpu_count, present, f"{present} of {expected.gpu_count} GPUs answer{said}")
+    compare(expected.gpu_count, present, f"{present} of {counted(expected.gpu_count, 'GPU')} answer{said}")
 
 
 @check(
@@ -126,7 +128,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
     saw(
         expected=f"{expected.memory_mib} MiB ± {MEMORY_TOLERANCE:.0%}",
         actual=sorted({f"{m} MiB" for m in memory.values() if m is not None}),
-        note=f"judged on {len(memory)} of {expected.gpu_count} GPUs"
+        note=f"judged on {len(memory)} of {counted(expected.gpu_count, 'GPU')}"
         if expected.knows("gpu_count") and len(memory) != expected.gpu_count
         else "",
     )

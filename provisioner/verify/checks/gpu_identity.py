@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from provisioner.text import few
+from provisioner.text import counted, few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering, is_model
 from provisioner.verify.expectations import Expected
@@ -104,9 +104,11 @@ def test_bus(node: Facts, expected: Expected) -> None:
     if len(there) < expected.gpu_count and strange:
         fail(f"not on the bus and yet answering: {', '.join(strange)}", action="reboot")
     if len(there) < expected.gpu_count and node.bus.excerpt:
-        unknown(f"{len(there)} of {expected.gpu_count} GPUs are in a part of what lspci prints", action="none")
+        unknown(
+            f"{len(there)} of {counted(expected.gpu_count, 'GPU')} are in a part of what lspci prints", action="none"
+        )
     if len(there) < expected.gpu_count:
-        fail(f"{len(there)} of {expected.gpu_count} GPUs are on the bus")
+        fail(f"{len(there)} of {counted(expected.gpu_count, 'GPU')} are on the bus")
 
 
 @check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -71,9 +72,9 @@ def test_completes(node: Facts, expected: Expected) -> None:
     saw(expected=f"{present} GPUs", actual=f"{len(load.gpus)} GPUs, {load.launcher}")
     took = len({gpu.index for gpu in load.gpus})
     if took != len(load.gpus):
-        fail(f"its result has {took} GPUs in {len(load.gpus)} rows")
+        fail(f"its result has {counted(took, 'GPU')} in {counted(len(load.gpus), 'row')}")
     if took != present:
-        fail(f"{took} GPUs took part, {present} answer")
+        fail(f"{counted(took, 'GPU')} took part, {present} answer")
 
 
 @check(

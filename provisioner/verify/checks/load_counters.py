@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import few
+from provisioner.text import counted, few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu_power import degrees_left
 from provisioner.verify.checks.load import LOAD, NEEDS, reached, worked
@@ -165,7 +165,7 @@ def test_survives(node: Facts, expected: Expected) -> None:
     assert node.gpus is not None
     saw(expected=f"{len(node.gpus)} GPUs", actual=f"{len(alive)} GPUs")
     if len(alive) < len(node.gpus):
-        fail(f"{len(node.gpus)} GPUs before the load, {len(alive)} after it")
+        fail(f"{counted(len(node.gpus), 'GPU')} before the load, {len(alive)} after it")
 
 
 @check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.ethernet import ENOUGH
 from provisioner.verify.checks.load import LOAD, NEEDS, worked
@@ -114,7 +115,7 @@ def test_net_errors(node: Facts, expected: Expected) -> None:
         for way in ("rx", "tx"):
             packets, errors = more.get(f"{way}_packets", 0), more.get(f"{way}_errors", 0)
             if packets >= ENOUGH and errors > most * packets:
-                wrong.append(f"{one.name}: {errors} errors in {packets} {way} packets under load")
+                wrong.append(f"{one.name}: {counted(errors, 'error')} in {packets} {way} packets under load")
     saw(expected=f"{most:.0%} at most", actual=wrong or "not more")
     if wrong:
         fail("; ".join(wrong))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import counted
 from provisioner.verify.check import ACTIONS, NO_TYPE, check, fail, saw, skip, unknown
 from provisioner.verify.checks.diagnostics import has_nvlink
 from provisioner.verify.checks.host import NEEDS, host_of, told
@@ -42,7 +43,7 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     # UUIDs are compared where both sides give one for each GPU (and mean the same: some tools mask them), else numbers.
     silent = len(have - uuids) if named else max(0, present - len(node.dcgm.gpus))
     if silent:
-        fail(f"no reading of {silent} of {present} GPUs")
+        fail(f"no reading of {silent} of {counted(present, 'GPU')}")
     if node.dcgm.newest is not None and node.collected is not None and node.collected - node.dcgm.newest > FRESH_S:
         fail(f"the newest reading is {node.collected - node.dcgm.newest:.0f} s old")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
+from provisioner.text import counted
 from provisioner.verify.check import LATER, check, fail, saw, skip, unknown
 from provisioner.verify.checks.fabric import met
 from provisioner.verify.checks.rdma import EXPLAINED, used
@@ -61,7 +62,7 @@ def test_loopback(node: Facts, expected: Expected) -> None:
         alone = () if any(far_below(gbps, least) for gbps in slow.values()) else expected.unsupported(limit)
         fail(f"{told} Gbit/s, {least:.4g} is the least", unverified=alone)
     if len(found.cards) < expected.ports:
-        unknown(f"{len(found.cards)} of {expected.ports} ports were measured")
+        unknown(f"{len(found.cards)} of {counted(expected.ports, 'port')} were measured")
 
 
 @check(

@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from provisioner.text import counted
 from provisioner.verify.baseline import MEASURES, Measure, Reached
 from provisioner.verify.results import NodeReport, Report
 
@@ -81,7 +82,7 @@ def line(values: Sequence[float], record: float | None, unit: str) -> Markup | s
     step = (WIDE - 2 * EDGE) / (len(values) - 1)
     points = " ".join(f"{EDGE + i * step:.1f},{y(value)}" for i, value in enumerate(values))
     last = points.rpartition(" ")[2].split(",")
-    said = f"last {len(values)} runs: from {values[0]:.4g} to {values[-1]:.4g} {unit}"
+    said = f"last {counted(len(values), 'run')}: from {values[0]:.4g} to {values[-1]:.4g} {unit}"
     said += f", at least {min(values):.4g}, at most {max(values):.4g}"
     behind = ""
     if record is not None and low <= record <= high:

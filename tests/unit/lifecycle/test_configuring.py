@@ -274,7 +274,7 @@ def test_nodes_that_were_proven_with_their_lock_are_judged_without_load(cluster:
     brought = run(cluster)
     assert levels(brought) == {"train-0": "quick", "train-1": "standard", "train-2": "standard", "eval-0": "standard"}
     assert world.levels[0] == {**levels(brought), "train-1": "quick"}
-    assert world.messages("log")[0] == (None, "2 nodes were verified with this lock: quick checks, no load")
+    assert world.messages("log")[0] == (None, "quick checks, no load: 2 nodes verified with this lock")
 
 
 def test_each_release_has_a_run_and_an_inventory_of_its_own(cluster: Cluster, world: World) -> None:

@@ -105,7 +105,7 @@ def test_another_host_in_the_place_of_a_bad_one_is_a_replacement(lab: Lab) -> No
 
 
 def test_fewer_hosts_than_machines_are_refused(lab: Lab) -> None:
-    with pytest.raises(ProviderError, match="count is 2, and 1 hosts"):
+    with pytest.raises(ProviderError, match="count is 2, and its list has 1 host"):
         lab.machines({"a": {}}).plan(planned(2))
 
 

@@ -165,7 +165,7 @@ def test_nodes_that_were_moved_before_a_bad_batch_stay_or_go_back_on_request(clu
     world.bad = {"train-1"}
     done = run(cluster, world, batch=1)
     assert steps(cluster) == {"train-0": "moved", "train-1": "rolled-back", "train-2": "waiting"}
-    assert summary(done) == "rolled back: train-1: bad; 1 nodes stay on the new lock"
+    assert summary(done) == "rolled back: train-1: bad; 1 node stays on the new lock"
     world.asked.clear()
     back = run(cluster, world, rollback_all=True)
     assert "train-0" in world.asked[0][0]

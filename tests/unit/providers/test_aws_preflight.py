@@ -296,7 +296,7 @@ RESERVED = {
     "fits": ({}, "ok", "cr-0abc is active, 2 of 2 machines free"),
     "another type": ({"type": "p5.48xlarge"}, "blocks", "is for p5.48xlarge, not p4d.24xlarge"),
     "another zone": ({"zone": "us-east-1f"}, "blocks", "is in us-east-1f, not in us-east-1a"),
-    "too small": ({"total": 1}, "blocks", "is for 1 machines, 2 are wanted"),
+    "too small": ({"total": 1}, "blocks", "is for 1 machine, 2 are wanted"),
     "not yet": ({"state": "scheduled"}, "blocks", "is scheduled, it begins 2026-12-01 11:30 UTC"),
     "over": ({"state": "expired"}, "blocks", "is expired"),
     "a block": ({"kind": "capacity-block"}, "blocks", "is a capacity block"),

@@ -113,7 +113,7 @@ def test_healthy_nodes_are_fine_and_every_round_is_asked_for_as_a_set(monkeypatc
     said = [event.message for event in seen]
     assert re.fullmatch(r"4 nodes in pairs and rings, at most \d+ rounds", said[0])
     assert seen[0].until is not None
-    rounds = ["round 1: 2 pairs", "round 2: 2 pairs", "round 3: 1 rings of up to 4 nodes"]
+    rounds = ["round 1: 2 pairs", "round 2: 2 pairs", "round 3: 1 ring of up to 4 nodes"]
     assert said[1:] == [f"{said[0]}; {turn}" for turn in rounds]
 
 
