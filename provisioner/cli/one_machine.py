@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,7 +33,7 @@ def of_no_fleet(
     from provisioner.catalog import load
     from provisioner.cli.catalog import extended
     from provisioner.verify.expectations import expect, expect_no_machine
-    from provisioner.verify.request import request_for
+    from provisioner.verify.request import request_for, unknown_machine_request
     from provisioner.verify.run import Subject
 
     catalog = extended(load(), machines)
@@ -41,31 +41,20 @@ def of_no_fleet(
         own = [row.name for row in catalog.machines() if row.basis.user]
         machine = own[0] if len(own) == 1 else None
     supplied = supplied_at(bundle, without_outputs=True) if bundle is not None else None
-    row: Machine | None = None
-    vendor: Literal["nvidia", "amd"] = "nvidia"
-    gpu: Gpu | None = None
+    hosts = _expanded(host) if host is not None else []
+    scouted: Bundle | None = None
     if machine is not None:
-        row = catalog.machine(machine)
-    elif supplied is not None:
-        from provisioner.verify.facts import read
-        from provisioner.verify.support_bundle.machine import tell
-
-        facts = read(supplied.bundle)
-        try:
-            row, why = tell(facts, supplied.told, catalog)
-            print(f"machine: {row.name}, from {one_line(why)}", file=sys.stderr)
-        except GpuprovError as error:
-            vendor = _vendor(facts, supplied.bundle)
-            gpu = _gpu(facts, vendor, catalog)
-            model = f"; GPU: {gpu.model}, by its name" if gpu is not None else ""
-            print(
-                f"machine: not known ({one_line(error.message, 1000)}); judged is what needs none{model}",
-                file=sys.stderr,
-            )
+        kind = _Kind(catalog.machine(machine))
     else:
-        raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
+        # Of a range the first says what all are: they are compared with each other as a group.
+        scouted = supplied.bundle if supplied is not None else probe(hosts[0], unknown_machine_request())
+        kind = _kind(scouted, supplied.told if supplied is not None else "", catalog, several=hosts[1:] != [])
+    row = kind.row
+    if row is None and supplied is None:
+        level = "quick"
+        print("level quick: nothing is started on a machine of no known type", file=sys.stderr)
     if row is None:
-        expected = expect_no_machine(vendor, catalog, gpu=gpu, level=level)
+        expected = expect_no_machine(kind.vendor, catalog, gpu=kind.gpu, level=level)
     else:
         expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
     if supplied is not None and bundle is not None:
@@ -74,8 +63,10 @@ def of_no_fleet(
         as_found = replace(expected, simulated=raw.simulated, bmc=managed)
         name = "pasted" if bundle == STANDARD_INPUT else one_line(bundle.absolute().name)
         return [Subject(name, "", "", row.name if row else "", raw, as_found)], supplied
-    assert host is not None and row is not None
-    hosts = _expanded(host)
+    if row is None:
+        assert scouted is not None
+        as_found = replace(expected, simulated=scouted.simulated)
+        return [Subject(hosts[0], "", "", "", scouted, as_found)], None
     if len(hosts) > 1:
         ways = {one: target(one) for one in hosts}
         return [
@@ -86,6 +77,38 @@ def of_no_fleet(
     as_found = replace(expected, simulated=found.simulated)
     reach = target(hosts[0])
     return [Subject(hosts[0], "", "", row.name, found, as_found, host_spec=connection, reach=reach)], None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a machine is: its row of the catalogue, else who made its GPUs and which they are."""
+
+    row: Machine | None
+    vendor: Literal["nvidia", "amd"] = "nvidia"
+    gpu: Gpu | None = None
+
+
+def _kind(scouted: Bundle, told: str, catalog: Catalog, *, several: bool) -> _Kind:
+    """What the outputs tell, said on standard error. Raises GpuprovError where they do not tell the type of `several`
+    hosts."""
+    from provisioner.verify.facts import read
+    from provisioner.verify.support_bundle.machine import tell
+
+    facts = read(scouted)
+    try:
+        row, why = tell(facts, told, catalog)
+    except GpuprovError as error:
+        if several:
+            hint = "pass --machine TYPE (`gpuprov catalog` lists the types), or one host at a time"
+            raise GpuprovError(f"machine: not known ({error.message})", hint=hint) from None
+        vendor = _vendor(facts, scouted)
+        gpu = _gpu(facts, vendor, catalog)
+        model = f"; GPU: {gpu.model}, by its name" if gpu is not None else ""
+        reason = one_line(error.message, 1000)
+        print(f"machine: not known ({reason}); judged is what needs none{model}", file=sys.stderr)
+        return _Kind(None, vendor, gpu)
+    print(f"machine: {row.name}, from {one_line(why)}", file=sys.stderr)
+    return _Kind(row)
 
 
 def _vendor(facts: Facts, bundle: Bundle) -> Literal["nvidia", "amd"]:
@@ -141,7 +164,8 @@ def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
     supplied = _from_standard_input() if path == STANDARD_INPUT else read(path)
     if path.is_dir():
         supplied = replace(supplied, bundle=with_tree(supplied.bundle, path))
-    used = [f"read as {file}: {one_line(piece)}" for piece, file in supplied.placed]
+    # A table is kept in the form of a tool's other output (nvidia-smi.xml): the tool's name is what was read.
+    used = [f"read as {Path(file).stem}: {one_line(piece)}" for piece, file in supplied.placed]
     unused = [f"not used: {one_line(piece)}: {one_line(reason)}" for piece, reason in supplied.unplaced]
     for lines, label in ((used, "read"), (unused, "not used")):
         more = [f"{label}: {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []

@@ -79,7 +79,11 @@ def fault(
         return
     faults.find_fault(name)
     found = containers.find_node(cluster.paths.root, node)
-    done = faults.inject(found.name, name, gpu=gpu)
+    try:
+        done = faults.inject(found.name, name, gpu=gpu)
+    except GpuprovError as error:  # a person knows the node, not its container
+        where = node if error.where == found.name else error.where
+        raise GpuprovError(error.message, where=where, hint=error.hint) from None
     typer.echo(f"{node}: {faults.find_fault(done.name).sentence}", err=True)
 
 

@@ -40,7 +40,9 @@ Host = Annotated[str | None, typer.Option("--host", help="USER@ADDRESS, or local
 Hosts = Annotated[
     str | None, typer.Option("--host", help="USER@ADDRESS, a range of them, or local", show_default=False)
 ]
-MachineName = Annotated[str | None, typer.Option("--machine", help="what the machine is: a catalogue name")]
+MachineName = Annotated[
+    str | None, typer.Option("--machine", help="what the machine is, a catalogue name; by default told by its outputs")
+]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
 Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
 

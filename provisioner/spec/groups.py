@@ -134,7 +134,7 @@ class Group(Model):
     )
     image: Annotated[str, Field(pattern=IMAGE, max_length=255)] | None = Field(
         default=None,
-        title="an image such as pytorch-a100@stable",
+        title="an image with a channel (nightly, candidate, stable) or a build, such as pytorch-a100@stable",
         description="Golden image to start from: its recipe (a plain name is one of the folder `images` beside this "
         "file, a path is taken from there) and a channel (nightly, candidate, stable; else stable) or a "
         "build; null takes the provider's base image",

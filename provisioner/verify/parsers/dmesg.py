@@ -298,6 +298,10 @@ def _limited(rows: list[str]) -> tuple[Limited, ...]:
     return tuple(found.values())
 
 
+OFF_THE_BUS = 79
+"""The Xid of a GPU that has fallen off the bus."""
+
+
 def _xid(xid: Xid) -> dict[str, Any]:
     return {"code": xid.code, "pci": xid.pci, "count": xid.count, "text": xid.text}
 
@@ -312,7 +316,7 @@ TOOLS = (
         document={
             "xids": lambda log: [_xid(xid) for xid in log.xids],
             "sxids": lambda log: [_xid(xid) | {"fatal": xid.fatal} for xid in log.sxids],
-            "fallen_off": lambda log: list(log.fallen_off),
+            "fallen_off": lambda log: [*(xid.pci for xid in log.xids if xid.code == OFF_THE_BUS), *log.fallen_off],
             "aer": lambda log: {"correctable": log.aer_correctable, "uncorrectable": log.aer_uncorrectable},
             "kernel_events": lambda log: listed(log.events),
             "kernel_log_from_boot": lambda log: log.from_boot,

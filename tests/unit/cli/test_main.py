@@ -235,7 +235,7 @@ def test_a_paste_is_judged_from_standard_input() -> None:
     found = judged(line.encode())
     assert found.returncode == 1
     assert b"pasted  gpu.xid" in found.stdout
-    assert b"read as dmesg.txt: pasted" in found.stderr
+    assert b"read as dmesg: pasted" in found.stderr
     assert judged(b"").returncode == 2
     binary = judged(bytes(range(256)) * 20)
     assert (binary.returncode, b"not used: pasted: no text" in binary.stderr) == (1, True)

@@ -68,7 +68,7 @@ def test_what_leads_to_no_image_is_refused(folder: Path, given: dict[str, str], 
 def test_what_is_no_reference_is_refused_at_its_line(tmp_path: Path, image: str) -> None:
     (problem,) = spec.check(cluster(tmp_path, f'"{image}"'))
     assert (problem.line, problem.path) == (5, "groups.train.image")
-    assert "an image such as pytorch-a100@stable" in problem.message
+    assert "a channel (nightly, candidate, stable) or a build" in problem.message
 
 
 def test_the_machine_of_a_target_comes_before_one_that_is_alike(folder: Path) -> None:

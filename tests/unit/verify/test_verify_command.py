@@ -203,7 +203,7 @@ def test_a_log_without_a_fault_is_unknown_and_exit_one(tmp_path: Path) -> None:
     done = gpuprov("verify", "--bundle", tmp_path / "messages", "--machine", P4D)
     assert done.returncode == 1
     assert "UNKNOWN" in done.stdout and "NOT HEALTHY" not in done.stdout
-    assert "read as dmesg.txt: messages" in done.stderr
+    assert "read as dmesg: messages" in done.stderr
 
 
 def test_a_file_that_holds_no_output_is_no_bundle(tmp_path: Path) -> None:
