@@ -275,6 +275,9 @@ def prune(
         list[Path] | None, typer.Argument(metavar="[LOCK]…", help="cluster.lock files whose images have to stay.")
     ] = None,
     sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Of a sandbox: its channels end, and its newest builds go, too.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Remove old builds; none that a channel, one of these locks or a machine uses."""
     from provisioner.lifecycle.image import commands
@@ -289,9 +292,11 @@ def prune(
         )  # fmt: skip
     named_by(recipe, locks or ())  # one that cannot be read is said before anybody is asked
     question = f"Remove builds of {recipe.name} but the newest {recipe.settings.keep} and what is used?"
+    if everything:
+        question = f"Remove all builds and channels of {recipe.name} but what machines or locks use?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed", screen=None):
         raise typer.Exit
-    document = commands.prune(recipe, find(terraform), locks or ())
+    document = commands.prune(recipe, find(terraform), locks or (), everything=everything)
     if json_:
         json_output.write(document)
         return

@@ -142,6 +142,10 @@ class Book:
             return Move(channel, source, source, now(), "is there already")
         return self.move(channel, source, "promoted")
 
+    def clear_channels(self) -> None:
+        """No channel has a build, or could go back to one."""
+        self._write(self._read() | {"channels": {}, "history": []})
+
     def rollback(self, channel: str) -> Move:
         """Move a channel back to the build that it had before its present one. Raises GpuprovError where there is no
         such build any more."""

@@ -176,11 +176,15 @@ def _refuse_channel(channel: str) -> None:
         raise GpuprovError(f"there is no channel {channel}", hint=f"one of {', '.join(CHANNELS)}")
 
 
-def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = ()) -> dict[str, Any]:
+def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = (), *, everything: bool = False) -> dict[str, Any]:
     """Remove old builds; {"image", "removed": [build], "kept": [{"build", "why"}]}. Kept are the newest `image.keep`,
     what a channel has or had before, what one of these locks names, what a machine of the account was made of, and what
-    could not be asked about."""
+    could not be asked about. `everything`, of a rehearsal alone: its channels end, and its newest builds go too. Raises
+    GpuprovError where that is asked of real images."""
     from provisioner.lifecycle.image.prune import prune as remove
 
+    if everything and not recipe.sandbox:
+        hint = "promote another build, or set image.keep; images that fleets start from are not removed at once"
+        raise GpuprovError("--all is for the builds of a sandbox", where=recipe.name, hint=hint)
     with held(recipe, "prune"):
-        return remove(recipe, binary, locks)
+        return remove(recipe, binary, locks, everything=everything)

@@ -16,11 +16,14 @@ from provisioner.stack import lockfile
 from provisioner.workspace.binary import Binary
 
 
-def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, Any]:
+def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path], *, everything: bool = False) -> dict[str, Any]:
     """See commands.prune. The caller holds the recipe's lock."""
     book = recipe.book
     builds, named = book.builds(), named_by(recipe, locks)
-    newest, channels = set(builds[-recipe.settings.keep :]), {b: c for c, b in book.channels().items()}
+    if everything:
+        book.clear_channels()
+    newest = set() if everything else set(builds[-recipe.settings.keep :])
+    channels = {build: channel for channel, build in book.channels().items()}
     ways_back = {back[-1]: channel for channel in CHANNELS[1:] if (back := book.earlier(channel))}
     removed, kept, open_builds = [], [], work.unfinished(recipe)
     for build in sorted({*book.withdrawn(), *builds}):

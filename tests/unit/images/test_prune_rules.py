@@ -12,6 +12,7 @@ import pytest
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Event, Events
+from provisioner.lifecycle.image import commands
 from provisioner.lifecycle.image import prune as module
 from provisioner.lifecycle.image.prune import named_by, prune
 
@@ -56,7 +57,7 @@ class World:
         book = SimpleNamespace(
             builds=lambda: list(BUILDS), channels=lambda: self.channels, forget=self.forgotten.append,
             earlier=lambda channel: self.earlier.get(channel, []), manifest=self.manifest, withdraw=self.manifest,
-            withdrawn=list,
+            withdrawn=list, clear_channels=self.clear_channels,
         )  # fmt: skip
         provider = SimpleNamespace(images=self.images)
         cluster = SimpleNamespace(
@@ -65,6 +66,9 @@ class World:
         )  # fmt: skip
         settings = SimpleNamespace(keep=2)
         return SimpleNamespace(name="pytorch", book=book, cluster=cluster, settings=settings, folder=self.folder)
+
+    def clear_channels(self) -> None:
+        self.channels, self.earlier = {}, {}
 
     @staticmethod
     def manifest(build: str) -> Any:
@@ -205,3 +209,17 @@ def test_a_failed_build_that_left_something_that_costs_money_stops_it(world: Wor
     with pytest.raises(GpuprovError, match="build f2: p4d's machine: in use"):
         run(world)
     assert (world.folder / "f1").exists()
+
+
+def test_all_takes_the_newest_and_the_channels_and_leaves_what_is_used(world: World) -> None:
+    world.channels, world.earlier = {"nightly": BUILDS[6], "stable": BUILDS[5]}, {"stable": [BUILDS[4]]}
+    world.images.machines = {f"ami-{BUILDS[0]}": ["i-7"]}
+    found = prune(world.recipe, None, [], everything=True)  # type: ignore[arg-type]
+    assert found["removed"] == BUILDS[1:]
+    assert [row["build"] for row in found["kept"]] == [BUILDS[0]] and "was made of it" in found["kept"][0]["why"]
+    assert world.channels == {}
+
+
+def test_all_is_refused_for_real_images() -> None:
+    with pytest.raises(GpuprovError, match="--all is for the builds of a sandbox"):
+        commands.prune(SimpleNamespace(sandbox=False, name="pytorch"), None, everything=True)  # type: ignore[arg-type]
