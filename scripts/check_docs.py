@@ -1,7 +1,7 @@
 """The generated parts of docs/checks.md and docs/runbook.md, made of what the checks declare.
 
-python scripts/check_docs.py writes both, docs/evidence.md and the policies of the clouds' pages; what stands around
-their generated parts stays.
+python scripts/check_docs.py writes both, docs/evidence.md, the policies of the clouds' pages and the keys of
+cluster.yaml by provider; what stands around their generated parts stays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from provisioner.verify.check import Check
 from provisioner.verify.registry import declared
 from provisioner.verify.runbook import STEPS, anchor, by_hand
-from scripts import evidence_docs, policy_docs
+from scripts import doc_tables, evidence_docs, policy_docs
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -54,6 +54,8 @@ def main() -> None:
         file.write_text(head + text, encoding="utf-8")
     evidence_docs.main()
     policy_docs.main()
+    for one in doc_tables.PAGES:
+        one.page.write_text(one.placed(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,18 +5,25 @@ python scripts/doc_tables.py --write    puts each between the two marks of its p
 
 docs/sandbox.md: every fault that `gpuprov sandbox faults` lists, in its order.
 docs/stack.md: every machine type with the newest stack that it is given when nothing is pinned.
+docs/cluster-yaml-PROVIDER.md: of the table in docs/cluster-yaml.md the keys that sites of that provider can have
+(scripts/check_docs.py writes these, too).
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from provisioner import catalog
 from provisioner.sandbox.faults import list_faults
+from provisioner.spec import folders, schema
 from provisioner.spec.models import ClusterSpec
+from provisioner.spec.site import Site
 from provisioner.stack.solve import solve
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -72,7 +79,28 @@ def machines() -> str:
     return "\n".join(lines)
 
 
-TABLES = (Table(DOCS / "sandbox.md", "faults", faults), Table(DOCS / "stack.md", "machines", machines))
+SITE = "sites.<name>."
+_ROW = re.compile(r"^\| `([^`]+)` \|.*$", re.M)
+
+
+def keys(provider: str) -> str:
+    """The rows of docs/cluster-yaml.md that a file with sites of this provider alone can have."""
+    models = {get_args(one.model_fields["provider"].annotation): one for one in folders.models("site", Site)}
+    model = models[provider,]
+    known = {f"{SITE}{key}" for key in schema.key_names(model.model_json_schema())}
+    page = (DOCS / "cluster-yaml.md").read_text(encoding="utf-8").partition("## Every key")[2].partition("\n## ")[0]
+    rows = [row[0] for row in _ROW.finditer(page) if not row[1].startswith(SITE) or row[1] in known]
+    return "\n".join(["| key | value | default | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def page_of(provider: str) -> Path:
+    """The page of a provider's keys."""
+    return DOCS / f"cluster-yaml-{provider}.md"
+
+
+PROVIDERS = ("aws", "alicloud", "azure", "tencent", "baremetal")
+PAGES = tuple(Table(page_of(provider), "keys", partial(keys, provider)) for provider in PROVIDERS)
+TABLES = (Table(DOCS / "sandbox.md", "faults", faults), Table(DOCS / "stack.md", "machines", machines), *PAGES)
 
 
 def main() -> None:
