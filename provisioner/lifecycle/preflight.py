@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address, ip_network
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
@@ -12,6 +14,9 @@ from provisioner.paths import private_dir
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.session import Cluster
+
+PRIVATE = [ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")]
+"""Networks of one's own (RFC 1918, 4193, 6598)."""
 
 
 def look(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
@@ -22,7 +27,7 @@ def look(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding
     for site in plan.sites():
         there = [node.name for node in cluster.nodes() if node.site == site]
         try:
-            findings[site] = cluster.providers.at(site).preflight(plan, there)
+            findings[site] = [*cluster.providers.at(site).preflight(plan, there), *_jump_host(cluster, site)]
         except GpuprovError as error:
             if len(plan.sites()) == 1:
                 raise
@@ -34,6 +39,31 @@ def look(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding
                 text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
                 events("preflight", "warning", f"{whose}{text}", data={"status": finding.status})
     return findings
+
+
+def _jump_host(cluster: Cluster, site: str) -> list[Finding]:
+    """Whether ssh from a site's jump host is let in to machines that are made there: it comes from that host, and not
+    from this computer."""
+    settings, allowed = cluster.spec.sites[site], cluster.spec.access.allow
+    if cluster.sandbox or settings.jump is None or cluster.providers.at(site).hosts is not None:
+        return []
+    host = settings.jump.rpartition("@")[2].partition(":")[0]
+    try:
+        addresses = {ip_address(str(row[4][0])) for row in socket.getaddrinfo(host, None)}
+    except (OSError, ValueError):
+        addresses = set()
+    inside = any(
+        network.overlaps(other) for network in allowed for other in PRIVATE if network.version == other.version
+    )  # the nodes may see the host's private address
+    if inside or any(address in network for address in addresses for network in allowed):
+        return []
+    known = ", ".join(map(str, allowed)) or "empty"
+    return [
+        Finding(
+            "warning", f"site {site}, jump", f"ssh comes to the nodes from {host}, and access.allow ({known}) has not "
+            "its address", "add the address of the jump host as the nodes see it, such as 203.0.113.9/32",
+        )
+    ]  # fmt: skip
 
 
 def blocked(findings: Mapping[str, Sequence[Finding]]) -> dict[str, ProviderError]:
