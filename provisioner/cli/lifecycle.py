@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -123,6 +124,9 @@ def up(
         typer.echo(f"gpuprov: site {name} failed, the others went on: {error}", err=True)
     for name, error in run.partly.items():
         typer.echo(f"gpuprov: machines of site {name} failed, the others went on: {error}", err=True)
+    if run.healthy and run.changes and not json_:
+        node, typed_file = run.report.nodes[0].name, shlex.quote(str(file))
+        typer.echo(f"next: `gpuprov ssh {typed_file} {node}`, `gpuprov status {typed_file}`", err=True)
     raise typer.Exit(run.exit)
 
 
@@ -222,10 +226,14 @@ def _standing(run: Run, cluster: Cluster) -> str:
 
 
 def down(
-    file: File, sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None
-) -> None:
+    file: File, sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None,
+    keep_reports: Annotated[
+        Path | None, typer.Option("--keep-reports", metavar="DIR", help="Copy the reports of all runs here first.")
+    ] = None,
+) -> None:  # fmt: skip
     """Remove everything that `up` created, and verify that nothing is left."""
     from provisioner.cli.display import display
+    from provisioner.cli.verify import refuse_unwritable
     from provisioner.lifecycle import down as lifecycle
     from provisioner.session import open_to_remove
     from provisioner.workspace.binary import find
@@ -241,6 +249,10 @@ def down(
     question = f"{'Undo' if exist else 'Remove'} {what} of {cluster.label}?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
         raise Declined("nothing was removed")
+    if keep_reports is not None:
+        refuse_unwritable(keep_reports)
+        kept = lifecycle.copy_reports(cluster, keep_reports)
+        typer.echo(f"{counted(kept, 'report')} copied to {keep_reports}", err=True)
     with resumable("run the same command to resume"), display(quiet=json_) as show:
         cluster.events.subscribe(show)
         removal = lifecycle.down(cluster, find(terraform, needed=cluster.needs_terraform))

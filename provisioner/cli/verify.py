@@ -75,7 +75,7 @@ def verify(
     _of_a_fleet(file, sandbox, node)
     supplied = None
     if report is not None:
-        _room(report)
+        refuse_unwritable(report)
     if save_baseline and file is None:
         raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
     if machines is not None and file is not None:
@@ -147,7 +147,7 @@ def _fleet(
     return verdict, cluster.spec.name
 
 
-def _room(folder: Path, what: str = "report") -> None:
+def refuse_unwritable(folder: Path, what: str = "report") -> None:
     """Raises GpuprovError where nothing can be written, and as root where another user can change what is."""
     from provisioner.ownership import refuse_foreign_output
     from provisioner.paths import private_dir
@@ -229,7 +229,7 @@ def collect(
 ) -> None:
     """Fetch a node's raw outputs as a support bundle."""
     new = not output.exists()
-    _room(output, "bundle")
+    refuse_unwritable(output, "bundle")
     if any(output.iterdir()):
         raise GpuprovError("the directory is not empty", where=str(output), hint="pass a new directory")
     try:

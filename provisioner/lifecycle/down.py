@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from provisioner import ssh, stored
+from provisioner import regular_file, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.sites import refuse_recipe, together
 from provisioner.machines.base import DestroyRefusedError, Machines
+from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan, build_plan
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
 from provisioner.text import counted
 from provisioner.workspace.binary import Binary
+
+REPORT = 1 << 30
+"""Bytes of one file of a report, at most."""
 
 
 @dataclass(slots=True)
@@ -35,6 +40,17 @@ def made(cluster: Cluster) -> list[str]:
         intended = stored.load(cluster.paths.intent)["nodes"]
         names |= {name for name in intended if isinstance(name, str) and ssh.NAME.fullmatch(name)}
     return sorted(names)
+
+
+def copy_reports(cluster: Cluster, folder: Path) -> int:
+    """Copy the reports of all runs, a folder for each run; gives the number of runs. Links are not followed."""
+    runs = {file.parent for file in cluster.paths.runs.glob("*/report.html") if not file.parent.is_symlink()}
+    for run in runs:
+        target = private_dir(folder / run.name)
+        for file in run.glob("report.*"):
+            with contextlib.suppress(OSError):  # a link, or no regular file
+                write_whole(target / file.name, regular_file.read(file, REPORT, follow_links=False))
+    return len(runs)
 
 
 def _wanted(cluster: Cluster, site: str) -> Plan | None:
