@@ -101,8 +101,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), sites) as run:
         events = cluster.events
         upgrade_journal.refuse_resized(cluster, sites)
-        machines.refuse_damaged_pins(cluster)
-        quarantine.held(cluster)  # a damaged record is told before anything is written
+        _refuse_damaged_records(cluster)
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             Ledger(cluster.paths).refuse_damaged_locks(lock)  # before machines are paid
@@ -149,6 +148,12 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
         if not run.failed and set(sites) == set(whole.sites()):  # else machines of other sites may not be recorded
             Ledger(cluster.paths).prune(cluster.nodes(), upgrade_journal.needs(cluster))
         return run
+
+
+def _refuse_damaged_records(cluster: Cluster) -> None:
+    """Raise GpuprovError for a damaged record, before anything is written."""
+    machines.refuse_damaged_pins(cluster)
+    quarantine.held(cluster)
 
 
 def _missing(plan: Plan, nodes: Sequence[Node]) -> tuple[str, ...]:

@@ -172,7 +172,8 @@ class Person:
         if follow(self.history, text):
             return words
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
-            self._set(setting[1], setting[2], re.search(r"(?:site ([\w-]+)(?::| is left out,)|group ([\w-]+) is at)", text))
+            owner = re.search(r"(?:site ([\w-]+)(?::| is left out,)|group ([\w-]+) is at)", text)
+            self._set(setting[1], setting[2], owner)
             return words
         if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-\d+", text):
             self._group_back(lost[1])
