@@ -59,15 +59,15 @@ def _up(file: str, *, sandbox: bool) -> str:
 
 def validate(files: Files, sandbox: Rehearsal = False, as_json: AsJson = False) -> None:
     """Show every problem as file:line:column: message. Exits with 2 where there is one."""
-    problems = [problem for file in files for problem in _problems(file, sandbox=sandbox)]
+    by_file = {file: _problems(file, sandbox=sandbox) for file in files}  # a problem may be in a file that it names
+    problems = [problem for found in by_file.values() for problem in found]
     if as_json:
         json_output.write({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             typer.echo(str(problem))
-        wrong = {problem.file for problem in problems}
-        for file in files:
-            if file not in wrong:
+        for file, found in by_file.items():
+            if not found:
                 typer.echo(f"{file}: ok")
     if problems:
         raise typer.Exit(Exit.BAD_INPUT)

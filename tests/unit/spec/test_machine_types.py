@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import catalog, spec
+from provisioner.cli.main import run
 from provisioner.errors import InputError
 from provisioner.spec.machine_types import load_machines
 from provisioner.stack.solve import solve
@@ -74,3 +75,11 @@ def test_without_own_types_nothing_is_copied(tmp_path: Path) -> None:
     )
     loaded = spec.load(written(tmp_path, plain))
     assert loaded.catalog is catalog.load()
+
+
+def test_validate_does_not_call_a_file_ok_whose_types_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, BY_FILE, "machines: {r760xa-4xl40s: {gpu: L41S, gpus: 4}}\n")
+    assert run(["validate", str(file)]) == 2
+    assert ": ok" not in capsys.readouterr().out
