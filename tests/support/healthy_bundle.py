@@ -326,9 +326,10 @@ def rdma(row: Machine) -> dict[str, Any]:
         port["gids"]["3"], port["gid_types"]["3"] = "0000:0000:0000:0000:0000:ffff:0a00:0005", "RoCE v2"
     if kind == "efa":
         port |= {"pkeys": [], "lid": "0x0", "sm_lid": "0x0", "counters": {"rx_drops": "0", "rx_bytes": "17"}}
+    speed = "64.0 GT/s PCIe" if row.network.rate_gbps > 400 else "32.0 GT/s PCIe"
     device = {
         "fw_ver": "0.0.0.0" if kind == "efa" else "28.39.1002", "hca_type": "MT4129", "board_id": "MT_0000000838",
-        "device/numa_node": "0", "device/current_link_speed": "32.0 GT/s PCIe", "device/current_link_width": "16",
+        "device/numa_node": "0", "device/current_link_speed": speed, "device/current_link_width": "16",
         "device/max_link_width": "16", "ports": {"1": port},
     }  # fmt: skip
     device |= {"device/p2p": "NVIDIA"} if kind == "efa" else {}
