@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,14 +84,22 @@ class HostContracts:
         )
 
     def _recorded(self) -> dict[tuple[str, str], Recorded]:
-        """Cluster and identity → what is recorded, by all operators and in the shared files."""
+        """Cluster and identity → what is recorded, in the shared files and by the operators whose files are as new. The
+        next command overwrites older ones, and removes those of a cluster that is gone."""
         recorded: dict[tuple[str, str], Recorded] = {}
         for run in self.history.run_directories():
             cluster = run.name, (run / "id").read_text(encoding="utf-8").strip()
-            texts = [_text(run / "nodes.json")]
-            if blob := self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz"):
-                texts.append(json.loads(gzip.decompress(blob[0]))["files"].get("nodes.json"))
             records = recorded.setdefault(cluster, Recorded())
+            blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
+            (own,) = _rows(f"[{_text(run / 'shared.json') or '{}'}]") or ({},)
+            tag, sent = own.get("tag"), own.get("sent", ())
+            if blob is None and tag is not None:
+                continue
+            texts = [_text(run / "nodes.json")]
+            if blob is not None:
+                is_new = tag == blob[1] or hashlib.sha256(blob[0]).hexdigest() in sent
+                shared = json.loads(gzip.decompress(blob[0]))["files"].get("nodes.json")
+                texts = [shared, *texts] if is_new else [shared]
             for row in (row for text in texts for row in _rows(text)):
                 records.ids.add(row["id"])
                 records.sites.add(row["site"])
