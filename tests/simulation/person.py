@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.cluster_file import REGIONS, ClusterFile
 from tests.simulation.contracts import BrokenInvariant, load
 from tests.simulation.host_contracts import HostContracts
-from tests.simulation.host_person import follow
+from tests.simulation.host_person import compare_host_keys, follow
 from tests.simulation.world import ACCOUNT
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ class Person:
         target = Path(hint[1].rstrip(":;,")) if hint[1].startswith("/") or damaged is None else Path(damaged[1])
         if not target.is_file():
             return False
+        if "compare the machines' host keys by hand" in text:
+            compare_host_keys(self.history)
         self.history.excuse(Path(damaged[1]).name if damaged else target.name)
         self.history.excuse(target.name)
         self.history.remove(target)
