@@ -124,7 +124,7 @@ def up(
         typer.echo(f"gpuprov: site {name} failed, the others went on: {error}", err=True)
     for name, error in run.partly.items():
         typer.echo(f"gpuprov: machines of site {name} failed, the others went on: {error}", err=True)
-    if run.healthy and run.changes and not json_:
+    if run.exit == Exit.OK and run.changes and not json_:
         node, typed_file = run.report.nodes[0].name, shlex.quote(str(file))
         typer.echo(f"next: `gpuprov ssh {typed_file} {node}`, `gpuprov status {typed_file}`", err=True)
     raise typer.Exit(run.exit)

@@ -106,12 +106,13 @@ MOST_STEPS = 4
 
 
 def next_steps(report: Report, file: str) -> list[str]:
-    """A command for each action that a fatal finding of a node asks for (a warning's, where it has no other), to be
-    typed as it is."""
+    """A command for each action that a fatal failure of a node asks for, to be typed as it is; where it has none, for
+    what could not be answered; else for warnings."""
     names: dict[Action, list[str]] = {}
     for node in report.nodes:
         found = [check for check, _ in problems(node)]
-        chosen = [check for check in found if check.condemns] or found
+        fatal = [check for check in found if check.condemns]
+        chosen = [check for check in fatal if check.status == "fail"] or fatal or found
         actions: list[Action] = ["reconfigure"] if node.absent else [check.action for check in chosen]
         for action in dict.fromkeys(actions):
             names.setdefault(action, []).append(node.name)

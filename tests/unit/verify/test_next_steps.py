@@ -127,3 +127,11 @@ def test_a_breaker_says_one_at_a_time_and_the_steps_name_each() -> None:
     tripped = Breaker(("a", "b"), 0, 1, 3, "gpu.ecc", 1)
     text = shown(replace(report(*bad), breaker=tripped), file="c.yaml")
     assert "one node at a time" in text and "gpuprov replace c.yaml b\n" in text
+
+
+def test_what_could_not_be_answered_asks_for_nothing_beside_a_failure() -> None:
+    unknown = check("gpu.model", "unknown", "reconfigure")
+    assert next_steps(report(node("a", check("gpu.ecc", "fail"), unknown)), "c.yaml") == [
+        "replace a: gpuprov replace c.yaml a"
+    ]
+    assert next_steps(report(node("a", unknown)), "c.yaml") == ["reconfigure a: gpuprov up c.yaml"]
