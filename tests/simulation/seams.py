@@ -515,8 +515,8 @@ class Seams:
 
     # people and schedulers
 
-    def confirmed(self, question: str, **_: Any) -> bool:
-        self.world.agree(question)
+    def confirmed(self, question: str, *, details: str = "", **_: Any) -> bool:
+        self.world.agree(f"{details}\n{question}" if details else question)
         return True
 
     def hook(
