@@ -16,7 +16,7 @@ from moto.ec2 import ec2_backends
 from moto.ec2.responses import EC2Response
 
 from provisioner.cli.main import run
-from provisioner.providers import orphans, removal
+from provisioner.providers import removal
 from provisioner.providers.aws import orphans as module
 from provisioner.providers.aws import tagged_resources
 from provisioner.providers.aws.client import Region
@@ -365,11 +365,3 @@ def test_somebody_has_to_say_where(aws: Answers, name: str, capsys: pytest.Captu
     words, said = NOWHERE[name]
     assert run(["gc", *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_several_things_are_named_as_people_would() -> None:
-    assert [orphans.many(kind) for kind in ("elastic IP address", "VPC", "instance")] == [
-        "elastic IP addresses",
-        "VPCs",
-        "instances",
-    ]
