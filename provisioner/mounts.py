@@ -65,15 +65,16 @@ def variables(plan: Plan, nodes: Iterable[Node]) -> dict[str, Any]:
     return {"gpuprov_mounts": found} if found else {}
 
 
+def holds_data(address: str, holders: Collection[str]) -> bool:
+    """Whether a resource of Terraform is of one of these types, which have data that is nowhere else."""
+    return bool({part.partition("[")[0] for part in address.split(".")} & set(holders))
+
+
 def refuse_loss(actions: Iterable[tuple[str, str]], site: str, holders: Collection[str]) -> None:
     """Raise ProviderError where Terraform's plan (address, action) would remove a file system: a line that is gone from
     cluster.yaml is no reason to lose data. `down` removes it, and says so. `holders`: types of resources with data that
     is nowhere else."""
-    lost = [
-        address
-        for address, action in actions
-        if action in ("delete", "replace") and {part.partition("[")[0] for part in address.split(".")} & set(holders)
-    ]
+    lost = [address for address, action in actions if action in ("delete", "replace") and holds_data(address, holders)]
     if lost:
         raise ProviderError(
             f"{', '.join(lost)} would be removed with its data, because cluster.yaml does not ask for it as it is. "

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from provisioner import directories, fleet, keeper, ownership, spec, ssh, stored
+from provisioner import directories, fleet, keeper, ownership, placement, spec, ssh, stored
 from provisioner.errors import GpuprovError, InputError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.paths import (
@@ -100,6 +100,10 @@ class Cluster:
 
             require_root()
 
+    def place_groups(self) -> None:
+        """Take the sites that were chosen for groups with several, as the run directory has them now."""
+        self.spec = placement.place(self.spec, self.paths)
+
     def nodes(self) -> list[fleet.Node]:
         """The machines that the last run made."""
         return fleet.load(self.paths)
@@ -156,9 +160,11 @@ class Cluster:
         shared state, and nothing is written there. Raises LockedError naming the holder."""
         with self.alone_here(command) as run_dir:
             if self.sharing is None:
+                self.place_groups()  # another run may have chosen other sites since this one began
                 yield run_dir
             else:
                 with self.sharing.held(command, self.events, look=look):
+                    self.place_groups()
                     yield run_dir
 
     @contextlib.contextmanager
@@ -341,6 +347,7 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
     )
     ownership.watch(paths.root)
     ssh.mend(paths)
+    cluster.place_groups()
     return cluster
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from provisioner.spec.models import ClusterSpec
+
 
 def cost(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="cluster.yaml")] = None,
@@ -37,20 +39,31 @@ def cost(
     if (file is None) == (machine is None):
         raise GpuprovError("a cluster.yaml or --machine is needed, and not both", hint="gpuprov cost cluster.yaml")
     if file is not None:
-        loaded = spec.load(file)
+        loaded, choices = _with_chosen_sites(file, spec.load(file))
         fleet, cluster = wanted(loaded), loaded.name
     else:
         assert machine is not None
         found = catalog.load().machine(machine)
-        fleet, cluster = [Wanted(found)], None
+        fleet, cluster, choices = [Wanted(found)], None, []
     _known(fleet[0].provider if machine else None, region or [])
     places = compare([one for one in fleet if catalog.load().provider(one.provider).sells], region or [])
     heard = None if offline else listen(fleet, places, spot=machine is not None)
-    answer = document(fleet, places, heard, cluster=cluster)
+    answer = document(fleet, places, heard, cluster=cluster) | {"site_choices": choices}
     if as_json:
         json_output.write(answer)
     else:
         _show(answer, machine, wide=not region)
+
+
+def _with_chosen_sites(file: Path, loaded: ClusterSpec) -> tuple[ClusterSpec, list[dict[str, Any]]]:
+    """The file with the site of each group that was chosen among several, by the run directory of the real cluster,
+    and these choices (placement.rows)."""
+    from provisioner import placement
+    from provisioner.paths import ClusterPaths
+
+    paths = ClusterPaths(file, loaded.name, sandbox=False)
+    placed = placement.place(loaded, paths)
+    return placed, placement.rows(placed, paths)
 
 
 def _known(provider: Any, regions: list[str]) -> None:
@@ -67,12 +80,16 @@ def _known(provider: Any, regions: list[str]) -> None:
 
 def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
     """Tables for people. `wide`: all regions are compared, and spot is told zone by zone only where the fleet is."""
+    from provisioner import placement
+
     console = tables.console(least=WIDTH)
     where = {group["region"] for group in answer["groups"] if group["region"]}
     head = f"{answer['cluster'] or machine}: list prices on demand, Linux; a month is {answer['hours']} hours"
     typer.echo(head + (f"; {', '.join(sorted(where))}" if where else ""))
     if answer["groups"]:
         _groups(console, answer)
+    for line in placement.lines(answer["site_choices"]):
+        typer.echo(line)
     for group in answer["groups"]:
         if group["spot"] and group["spot"]["zones"]:
             _spot(console, group["machine"], group["region"], group["spot"])

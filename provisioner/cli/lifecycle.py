@@ -144,7 +144,7 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
             which = "every new machine" if cluster.spec.verify.reboot == "all" else "one new machine of each group"
             counts += f"; then {which} is rebooted"
         made = ", ".join(f"{count} {group.machine.name}{_from_image(wanted, group)}" for group, count in new if count)
-        where = " in the sandbox" if cluster.sandbox else ""
+        where = f"{_sites(cluster, wanted)}{' in the sandbox' if cluster.sandbox else ''}"
         question = f"{_intended(cluster, wanted, changes, made)}{where} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
@@ -154,6 +154,17 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
 def _from_image(wanted: Plan, group: PlannedGroup) -> str:
     golden = wanted.images.get(group.name)
     return f" from image {golden.name} {golden.build}" if golden else ""
+
+
+def _sites(cluster: Cluster, wanted: Plan) -> str:
+    """Where groups with several sites are created, and which sites are next without capacity there."""
+    from provisioner import placement
+
+    rows = [
+        row for row in placement.rows(cluster.spec, cluster.paths)
+        if row["group"] in {group.name for group in wanted.groups}
+    ]  # fmt: skip
+    return f" ({'; '.join(placement.lines(rows))})" if rows else ""
 
 
 def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: str) -> str:

@@ -139,6 +139,7 @@ def _line(value: str) -> str:
 
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
+    from provisioner import placement
     from provisioner.lifecycle import running_cost
     from provisioner.lifecycle.block_ends import ending
     from provisioner.lifecycle.planning import told
@@ -167,6 +168,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     if document["upgrade"] and document["upgrade"]["phase"] != "done":
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
+    yield from placement.lines(document.get("site_choices", []))
     for site, said in {}.items() if is_at_work else document.get("failed", {}).items():
         yield f"site {site}: the last `gpuprov up` failed there: {said}"
     yield from ending(document["ends"])

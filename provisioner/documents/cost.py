@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from provisioner.documents.base import OpenOutput
+from provisioner.documents.site_choice import SiteChoiceOutput
 
 
 class CostWay(OpenOutput):
@@ -145,5 +146,8 @@ class CostOutput(OpenOutput):
     asked: bool = Field(description="Whether providers were asked; false with --offline")
     groups: list[CostGroup]
     totals: CostTotals
+    site_choices: list[SiteChoiceOutput] = Field(
+        default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
+    )
     regions: list[CostRegion] = Field(description="Cheapest first in each currency")
     not_included: list[str]

@@ -9,6 +9,7 @@ from pydantic import Field
 from provisioner.documents.base import OpenOutput
 from provisioner.documents.cost import PlannedCost
 from provisioner.documents.drift import DriftOutput
+from provisioner.documents.site_choice import SiteChoiceOutput
 
 
 class PlannedNode(OpenOutput):
@@ -83,6 +84,9 @@ class PlanOutput(OpenOutput):
     lock_file: str = Field(default="", description="Path of the lock")
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601; its machines end a little before"
+    )
+    site_choices: list[SiteChoiceOutput] = Field(
+        default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
     findings: list[FindingOutput]
     cost: PlannedCost | None = Field(default=None, description="By list prices; null for a rehearsal")

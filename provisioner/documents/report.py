@@ -8,6 +8,7 @@ from pydantic import Field
 
 from provisioner.documents.base import OpenOutput, Output
 from provisioner.documents.error import FailureOutput
+from provisioner.documents.site_choice import SiteChoiceOutput
 
 
 class CheckOutput(Output):
@@ -105,6 +106,9 @@ class ReportOutput(OpenOutput):
     report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
     breaker: BreakerOutput | None = Field(
         default=None, description="Given where more nodes turned bad than may be in quarantine at once"
+    )
+    site_choices: list[SiteChoiceOutput] = Field(
+        default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
     limits: LimitsOutput | None = Field(default=None, description="Given where a node was judged")
     failed: dict[str, FailureOutput] | None = Field(

@@ -10,6 +10,7 @@ from provisioner.documents.base import OpenOutput
 from provisioner.documents.cost import SpentOutput
 from provisioner.documents.drift import DriftOutput
 from provisioner.documents.report import QuarantineOutput
+from provisioner.documents.site_choice import SiteChoiceOutput
 
 
 class NodeUpgrade(OpenOutput):
@@ -107,5 +108,8 @@ class StatusOutput(OpenOutput):
     cost: SpentOutput | None = Field(default=None, description="null for a rehearsal, and where nothing was made yet")
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601, as the last `up` was told"
+    )
+    site_choices: list[SiteChoiceOutput] = Field(
+        default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
     failed: dict[str, str] = Field(default={}, description="By site: what the last `up` failed with there")

@@ -77,7 +77,7 @@ def _again(there: Machines, removal: Removal) -> list[str]:
     return []
 
 
-def _remove(cluster: Cluster, there: Machines, provider: Provider, removal: Removal) -> None:
+def remove_site(cluster: Cluster, there: Machines, provider: Provider, removal: Removal) -> None:
     """Remove a site's machines and what has its tags; `removal` is added to."""
     try:
         removal.removed += there.destroy(_wanted(cluster, there.site))
@@ -99,7 +99,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             events("down", "started", f"{site}: " + ("undoing what was configured" if exist else "removing machines"))
             try:
                 there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
-                _remove(cluster, there, provider, removal)
+                remove_site(cluster, there, provider, removal)
                 removal.stays |= there.stays
             except Interrupted:
                 raise

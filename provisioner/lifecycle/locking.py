@@ -291,7 +291,7 @@ def _bases(
 ) -> dict[str, BaseImage]:
     """What the machines of a site boot, but those of groups with a golden image or the cloud's own, where its provider
     can say; else why it can't. An image that was locked stays unless everything is upgraded."""
-    here = [name for name in wanted if cluster.spec.site_of(name) == site and name not in golden]
+    here = [name for name in wanted if site in cluster.spec.sites_of(name) and name not in golden]
     here = [name for name in here if wanted[name].vendor is None]
     systems = sorted({wanted[name].os for name in here})
     try:

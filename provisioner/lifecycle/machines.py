@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioner import fleet, node_state, ssh, stored
+from provisioner import fleet, node_state, placement, ssh, stored
 from provisioner.cost import money
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.lifecycle import running_cost
 from provisioner.lifecycle.sites import each
 from provisioner.machines import existing
-from provisioner.machines.base import Machines, PartlyMadeError, Planned
+from provisioner.machines.base import Machines, NoCapacityError, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
 from provisioner.machines.hosts import LEAVING, HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
@@ -214,6 +214,8 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
         "sites": plan.sites(),
         "nodes": {name: {"site": group.site, "machine": group.machine.name} for name, group in plan.nodes()},
     }
+    if choices := placement.current(cluster.spec, cluster.paths):
+        intent[placement.KEY] = placement.to_json(choices)
     write_whole(cluster.paths.intent, json.dumps(intent, indent=1) + "\n")
     write_whole(cluster.paths.used_spec, cluster.file.read_bytes())
     cluster.share()
@@ -325,8 +327,12 @@ def _with(error: GpuprovError, told: str) -> GpuprovError:
     """The error, with what stands now."""
     if not told:
         return error
-    said = getattr(error, "diagnostics", ())
-    found = ProviderError(f"{error.message}\n  {told}", where=error.where, hint=error.hint, diagnostics=said)
+    said, message = getattr(error, "diagnostics", ()), f"{error.message}\n  {told}"
+    if isinstance(error, NoCapacityError):
+        return NoCapacityError(
+            message, where=error.where, hint=error.hint, diagnostics=said, groups=error.groups, data=error.data
+        )
+    found = ProviderError(message, where=error.where, hint=error.hint, diagnostics=said)
     found.exit_code = error.exit_code
     return found
 

@@ -26,6 +26,14 @@ class NodeChanges:
     def to_json(self) -> dict[str, Any]:
         return {key: list(names) for key, names in asdict(self).items() if key != "total"}
 
+    def is_within(self, other: NodeChanges) -> bool:
+        """Whether each node's change is one of these, too."""
+        new = {*other.create, *other.recreate}
+        return (
+            {*self.create, *self.recreate} <= new and {*self.recreate} <= {*other.recreate}
+            and {*self.change} <= {*other.change} and {*self.remove} <= {*other.remove}
+        )  # fmt: skip
+
     @property
     def ends(self) -> tuple[str, ...]:
         """Nodes whose machines are not there afterwards."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from provisioner import placement
 from provisioner.cost import summary
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
 from provisioner.lifecycle.node_changes import node_changes
@@ -24,7 +25,8 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "changes": {site:
     {"add", "change", "destroy"}}, "shared": {site: [{"action", "resource"}]}, "stack": {group: {"driver", "cuda",
     "nccl"}}, "images": {group: image and build}, "new_lock", "lock_file", "ends": {group: time},
-    "findings": [{"status", "subject", "message", "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
+    "findings": [{"status", "subject", "message", "action"}], "site_choices": as placement.rows, "cost": {"hours",
+    "groups", "totals", "not_included"}}.
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
@@ -71,6 +73,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
+            "site_choices": placement.rows(cluster.spec, cluster.paths),
             "cost": None if cluster.sandbox else summary.planned(cluster.spec, sites),
         }
         if untouched:  # what was only looked at leaves nothing behind
@@ -114,6 +117,7 @@ def text(document: dict[str, Any]) -> str:
     lines += [f"  {verb} {few(changes[verb], MOST_NAMES, ',')}" for verb in VERBS if changes.get(verb)]
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {_resources(counts, document.get('shared', {}).get(site, []))}")
+    lines += [f"  {line}" for line in placement.lines(document.get("site_choices", []))]
     lines += [f"  {line}" for line in block_ends.ending(document.get("ends", {}))]
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     if document["sandbox"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from provisioner import process, spec
+from provisioner import placement, process, spec
 from provisioner.errors import GpuprovError, InputError, Interrupted, ProviderError
 from provisioner.events import Events, Stage
 from provisioner.plan import Plan
@@ -23,17 +23,29 @@ STOP_S = 60.0
 
 def chosen(cluster: Cluster, names: Collection[str]) -> list[str]:
     """The sites that a command is for: these, or all where none is named. Raises GpuprovError for one that no group is
-    at."""
+    at; a site that a group may go to is taken beside the one at which it is."""
     used = {cluster.spec.site_of(name) for name in cluster.spec.groups}
+    lists = placement.lists(cluster.spec)
     for name in names:
-        if name not in used:
+        groups = [group for group, sites in lists.items() if name in sites]
+        if name not in used and not any(cluster.spec.site_of(group) in names for group in groups):
             known = name in cluster.spec.sites
             said = f"no group is at site {name}" if known else f"there is no site {name}"
             near = "" if known else did_you_mean(name, sorted(used))
+            if groups:
+                near = f"group {groups[0]} is at site {cluster.spec.site_of(groups[0])}: name it, too"
             raise GpuprovError(
                 said, where=str(cluster.file), hint=near or f"--site takes one of {', '.join(sorted(used))}"
             )
     return [site for site in cluster.spec.sites if site in (names or used)]
+
+
+def candidates(cluster: Cluster, names: Collection[str]) -> list[str]:
+    """The sites that a command is for, as `chosen`, and those that it may go on to where one has no capacity."""
+    sites = chosen(cluster, names)
+    lists = [others for group, others in placement.lists(cluster.spec).items() if cluster.spec.site_of(group) in sites]
+    others = {site for many in lists for site in many if not names or site in names}
+    return [site for site in cluster.spec.sites if site in sites or site in others]
 
 
 def refuse_recipe(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from provisioner import node_state, run_events, stored
+from provisioner import node_state, placement, run_events, stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends, configuring, running_cost
@@ -38,7 +38,8 @@ ABSENT = ("planned", "making", "interrupted", "missing", "not made")
 def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
     "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace", "bmc"}], "report",
-    "partial_report", "upgrade", "run", "cost", "ends", "failed": site → what the last `up` failed with there}.
+    "partial_report", "upgrade", "run", "cost", "ends", "site_choices": as placement.rows, "failed": site → what the
+    last `up` failed with there}.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; those that a run was making that is no more have stage "interrupted"; nodes that are there
@@ -100,6 +101,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
         "cost": running_cost.so_far(cluster),
         "ends": block_ends.noted(cluster),
+        "site_choices": placement.rows(cluster.spec, cluster.paths),
         "failed": {site: said for site, said in failed.items() if site in cluster.spec.sites},
     }
 

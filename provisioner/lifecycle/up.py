@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from provisioner import node_state
 from provisioner.errors import ConfigureError, Exit, GpuprovError
@@ -16,7 +16,8 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends, configuring, hooks, locking, machines, preflight, verifying
 from provisioner.lifecycle.node_changes import NodeChanges, node_changes
 from provisioner.lifecycle.quarantine import actions as quarantine
-from provisioner.lifecycle.sites import Remaining, chosen, each, refuse_recipe, refuse_unready
+from provisioner.lifecycle.site_choice import SiteChoices
+from provisioner.lifecycle.sites import Remaining, candidates, chosen, each, refuse_recipe, refuse_unready
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
 from provisioner.plan import Plan, build_plan
@@ -96,44 +97,19 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     the next `up` goes on.
     """
     refuse_recipe(cluster)
-    sites = chosen(cluster, only)
-    refuse_unready(cluster, sites)  # before anything is written, or anybody asked
-    with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), sites) as run:
+    asked = candidates(cluster, only)
+    refuse_unready(cluster, asked)  # before anything is written, or anybody asked
+    with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), asked) as run:
         events = cluster.events
-        upgrade_journal.refuse_resized(cluster, sites)
+        upgrade_journal.refuse_resized(cluster, chosen(cluster, only))
         _refuse_damaged_records(cluster)
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             Ledger(cluster.paths).refuse_damaged_locks(lock)  # before machines are paid
-            whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
-            machines.refuse_abandoned(cluster, whole)
-            remaining = Remaining(whole.at(sites), events)
-            run.failed = remaining.failed
-        with run.stage("preflight"):
-            remaining.leave(preflight.blocked(preflight.look(cluster, remaining.plan, events)), "preflight")
-            remaining.leave(preflight.blocked(preflight.probe(cluster, remaining.plan, events)), "preflight")
-        with run.stage("terraform"):
-            block_ends.note(cluster, remaining.plan)
-            mine, moved = each(
-                remaining.plan.sites(), lambda site: machines.of_site(cluster, site, binary, run_dir)
-            )  # fmt: skip
-            remaining.leave(moved, "terraform")
-            machines.write_intent(cluster, whole)
-            machines.ask_again(cluster, remaining.plan)
-            planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
-            remaining.leave(failed, "terraform")
-            remaining.leave(machines.occupied(cluster, planned), "terraform")
-            planned = {site: changes for site, changes in planned.items() if site not in remaining.failed}
-            prepared = [(mine[site], changes) for site, changes in planned.items()]
-            machines.record_standing(cluster, prepared, remaining.plan)
-            upgrade_journal.refuse_resized(cluster, sites)
-            intended = node_changes(cluster.nodes(), remaining.plan, planned.values())
-            run.resources = intended.total
-        if run.resources and not confirm(remaining.plan, intended):
+        created = _create(cluster, binary, run, lock, confirm=confirm, only=only)
+        if created is None:
             return run
-        _drain(cluster, intended)
-        with run.stage("terraform"):
-            nodes, fresh = _make(cluster, run, remaining, prepared, intended)
+        whole, remaining, sites, nodes, fresh = created
         with run.stage("configure"):
             Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_journal.assign(cluster, nodes, lock)
@@ -162,6 +138,82 @@ def _missing(plan: Plan, nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(name for name, _ in plan.nodes() if name not in names)
 
 
+class Created(NamedTuple):
+    """What `up` goes on with once machines are there. `whole`: the plan of all sites; `sites`: those of this run;
+    `nodes`: those that are reachable; `fresh`: names of those whose machine is new."""
+
+    whole: Plan
+    remaining: Remaining
+    sites: list[str]
+    nodes: list[Node]
+    fresh: set[str]
+
+
+def _create(
+    cluster: Cluster, binary: Binary, run: Run, lock: Lock, *, confirm: Confirm, only: Collection[str]
+) -> Created | None:
+    """Create what is missing; None where a person said no. Where a site has no capacity for groups that may be at
+    another one, all is planned again with these groups there."""
+    choices = SiteChoices(cluster, binary, run.run_dir, only)
+    failed: dict[str, GpuprovError] = {}
+    new_ids: set[str] = set()
+    approved: NodeChanges | None = None
+    finished = 0
+    while True:
+        sites = chosen(cluster, only)
+        with run.stage("stack"):
+            whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
+            machines.refuse_abandoned(cluster, whole)
+            remaining = Remaining(whole.at(sites), cluster.events)
+            run.failed = remaining.failed
+            remaining.leave({site: error for site, error in failed.items() if site in sites}, "terraform")
+        with run.stage("preflight"):
+            findings = preflight.look(cluster, remaining.plan, cluster.events)
+            if choices.leave_blocked(findings, whole):
+                continue
+            remaining.leave(preflight.blocked(findings), "preflight")
+            findings = preflight.probe(cluster, remaining.plan, cluster.events)
+            if choices.leave_blocked(findings, whole):
+                continue
+            remaining.leave(preflight.blocked(findings), "preflight")
+        with run.stage("terraform"):
+            if choices.find_existing(remaining.plan):
+                continue
+            prepared = _prepare(cluster, binary, run, whole, remaining)
+            upgrade_journal.refuse_resized(cluster, sites)
+            intended = node_changes(cluster.nodes(), remaining.plan, [planned for _, planned in prepared])
+            run.resources = finished + intended.total
+        is_approved = approved is not None and intended.is_within(approved)
+        if intended.total and not is_approved and not confirm(remaining.plan, intended):
+            return None
+        approved = intended
+        _drain(cluster, intended)
+        with run.stage("terraform"):
+            made = _make(cluster, run, remaining, prepared, intended, new_ids, choices, whole)
+        if not isinstance(made, Moved):
+            return Created(whole, remaining, sites, *made)
+        failed = remaining.failed | made.failed
+        finished += sum(planned.total for site, planned in prepared if site.site not in made.unfinished)
+
+
+def _prepare(
+    cluster: Cluster, binary: Binary, run: Run, whole: Plan, remaining: Remaining
+) -> list[tuple[Machines, Planned]]:
+    """The machines of each site, planned; the intent is written, and what stands is recorded."""
+    block_ends.note(cluster, remaining.plan)
+    mine, moved = each(remaining.plan.sites(), lambda site: machines.of_site(cluster, site, binary, run.run_dir))
+    remaining.leave(moved, "terraform")
+    machines.write_intent(cluster, whole)
+    machines.ask_again(cluster, remaining.plan)
+    planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
+    remaining.leave(failed, "terraform")
+    remaining.leave(machines.occupied(cluster, planned), "terraform")
+    planned = {site: changes for site, changes in planned.items() if site not in remaining.failed}
+    prepared = [(mine[site], changes) for site, changes in planned.items()]
+    machines.record_standing(cluster, prepared, remaining.plan)
+    return prepared
+
+
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
     GpuprovError where one can't be: then none is removed, and all that were in service are put back. Those that end
@@ -180,16 +232,30 @@ def _drain(cluster: Cluster, intended: NodeChanges) -> None:
         raise hooks.refusal(bad, hint)
 
 
+class Moved(NamedTuple):
+    """Groups go to another site for want of capacity. `failed`: sites that are left out from now on; `unfinished`: all
+    whose apply failed."""
+
+    failed: dict[str, GpuprovError]
+    unfinished: frozenset[str]
+
+
 def _make(
     cluster: Cluster, run: Run, remaining: Remaining, prepared: Sequence[tuple[Machines, Planned]],
-    intended: NodeChanges,
-) -> tuple[list[Node], set[str]]:  # fmt: skip
-    """Apply what was planned: the nodes that are reachable, and the names of those whose machine is new. A machine that
-    was proven is none of them, whatever else is known of it."""
+    intended: NodeChanges, new_ids: set[str], choices: SiteChoices, whole: Plan,
+) -> tuple[list[Node], set[str]] | Moved:  # fmt: skip
+    """Apply what was planned: the nodes that are reachable, and the names of those whose machine is new; or what was
+    left for another site. A machine that was proven is no new one, whatever else is known of it. `new_ids`: machines
+    that this run has made before; it is added to."""
     before, earlier = {node.id for node in machines.settled(cluster)}, {node.name for node in cluster.nodes()}
-    if run.resources:  # what was noted of a former machine of the name is not true of the new one
+    before -= new_ids
+    if intended.total:  # what was noted of a former machine of the name is not true of the new one
         node_state.note_stage(cluster.paths, "making", [*intended.create, *intended.recreate])
     nodes, failed, run.partly = machines.make(cluster, remaining.plan, prepared, cluster.events, run.run_dir)
+    new_ids |= {node.id for node in nodes} - before
+    unfinished = frozenset(failed)
+    if sites := choices.leave(failed, whole):
+        return Moved({site: error for site, error in failed.items() if site not in sites}, unfinished)
     remaining.leave(failed, "terraform")
     missing = {name for name, _ in remaining.plan.nodes()} - {node.name for node in nodes}
     node_state.note_absent(cluster.paths, missing, earlier)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provisioner import node_state
+from provisioner import node_state, placement
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.fleet import Node
 from provisioner.lifecycle import baselines, diff, second_boot
@@ -84,7 +84,8 @@ def settle(
     the caller holds the cluster's lock."""
     from provisioner.lifecycle import bmc_facts
 
-    verdict.report = baselines.note(cluster, verdict.report, nodes, level)
+    choices = tuple(placement.rows(cluster.spec, cluster.paths))
+    verdict.report = replace(baselines.note(cluster, verdict.report, nodes, level), site_choices=choices)
     if save_baseline:
         verdict.saved = baselines.save(cluster, verdict.report, nodes, level)
     if quarantining:

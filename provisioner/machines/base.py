@@ -3,11 +3,11 @@ already (hosts.py), or a BMC installs them (redfish.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from provisioner.errors import ProviderError
+from provisioner.errors import Diagnostic, ProviderError
 from provisioner.fleet import Node
 from provisioner.plan import Plan
 
@@ -67,6 +67,19 @@ class PartlyMadeError(ProviderError):
     def __init__(self, error: ProviderError, nodes: Sequence[Node], known: Sequence[Node] = ()) -> None:
         super().__init__(error.message, where=error.where, hint=error.hint)
         self.nodes, self.known = list(nodes), list(known)
+
+
+class NoCapacityError(ProviderError):
+    """A site has no machines for some groups, in any way that cluster.yaml allows; nothing of this run is left of them
+    there. `groups`: group → what the provider said; `data`: what the site had before this run, and what has data that
+    is nowhere else, by Terraform's address."""
+
+    def __init__(
+        self, message: str, *, where: str = "", hint: str = "", diagnostics: Sequence[Diagnostic] = (),
+        groups: Mapping[str, str], data: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message, where=where, hint=hint, diagnostics=diagnostics)
+        self.groups, self.data = dict(groups), tuple(data)
 
 
 class DestroyRefusedError(ProviderError):

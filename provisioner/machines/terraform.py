@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from provisioner import fleet, mounts
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
-from provisioner.machines.base import Action, DestroyRefusedError, Planned
+from provisioner.machines.base import Action, DestroyRefusedError, NoCapacityError, Planned
 from provisioner.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import capacity
@@ -217,21 +217,24 @@ class TerraformMachines:
     def _apply(self, plan: Plan) -> None:
         """Apply; where machines can't be had, ask in the ways that the provider still knows. A group is had whole or
         not at all: what was made of it meanwhile moves along, and goes where nothing is left to ask."""
-        before = set(self._workspace.resources()) - {self._module.address(name) for name in self._incomplete}
+        existing = set(self._workspace.resources())
+        before = existing - {self._module.address(name) for name in self._incomplete}
+        data = sorted(one for one in existing if mounts.holds_data(one, self._module.data_resources))
         while True:
             try:
                 with self._unrecorded():
                     self._workspace.apply()
             except ProviderError as error:
-                self._shop(plan, before, error)
+                self._shop(plan, before, error, data)
             else:
                 capacity.settle(self._folder)
                 return
 
-    def _shop(self, plan: Plan, before: Collection[str], error: ProviderError) -> None:
+    def _shop(self, plan: Plan, before: Collection[str], error: ProviderError, data: Sequence[str]) -> None:
         """Plan to ask for what was short in another way, or once more. Raises ProviderError with all that was said
-        where another way would not help, and where everything was tried. `before`: addresses of resources that
-        Terraform's state had before this run, which stay as they are."""
+        where another way would not help, and where everything was tried; NoCapacityError
+        where all that was said is that there are no machines. `before`: addresses of resources that Terraform's state
+        had before this run, which stay as they are; `data`: those of them that hold data."""
         knows = self._provider.capacity
         errors = self._errors(plan, error)
         other = capacity.instead(knows, plan, self._folder, errors) if knows else None
@@ -258,10 +261,13 @@ class TerraformMachines:
                 message = f"removing {counted(len(made), 'machine')} of groups that are not complete"
                 self._events("terraform", "warning", message)
                 self._workspace.destroy(only=sorted(made))
-            hint = "; ".join(filter(None, (other.hint, capacity.LATER)))
-            raise ProviderError(
-                other.message, where=f"site {self.site}", hint=hint, diagnostics=error.diagnostics
-            ) from None
+            hint, where = "; ".join(filter(None, (other.hint, capacity.LATER))), f"site {self.site}"
+            if other.no_capacity:
+                raise NoCapacityError(
+                    other.message, where=where, hint=hint, diagnostics=error.diagnostics, groups=other.no_capacity,
+                    data=data,
+                ) from None  # fmt: skip
+            raise ProviderError(other.message, where=where, hint=hint, diagnostics=error.diagnostics) from None
         self._events("terraform", "warning", other.message)
         self._again(plan, sorted(made))
 

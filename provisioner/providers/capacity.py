@@ -22,6 +22,10 @@ from provisioner.preflight import Finding
 from provisioner.providers.cloud_errors import CloudError, hints
 
 FILE = "capacity.json"
+NO_CAPACITY = frozenset({"shortage", "quota", "spot-refused", "reservation-full"})
+"""Classes of errors that say of a site that it has no machines for this account."""
+BESIDE_NO_CAPACITY = NO_CAPACITY | {"unsupported", "throttled"}
+"""Classes that other attempts at the same site may have had: a zone that does not sell the machine, too many calls."""
 PAUSE_S = 15.0
 """Before the same is asked once more; doubled each time. The provider's own retries lie behind it."""
 MOST_AGAIN = 3
@@ -50,11 +54,14 @@ class Attempt:
     said: tuple[str, ...]
     again: bool = False
     """The same way is asked once more."""
+    kinds: tuple[str, ...] = ()
+    """The classes of what was said."""
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Attempt:
         """Of capacity.json. Raises KeyError, TypeError for anything else."""
-        return cls(Way(**row["way"]), tuple(map(str, row["said"])), bool(row["again"]))
+        kinds = tuple(map(str, row.get("kinds", ())))
+        return cls(Way(**row["way"]), tuple(map(str, row["said"])), bool(row["again"]), kinds)
 
 
 class Capacity(Protocol):
@@ -91,6 +98,8 @@ class Instead:
     short: tuple[str, ...] = ()
     hint: str = ""
     pause_s: float = 0.0
+    no_capacity: Mapping[str, str] = field(default_factory=dict)
+    """Group → what was said, for those of which every attempt said that the site has no machines."""
 
 
 @dataclass(slots=True)
@@ -196,7 +205,8 @@ def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[Cl
     for name, mine in short.items():
         group, told = plan.group(name), tuple(dict.fromkeys(error.said for error in mine))
         before = choices.now(group, zones)
-        choices.attempts.setdefault(name, []).append(Attempt(before, told))
+        kinds = tuple(dict.fromkeys(error.kind for error in mine))
+        choices.attempts.setdefault(name, []).append(Attempt(before, told, kinds=kinds))
         way = choices.after(mine, group, zones)
         codes = ", ".join(dict.fromkeys(error.code or error.kind for error in mine))
         said.append(f"{name}: {codes} for {before}" + (f", now {way}" if way else ""))
@@ -206,9 +216,23 @@ def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[Cl
         choices.settled().write(workspace)
         head = f"{capacity.region}: machines of {', '.join(gone)} could not be had"
         what = "\n    ".join([head, "asked, in order:", *lines])
-        return Instead("nothing", what, tuple(short), hints([error for mine in short.values() for error in mine]))
+        hint = hints([error for mine in short.values() for error in mine])
+        return Instead("nothing", what, tuple(short), hint, no_capacity=_no_capacity(choices, gone))
     choices.write(workspace)
     return Instead("ask", "; ".join(said), tuple(short))
+
+
+def _no_capacity(choices: Choices, groups: Iterable[str]) -> dict[str, str]:
+    """Group → the codes that its attempts ended with, where all of them say that the site has no machines. An error of
+    another class is none: a machine whose answer was lost may yet appear."""
+    found = {}
+    for group in groups:
+        attempts = choices.attempts.get(group, [])
+        kinds = {kind for attempt in attempts for kind in attempt.kinds}
+        if kinds & NO_CAPACITY and kinds <= BESIDE_NO_CAPACITY and all(attempt.kinds for attempt in attempts):
+            codes = dict.fromkeys(f"{said.partition(':')[0]}, {one.way}" for one in attempts for said in one.said)
+            found[group] = "; ".join(codes)
+    return found
 
 
 def _is_short(choices: Choices, group: PlannedGroup, zones: Sequence[str], errors: Sequence[CloudError]) -> bool:
@@ -230,7 +254,8 @@ def _again(
     choices.again += 1
     for name, mine in by_group.items():
         told = tuple(dict.fromkeys(error.said for error in mine))
-        choices.attempts.setdefault(name, []).append(Attempt(choices.now(plan.group(name), zones), told, again=True))
+        way, kinds = choices.now(plan.group(name), zones), tuple(dict.fromkeys(error.kind for error in mine))
+        choices.attempts.setdefault(name, []).append(Attempt(way, told, again=True, kinds=kinds))
     choices.write(workspace)
     pause = PAUSE_S * 2 ** (choices.again - 1)
     codes = ", ".join(dict.fromkeys(error.code or error.kind for error in errors))

@@ -116,8 +116,12 @@ class Group(Model):
         examples=["p4d.24xlarge"],
     )
     count: int = Field(default=1, ge=1, le=10_000, title="a whole number", description="How many machines")
-    site: Text | None = Field(
-        default=None, title="the name of a site", description="One of `sites`; may be left out where there is one"
+    site: Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=8)] | None = Field(
+        default=None,
+        title="the name of a site, or a list of 2 to 8 of them",
+        description="One of `sites`; may be left out where there is one. A list: the sites that are tried, in this "
+        "order, until one has capacity for the group",
+        examples=["ohio", ["ohio", "oregon"]],
     )
     capacity: Capacity = Field(default=Capacity(), description="How the machines are bought")
     placement: Literal["cluster"] | None = Field(
@@ -140,6 +144,13 @@ class Group(Model):
         "build; null takes the provider's base image",
         examples=["pytorch-a100@stable"],
     )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that the file names for it, in its order; none where it names none."""
+        if self.site is None:
+            return ()
+        return (self.site,) if isinstance(self.site, str) else self.site
 
     def node_names(self, group: str) -> tuple[str, ...]:
         """The names of its machines, where the file calls it `group`; the modules of terraform/ number them alike."""

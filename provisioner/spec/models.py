@@ -7,11 +7,12 @@ sentence "this is not ..." in an error; its `description` is what an editor show
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from provisioner import catalog
 from provisioner.catalog import Catalog
@@ -271,9 +272,22 @@ class ClusterSpec(Model):
         """Node → its group, of all nodes that the file wants."""
         return {node: name for name, group in self.groups.items() for node in group.node_names(name)}
 
+    _chosen_sites: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    def sites_of(self, group: str) -> tuple[str, ...]:
+        """The sites that a group may be at, in the order of the file; where there is one site it may be left out
+        (rules.py refuses the rest)."""
+        return self.groups[group].sites or (next(iter(self.sites)),)
+
     def site_of(self, group: str) -> str:
-        """The site of a group; where there is one site it may be left out (rules.py refuses the rest)."""
-        return self.groups[group].site or next(iter(self.sites))
+        """The site of a group: the chosen one (with_sites), else the first that the file names for it."""
+        return self._chosen_sites.get(group) or self.sites_of(group)[0]
+
+    def with_sites(self, chosen: Mapping[str, str]) -> ClusterSpec:
+        """The same file, with the site that was chosen for each of these groups."""
+        copy = self.model_copy()
+        copy._chosen_sites = dict(chosen)
+        return copy
 
     def user(self, site: str) -> str:
         """The account on the nodes of a site: its own, else that of `access`, else the provider's usual one."""

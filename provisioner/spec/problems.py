@@ -47,10 +47,13 @@ _BOUNDS: Mapping[str, tuple[str, str]] = {
 def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None:
     """Adds one problem for each place that `error` complains about; `root` is where the validated part lies."""
     seen: set[Loc] = set()
-    for item in error.errors(include_url=False, include_context=True):
+    items = error.errors(include_url=False, include_context=True)
+    places = [_locate(source.value, root + _untagged(root + item["loc"])[len(root) :]) for item in items]
+    for item, (loc, tail) in zip(items, places, strict=True):
         if len(source.problems) > MAX_PROBLEMS:
             return
-        loc, tail = _locate(source.value, root + _untagged(root + item["loc"])[len(root) :])
+        if item["type"] == "string_type" and any(other[: len(loc)] == loc != other for other, _ in places):
+            continue  # a list where a text may stand, too: what is wrong inside it is reported
         if loc in seen and item["type"] not in ("missing", "extra_forbidden"):
             continue
         if any(loc[:n] in source.broken for n in range(len(loc) + 1)):
@@ -141,6 +144,7 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
         return f"{shown(value) if value else 'an empty text'} is not {title or 'allowed here'}", ""
     found = shown(value) if isinstance(value, str) else raw or _KINDS.get(type(value), "this")
     wanted = _WANTED.get(kind) if isinstance(value, dict | list) or kind in ("tuple_type", "model_type") else None
+    wanted = title if text_or_list and isinstance(value, dict | list) and title else wanted
     return f"{_name(loc)} wants {wanted or title or _WANTED.get(kind, 'something else')}, not {found}", ""
 
 

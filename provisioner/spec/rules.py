@@ -20,7 +20,7 @@ from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
 from provisioner.spec.rules_sites import account, places, spot_price
-from provisioner.spec.site import Site
+from provisioner.spec.site import CloudSite, Site
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import State
@@ -61,7 +61,7 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     """Everything that the draft asks for and cannot have."""
     for name, site in draft.sites.items():
         at: Loc = ("sites", name)
-        here = {n: group for n, group in draft.groups.items() if _site_of(group, draft) is site}
+        here = {n: group for n, group in draft.groups.items() if any(one is site for one in _sites_of(group, draft))}
         yield from places(at, site, catalog)
         yield from mount_points(at, site, here)
         yield from site.findings(at, here, draft.stack)
@@ -69,7 +69,7 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         yield from spot_price(at, site, here, draft.dropped)
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
-        yield from _site(loc, group, draft)
+        yield from _site(loc, group, draft, catalog)
         site_or_none = _site_of(group, draft)
         yield from _capacity(loc, group, site_or_none, catalog)
         machine = _known(group.machine, catalog)
@@ -111,20 +111,60 @@ def _known(name: str, catalog: Catalog) -> Machine | None:
         return None
 
 
-def _site_of(group: Group, draft: Draft) -> Site | None:
+def _sites_of(group: Group, draft: Draft) -> list[Site]:
+    """The sites that a group may be at, those that could be read."""
     if group.site is not None:
-        return draft.sites.get(group.site)
-    return next(iter(draft.sites.values())) if len(draft.site_names) == 1 and draft.sites else None
+        return [draft.sites[name] for name in group.sites if name in draft.sites]
+    return list(draft.sites.values()) if len(draft.site_names) == 1 else []
 
 
-def _site(loc: Loc, group: Group, draft: Draft) -> Iterator[Finding]:
-    names = draft.site_names
+def _site_of(group: Group, draft: Draft) -> Site | None:
+    """The first of them; the others have its provider."""
+    return next(iter(_sites_of(group, draft)), None)
+
+
+def _site(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Finding]:
+    names, at = draft.site_names, (*loc, "site")
     if group.site is None and len(names) > 1:
         hint = f"one of {', '.join(names[:8])}"
-        yield Finding((*loc, "site"), f"{loc[1]} does not say at which site it is", hint, at_key=True)
-    elif group.site is not None and names and group.site not in names:
-        hint = did_you_mean(group.site, names) or f"known here: {', '.join(names[:8])}"
-        yield Finding((*loc, "site"), f"there is no site {shown(group.site)}", hint)
+        yield Finding(at, f"{loc[1]} does not say at which site it is", hint, at_key=True)
+    is_list = not isinstance(group.site, str)
+    for index, name in enumerate(group.sites):
+        place: Loc = (*at, index) if is_list else at
+        if names and name not in names:
+            hint = did_you_mean(name, names) or f"known here: {', '.join(names[:8])}"
+            yield Finding(place, f"there is no site {shown(name)}", hint)
+        elif name in group.sites[:index]:
+            yield Finding(place, f"{shown(name)} is in the list already", "leave it out")
+    if len(group.sites) > 1:
+        yield from _site_list(loc, group, draft, catalog)
+
+
+def _site_list(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Finding]:
+    """What a group with several sites cannot have: machines are the same at all of them, and bought there."""
+    first = _site_of(group, draft)
+    for index, name in enumerate(group.sites):
+        site, at = draft.sites.get(name), (*loc, "site", index)
+        if site is None or first is None:
+            continue
+        if not isinstance(site, CloudSite):
+            message = f"{name} has machines that exist already, and capacity is not chosen among them"
+            yield Finding(at, message, "name sites of a cloud, or one site")
+        elif site.provider != first.provider:
+            titles = (catalog.provider(one.provider).title for one in (site, first))
+            message = "{} is a site of {}, and the first of the list is one of {}".format(name, *titles)
+            yield Finding(at, message, "a list has sites of one provider: each has its own machine types")
+    if group.capacity.kind in ("reservation", "block"):
+        message = f"a {group.capacity.kind} is in one region, and {loc[1]} has {len(group.sites)} sites"
+        yield Finding((*loc, "capacity", "kind"), message, "name one site")
+    if group.base != "plain":
+        message = f"the cloud's own image is locked for one region, and {loc[1]} has {len(group.sites)} sites"
+        yield Finding((*loc, "base"), message, "name one site, or leave base out")
+    if group.image is not None:
+        message = f"the golden image is locked for one region, and {loc[1]} has {len(group.sites)} sites"
+        yield Finding((*loc, "image"), message, "name one site, or leave image out")
+    if draft.image is not None:
+        yield Finding((*loc, "site"), "an image is built at one site", "name one site")
 
 
 def _machine(loc: Loc, group: Group, machine: Machine | None, site: Site | None, catalog: Catalog) -> Iterator[Finding]:

@@ -97,10 +97,10 @@ def solve(
 
 
 def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
-    """What mounts the file systems of a group's site: component → the key of cluster.yaml that asks for it."""
-    name = spec.site_of(group)
-    wanted = [one for one in spec.sites[name].file_systems() if one.component]
-    return {one.component: dotted(("sites", name, *one.key[:2])) for one in wanted}
+    """What mounts the file systems of a group's site, or of each site that it may be at: component → the key of
+    cluster.yaml that asks for it."""
+    wanted = [(name, one) for name in spec.sites_of(group) for one in spec.sites[name].file_systems() if one.component]
+    return {one.component: dotted(("sites", name, *one.key[:2])) for name, one in reversed(wanted)}
 
 
 def group_problem(spec: ClusterSpec, group: str, seen: Seen = ()) -> Problem:

@@ -205,6 +205,8 @@ class Report:
     """Node → what its machine reached in its last runs of this level, the oldest first and this one last."""
     limits: int = 0
     """Limits that the nodes are held to; a machine type's own count for each type."""
+    site_choices: tuple[Mapping[str, Any], ...] = ()
+    """Of each group with a list of sites: the one where it is, and why the others were not taken (placement.rows)."""
     unverified: int = 0
     """Those of them that no measurement or document supports: they warn and condemn nobody."""
 
@@ -258,6 +260,7 @@ class Report:
         }
         document |= {"breaker": self.breaker.to_json()} if self.breaker is not None else {}
         document |= {"limits": {"total": self.limits, "unverified": self.unverified}} if self.limits else {}
+        document |= {"site_choices": [dict(row) for row in self.site_choices]} if self.site_choices else {}
         return document | ({"simulated": True} if self.simulated else {})
 
 

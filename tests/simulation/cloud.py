@@ -64,10 +64,11 @@ class Machine:
 
 @dataclass
 class Cloud:
-    """`short`: zones without machines to sell."""
+    """`short`: zones without machines to sell. `used_up`: regions in which the account may have no more machines."""
 
     machines: dict[str, Machine] = field(default_factory=dict)
     short: set[str] = field(default_factory=set)
+    used_up: set[str] = field(default_factory=set)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def make(self, kind: str, node: str, **properties: str) -> Machine:

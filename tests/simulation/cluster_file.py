@@ -29,8 +29,8 @@ POOL = tuple(f"dgx{number}" for number in range(HOSTS))
 @dataclass
 class ClusterFile:
     """What a file says. `sites`: name → provider, region, zones, for bare metal a method. `groups`: name → site, count,
-    capacity.min, perhaps kinds of capacity, at a site of hosts those. `shared`: its state lies in a bucket. `driver`:
-    of the lock beside it."""
+    capacity.min, perhaps kinds of capacity, at a site of hosts those; `next`: sites that follow in its list. `shared`:
+    its state lies in a bucket. `driver`: of the lock beside it."""
 
     name: str = "fleet"
     sites: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -76,6 +76,7 @@ class ClusterFile:
     def fit(self) -> None:
         """Groups at sites of hosts list as many as they count, as long as there are some; one that has none is away."""
         for group in self.groups.values():
+            self._fit_sites(group)
             if self.lists_hosts(group["site"]):
                 group.setdefault("hosts", [])
         for name in sorted(self.groups):
@@ -93,6 +94,20 @@ class ClusterFile:
             if self.lists_hosts(group["site"]):
                 group["count"] = len(group["hosts"])
                 group["min"] = None
+
+    def _fit_sites(self, group: dict[str, Any]) -> None:
+        """A list of sites has those of one cloud, each once."""
+        provider = self.sites[group["site"]]["provider"]
+        following = [
+            site for site in dict.fromkeys(group.pop("next", ()))
+            if site in self.sites and site != group["site"] and self.sites[site]["provider"] == provider != "baremetal"
+        ]  # fmt: skip
+        if following:
+            group["next"] = following
+
+    def sites_of(self, group: dict[str, Any]) -> list[str]:
+        """The sites that a group may be at, in order."""
+        return [group["site"], *group.get("next", ())]
 
     def host_name(self, host: str) -> str:
         """As the file calls it."""
@@ -112,7 +127,7 @@ class ClusterFile:
         return [f"{name}-{number}" for name, group in self.groups.items() for number in range(group["count"])]
 
     def text(self, key: Path) -> str:
-        used = {group["site"] for group in self.groups.values()}
+        used = {site for group in self.groups.values() for site in self.sites_of(group)}
         sites: dict[str, Any] = {}
         for name in sorted(used):
             one = self.sites[name]
@@ -127,7 +142,7 @@ class ClusterFile:
         groups = {
             name: {
                 "machine": MACHINE.get(self.sites[one["site"]]["provider"], OWN_MACHINE),
-                "count": one["count"], "site": one["site"],
+                "count": one["count"], "site": self.sites_of(one) if one.get("next") else one["site"],
             } | ({"capacity": capacity} if self._is_cloud(one["site"]) and (capacity := _capacity(one)) else {})
             for name, one in self.groups.items()
         }  # fmt: skip

@@ -84,6 +84,7 @@ class Contracts:
             if "left out" not in text
         ]
         broken += HostContracts(self.history).check(done)
+        broken += self._at_two_sites()
         for run in self.history.run_directories():
             broken += self._files(run)
         recorded = self._recorded()
@@ -114,6 +115,17 @@ class Contracts:
                 broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
         if broken:
             raise BrokenInvariant(self.history.world, *broken)
+
+    def _at_two_sites(self) -> Iterator[str]:
+        """Groups with a list of sites that have machines at more than one of them."""
+        for name, group in self.history.file.groups.items():
+            machines = [
+                one for one in self.history.world.cloud.running()
+                if one.cluster == self.history.file.name and one.node.rpartition("-")[0] == name
+                and one.site in self.history.file.sites_of(group)
+            ]  # fmt: skip
+            if group.get("next") and len({one.site for one in machines}) > 1:
+                yield f"group {name} has machines at two sites: {', '.join(f'{m.id} at {m.site}' for m in machines)}"
 
     def _rows(self, file: Path) -> dict[str, Any]:
         """The `nodes` of a book or journal; none of one that is damaged."""
@@ -199,7 +211,8 @@ class Contracts:
         """Sites that a `replace` does not look at; none of another command."""
         name, *nodes = command.split()
         groups = {node.rpartition("-")[0] for node in nodes}
-        mine = {group["site"] for name, group in self.history.file.groups.items() if name in groups}
+        file = self.history.file
+        mine = {site for name, group in file.groups.items() if name in groups for site in file.sites_of(group)}
         return {*self.history.file.sites} - mine if name == "replace" else set()
 
     def _unlisted(self, left_out: Collection[str]) -> Iterator[str]:

@@ -157,9 +157,32 @@ def zone_sells_out(history: Simulation, pick: Pick) -> None:
 
 
 @event
+def site_sells_out(history: Simulation, pick: Pick) -> None:
+    sites = sorted(history.file.sites)
+    name = sites[pick(len(sites))]
+    zones = {f"{history.file.sites[name]['region']}{letter}" for letter in "ab"}
+    history.happens(f"site {name} has no more machines", lambda: history.world.cloud.short.update(zones))
+
+
+@event
+def quota_used_up(history: Simulation, pick: Pick) -> None:
+    sites = sorted(history.file.sites)
+    region = history.file.sites[sites[pick(len(sites))]]["region"]
+    history.happens(
+        f"the account may have no more machines in {region}", lambda: history.world.cloud.used_up.add(region)
+    )
+
+
+@event
 def zones_sell_again(history: Simulation, pick: Pick) -> None:
-    if history.world.cloud.short:
-        history.happens("all zones have machines again", history.world.cloud.short.clear)
+    """And the account may have them."""
+
+    def sell() -> None:
+        history.world.cloud.short.clear()
+        history.world.cloud.used_up.clear()
+
+    if history.world.cloud.short or history.world.cloud.used_up:
+        history.happens("all zones have machines again", sell)
 
 
 @event

@@ -66,6 +66,21 @@ def group_removed(file: ClusterFile, pick: Pick) -> str:
 
 
 @editing
+def group_at_several_sites(file: ClusterFile, pick: Pick) -> str:
+    """Or at one, as before; the list may begin with another site than that at which its machines are."""
+    name = sorted(file.groups)[pick(len(file.groups))]
+    group, manner = file.groups[name], pick(4)
+    others = [site for site in sorted(file.sites) if site != group["site"]]
+    if manner == 0 or not others:
+        group.pop("next", None)
+    elif manner == 1 and file.sites[others[0]]["provider"] != "baremetal":
+        group["site"], group["next"] = others[0], [group["site"]]
+    else:
+        group["next"] = others
+    return f"groups.{name}.site: {', '.join(file.sites_of(group))}"
+
+
+@editing
 def site_renamed(file: ClusterFile, pick: Pick) -> str:
     name = sorted(file.sites)[pick(len(file.sites))]
     fresh = {"east": "ohio", "ohio": "east", "west": "oregon", "oregon": "west"}[name]
@@ -73,6 +88,8 @@ def site_renamed(file: ClusterFile, pick: Pick) -> str:
         file.sites[fresh] = file.sites.pop(name)
         for group in file.groups.values():
             group["site"] = fresh if group["site"] == name else group["site"]
+            if "next" in group:
+                group["next"] = [fresh if site == name else site for site in group["next"]]
     return f"site {name} is called {fresh}"
 
 

@@ -106,7 +106,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.broken = False
 
     @initialize(
-        sites=st.sampled_from((1, 1, 2)), shared=st.booleans(), hooks=st.sampled_from((True, True, False)),
+        sites=st.sampled_from((1, 2, 2)), shared=st.booleans(), hooks=st.sampled_from((True, True, False)),
         metal=st.sampled_from((0, 0, 1, 2)), began=st.booleans(),
     )  # fmt: skip
     def begin(self, *, sites: int, shared: bool, hooks: bool, metal: int, began: bool) -> None:
@@ -182,6 +182,24 @@ class Lifecycle(RuleBasedStateMachine):
         self._run(self._typed(begun, nodes, operator, (Fault(at, kind),)))
         happen(self.history, lost, picks)
         self._run(self._typed(following, nodes, operator, ()))
+
+    @rule(
+        group=number, operators=st.tuples(number, number), faults=faults, again=st.booleans(),
+        following=st.sampled_from(COMMANDS), picks=st.lists(number, min_size=2, max_size=2),
+        lacking=st.sampled_from(("site_sells_out", "site_sells_out", "quota_used_up")),
+    )  # fmt: skip
+    def first_site_without_capacity(
+        self, group: int, operators: tuple[int, int], faults: tuple[Fault, ...], following: tuple[str, ...],
+        picks: list[int], lacking: str, *, again: bool,
+    ) -> None:  # fmt: skip
+        """A group may be at two sites, and the first of them has no machines; then another command."""
+        assert self.history is not None
+        self.history.edit_by("group_at_several_sites", [group, 2])
+        happen(self.history, lacking, picks)
+        self._run(self._typed(("up",), 0, operators[0], faults))
+        if again:
+            happen(self.history, "zones_sell_again", picks)
+        self._run(self._typed(following, 0, operators[1], ()))
 
     @rule(driver=number, operator=number, faults=faults, bad=st.booleans())
     def another_lock(self, driver: int, operator: int, faults: tuple[Fault, ...], *, bad: bool) -> None:

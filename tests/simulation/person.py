@@ -31,6 +31,7 @@ class Person:
         for machine in self.history.world.cloud.machines.values():
             machine.recover()
         self.history.world.cloud.short.clear()
+        self.history.world.cloud.used_up.clear()
         self.history.world.bad_drivers.clear()
         self.history.world.account = ACCOUNT
         self.history.world.clock += 1000.0
@@ -71,12 +72,19 @@ class Person:
         if key == "name":
             self.history.edit(f"name: {value}", lambda file: setattr(file, "name", value))
         elif key == "site" and site is not None:
-            self.history.edit(f"groups.{site[2]}.site: {value}", lambda file: file.groups[site[2]].update(site=value))
+            self.history.edit(
+                f"groups.{site[2]}.site: {value}", lambda file: self._at_one_site(file.groups[site[2]], value)
+            )
         elif site is not None:
             first = {"region": REGIONS[value][0]} if key == "provider" and value in REGIONS else {}
             self.history.edit(
                 f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first})
             )
+
+    @staticmethod
+    def _at_one_site(group: dict[str, Any], site: str) -> None:
+        group["site"] = site
+        group.pop("next", None)
 
     def _group_back(self, name: str) -> None:
         """A group as it was when cluster.yaml last had it."""
@@ -106,7 +114,8 @@ class Person:
             restored = {name: group for name, group in restored.items() if name not in self.history.file.groups}
 
         def restore(file: ClusterFile) -> None:
-            file.sites[site] = dict(before.sites[site])
+            for name in {site, *(one for group in restored.values() for one in before.sites_of(group))}:
+                file.sites[name] = dict(before.sites[name])
             file.groups |= restored
 
         self.history.edit(f"site {site} and its groups are put back", restore)
@@ -118,7 +127,8 @@ class Person:
         there = {node["name"]: node["site"] for node in load(run / "nodes.json") or ()}
 
         def wants(file: ClusterFile) -> bool:
-            return {f"{n}-{i}": g["site"] for n, g in file.groups.items() for i in range(g["count"])} == there
+            sites = {f"{n}-{i}": file.sites_of(g) for n, g in file.groups.items() for i in range(g["count"])}
+            return sites.keys() == there.keys() and all(there[node] in listed for node, listed in sites.items())
 
         before = next((file for file in reversed(self.history.versions) if wants(file)), None)
         if before is None or wants(self.history.file):
@@ -133,7 +143,7 @@ class Person:
 
     @staticmethod
     def _groups_at(site: str, file: ClusterFile) -> dict[str, dict[str, Any]]:
-        return {name: dict(group) for name, group in file.groups.items() if group["site"] == site}
+        return {name: dict(group) for name, group in file.groups.items() if site in file.sites_of(group)}
 
     def _kept_by_people(self) -> list[str]:
         """Nodes that somebody has put into quarantine, and has to take out."""

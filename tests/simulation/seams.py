@@ -219,6 +219,9 @@ def provider_class(world: World, provider: str) -> type[Provider]:
             return BaseImage(id="ami-1", why="")
 
         def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+            more = sum(group.spec.count for group in plan.groups if group.site == self.place.site) > len(there)
+            if more and _region(self.place) in world.cloud.used_up:
+                return [self.who(), Finding("blocks", "quota", "no more machines", "ask for more", no_capacity=True)]
             return [self.who()]
 
         def clean(self, events: Any) -> list[str]:

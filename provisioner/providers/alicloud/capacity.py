@@ -71,7 +71,7 @@ class EcsCapacity:
         if zone is None:
             said = f"{self.region} lists no {kind} {group.machine.name} in stock in {', '.join(self.zones(plan))}"
             status = "warning" if group.spec.capacity.fallback else "blocks"
-            return Finding(status, subject, said, LATER)  # type: ignore[arg-type]
+            return Finding(status, subject, said, LATER, no_capacity=True)  # type: ignore[arg-type]
         if wanted == group.spec.count:  # none stands in another zone
             choices = Choices.read(self._place.workspace)
             choices.taken[group.name] = Way(kind, zone)

@@ -94,7 +94,7 @@ def _finding(region: Region, code: str, cards: int, *, blocks: bool) -> Finding:
     said = f"{seen.total:g} GPUs, {used} in use, {cards} wanted"
     if cards and (seen.used or 0) + cards > seen.total:
         ask = f"ask for {(seen.used or 0) + cards:g} GPUs: {PAGE}"
-        return Finding("blocks" if blocks else "warning", subject, said, ask)
+        return Finding("blocks" if blocks else "warning", subject, said, ask, no_capacity=True)
     if seen.used is None:
         return Finding("unknown", subject, said, f"compare by hand: {PAGE}")
     return Finding("ok", subject, said)

@@ -68,7 +68,7 @@ def ask(
         return Way("on-demand", zone), [*found, Finding("ok", subject, said)]
     blocks = "warning" if capacity.fallback else "blocks"
     said = f"EC2 has not {machines} on demand in {', '.join(zones)} now"
-    return None, [*found, Finding(blocks, subject, said, LATER)]  # type: ignore[arg-type]
+    return None, [*found, Finding(blocks, subject, said, LATER, no_capacity=True)]  # type: ignore[arg-type]
 
 
 def _release_unanswered(region: Region, subject: str, token: str) -> list[Finding]:

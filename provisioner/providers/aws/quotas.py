@@ -137,7 +137,7 @@ def _finding(region: Region, one: Quota, seen: Seen, vcpus: int, *, kind: str, b
         return Finding("warning", subject, said + why, ask)
     if not blocks:
         return Finding("warning", subject, f"{said}: not all can be had as {kind}; another kind may", ask)
-    return Finding("blocks", subject, said, ask)
+    return Finding("blocks", subject, said, ask, no_capacity=True)
 
 
 def _used(region: Region, one: Quota) -> int:

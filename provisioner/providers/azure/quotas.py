@@ -105,7 +105,7 @@ def _finding(subscription: Subscription, quota: Quota | None, name: str, vcpus: 
     ask = f"ask for {quota.used + vcpus} vCPUs: {page(subscription)}"
     if not blocks:
         return Finding("warning", f"quota {quota.name}", f"{said}: another kind of capacity may be had", ask)
-    return Finding("blocks", f"quota {quota.name}", said, ask)
+    return Finding("blocks", f"quota {quota.name}", said, ask, no_capacity=True)
 
 
 def network(subscription: Subscription, groups: Sequence[PlannedGroup], there: Collection[str]) -> Iterator[Finding]:

@@ -92,4 +92,4 @@ def ask_in_turn(
             if error.then == "kind":
                 break
     said = f"Tencent Cloud has not {machines} in {', '.join(zones)} now"
-    return None, [*found, Finding("blocks", subject, said, LATER)]
+    return None, [*found, Finding("blocks", subject, said, LATER, no_capacity=True)]

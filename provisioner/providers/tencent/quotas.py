@@ -61,7 +61,7 @@ def _finding(
     if most >= vcpus:
         return Finding("ok", subject, said)
     if most < (vcpus if kind == "spot" else number):
-        return Finding("warning" if another else "blocks", subject, said, ask)
+        return Finding("warning" if another else "blocks", subject, said, ask, no_capacity=True)
     return Finding("unknown", subject, f"{said}; whether machines or vCPUs are counted is not documented", ask)
 
 

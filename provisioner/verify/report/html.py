@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from provisioner import placement
 from provisioner.paths import data
 from provisioner.text import printable
 from provisioner.verify.registry import declared
@@ -57,6 +58,7 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
     detailed = len(report.nodes) <= DETAILED
     page = environment.get_template("report.html.j2").render(
         title=report.title,
+        site_lines=placement.lines(report.site_choices),
         report=report,
         signs=SIGNS,
         problems=problems,

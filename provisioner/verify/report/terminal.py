@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from provisioner import manual
+from provisioner import manual, placement
 from provisioner.text import counted, few, one_line
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import SEVERITIES, Action
@@ -88,6 +88,8 @@ def table(
     held = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
     parts += [Text("")] if held else []
     parts += [Text(f"{name}: {in_quarantine(name, told, file or 'FILE')}", "yellow") for name, told in held]
+    if report.site_choices:
+        parts += [Text(""), *map(Text, placement.lines(report.site_choices))]
     if report.breaker is not None:
         parts += [Text(""), Text(report.breaker.message, "bold red")]
     if report.evidence and (explains or any(check.lowered for node in report.nodes for check in node.checks)):

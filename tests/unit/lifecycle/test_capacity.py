@@ -140,12 +140,14 @@ def applied(
     machines._render = lambda _: None  # type: ignore[method-assign]
     try:
         machines.apply(plan, Planned("here", add=3))
-        error = ""
+        error, groups = "", {}
     except ProviderError as failure:
-        error = str(failure)
+        error, groups = str(failure), getattr(failure, "groups", {})
     choices = Choices.read(tmp_path)
     settled = terraform.done[-1] == "apply" and not choices.tried
-    return SimpleNamespace(done=terraform.done, settled=settled, error=error, without=choices.without)
+    return SimpleNamespace(
+        done=terraform.done, settled=settled, error=error, without=choices.without, no_capacity=groups
+    )  # fmt: skip
 
 
 def test_what_goes_well_is_applied_once(tmp_path: Path) -> None:
@@ -158,6 +160,33 @@ def test_machines_that_were_made_meanwhile_move_along_and_those_that_stood_stay(
     found = applied(tmp_path, 2, "shortage", "shortage", state=state, there=("node.train-0",))
     assert found.done == ["apply", "plan node.train-1", "apply", "plan node.train-1", "apply"]
     assert found.settled
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_capacity"),
+    [
+        (("shortage", "shortage"), True),
+        (("quota",), True),
+        (("unsupported", "shortage"), True),
+        (("unsupported", "unsupported"), False),  # cluster.yaml asks for what the site does not sell
+        (("network", "shortage"), False),
+        (("transient", "transient", "shortage"), False),  # its machine may yet appear
+        (("transient", "shortage", "shortage"), False),
+    ],
+)
+def test_only_errors_of_capacity_let_a_group_go_to_another_site(
+    tmp_path: Path, pauses: list[float], errors: tuple[str, ...], *, is_capacity: bool
+) -> None:
+    found = applied(tmp_path, 1, *errors)
+    assert "could not be had" in found.error
+    assert list(found.no_capacity) == (["train"] if is_capacity else [])
+
+
+def test_the_reason_names_each_attempt(tmp_path: Path) -> None:
+    found = applied(tmp_path, 1, "unsupported", "shortage")
+    assert found.no_capacity == {
+        "train": "UNSUPPORTED (unsupported), on-demand in zone-0; SHORTAGE (shortage), on-demand in zone-1"
+    }
 
 
 def test_when_nothing_is_left_to_ask_half_a_group_goes_and_nothing_else(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -216,8 +217,11 @@ def made(
     monkeypatch.setattr(up.machines, "make", make)
     plan = SimpleNamespace(nodes=lambda: [(item.name, None) for item in NODES])
     remaining: Any = SimpleNamespace(plan=plan, leave=lambda *_: None)
-    run = Run(Path(), resources=resources)
-    actual = up._make(cluster, run, remaining, [], changes)
+    run = Run(Path())
+    changes = replace(changes, total=resources)
+    choices: Any = SimpleNamespace(leave=lambda *_: [])
+    actual = up._make(cluster, run, remaining, [], changes, set(), choices, plan)  # type: ignore[arg-type]
+    assert not isinstance(actual, up.Moved)
     assert {name for name, stage in stages.items() if stage == "making"} == (
         {*changes.create, *changes.recreate} if resources else set()
     )
@@ -302,7 +306,6 @@ def test_nodes_are_counted_by_whether_they_were_configured(cluster: Cluster, mon
 
 def test_the_sites_on_which_roles_failed_are_told_apart() -> None:
     nodes = [node("train-0"), node("train-1")]
-    from dataclasses import replace
 
     nodes[1] = replace(nodes[1], site="there")
     outcomes = {"train-0": Outcome(failed=["base: no route"]), "train-1": Outcome()}
