@@ -58,7 +58,7 @@ def rows(text: str) -> dict[str, Machine]:
     return {row["name"]: Machine.model_validate(row) for row in yaml.safe_load(text)["machines"]}
 
 
-@pytest.mark.parametrize("machine", sorted(row.name for row in KNOWN.machines()))
+@pytest.mark.parametrize("machine", sorted(row.name for row in KNOWN.listed.values()))
 def test_the_row_says_what_is_measured_and_where_it_was_seen(machine: str) -> None:
     before = CATALOG.read_text(encoding="utf-8")
     after = rewritten(before, machine, ["numa_nodes", "gpu_count"], "output of 1 node's tools")
@@ -219,7 +219,7 @@ def test_lists_of_nothing_confirm_nothing() -> None:
 
 def test_a_confirmed_key_of_an_unverified_mapping_is_measured() -> None:
     text = CATALOG.read_text(encoding="utf-8")
-    name = next(row.name for row in KNOWN.machines() if "network" in row.basis.unverified)
+    name = next(row.name for row in KNOWN.listed.values() if "network" in row.basis.unverified)
     row = rows(rewritten(text, name, ["network.ports"], "seen"))[name]
     assert (row.basis.of("network.ports"), row.basis.of("network.kind")) == ("measured", "unverified")
 
