@@ -93,6 +93,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
         journal.forget(nodes)
         done = Upgrade(run_dir, journal)
         target = ledger.keep(lock)
+        _restore_moved(journal, ledger, nodes)
         if journal.phase == "moving" and not any(ledger.of(node) for node in nodes):
             end_without_machines(journal, NodeActions(cluster, nodes, run_dir))
             done.stopped = f"the machines that it was to move are gone; `gpuprov up {cluster.file}` proves the new ones"
@@ -129,6 +130,15 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
         ending: Kind = "done" if done.ok else "failed"
         cluster.events("upgrade", ending, summary(done))
     return done
+
+
+def _restore_moved(journal: Journal, ledger: Ledger, nodes: Sequence[Node]) -> None:
+    """Record nodes that this upgrade has proven where the ledger is older than the journal, as after a backup or the
+    shared one was restored: `up` would move them back, unasked."""
+    if journal.phase == "moving" and ledger.has(journal.to):
+        sources = {name: journal.nodes[name].source for name in journal.at("proven", "moved")}
+        outdated = [node for node in nodes if node.name in sources and ledger.of(node) == sources[node.name]]
+        ledger.record(outdated, ledger.lock(journal.to))
 
 
 def summary(done: Upgrade) -> str:

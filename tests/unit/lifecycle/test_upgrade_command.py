@@ -208,6 +208,15 @@ def test_an_upgrade_that_stopped_goes_on_where_it_was(cluster: Cluster, world: W
     assert world.calls[2:] == ["resume train-0", f"drain {batch}", f"move {batch}", f"resume {batch}"]
 
 
+def test_nodes_that_were_moved_are_recorded_again_where_the_ledger_is_older(cluster: Cluster, world: World) -> None:
+    stopped(cluster, world)
+    moved = upgrade_journal.load(cluster.paths).at("proven", "moved")
+    proven(cluster)
+    run(cluster, world)
+    ledger = Ledger(cluster.paths)
+    assert moved and {ledger.of(node) for node in NODES if node.name in moved} == {identity(NEW)}
+
+
 def test_an_upgrade_that_stopped_keeps_its_batch(cluster: Cluster, world: World) -> None:
     stopped(cluster, world)
     run(cluster, world)
