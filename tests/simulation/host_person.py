@@ -51,7 +51,10 @@ def _release_foreign(history: Simulation, cluster: str) -> bool:
         return True
     if history.file.name == cluster:
         return False
+    former = history.file.name
     history.edit(f"name: {cluster}", lambda file: setattr(file, "name", cluster))
+    history.types("down")
+    history.edit(f"name: {former}", lambda file: setattr(file, "name", former))
     return True
 
 
