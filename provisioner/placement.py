@@ -126,8 +126,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
     reasons = "; ".join(f"{one} had no capacity ({why})" for one, why in refused.items())
     if site in refused:
         return f"no site of its list had capacity, the next `gpuprov up` begins with {site}: {reasons}"
-    later = sites[sites.index(site) + 1 :] if site in sites else sites
-    parts = [f"site {site}{', the first of its list' if site == sites[0] else ''}"]
+    later = [one for one in (sites[sites.index(site) + 1 :] if site in sites else sites) if one not in refused]
+    parts = [f"site {site}{', the first of its list' if site == sites[0] and not refused else ''}"]
     if reasons:
         parts.append(reasons)
     unknown = [one for one in sites[: sites.index(site)] if one not in refused] if site in sites else []

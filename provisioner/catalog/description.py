@@ -119,6 +119,12 @@ class DescribedDisks(DescribedPart):
     )
 
 
+ARCHITECTURES = {
+    "volta": ("7.0", "7.2"), "turing": ("7.5",), "ampere": ("8.0", "8.6", "8.7"), "ada": ("8.9",), "hopper": ("9.0",),
+    "blackwell": ("10.0", "10.3", "12.0", "12.1"), "cdna2": ("gfx90a",), "cdna3": ("gfx940", "gfx941", "gfx942"),
+}  # fmt: skip
+"""Architecture → compute capabilities of its GPUs. https://developer.nvidia.com/cuda-gpus,
+https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html"""
 GpuName = Annotated[str, Field(min_length=1, max_length=100)]
 
 

@@ -74,7 +74,7 @@ def catalog(
     if as_json:
         json_output.write([m.model_dump(mode="json") for m in types])
         return
-    _print_table([COLUMNS, *(_row(m) for m in types)])
+    _print_table([COLUMNS, *(_row(m, known) for m in types)])
 
 
 def extended(known: Catalog, machines: Path | None) -> Catalog:
@@ -158,11 +158,12 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _row(machine: Machine) -> tuple[str, ...]:
+def _row(machine: Machine, known: Catalog) -> tuple[str, ...]:
+    gpu = known.gpu(machine.gpu_model)
     return (
         machine.name,
         machine.provider,
-        f"{machine.gpu_count} x {machine.gpu_model}",
+        f"{machine.gpu_count} x {gpu.model if gpu.source != 'user' else gpu.product_names[0]}",
         f"{machine.gpu_memory_mib / 1024:.0f}",
         _links(machine),
         _network(machine),
@@ -194,14 +195,14 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
         "MIG": ", ".join(gpu.mig_profiles) or "no",
         "ECC": "on" if gpu.ecc else "off as shipped",
         "links": _links(machine) + (", needs fabric manager" if machine.fabric_manager_required else ""),
-        "network": _network(machine),
-        "RDMA devices": ", ".join(machine.rdma_devices) or "none",
+        "network": "not known" if machine.basis.is_left_out("network") else _network(machine),
+        "RDMA devices": _devices(machine),
         "at": ", ".join(machine.rdma_pci) + " (other RDMA devices are for storage and management)"
         if machine.rdma_pci
         else "",
         "placement": "cluster" if machine.placement_cluster else "none",
-        "local NVMe": _disks(machine),
-        "host": f"{machine.vcpus} vCPUs, {machine.memory_gib:g} GiB, NUMA nodes: {machine.numa_nodes or 'not known'}",
+        "local NVMe": "not known" if machine.basis.is_left_out("local_nvme") else _disks(machine),
+        "host": _host(machine),
         "retired": machine.retired or "",
         "notes": machine.notes,
         "described": ", ".join(machine.basis.user),
@@ -217,6 +218,19 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
             cells = ("X" if i == j else layout[min(i, j), max(i, j)] for j in range(machine.gpu_count))
             lines.append("  " + f"GPU{i}".rjust(13) + " " + " ".join(cell.rjust(4) for cell in cells))
     return lines
+
+
+def _devices(machine: Machine) -> str:
+    names = ", ".join(machine.rdma_devices) or "none"
+    is_guess = machine.rdma_devices and machine.basis.of("rdma_devices") == "unverified"
+    return f"{names} (as the kernel numbers them: unverified)" if is_guess else names
+
+
+def _host(machine: Machine) -> str:
+    """Processors, memory and NUMA nodes; what nobody has said is not known."""
+    vcpus = "not known" if machine.basis.is_left_out("vcpus") else str(machine.vcpus)
+    memory = "not known" if machine.basis.is_left_out("memory_gib") else f"{machine.memory_gib:g} GiB"
+    return f"vCPUs: {vcpus}, memory: {memory}, NUMA nodes: {machine.numa_nodes or 'not known'}"
 
 
 def _full(known: Catalog, machine: Machine) -> dict[str, Any]:

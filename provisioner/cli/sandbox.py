@@ -26,13 +26,18 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the 
 @app.command("faults")
 def faults(
     machine: Annotated[str | None, typer.Option(help="only faults that this machine type can have")] = None,
+    machines: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a file with machine types, such as a cluster.yaml")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False,
 ) -> None:
     """List the faults that can be injected, with the check that finds each, and those of a site."""
+    from provisioner import catalog
+    from provisioner.cli.catalog import extended
     from provisioner.sandbox import site_faults, state_faults
     from provisioner.sandbox.faults import list_faults
 
-    listed = list_faults(machine)
+    listed = list_faults(machine, extended(catalog.load(), machines))
     sites = site_faults.FAULTS if machine is None else ()
     states = state_faults.FAULTS if machine is None else ()
     if as_json:

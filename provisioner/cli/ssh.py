@@ -55,7 +55,7 @@ def cp(
     sides = [_side(cluster, text) for text in (source, target)]
     if sum(node != "" for node, _ in sides) != 1:
         raise GpuprovError(
-            f"one of {source} and {target} has to be on a node", where=str(file),
+            f"exactly one of {source} and {target} has to be on a node", where=str(file),
             hint=f"gpuprov cp {file} ./data NODE:/tmp, or NODE:/var/log/syslog .",
         )  # fmt: skip
     argv = openssh.copy_argv(cluster.paths, sides[0], sides[1], recursive=recursive)

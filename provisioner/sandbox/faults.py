@@ -18,6 +18,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from provisioner.catalog import Catalog
 from provisioner.errors import GpuprovError
 from provisioner.paths import cache, private_dir
 from provisioner.sandbox import (
@@ -81,11 +82,11 @@ class Active:
     gpu: int
 
 
-def list_faults(machine: str | None = None) -> tuple[Fault, ...]:
+def list_faults(machine: str | None = None, catalog: Catalog | None = None) -> tuple[Fault, ...]:
     """Every fault, or those that this machine type can have. Raises `GpuprovError` for an unknown machine."""
     if machine is None:
         return FAULTS
-    return tuple(fault for fault in FAULTS if fault.applies(_healthy(machine)))
+    return tuple(fault for fault in FAULTS if fault.applies(_healthy(machine, catalog)))
 
 
 def find_fault(name: str) -> Fault:
@@ -209,12 +210,13 @@ def _refuse(fault: Fault, healthy: Json) -> None:
     )
 
 
-def _healthy(name: str) -> Json:
+def _healthy(name: str, catalog: Catalog | None = None) -> Json:
     from provisioner.catalog import load
     from provisioner.sandbox.hardware import hardware
 
-    machine = load().machine(name)
-    return hardware(machine, load().gpu(machine.gpu_model), "node", load())
+    known = catalog or load()
+    machine = known.machine(name)
+    return hardware(machine, known.gpu(machine.gpu_model), "node", known)
 
 
 def _machines_with(fault: Fault) -> Iterator[str]:

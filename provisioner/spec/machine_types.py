@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioner.catalog import Catalog
-from provisioner.catalog.description import DescribedGpu, MachineDescription
+from provisioner.catalog.description import ARCHITECTURES, DescribedGpu, MachineDescription
 from provisioner.errors import InputError
 from provisioner.spec.models import MachineName
 from provisioner.spec.problems import add_problems, to_json
@@ -104,6 +104,13 @@ def _origin(loc: Loc, name: str, description: MachineDescription, catalog: Catal
     elif seller.machine_type and re.fullmatch(seller.machine_type, name) is None:
         hint = "the name of a type of a cloud is the cloud's name for it"
         yield Finding(loc, f"{seller.title} has no machine types that are called like {shown(name)}", hint, at_key=True)
+    if isinstance(description.gpu, DescribedGpu):
+        allowed, capability = ARCHITECTURES[description.gpu.arch], description.gpu.compute_capability
+        if capability not in allowed:
+            message = f"compute_capability {capability} is not of architecture {description.gpu.arch}"
+            yield Finding(
+                (*loc, "gpu", "compute_capability"), message, f"of {description.gpu.arch}: {', '.join(allowed)}"
+            )
     models = [gpu.model for gpu in catalog.gpus()]
     if isinstance(description.gpu, str) and description.gpu not in models:
         hint = did_you_mean(description.gpu, models, limit=3) or "`gpuprov catalog --gpus` lists them"

@@ -55,7 +55,7 @@ STEPS: dict[Action, tuple[str, ...]] = {
 
 COMMANDS: dict[Action, str] = {
     "replace": "gpuprov replace FILE NODE",
-    "reboot": "gpuprov exec FILE --node NODE sudo systemctl reboot",
+    "reboot": "gpuprov exec FILE --node NODE sudo systemctl reboot; if it stays: `gpuprov docs runbook reboot`",
     "reset": "gpuprov quarantine FILE NODE --reason reset, then the steps of `gpuprov docs runbook reset`",
     "vendor": "gpuprov collect FILE NODE -o TICKET, then open a case",
     "reconfigure": "gpuprov up FILE",

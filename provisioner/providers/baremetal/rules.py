@@ -59,7 +59,8 @@ def unready(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     if site.method == "maas":
         return
     if not site.hosts and not site.inventory:
-        hint = 'hosts: { local: {} } for this very machine, or { "dgx[01-04].lab": {} }; only a rehearsal does without'
+        example = 'hosts: { local: {} } for this very machine, or { "dgx[01-04].lab": {} }'
+        hint = f"{example}; the sandbox needs none: `gpuprov validate --sandbox`"
         yield Finding(at, "the site lists no hosts", hint, at_key=True)
     if site.host_keys is not None and not Path(site.host_keys).is_file():
         said = f"there is no file {shown(site.host_keys, 200)}"

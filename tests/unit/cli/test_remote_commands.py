@@ -79,8 +79,8 @@ def test_what_stands_behind_the_command_is_its_own(file: Path) -> None:
         (["ssh", "FILE", "train-0", "-L", "8080:localhost:80"], "no option -L"),
         (["exec", "FILE", "--group", "batch", "true"], "there is no node of group batch"),
         (["exec", "FILE", "--node", "train-7", "true"], "there is no node train-7"),
-        (["cp", "FILE", "a", "b"], "one of a and b has to be on a node"),
-        (["cp", "FILE", "train-0:a", "train-1:b"], "one of train-0:a and train-1:b has to be on a node"),
+        (["cp", "FILE", "a", "b"], "exactly one of a and b has to be on a node"),
+        (["cp", "FILE", "train-0:a", "train-1:b"], "exactly one of train-0:a and train-1:b has to be on a node"),
         (["cp", "FILE", "a", "train-9:b"], "there is no node train-9"),
     ],
 )
