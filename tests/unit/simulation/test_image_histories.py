@@ -18,7 +18,7 @@ HISTORIES = 60
 PARTS = 3
 PLANTED_HISTORIES = 2000
 """Within which each planted bug is to be found."""
-FAST = ("forgotten_snapshots",)
+FAST = ("images_before_the_manifest",)
 """Found within the first histories of the seed."""
 
 
