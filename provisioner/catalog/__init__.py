@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from provisioner import yaml_text
-from provisioner.catalog.description import MachineDescription
+from provisioner.catalog.description import FARTHER, MachineDescription
 from provisioner.catalog.description import machine as described_machine
 from provisioner.catalog.limits import (
     Ceiling,
@@ -36,7 +36,6 @@ __all__ = ["Catalog", "load"]
 
 RowT = TypeVar("RowT", bound=Row)
 NO_NVLINK = "-"
-FARTHER = ("PIX", "PXB", "PHB", "NODE", "SYS")  # as the legend of `nvidia-smi topo -m` orders them
 
 
 class Catalog:

@@ -28,6 +28,7 @@ MODULES: dict[str, Literal["impossible", "default", "required", "n/a"]] = {
 LINK_GENERATIONS = {"volta": (2, 50.0), "ampere": (3, 50.0), "hopper": (4, 50.0), "blackwell": (5, 100.0)}
 """Architecture → NVLink's generation and GB/s of one link, both directions (the machines of machines.yaml)."""
 FARTHER = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""As the legend of `nvidia-smi topo -m` orders them, the nearest first."""
 EXAMPLE_VCPUS, EXAMPLE_GIB = 8, 64
 """For each GPU, where a description has none: what a simulated node shows. No node is held to it."""
 

@@ -39,10 +39,10 @@ def description(size: OfferedSize, provider: str, catalog: Catalog, gpu: str | N
 def _product(size: OfferedSize, provider: str, catalog: Catalog) -> Gpu:
     """The product of the catalogue by the API's word and the memory; of two (modules and cards have one word) the one
     that other sizes of the same cloud have."""
-    words = _words(size.gpu)
-    if not words:
+    tokens = _tokens(size.gpu)
+    if not tokens:
         raise GpuprovError("the API does not name the GPU", hint="pass --gpu; `gpuprov catalog --gpus` lists them")
-    rows = [row for row in catalog.gpus() if words <= _words(" ".join((row.model, *row.product_names)))]
+    rows = [row for row in catalog.gpus() if tokens <= _tokens(" ".join((row.model, *row.product_names)))]
     if size.gpu_mib is not None:
         rows = [row for row in rows if abs(row.memory_mib - size.gpu_mib) <= MEMORY_SHARE * row.memory_mib]
     if len(rows) > 1:
@@ -54,5 +54,5 @@ def _product(size: OfferedSize, provider: str, catalog: Catalog) -> Gpu:
     raise GpuprovError(f"the API calls the GPU {size.gpu!r}: {which}", hint="pass --gpu with the one that it is")
 
 
-def _words(text: str) -> set[str]:
+def _tokens(text: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", text.lower())) - {"nvidia", "amd", "tesla", "radeon", "geforce"}

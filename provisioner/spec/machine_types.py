@@ -32,9 +32,7 @@ class _MachinesFile(BaseModel):
 def load_machines(path: str | os.PathLike[str], catalog: Catalog) -> dict[str, MachineDescription]:
     """The machine types of a file. Raises InputError with every problem, at its line and column."""
     source = read(path)
-    descriptions = described(source, catalog) if source.complete else {}
-    if source.complete and not source.problems and not descriptions:
-        source.report(source.mark(()).value, (), f'"{KEY}" is missing', "`gpuprov docs catalog own` shows one")
+    descriptions = _required(source, catalog)
     if source.problems:
         raise InputError(sorted(source.problems, key=lambda p: (p.line, p.column)))
     return descriptions
@@ -45,14 +43,20 @@ def take_from_file(source: Source, catalog: Catalog, folder: Path) -> Source | N
     the types stand in cluster.yaml itself."""
     if not isinstance(source.value, dict) or not isinstance(path := source.value.get(KEY), str):
         return None
-    place = Path(path).expanduser()
-    file = read(place if place.is_absolute() else os.path.relpath(folder / place))
-    descriptions = described(file, catalog) if file.complete else {}
-    if file.complete and not file.problems and not descriptions:
-        file.report(file.mark(()).value, (), f'"{KEY}" is missing', "`gpuprov docs catalog own` shows one")
+    target = Path(path).expanduser()
+    file = read(target if target.is_absolute() else os.path.relpath(folder / target))
+    descriptions = _required(file, catalog)
     source.problems += file.problems
     source.value[KEY] = file.value[KEY] if descriptions and not file.problems else {}
     return file
+
+
+def _required(file: Source, catalog: Catalog) -> dict[str, MachineDescription]:
+    """The types of a file that is there for them: one without any is a problem of its own."""
+    descriptions = described(file, catalog) if file.complete else {}
+    if file.complete and not file.problems and not descriptions:
+        file.report(file.mark(()).value, (), f'"{KEY}" is missing', "`gpuprov docs catalog own` shows one")
+    return descriptions
 
 
 def described(source: Source, catalog: Catalog) -> dict[str, MachineDescription]:
@@ -84,7 +88,7 @@ def usable(descriptions: Mapping[str, MachineDescription], catalog: Catalog) -> 
 
 def findings(descriptions: Mapping[str, MachineDescription], catalog: Catalog) -> Iterator[Finding]:
     """What cannot be in the types of a user."""
-    listed = {row.name for row in catalog.machines()}
+    listed = {row.name for row in catalog.machines()} if descriptions else set()
     for name, description in descriptions.items():
         loc: Loc = (KEY, name)
         if name in listed:

@@ -169,14 +169,13 @@ def _site_list(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterat
 
 def _machine(loc: Loc, group: Group, machine: Machine | None, site: Site | None, catalog: Catalog) -> Iterator[Finding]:
     at = (*loc, "machine")
-    names = catalog.names(site.provider if site else None)
     if machine is None and group.machine in catalog.fractions:
         part = catalog.fractions[group.machine]
         message = f"{part.name} has {part.share} {part.gpu}, which needs a vGPU driver; gpuprov does not install one"
         whole = [m.name for m in catalog.machines(part.provider) if m.gpu_model == part.gpu and not m.retired]
         yield Finding(at, message, f"with whole GPUs: {', '.join(whole[:3])}" if whole else _LIST + part.provider)
     elif machine is None:
-        near = did_you_mean(group.machine, names, limit=3)
+        near = did_you_mean(group.machine, catalog.names(site.provider if site else None), limit=3)
         where = f" at {catalog.provider(site.provider).title}" if site else ""
         yield Finding(at, f"there is no machine {shown(group.machine)}{where}", near or "`gpuprov catalog` lists them")
     elif site is not None and machine.provider != site.provider:

@@ -172,7 +172,7 @@ def _like(machine: Machine, gpu: Gpu) -> tuple[Machine, Gpu]:
 @cache
 def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu] | None:
     known = catalog.load()
-    pairs = ((machine, known.gpu(machine.gpu_model)) for machine in known.machines())
+    pairs = ((machine, known.gpu(machine.gpu_model)) for machine in known.listed.values())
     return next(((m, g) for m, g in pairs if (g.arch, g.ecc, m.network.kind) == (arch, ecc, network)), None)
 
 

@@ -104,7 +104,7 @@ def _gpu_block(model: str, facts: Facts, notes: list[str]) -> dict[str, Any]:
     arch = gpu.architecture.split()[0].lower()
     if arch not in CAPABILITIES:
         raise GpuprovError(f"{model} is of architecture {gpu.architecture}, which gpuprov does not know")
-    capability = next((one for name, one in WITH_HBM if re.search(name, model)), CAPABILITIES[arch])
+    capability = next((version for pattern, version in WITH_HBM if re.search(pattern, model)), CAPABILITIES[arch])
     notes.append(f"compute_capability {capability} follows from the name; nvidia-smi --query-gpu=compute_cap prints it")
     return {
         "product_name": model,
@@ -122,7 +122,7 @@ def _nvlink(facts: Facts, count: int, notes: list[str], *, on_board: bool) -> di
         notes.append("topo.txt (`nvidia-smi topo -m`) was not in the outputs: nvlink is derived from the GPUs")
         return None
     names = [f"GPU{index}" for index in range(count)]
-    cells = [facts.topo.cells.get(one, {}).get(two) or "" for one in names for two in names if one != two]
+    cells = [facts.topo.cells.get(row, {}).get(column) or "" for row in names for column in names if row != column]
     bonds = [nvlinks(cell) for cell in cells]
     if not any(bonds):
         return {"topology": "none"}
@@ -151,9 +151,9 @@ def _network(facts: Facts, notes: list[str]) -> dict[str, Any] | None:
         return None
     rate, layer = max((rate, layer) for _, rate, layer in ports)
     training = sorted((name for name, *of in ports if of == [rate, layer]), key=_natural)
-    others = sorted({name for name, *_ in ports} - {*training}, key=_natural)
-    if others:
-        notes.append(f"{', '.join(others)}: slower or of another kind, taken to be for storage and management")
+    other_ports = sorted({name for name, *_ in ports} - {*training}, key=_natural)
+    if other_ports:
+        notes.append(f"{', '.join(other_ports)}: slower or of another kind, taken to be for storage and management")
     kind = "infiniband" if layer.lower() == "infiniband" else "roce"
     return {"kind": kind, "ports": len(training), "rate_gbps": rate, "devices": training}
 
@@ -167,6 +167,6 @@ def _natural(name: str) -> tuple[str, int]:
 def _name(facts: Facts, model: str, count: int) -> str:
     """A name of the machine's maker and product, and its GPUs: dell-poweredge-r760xa-4x-l40s."""
     product = " ".join((facts.host.system or ())[:2]) if facts.host is not None else ""
-    words = [word for word in re.findall(r"[a-z0-9]+", product.lower()) if word not in LEGAL_FORMS]
+    parts = [part for part in re.findall(r"[a-z0-9]+", product.lower()) if part not in LEGAL_FORMS]
     gpu = re.findall(r"[a-z0-9]+", model.lower().replace("nvidia", ""))
-    return "-".join(dict.fromkeys([*words[:4], f"{count}x", *gpu]))[:60].strip("-")
+    return "-".join(dict.fromkeys([*parts[:4], f"{count}x", *gpu]))[:60].strip("-")
