@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -174,7 +175,9 @@ def _share_undoing(cluster: Cluster) -> None:
 def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
     """How machines that exist already are entered."""
     users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
-    return Way(cluster.paths, users, carried, key=_key(cluster), identity=_identity(cluster))
+    hosts = frozenset(node.id for node in cluster.nodes())
+    key, identity = functools.cache(lambda: _key(cluster)), functools.cache(lambda: _identity(cluster))
+    return Way(cluster.paths, users, carried, key, identity, hosts)
 
 
 def _users(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, str]:

@@ -38,18 +38,20 @@ rm -f "$new"; exit 1
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a cluster's machines are reached. `users`: node → its account; `carried`: node → ssh's ProxyCommand; `key`:
-    the public key that is let in; `identity`: what tells the cluster from others of its name."""
+    the public key that is let in; `identity`: what tells the cluster from others of its name (both are made when they
+    are first asked for); `hosts`: the names in cluster.yaml of all machines of the cluster that exist already."""
 
     paths: ClusterPaths
     users: Mapping[str, str]
     carried: Mapping[str, str]
-    key: str
-    identity: str
+    key: Callable[[], str]
+    identity: Callable[[], str]
+    hosts: frozenset[str]
 
     @property
     def line(self) -> str:
         """gpuprov's line in authorized_keys: nobody else's has this comment."""
-        return f"{' '.join(self.key.split()[:2])} gpuprov-{self.paths.name}"
+        return f"{' '.join(self.key().split()[:2])} gpuprov-{self.paths.name}"
 
 
 def admit(way: Way, nodes: Sequence[Node], events: Events) -> dict[str, ProviderError]:
@@ -65,7 +67,7 @@ def undo(
     could not be done, and why."""
 
     def one(node: Node) -> None:
-        asked = {"do": "undo", "identity": way.identity, "user": way.users[node.name]}
+        asked = {"do": "undo", "user": way.users[node.name]}
         if node.name not in ssh.local(way.paths):
             asked["key"] = way.line
         answer = _ask(way, node, asked, UNDO_S)
@@ -104,7 +106,7 @@ def _admit(way: Way, node: Node, events: Events) -> None:
         if code:
             _refuse(node, f"ssh to {_place(node)} as {way.users[node.name]} fails: {said}", _hint(said))
     try:
-        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
+        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name}, DEADLINE_S)
         if answer.get("ok") is not True:
             raise _unclear(node, answer)
     except GpuprovError:
@@ -160,6 +162,7 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
     ProviderError where there is none, and where the machine is another cluster's or can't do it, and LockedError where
     the lease of this run is lost: another run may work on the machine."""
     process.refuse_stopped()
+    request = {**request, "identity": way.identity(), "host": node.id, "others": sorted(way.hosts - {node.id})}
     source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
     program = f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
     code, said = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)
@@ -195,6 +198,13 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
             node,
             f"{node.address} is configured by another gpuprov cluster, {str(answer['foreign'])[:60]}",
             "run `gpuprov down` with that cluster's file first, or take the host out of this one",
+        )
+    if "other" in answer:
+        _refuse(
+            node,
+            f"{_place(node)} is another host of this cluster, {str(answer['other'])[:60]}",
+            "write each host's own address into cluster.yaml; a host that is to have another name: take it out of "
+            "`hosts`, run `gpuprov up`, and list it again",
         )
     if "damaged" in answer:
         _refuse(

@@ -46,7 +46,8 @@ def main(request: dict[str, Any]) -> None:
 
 def begin(request: dict[str, Any]) -> dict[str, Any]:
     """Begin the record, or find it begun by the same cluster. A system that a vendor has put together with drivers and
-    container tools of its own is told, and left alone."""
+    container tools of its own is told, and left alone; so is another host of the cluster than the one that is asked
+    for (`host`: its name in cluster.yaml; `others`: those of the cluster's other hosts)."""
     folder = Path(request.get("folder", FOLDER))
     record = _record(folder)
     if record is None and (vendors := _dgx_os(Path(request.get("dgx", DGX_RELEASE)))):
@@ -54,14 +55,12 @@ def begin(request: dict[str, Any]) -> dict[str, Any]:
     if record is None:
         folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        fresh = {"format": 1, "cluster": request["cluster"], "identity": request["identity"], "files": {}}
-        with (folder / "record.new").open("w", encoding="utf-8") as stream:
-            stream.write(json.dumps(fresh))
-            stream.flush()
-            os.fsync(stream.fileno())
-        (folder / "record.new").replace(folder / "record.json")
-    elif record["identity"] != request["identity"]:
-        return {"foreign": record["cluster"]}
+        names = {key: request[key] for key in ("cluster", "identity", "host")}
+        _write(folder, {"format": 1, **names, "files": {}})
+    elif refused := _refusal(record, request):
+        return refused
+    elif record["host"] != request["host"]:  # another name for it in cluster.yaml
+        _write(folder, {**record, "host": request["host"]})
     return {"ok": True}
 
 
@@ -72,8 +71,8 @@ def undo(request: dict[str, Any]) -> dict[str, Any]:
     record = _record(folder)
     done: list[str] = []
     stays: list[str] = []
-    if record is not None and record["identity"] != request["identity"]:
-        return {"foreign": record["cluster"]}
+    if record is not None and (refused := _refusal(record, request)):
+        return refused
     if record is not None:
         _units(record, done, stays)
         kept = folder.with_name(f"kept-{int(time.time())}")
@@ -95,6 +94,23 @@ def undo(request: dict[str, Any]) -> dict[str, Any]:
     if failed := _key(request, done):  # last: without it there may be no way back here
         answer["failed"] = failed
     return answer
+
+
+def _refusal(record: dict[str, Any], request: dict[str, Any]) -> dict[str, Any] | None:
+    """What is answered where this is another cluster's machine, or another one of the same cluster."""
+    if record["identity"] != request["identity"]:
+        return {"foreign": record["cluster"]}
+    if record["host"] != request["host"] and record["host"] in request["others"]:
+        return {"other": record["host"]}
+    return None
+
+
+def _write(folder: Path, record: dict[str, Any]) -> None:
+    with (folder / "record.new").open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(record))
+        stream.flush()
+        os.fsync(stream.fileno())
+    (folder / "record.new").replace(folder / "record.json")
 
 
 def _dgx_os(file: Path) -> str:
@@ -125,7 +141,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
 def _is_record(found: Any) -> bool:
     return (
         isinstance(found, dict)
-        and all(isinstance(found.get(key), str) for key in ("cluster", "identity"))
+        and all(isinstance(found.get(key), str) for key in ("cluster", "identity", "host"))
         and all(isinstance(found.get(key, []), list) for key in ("holds", "packages", "units"))
         and isinstance(found.get("files"), dict)
         and all(isinstance(entry, dict) and {"before", "sha256"} <= set(entry) for entry in found["files"].values())

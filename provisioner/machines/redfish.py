@@ -203,7 +203,7 @@ class RedfishMachines(HostMachines):
         def make(now: Journaled, serials: tuple[str, ...], reinstall: bool) -> None:
             file = private_dir(self._folder / "images") / f"{now.token}.iso"
             target = Target(
-                name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._way.key.split()[:2]),
+                name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._way.key().split()[:2]),
                 serials=tuple(one.replace(" ", "") for one in serials), token=now.token, disk=self._installation.disk,
                 reinstall=reinstall, mirror=self._installation.mirror, report=images.base(now.token) if disk else "",
             )  # fmt: skip

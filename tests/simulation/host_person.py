@@ -19,7 +19,11 @@ def follow(history: Simulation, text: str) -> bool:
         return _release_foreign(history, foreign[1])
     if "Host key verification failed" in text:
         return _write_addresses(history) or _write_host_keys(history)
-    if "have the same address" in text or "shows the host key that is pinned for" in text:
+    if (
+        "have the same address" in text
+        or "is another host of this cluster" in text
+        or "shows the host key that is pinned for" in text
+    ):
         return _write_addresses(history)
     if "neither gpuprov's key nor your own ssh" in text:
         return _copy_key(history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,20 +67,29 @@ class Host(Machine):
     def is_called(self, number: str) -> bool:
         return self.name == number or (not self.name and number.partition(".")[0] == self.id)
 
-    def begin(self, cluster: str, identity: str, node: str, site: str, name: str) -> dict[str, Any]:
-        """As on_node.begin."""
-        if self.record is not None and self.record[1] != identity:
+    def refusal(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """As on_node._refusal."""
+        if self.record is None:
+            return None
+        if self.record[1] != request["identity"]:
             return {"foreign": self.record[0]}
-        self.record, self.told, self.given_up = (cluster, identity), False, False
-        self.cluster, self.identity, self.node, self.site, self.name = cluster, identity, node, site, name
+        return {"other": self.name} if self.name != request["host"] and self.name in request["others"] else None
+
+    def begin(self, request: Mapping[str, Any], node: str, site: str) -> dict[str, Any]:
+        """As on_node.begin."""
+        if refused := self.refusal(request):
+            return refused
+        self.cluster, self.identity, self.name = request["cluster"], request["identity"], request["host"]
+        self.record, self.told, self.given_up = (self.cluster, self.identity), False, False
+        self.node, self.site = node, site
         return {"ok": True}
 
-    def undo(self, identity: str) -> dict[str, Any]:
+    def undo(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """As on_node.undo, but for the key."""
         if self.record is None:
             return {"done": [], "stays": []}
-        if self.record[1] != identity:
-            return {"foreign": self.record[0]}
+        if refused := self.refusal(request):
+            return refused
         self.leave()
         return {"done": ["gpuprov's files removed"], "stays": ["packages"]}
 
@@ -209,21 +218,21 @@ class HostSsh:
             host, error = self._entered(run, node)
             if host is None:
                 return error or (1, "")
-            return _printed(host.begin(request["cluster"], request["identity"], node, site, name))
+            return _printed(host.begin(request, node, site))
 
         def undo() -> Answer:
             host, error = self._entered(run, node)
             if host is None:
                 return error or (1, "")
-            if host.record is not None and host.record[1] == request["identity"]:
+            if host.record is not None and host.refusal(request) is None:
                 self.world.undoing(host, node if host.is_called(name) else "")
-            return _printed(host.undo(request["identity"]))
+            return _printed(host.undo(request))
 
         self.world.process.changes += 1
         if request["do"] == "begin":
             return self._asked(f"begin {node}", begin)
         answer = self._asked(f"undo {node}", undo)
-        if answer[0] or "foreign" in answer[1] or "key" not in request:
+        if answer[0] or "done" not in answer[1] or "key" not in request:
             return answer
 
         def take_key() -> Answer:

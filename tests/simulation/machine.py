@@ -14,7 +14,7 @@ from unittest import mock
 from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
-from hypothesis.internal.conjecture.providers import Constants
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, Constants, HypothesisProvider
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.simulation.books import EVENTS, happen
@@ -62,6 +62,14 @@ class Counted(Protocol):
     commands: Counter[str]
     changes: Counter[str]
     states: set[str]
+
+
+class IndependentDraws(HypothesisProvider):
+    """As a backend of its own, so that each history is drawn for itself: hypothesis varies those that it has drawn, and
+    the histories of one seed are alike."""
+
+
+AVAILABLE_PROVIDERS["independent"] = IndependentDraws
 
 
 @dataclass
@@ -215,6 +223,16 @@ class Lifecycle(RuleBasedStateMachine):
         assert self.history is not None
         self.history.edit_by(name, picks)
 
+    @rule(
+        name=st.sampled_from(sorted(EDITS)), picks=st.lists(number, min_size=2, max_size=2),
+        following=st.sampled_from(COMMANDS), operator=number, faults=faults,
+    )  # fmt: skip
+    def edit_and_command(
+        self, name: str, picks: list[int], following: tuple[str, ...], operator: int, faults: tuple[Fault, ...]
+    ) -> None:
+        self.edit(name, picks)
+        self._run(self._typed(following, picks[0], operator, faults))
+
     @rule()
     def put_back(self) -> None:
         assert self.history is not None
@@ -224,6 +242,16 @@ class Lifecycle(RuleBasedStateMachine):
     def event(self, name: str, picks: list[int]) -> None:
         assert self.history is not None
         happen(self.history, name, picks)
+
+    @rule(
+        name=st.sampled_from(sorted(EVENTS)), picks=st.lists(number, min_size=2, max_size=2),
+        following=st.sampled_from(COMMANDS), operator=number, faults=faults,
+    )  # fmt: skip
+    def event_and_command(
+        self, name: str, picks: list[int], following: tuple[str, ...], operator: int, faults: tuple[Fault, ...]
+    ) -> None:
+        self.event(name, picks)
+        self._run(self._typed(following, picks[0], operator, faults))
 
     def teardown(self) -> None:
         history = self.history
@@ -272,6 +300,7 @@ def explore(
             settings=settings(
                 max_examples=histories, stateful_step_count=steps, database=None, deadline=None, phases=phases,
                 suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
+                backend="independent",
             ),
         )  # fmt: skip
     return totals

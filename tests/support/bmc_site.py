@@ -73,7 +73,7 @@ class Site:
         file, sha256 = self.image
         installation = Installation(None, "by-size", file, sha256, qemu_machine.HOST, MIRROR, self.reinstall, True)
         key = ssh.ensure_key(self.paths, None)
-        events, way = Events(), Way(self.paths, {self.node: "ubuntu"}, {}, key, "1234")
+        events, way = Events(), Way(self.paths, {self.node: "ubuntu"}, {}, lambda: key, lambda: "1234", frozenset())
         events.subscribe(lambda event: self.said.append(f"{time.monotonic():.0f} {event.node}: {event.message}"))
         machines = RedfishMachines(
             self.name, self, self, installation, [], way, events, WAIT_S, self.folder, "ubuntu", lambda _: None

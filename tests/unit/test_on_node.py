@@ -38,12 +38,37 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return made
 
 
+def asked(folder: Path, identity: str = "abc", host: str = "dgx01", others: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"folder": str(folder), "cluster": "lab", "identity": identity, "host": host, "others": [*others]}
+
+
 def begin(folder: Path, identity: str = "abc") -> dict[str, Any]:
-    return on_node.begin({"folder": str(folder), "cluster": "lab", "identity": identity})
+    return on_node.begin(asked(folder, identity))
 
 
 def undo(folder: Path, home: Path, identity: str = "abc") -> dict[str, Any]:
-    return on_node.undo({"folder": str(folder), "identity": identity, "key": KEY, "home": str(home)})
+    return on_node.undo({**asked(folder, identity), "key": KEY, "home": str(home)})
+
+
+def test_another_host_of_the_cluster_is_left_alone(calls: list[Any], record: Any, tmp_path: Path) -> None:
+    """Two hosts have each other's address, and their keys were pinned anew."""
+    _, folder = record
+    begin(folder)
+    before = (folder / "record.json").read_text()
+    other = asked(folder, host="dgx02", others=("dgx01", "dgx03"))
+    assert on_node.begin(other) == {"other": "dgx01"} == on_node.undo({**other, "key": KEY, "home": str(tmp_path)})
+    assert (folder / "record.json").read_text() == before and calls == []
+
+
+def test_a_host_may_get_another_name(record: Any, tmp_path: Path) -> None:
+    module, folder = record
+    begin(folder)
+    module.note("holds", ["cuda"], str(folder))
+    renamed = asked(folder, host="dgx01.lab", others=("dgx02",))
+    assert on_node.begin(renamed) == {"ok": True}
+    written = json.loads((folder / "record.json").read_text())
+    assert (written["host"], written["holds"]) == ("dgx01.lab", ["cuda"])
+    assert on_node.begin(asked(folder, host="dgx02", others=("dgx01.lab",))) == {"other": "dgx01.lab"}
 
 
 def test_files_are_put_back_as_they_were(record: Any, calls: list[Any], tmp_path: Path) -> None:
@@ -209,8 +234,9 @@ def test_keys_keep_owner_mode_and_link(calls: list[Any], record: Any, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "text", ["", '{"cluster": "lab", "ident', "[]", "{}", '{"identity": "abc", "cluster": "lab", "files": {"/x": {}}}',
-             '{"identity": "abc", "cluster": "lab", "files": {}, "units": 3}', "[" * 5000]
+    "text", ["", '{"cluster": "lab", "ident', "[]", "{}",
+             '{"identity": "abc", "cluster": "lab", "host": "x", "files": {"/x": {}}}',
+             '{"identity": "abc", "cluster": "lab", "host": "x", "files": {}, "units": 3}', "[" * 5000]
 )  # fmt: skip
 @pytest.mark.parametrize("do", ["begin", "undo"])
 def test_a_damaged_record_is_said_and_nothing_is_touched(

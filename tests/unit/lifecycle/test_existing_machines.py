@@ -19,6 +19,7 @@ from provisioner.machines.existing import Way
 from provisioner.paths import ClusterPaths
 
 NODE = Node("train-0", "train", "rack", "dgx-h100", "dgx01.lab", "", "10.0.0.1", "10.0.0.1", port=2222)
+HOSTS = frozenset({"dgx01.lab", "dgx02.lab"})
 DENIED = (255, "ops@10.0.0.1: Permission denied (publickey).")
 OK = (0, "")
 BEGUN = (0, 'banner\ngpuprov:{"ok": true}')
@@ -39,13 +40,15 @@ class Told:
 @pytest.fixture
 def way(tmp_path: Path) -> Way:
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False)
-    return Way(paths, {"train-0": "ops"}, {"train-0": "ssh -W %h jump"}, "ssh-ed25519 AAAA gpuprov-x", "abc")
+    users, carried = {"train-0": "ops"}, {"train-0": "ssh -W %h jump"}
+    return Way(paths, users, carried, lambda: "ssh-ed25519 AAAA gpuprov-x", lambda: "abc", HOSTS)
 
 
 def test_a_key_that_is_known_is_not_brought_again(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch, OK, BEGUN)
     assert existing.admit(way, [NODE], Events()) == {}
     assert len(told.asked) == 2
+    assert '\\"host\\": \\"dgx01.lab\\", \\"others\\": [\\"dgx02.lab\\"]' in told.asked[1][1]
 
 
 def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +72,10 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
         ([OK, (255, "Connection refused")], "ssh to dgx01.lab (10.0.0.1 port 2222) as ops fails", "address, port"),
         ([(124, "no answer within 60 s")], "no answer within 60 s", "console"),
         ([OK, (127, "sh: python3: not found")], "python3 as root fails", "Python 3.8"),
+        (
+            [OK, (0, 'gpuprov:{"other": "dgx02.lab"}')],
+            "dgx01.lab (10.0.0.1 port 2222) is another host of this cluster, dgx02.lab", "own address",
+        ),
         ([OK, (0, 'gpuprov:{"foreign": "other"}')], "configured by another gpuprov cluster, other", "gpuprov down"),
         (
             [OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}')], "runs DGX OS 6.1",

@@ -35,7 +35,7 @@ class Lab:
 
     def machines(self, hosts: dict[str, dict[str, object]], known: list[Node] | None = None) -> HostMachines:
         settings = BareMetalSite.model_validate({"provider": "baremetal", "hosts": hosts})
-        way = existing.Way(self.paths, {}, {}, "ssh-ed25519 AAAA me", "abc")
+        way = existing.Way(self.paths, {}, {}, lambda: "ssh-ed25519 AAAA me", lambda: "abc", frozenset())
         return HostMachines("here", BareMetalHosts(settings), known or [], way, Events())
 
 

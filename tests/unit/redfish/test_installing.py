@@ -96,7 +96,7 @@ class Rack:
             "debian-12", "by-size", image, digest, "127.0.0.1", "http://deb.debian.org/debian", self.reinstall
         )
         paths = ClusterPaths(self.folder / "cluster.yaml", "lab", sandbox=False)
-        way = Way(paths, {}, {}, KEY, "1234")
+        way = Way(paths, {}, {}, lambda: KEY, lambda: "1234", frozenset())
         events = Events()
         events.subscribe(lambda event: self.said.append(f"{event.node}: {event.message}"))
         return RedfishMachines(
