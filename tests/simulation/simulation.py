@@ -189,7 +189,14 @@ class Simulation:
             struck = f"   # {'; '.join(process.struck)}" if process.struck else ""
             self.say(f"{where}gpuprov {process.command}{beside}{struck}   → {process.code}")
             self.faults.update(text.partition(" at ")[0] for text in process.struck)
-            self.commands[process.command.partition(" ")[0]] += 1
+            command, *names = process.command.split()
+            self.commands[command] += 1
+            if command == "release" and process.code == 0:
+                self.world.lost_holds |= {
+                    one.node
+                    for one in self.world.cloud.serving()
+                    if one.node in names and one.installed not in one.proven
+                }
             if process.code and (said := "".join(process.errors).strip()):
                 self.say("    " + said.replace("\n", "\n    ")[:1500])
         Contracts(self).check(done, before)

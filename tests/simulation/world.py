@@ -134,7 +134,8 @@ class World:
     drained: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0
     lost_holds: set[str] = field(default_factory=set)
-    """Nodes of a quarantine.json or upgrade.json that is lost: out of service until they are proven again."""
+    """Nodes of a quarantine.json or upgrade.json that is lost, and those that a person has released with a driver that
+    they were never proven with: out of service until they are proven again."""
     bad_drivers: set[str] = field(default_factory=set)
     """Drivers with which no node is healthy."""
     hooks: bool = True
