@@ -2,7 +2,8 @@
 
 A group's site is chosen once. It is recorded in intent.json, before machines are created, and stays while the group has
 machines: {"choices": {group: {"site": name, "refused": {site: reason}}}}. The nodes in nodes.json decide before that
-record does, because machines do not move; a group without both goes to the first site of its list.
+record does, because machines do not move. A group without both stays where intent.json has its nodes, from when it had
+one site; else it goes to the first site of its list.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ def place(spec: ClusterSpec, paths: ClusterPaths) -> ClusterSpec:
         for node in fleet.load(paths):
             existing.setdefault(node.group, set()).add(node.site)
     recorded = load(paths)
-    return spec.with_sites({name: _site(name, groups[name], existing, recorded, paths) for name in groups})
+    intended = _intended(spec, paths)
+    return spec.with_sites({name: _site(name, groups[name], existing, recorded, intended, paths) for name in groups})
 
 
 def _site(
     group: str, sites: Sequence[str], existing: Mapping[str, set[str]], recorded: Mapping[str, Choice] | None,
-    paths: ClusterPaths,
+    intended: Mapping[str, set[str]], paths: ClusterPaths,
 ) -> str:  # fmt: skip
     with_nodes = [site for site in sites if site in existing.get(group, ())]
     if with_nodes:
@@ -61,7 +63,19 @@ def _site(
         used = [site for site in sites if (paths.site(site) / MADE_BY).exists()]
         return used[0] if used else sites[0]
     choice = recorded.get(group)
-    return choice.site if choice is not None and choice.site in sites else sites[0]
+    if choice is not None and choice.site in sites:
+        return choice.site
+    return next((site for site in sites if site in intended.get(group, ())), sites[0])
+
+
+def _intended(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, set[str]]:
+    """Group → the sites where intent.json has nodes of it: a run that was killed may have created machines there."""
+    groups, sites = spec.node_groups(), dict[str, set[str]]()
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        for node, row in stored.load(paths.intent)["nodes"].items():
+            if node in groups:
+                sites.setdefault(groups[node], set()).add(row["site"])
+    return sites
 
 
 def load(paths: ClusterPaths) -> dict[str, Choice] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -143,7 +144,7 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
         if cluster.spec.verify.reboot != "never" and (changes.create or changes.recreate):
             which = "every new machine" if cluster.spec.verify.reboot == "all" else "one new machine of each group"
             counts += f"; then {which} is rebooted"
-        made = ", ".join(f"{count} {group.machine.name}{_from_image(wanted, group)}" for group, count in new if count)
+        made = [(group, f"{count} {group.machine.name}{_from_image(wanted, group)}") for group, count in new if count]
         where = f"{_sites(cluster, wanted)}{' in the sandbox' if cluster.sandbox else ''}"
         question = f"{_intended(cluster, wanted, changes, made)}{where} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
@@ -167,25 +168,39 @@ def _sites(cluster: Cluster, wanted: Plan) -> str:
     return f" ({'; '.join(placement.lines(rows))})" if rows else ""
 
 
-def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: str) -> str:
-    """What is about to be done, in words: machines that are made by number (`made`), all others by name."""
-    exist = not cluster.sandbox and all(cluster.providers.at(group.site).hosts for group in wanted.groups)
-    said = []
-    if changes.create:
-        said.append(f"{_verb(cluster, wanted) if exist else 'create'} {made}")
-    if changes.recreate:
-        said.append(f"{'take another machine for' if exist else 'recreate'} {_some(changes.recreate)}")
-    if changes.change:
-        said.append(f"change {_some(changes.change)}")
-    if changes.remove:
-        said.append(f"{'give back' if exist else 'remove'} {_some(changes.remove)}")
+def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: Sequence[tuple[PlannedGroup, str]]) -> str:
+    """What is about to be done, in words: machines that are made by number (`made`, by group), all others by name; and
+    what is done to machines that exist already, apart from those that are created and removed."""
+    sites = {node.name: node.site for node in cluster.nodes()}
+    sites |= {name: group.site for group in wanted.groups for name in group.node_names()}
+    own = {name for name, site in sites.items() if _exist(cluster, site)}
+    configured = [group for group, _ in made if _exist(cluster, group.site)]
+    said = [
+        f"{verb} {', '.join(text for group, text in made if (group in configured) is exist)}"
+        for verb, exist in (("create", False), (_verb(cluster, configured), True))
+        if any((group in configured) is exist for group, _ in made)
+    ]
+    for what, created, existing in (
+        (changes.recreate, "recreate", "take another machine for"),
+        (changes.change, "change", "change"),
+        (changes.remove, "remove", "give back"),
+    ):
+        by_verb: dict[str, list[str]] = {}
+        for name in what:
+            by_verb.setdefault(existing if name in own else created, []).append(name)
+        said += [f"{verb} {_some(names)}" for verb, names in by_verb.items()]
     text = "; ".join(said) or "change no machine, but what they share"
     return text[0].upper() + text[1:]
 
 
-def _verb(cluster: Cluster, wanted: Plan) -> str:
+def _exist(cluster: Cluster, site: str) -> bool:
+    """Whether the machines of a site existed before the cluster."""
+    return not cluster.sandbox and site in cluster.spec.sites and cluster.providers.at(site).hosts is not None
+
+
+def _verb(cluster: Cluster, groups: Sequence[PlannedGroup]) -> str:
     """What is done to machines that exist: those that have only a BMC are installed first."""
-    managed = [cluster.providers.at(group.site).management for group in wanted.groups]
+    managed = [cluster.providers.at(group.site).management for group in groups]
     installs = any(one is not None and one.installation is not None for one in managed)
     return "install through their BMCs and configure" if installs else "configure"
 
@@ -255,9 +270,7 @@ def down(
         return
     cluster.require_rights()
     names = lifecycle.made(cluster)
-    exist = not cluster.needs_terraform
-    what = f"gpuprov's changes on {_some(names)}" if exist else _some(names) or "all remaining resources"
-    question = f"{'Undo' if exist else 'Remove'} {what} of {cluster.label}?"
+    question = f"{_removal(cluster, names)} of {cluster.label}?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
         raise Declined("nothing was removed")
     if keep_reports is not None:
@@ -268,6 +281,19 @@ def down(
         cluster.events.subscribe(show)
         removal = lifecycle.down(cluster, find(terraform, needed=cluster.needs_terraform))
     _say_down(cluster.spec.name, removal.removed, removal.stays, as_json=json_)
+
+
+def _removal(cluster: Cluster, names: Sequence[str]) -> str:
+    """What `down` is about to do with these nodes, in words."""
+    existing: set[str] = set() if cluster.needs_terraform else {*names}
+    with contextlib.suppress(GpuprovError):  # a damaged nodes.json is reported by the command itself
+        existing |= {node.name for node in cluster.nodes() if _exist(cluster, node.site)}
+    created = [name for name in names if name not in existing]
+    said = [f"remove {_some(created) or 'all remaining resources'}"] if created or not names else []
+    if kept := [name for name in names if name in existing]:
+        said.append(f"undo gpuprov's changes on {_some(kept)}")
+    text = " and ".join(said)
+    return text[0].upper() + text[1:]
 
 
 def _some(names: Sequence[str]) -> str:

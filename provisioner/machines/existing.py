@@ -54,20 +54,47 @@ class Way:
         return f"{' '.join(self.key().split()[:2])} gpuprov-{self.paths.name}"
 
 
+class AnotherHostError(ProviderError):
+    """A machine is another one of the same cluster than the address says. `host`: which one."""
+
+    def __init__(self, node: Node, host: str) -> None:
+        super().__init__(
+            f"{_place(node)} is another host of this cluster, {host}",
+            where=node.name,
+            hint="write each host's own address into cluster.yaml. For a host that is to have another name: take it "
+            "out of `hosts`, run `gpuprov up`, and list it again",
+        )
+        self.host = host
+
+
 def admit(way: Way, nodes: Sequence[Node], events: Events) -> dict[str, ProviderError]:
     """See that each machine lets gpuprov in and lets it be root, and begin the record of what is changed there. Where
-    gpuprov's key is not known yet, the caller's own ssh brings it there. Gives what could not be entered, and why."""
-    return _each(nodes, lambda node: _admit(way, node, events))
+    gpuprov's key is not known yet, the caller's own ssh brings it there. Gives what could not be entered, and why.
+    Where a machine is another one of the cluster, what answers at that one's address is not entered either."""
+    new: set[str] = set()
+    failed = _each(nodes, lambda node: new.add(node.name) if _admit(way, node, events) else None)
+    known = {error.host: name for name, error in failed.items() if isinstance(error, AnotherHostError)}
+    strange = [node for node in nodes if node.name in new and node.id in known]
+    undone = undo(way, strange, lambda *_: None)
+    for node in strange:
+        left = f", and gpuprov's record stays on it: {undone[node.name].message}" if node.name in undone else ""
+        failed[node.name] = ProviderError(
+            f"{_place(node)} is not {node.id}, which answers at the address of {known[node.id]}{left}",
+            where=node.name,
+            hint="write each host's own address into cluster.yaml",
+        )
+    return failed
 
 
 def undo(
     way: Way, nodes: Sequence[Node], told: Callable[[Node, list[str], list[str]], None]
 ) -> dict[str, ProviderError]:
     """Undo on each machine what gpuprov did there; `told` gets what was done and what stays. Gives those where that
-    could not be done, and why."""
+    could not be done, and why. Which of these machines has which address does not matter."""
+    ids = frozenset(node.id for node in nodes)
 
     def one(node: Node) -> None:
-        asked = {"do": "undo", "user": way.users[node.name]}
+        asked = {"do": "undo", "user": way.users[node.name], "others": sorted(way.hosts - ids)}
         if node.name not in ssh.local(way.paths):
             asked["key"] = way.line
         answer = _ask(way, node, asked, UNDO_S)
@@ -94,7 +121,8 @@ def _each(nodes: Sequence[Node], call: Callable[[Node], None]) -> dict[str, Prov
     return {name: error for name, error in found.items() if error is not None}
 
 
-def _admit(way: Way, node: Node, events: Events) -> None:
+def _admit(way: Way, node: Node, events: Events) -> bool:
+    """Whether its record was begun just now."""
     brought = False
     if node.name not in ssh.local(way.paths):
         code, said = _call([*ssh.argv(way.paths, node.name), "true"])
@@ -106,9 +134,11 @@ def _admit(way: Way, node: Node, events: Events) -> None:
         if code:
             _refuse(node, f"ssh to {_place(node)} as {way.users[node.name]} fails: {said}", _hint(said))
     try:
-        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name}, DEADLINE_S)
+        others = sorted(way.hosts - {node.id})
+        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "others": others}, DEADLINE_S)
         if answer.get("ok") is not True:
             raise _unclear(node, answer)
+        return answer.get("new") is True
     except GpuprovError:
         if brought:  # a machine that is refused is left as it was
             _call([*ssh.argv(way.paths, node.name), f"sh -s -- {shlex.quote(way.line)}"], TAKE_KEY)
@@ -162,7 +192,7 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
     ProviderError where there is none, and where the machine is another cluster's or can't do it, and LockedError where
     the lease of this run is lost: another run may work on the machine."""
     process.refuse_stopped()
-    request = {**request, "identity": way.identity(), "host": node.id, "others": sorted(way.hosts - {node.id})}
+    request = {**request, "identity": way.identity(), "host": node.id}
     source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
     program = f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
     code, said = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)
@@ -200,12 +230,7 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
             "run `gpuprov down` with that cluster's file first, or take the host out of this one",
         )
     if "other" in answer:
-        _refuse(
-            node,
-            f"{_place(node)} is another host of this cluster, {str(answer['other'])[:60]}",
-            "write each host's own address into cluster.yaml; a host that is to have another name: take it out of "
-            "`hosts`, run `gpuprov up`, and list it again",
-        )
+        raise AnotherHostError(node, str(answer["other"])[:60])
     if "damaged" in answer:
         _refuse(
             node,

@@ -61,7 +61,7 @@ def begin(request: dict[str, Any]) -> dict[str, Any]:
         return refused
     elif record["host"] != request["host"]:  # another name for it in cluster.yaml
         _write(folder, {**record, "host": request["host"]})
-    return {"ok": True}
+    return {"ok": True, "new": record is None}
 
 
 def undo(request: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_each_costs_itself_alone(p4d: Rehearsal) -> None:
 
 
 def test_a_node_that_dies_half_way(p4d: Rehearsal) -> None:
-    running = p4d.start("verify", p4d.file, "--json")
+    running = p4d.start("verify", p4d.file)
     assert running.stderr is not None
     assert any(" verify: probing" in line for line in running.stderr)  # its probe is on its way
     podman("kill", container(p4d, "train-2"))

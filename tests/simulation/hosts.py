@@ -79,10 +79,11 @@ class Host(Machine):
         """As on_node.begin."""
         if refused := self.refusal(request):
             return refused
+        new = self.record is None
         self.cluster, self.identity, self.name = request["cluster"], request["identity"], request["host"]
         self.record, self.told, self.given_up = (self.cluster, self.identity), False, False
         self.node, self.site = node, site
-        return {"ok": True}
+        return {"ok": True, "new": new}
 
     def undo(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """As on_node.undo, but for the key."""

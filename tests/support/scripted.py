@@ -101,8 +101,12 @@ def making(cluster: Cluster) -> None:
 def plan(cluster: Cluster) -> Any:
     groups = [
         SimpleNamespace(
-            name=name, spec=g, machine=SimpleNamespace(name=g.machine), node_names=partial(g.node_names, name)
-        )
+            name=name,
+            spec=g,
+            machine=SimpleNamespace(name=g.machine),
+            node_names=partial(g.node_names, name),
+            site=cluster.spec.site_of(name),
+        )  # fmt: skip
         for name, g in cluster.spec.groups.items()
     ]
     return SimpleNamespace(groups=groups, images={})

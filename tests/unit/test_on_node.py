@@ -65,7 +65,7 @@ def test_a_host_may_get_another_name(record: Any, tmp_path: Path) -> None:
     begin(folder)
     module.note("holds", ["cuda"], str(folder))
     renamed = asked(folder, host="dgx01.lab", others=("dgx02",))
-    assert on_node.begin(renamed) == {"ok": True}
+    assert on_node.begin(renamed) == {"ok": True, "new": False}
     written = json.loads((folder / "record.json").read_text())
     assert (written["host"], written["holds"]) == ("dgx01.lab", ["cuda"])
     assert on_node.begin(asked(folder, host="dgx02", others=("dgx01.lab",))) == {"other": "dgx01.lab"}
@@ -263,7 +263,7 @@ def test_a_machine_of_another_cluster_is_left_alone(record: Any, calls: list[Any
     assert begin(folder, "other") == {"foreign": "lab"}
     assert undo(folder, tmp_path, "other") == {"foreign": "lab"}
     assert json.loads((folder / "record.json").read_text())["identity"] == "abc"
-    assert begin(folder) == {"ok": True}
+    assert begin(folder) == {"ok": True, "new": False}
 
 
 DGX = """\

@@ -59,6 +59,24 @@ def test_the_record_decides_and_nodes_before_it(cluster: Cluster) -> None:
     assert site(cluster) == "ohio"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ({"train-0": {"site": "oregon"}, "infer-0": {"site": "ireland"}}, "oregon"),
+        ({"train-0": {"site": "ireland"}}, "ohio"),
+        ({"infer-0": {"site": "oregon"}}, "ohio"),
+        ({"train-0": "oregon"}, "ohio"),
+    ],
+)
+def test_without_a_choice_it_stays_where_the_intent_has_nodes_of_it(
+    cluster: Cluster, nodes: dict[str, Any], expected: str
+) -> None:
+    """From when it had one site: a run that was killed may have created machines there."""
+    private_dir(cluster.paths.root)
+    cluster.paths.intent.write_text(json.dumps({"nodes": nodes}))
+    assert site(cluster) == expected
+
+
 def test_nodes_at_a_site_that_the_list_no_longer_has_decide_nothing(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     fleet.save(cluster.paths, [node("ireland")])

@@ -48,7 +48,8 @@ def test_a_key_that_is_known_is_not_brought_again(way: Way, monkeypatch: pytest.
     told = Told(monkeypatch, OK, BEGUN)
     assert existing.admit(way, [NODE], Events()) == {}
     assert len(told.asked) == 2
-    assert '\\"host\\": \\"dgx01.lab\\", \\"others\\": [\\"dgx02.lab\\"]' in told.asked[1][1]
+    asked = told.asked[1][1]
+    assert '\\"host\\": \\"dgx01.lab\\"' in asked and '\\"others\\": [\\"dgx02.lab\\"]' in asked
 
 
 def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +94,30 @@ def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
     assert said in failed["train-0"].message
     assert hint in failed["train-0"].hint
     assert failed["train-0"].where == "train-0"
+
+
+def test_what_answers_for_a_host_that_is_elsewhere_is_left_again(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dgx02 answers at the address of dgx01, and a machine without a record at that of dgx02."""
+    both = Way(way.paths, {"train-0": "ops", "train-1": "ops"}, {}, way.key, way.identity, way.hosts)
+    other = Node("train-1", "train", "rack", "dgx-h100", "dgx02.lab", "", "10.0.0.2", "10.0.0.2")
+    asked: list[tuple[str, str]] = []
+
+    def call(argv: Sequence[str], given: str = "", deadline_s: float = 0) -> tuple[int, str]:
+        node = argv[-2]
+        if argv[-1] == "true":
+            return OK
+        asked.append((node, "undo" if '\\"do\\": \\"undo\\"' in given else "begin"))
+        if asked[-1][1] == "undo":
+            return 0, 'gpuprov:{"done": [], "stays": []}'
+        return 0, f"gpuprov:{json.dumps({'other': 'dgx02.lab'} if node == 'train-0' else {'ok': True, 'new': True})}"
+
+    monkeypatch.setattr(existing, "_call", call)
+    failed = existing.admit(both, [NODE, other], Events())
+    assert failed["train-0"].message == "dgx01.lab (10.0.0.1 port 2222) is another host of this cluster, dgx02.lab"
+    assert failed["train-1"].message == (
+        "dgx02.lab (10.0.0.2 port 22) is not dgx02.lab, which answers at the address of train-0"
+    )
+    assert asked[-1] == ("train-1", "undo")
 
 
 CHANGED = """\
