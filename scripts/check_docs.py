@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provisioner.verify.check import Check
+from provisioner.verify.merged_checks import MERGED, by_id, reported
 from provisioner.verify.registry import declared
 from provisioner.verify.runbook import STEPS, anchor, by_hand
 from scripts import doc_tables, evidence_docs, policy_docs
@@ -19,14 +20,17 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def table() -> str:
     """The Markdown table of docs/checks.md."""
-    rows = ["| check | severity | do | level | reads | failure explained by | what a failure means |"]
-    rows.append("| --- | --- | --- | --- | --- | --- | --- |")
+    rows = ["| check | severity | do | level | reported as | reads | failure explained by | what a failure means |"]
+    rows.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for c in declared():
         reads = (
             ", ".join("the list of GPUs" if need == "gpus" else f"`{need}`" for need in c.needs) or "how its tool ended"
         )
         follows = ", ".join(f"`{other}`" for other in c.follows) or "-"
-        rows.append(f"| `{c.id}` | {c.severity} | {c.action} | {c.level} | {reads} | {follows} | {c.says} |")
+        merged = f"`{reported(c.id)}`" if reported(c.id) != c.id or c.id in by_id() else "-"
+        rows.append(f"| `{c.id}` | {c.severity} | {c.action} | {c.level} | {merged} | {reads} | {follows} | {c.says} |")
+    rows += ["", "## Reported under one name", "", "| name | checks | what a failure means |", "| --- | --- | --- |"]
+    rows += [f"| `{m.id}` | {', '.join(f'`{part}`' for part in m.parts)} | {m.says} |" for m in MERGED]
     return "\n".join(rows) + "\n"
 
 
@@ -36,6 +40,11 @@ def page(checks: Sequence[Check]) -> str:
     for action, steps in STEPS.items():
         lines += [f"### {action}", "", *(f"{n}. {step}" for n, step in enumerate(steps, 1)), ""]
     lines += ["## Check by check", ""]
+    names = {check.id for check in checks}
+    for merged in MERGED:
+        heading = merged.id if merged.id not in names else f"{merged.id} and others"
+        lines += [f"### {heading}", "", f"{merged.says} It is one of these:", ""]
+        lines += [*(f"- [{part}](#{anchor(part)})" for part in merged.parts), ""]
     for check in checks:
         lines += [f"### {check.id}", "", check.says, ""]
         lines.append(f"- severity: {check.severity}; usual next step: [{check.action}](#{check.action})")

@@ -16,13 +16,17 @@ class CheckOutput(Output):
 
     id: str = Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_.]+$", description="area.what, such as gpu.count")
     severity: Literal["fatal", "warn", "info"]
-    status: Literal["pass", "fail", "unknown", "skip"] = Field(
-        description="skip: does not apply to this machine; unknown: applies and could not be answered"
+    status: Literal["pass", "fail", "unknown", "skip", "note"] = Field(
+        description="skip: does not apply to this machine; unknown: applies and could not be answered; note: worth "
+        "knowing, and no failure"
     )
     expected: object = None
     actual: object = None
     message: str
     action: Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+    parts: list[str] = Field(
+        default=[], description="The checks that made it so, where several are reported under one name"
+    )
 
 
 class QuarantineOutput(OpenOutput):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KEPT = 20
 """Runs of a machine and level that the report draws, and that are kept."""
-SPOIL = ("load.", "fleet.slow_", "nccl.")
+SPOIL = ("load.", "speed.", "fleet.slow_", "nccl.")
 """Checks of speed that need not be fatal: what fails one of them is nothing to hold a node to later."""
 
 

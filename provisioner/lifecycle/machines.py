@@ -175,9 +175,13 @@ def _share_undoing(cluster: Cluster) -> None:
 def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
     """How machines that exist already are entered."""
     users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
-    hosts = frozenset(node.id for node in cluster.nodes())
+    hosts = {node.id for node in cluster.nodes()}
+    for site in cluster.spec.sites:
+        with contextlib.suppress(GpuprovError):  # that site fails by itself
+            listed = cluster.providers.at(site).hosts
+            hosts |= {host.name for host in listed.listed(())} if listed is not None else set()
     key, identity = functools.cache(lambda: _key(cluster)), functools.cache(lambda: _identity(cluster))
-    return Way(cluster.paths, users, carried, key, identity, hosts)
+    return Way(cluster.paths, users, carried, key, identity, frozenset(hosts))
 
 
 def _users(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, str]:

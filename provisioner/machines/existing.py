@@ -39,7 +39,8 @@ rm -f "$new"; exit 1
 class Way:
     """How a cluster's machines are reached. `users`: node → its account; `carried`: node → ssh's ProxyCommand; `key`:
     the public key that is let in; `identity`: what tells the cluster from others of its name (both are made when they
-    are first asked for); `hosts`: the names in cluster.yaml of all machines of the cluster that exist already."""
+    are first asked for); `hosts`: the names of all machines that exist already, of nodes and of those that cluster.yaml
+    lists at any site."""
 
     paths: ClusterPaths
     users: Mapping[str, str]

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from provisioner.verify import check_runner
@@ -27,13 +28,14 @@ from provisioner.verify.check import Check
 from provisioner.verify.collect import decode, probe_source
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
+from provisioner.verify.merged_checks import merge
 from provisioner.verify.peers import Peers
 from provisioner.verify.registry import plain_checks
 from provisioner.verify.request import request_for
 from provisioner.verify.results import CheckResult, NodeReport, blame
 
 VALUE = {"pass": "1", "fail": "0", "unknown": "NaN"}
-"""Of gpuprov_check. A check that does not apply has no sample."""
+"""Of gpuprov_check. A check that does not apply, or has only a note (gpuprov_note), has no sample."""
 
 LOCK = "/run/gpuprov-health.lock"
 
@@ -56,6 +58,7 @@ def main(arguments: list[str]) -> int:
         try:
             expected = Expected.from_json(json.loads(expected_file.read_text(encoding="utf-8")))
             report = judge(probe(expected), expected)
+            report = replace(report, checks=tuple(merge(report.checks)))
         except Exception as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             write(out, metrics(None, time.time(), time.monotonic() - began))
@@ -139,6 +142,8 @@ def metrics(report: NodeReport | None, at: float, seconds: float) -> str:
     simulated = " (SIMULATED hardware)" if report is not None and report.simulated else ""
     samples = {f'{{check="{c.id}",severity="{c.severity}"}}': VALUE[c.status] for c in checks if c.status in VALUE}
     metric("gpuprov_check", f"1 passed, 0 failed, NaN could not be answered{simulated}", samples)
+    notes = {f'{{check="{c.id}"}}': "1" for c in checks if c.status == "note"}
+    metric("gpuprov_note", f"Worth knowing, and no failure{simulated}", notes)
     ok = report is not None and report.ok
     metric("gpuprov_node_ok", f"No fatal check failed or is unknown{simulated}", {"": str(int(ok))})
     metric("gpuprov_simulated", "Whether the hardware is simulated", {"": str(int(bool(simulated)))})

@@ -10,7 +10,8 @@ from provisioner.text import counted, printable, single_line
 from provisioner.verify.baseline import Reached
 from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
 
-Status = Literal["pass", "fail", "unknown", "skip"]
+Status = Literal["pass", "fail", "unknown", "skip", "note"]
+"""`note`: a check that only informs has something to say."""
 
 PENDING = "; it stays until this has passed: "
 """In the reason of a quarantine: what follows takes the node out."""
@@ -35,6 +36,8 @@ class CheckResult:
     """The id of the failed check that it follows from."""
     lowered: bool = False
     """A fatal check that only warns, because it fails at an unverified limit."""
+    parts: tuple[str, ...] = ()
+    """The checks that made it fail, be unknown or a note, where several are reported under its name."""
 
     def __post_init__(self) -> None:
         for text in ("says", "expected", "actual"):
@@ -71,6 +74,7 @@ class CheckResult:
             "actual": self.actual,
             "message": self.message,
             "action": self.action if self.status in ("fail", "unknown") else "none",
+            **({"parts": list(self.parts)} if self.parts else {}),
         }
 
 

@@ -17,6 +17,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import fabric
+from provisioner.verify.merged_checks import merge
 from provisioner.verify.pytest_runner import Case, judge
 from provisioner.verify.request import ProbeRequest, load_request, request_for, waits_until
 from provisioner.verify.results import NodeReport, Report
@@ -112,7 +113,7 @@ def verify(
             site=s.site,
             machine=s.machine,
             simulated=s.simulated or bundles[s.name].simulated,
-            checks=judged[s.name].checks,
+            checks=tuple(merge(judged[s.name].checks)),
             facts=judged[s.name].facts,
             error=bundles[s.name].error,
             measures=reached(judged[s.name].measures, s.baseline, s.expected),

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import pytest
 
+from provisioner.verify.merged_checks import by_id
+
 OURS = Path(__file__).parent / "checks"
 
 Item = TypeVar("Item", bound=pytest.Item)
@@ -44,8 +46,9 @@ def without_doubles(items: Sequence[Item], id_of: Callable[[Item], str]) -> tupl
         name, where = id_of(item), _place(item.path, _line(item))
         if item.path.is_relative_to(OURS):
             kept.append(item)
-        elif name in ours:
-            said = f"the id {name} is that of a check of gpuprov's own ({ours[name].path.name}): give it another one"
+        elif name in ours or name in by_id():
+            file = f" ({ours[name].path.name})" if name in ours else ""
+            said = f"the id {name} is that of a check of gpuprov's own{file}: give it another one"
             refused[where] = {"where": where, "message": said}
         elif hasattr(getattr(item, "function", None), "__check__") and first.setdefault(name, where) != where:
             said = f"the id {name} is that of the check at {first[name]}: give it another one"

@@ -29,6 +29,8 @@ def follow(history: Simulation, text: str) -> bool:
         return _copy_key(history)
     if "has no ed25519 key of" in text:
         return _write_host_keys(history)
+    if _hosts_back(history, text):
+        return True
     if lost := re.search(
         r"(?:site ([\w-]+)(?:: | failed, the others went on: ))+(\S.*) may be configured, and neither", text
     ):
@@ -81,6 +83,33 @@ def _write_host_keys(history: Simulation) -> bool:
     if history.file.host_keys == shown:
         return False
     history.edit("host_keys: as the consoles show them", lambda file: setattr(file, "host_keys", shown))
+    return True
+
+
+def _hosts_back(history: Simulation, text: str) -> bool:
+    """Sites and groups as cluster.yaml last had them when it listed the hosts that an error misses at several sites;
+    whether it ever did."""
+    lost = re.findall(r"site ([\w-]+): ((?:[\w.-]+, )*[\w.-]+) may be configured, and neither", text)
+    if len(lost) < 2:
+        return False
+
+    def has(file: ClusterFile) -> bool:
+        there = {
+            site: {file.host_name(host) for host, group in file.listed().items() if file.groups[group]["site"] == site}
+            for site, _ in lost
+        }
+        return all({*names.split(", ")} <= there[site] for site, names in lost)
+
+    before = next((file for file in reversed(history.versions) if has(file)), None)
+    if before is None:
+        return False
+
+    def restore(file: ClusterFile) -> None:
+        file.sites = {name: dict(site) for name, site in before.sites.items()}
+        file.groups = {name: dict(group) for name, group in before.groups.items()}
+        file.renamed = set(before.renamed)
+
+    history.edit("the hosts are listed as they were when they were configured", restore)
     return True
 
 

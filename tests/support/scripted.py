@@ -106,7 +106,7 @@ def plan(cluster: Cluster) -> Any:
             machine=SimpleNamespace(name=g.machine),
             node_names=partial(g.node_names, name),
             site=cluster.spec.site_of(name),
-        )  # fmt: skip
+        )
         for name, g in cluster.spec.groups.items()
     ]
     return SimpleNamespace(groups=groups, images={})

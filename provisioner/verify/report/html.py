@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from provisioner import placement
 from provisioner.paths import data
 from provisioner.text import printable
+from provisioner.verify.merged_checks import reported
 from provisioner.verify.registry import declared
 from provisioner.verify.report.compare import changes
 from provisioner.verify.report.measured import tables
@@ -32,11 +33,11 @@ COUNTERS = {
     "PCIe replays": "pcie_replays",
 }
 """Column → key of a GPU in the `facts` document."""
-SIGNS = {"pass": "✓", "fail": "✗", "unknown": "?", "skip": "-"}
+SIGNS = {"pass": "✓", "fail": "✗", "unknown": "?", "note": "i", "skip": "-"}
 DETAILED = 64
 """Nodes up to which healthy ones have their tables too; the page of a large fleet shows those of the others, and says
 where the rest is. (1,000 nodes with a hundred checks each are 50 MB of HTML.)"""
-ORDER = {"fail": 0, "unknown": 1, "pass": 2, "skip": 3}
+ORDER = {"fail": 0, "unknown": 1, "note": 2, "pass": 3, "skip": 4}
 
 
 def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
@@ -76,18 +77,18 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
 
 def _problems(report: Report) -> list[dict[str, Any]]:
     """What failed, worst first, one entry for each check with the nodes that it failed on."""
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for node in report.nodes:
         if node.error:
             said = ("node.exists", "fatal", "unknown", "reconfigure", "The node is wanted and not there.")
             if not node.absent:
                 said = ("node.reachable", "fatal", "unknown", "reboot", "The node gave no answer.")
-            entry = found.setdefault(("", said[0], ""), _entry(*said))
+            entry = found.setdefault(("", said[0], "", ""), _entry(*said))
             entry["nodes"].append({"name": node.name, "message": node.error})
             continue
         for check in node.checks:
             if check.status == "fail" or (check.condemns and not check.explained_by):
-                key = (check.id, check.status, check.action)
+                key = (check.id, check.status, check.action, check.says)
                 entry = found.setdefault(key, _entry(check.id, check.severity, check.status, check.action, check.says))
                 entry["nodes"].append({"name": node.name, "message": check.message})
     severity = {"fatal": 0, "warn": 1, "info": 2}
@@ -95,9 +96,9 @@ def _problems(report: Report) -> list[dict[str, Any]]:
 
 
 def _entry(id: str, severity: str, status: str, action: str, says: str) -> dict[str, Any]:
-    own = next((check for check in declared() if check.id == id), None)
-    seen = by_hand(own) if own else ()
-    return {"id": id, "severity": severity, "status": status, "action": action, "says": says, "by_hand": seen,
+    seen = dict.fromkeys(command for check in declared() if check.id == id or reported(check.id) == id
+                         for command in by_hand(check))  # fmt: skip
+    return {"id": id, "severity": severity, "status": status, "action": action, "says": says, "by_hand": tuple(seen),
             "nodes": []}  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def _outcome(check: CheckResult) -> str:
         return "failure"
     if check.status == "unknown":
         return "error" if check.severity == "fatal" else "skipped"
-    return "skipped" if check.status == "skip" else ""
+    return "skipped" if check.status in ("skip", "note") else ""
 
 
 def _text(value: object) -> str:

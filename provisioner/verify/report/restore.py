@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from provisioner import stored
 from provisioner.paths import write_whole
 from provisioner.verify.check import Action, Severity
+from provisioner.verify.merged_checks import MERGED
 from provisioner.verify.registry import declared
 from provisioner.verify.report.html import html
 from provisioner.verify.results import CheckResult, NodeReport, Report, Status
@@ -28,6 +29,7 @@ class _Check(BaseModel):
     expected: Any = None
     actual: Any = None
     message: str = ""
+    parts: list[str] = []
 
 
 class _Node(BaseModel):
@@ -56,13 +58,13 @@ def write_page(folder: Path, title: str) -> bool:
         document = _Document.model_validate(stored.load(folder / DOCUMENT))
     except (OSError, ValueError, ValidationError):
         return False
-    says = {check.id: check.says for check in declared()}
+    says = {check.id: check.says for check in declared()} | {merged.id: merged.says for merged in MERGED}
     nodes = tuple(
         NodeReport(
             node.name, node.group, node.site, node.machine, node.simulated,
             tuple(
                 CheckResult(check.id, check.severity, check.status, check.action, says.get(check.id, ""),
-                            check.expected, check.actual, check.message)
+                            check.expected, check.actual, check.message, parts=tuple(check.parts))
                 for check in node.checks
             ),
             error=node.error, absent=node.absent,

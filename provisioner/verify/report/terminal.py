@@ -25,7 +25,7 @@ def summary(node: NodeReport) -> str:
     """The line of one node, without markup."""
     if node.error:
         return f"not looked at: {node.error}"
-    counts = {status: sum(c.status == status for c in node.checks) for status in ("pass", "fail", "unknown", "skip")}
+    counts = Counter(check.status for check in node.checks)
     later = sum(c.later for c in node.checks)
     warnings = sum(c.warns for c in node.checks)
     failed = counts["fail"] - warnings
@@ -33,6 +33,7 @@ def summary(node: NodeReport) -> str:
     parts += [f"{failed} failed"] if failed else []
     parts += [counted(warnings, "warning")] if warnings else []
     parts += [f"{counts['unknown']} unknown"] if counts["unknown"] else []
+    parts += [counted(counts["note"], "note")] if counts["note"] else []
     parts += [f"{counts['skip'] - later} not applicable"] if counts["skip"] > later else []
     parts += [f"{later} at higher levels only"] if later else []
     return ", ".join(parts)
@@ -83,6 +84,8 @@ def table(
         parts += [Text(""), Text(f"not looked at says nothing of the hardware; what to do: {NOT_LOOKED_AT}", "yellow")]
     if quiet := unknown_warnings(report):
         parts += [Text(""), Text(quiet, "yellow")]
+    parts += [Text("")] if any(notes(node) for node in report.nodes) else []
+    parts += [Text(f"note, {line}", "dim") for line in _first(report)]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
     held = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
@@ -101,6 +104,21 @@ def table(
     style = "bold green" if report.ok and not absent else "bold red"
     parts += [Text(""), Text(healthy + level + simulated + unproven, style)]
     return Group(*parts, *([Text(standing)] if standing else []))
+
+
+MOST_NOTES = 6
+"""Notes that are written out; report.html has all."""
+
+
+def notes(node: NodeReport) -> list[CheckResult]:
+    """What is worth knowing of a node, and no failure."""
+    return [] if node.error else [check for check in node.checks if check.status == "note"]
+
+
+def _first(report: Report) -> list[str]:
+    lines = [f"{node.name}: {check.message or check.says}" for node in report.nodes for check in notes(node)]
+    more = len(lines) - MOST_NOTES
+    return lines[:MOST_NOTES] + ([f"{more} more in the report"] if more > 0 else [])
 
 
 MOST_STEPS = 4

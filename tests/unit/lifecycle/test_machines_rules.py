@@ -537,7 +537,7 @@ def test_machines_that_exist_are_entered_by_user_and_proxy(cluster: Cluster, mon
     cluster.providers.proxies = lambda _: {"train-0": "proxy"}  # type: ignore[method-assign]
     way = machines._way(cluster, TRAIN)
     assert way.users == {name: cluster.spec.user("virginia") for name in ("train-0", "train-1")}
-    assert (way.paths, way.identity, way.key.startswith("ssh-ed25519 ")) == (cluster.paths, cluster.identity, True)
+    assert (way.paths, way.identity(), way.key().startswith("ssh-ed25519 ")) == (cluster.paths, cluster.identity, True)
 
 
 @pytest.mark.parametrize("sandbox", [True, False])

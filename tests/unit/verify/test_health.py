@@ -25,7 +25,7 @@ from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
 
 P4D = "p4d.24xlarge"
-SAMPLE = re.compile(r'^(\w+)(?:\{check="([a-z0-9_.]+)",severity="(fatal|warn|info)"\})? (\S+)$')
+SAMPLE = re.compile(r'^(\w+)(?:\{check="([a-z0-9_.]+)",severity="(fatal|warn|info)"\}|\{check="[a-z0-9_.]+"\})? (\S+)$')
 
 
 def broken() -> Bundle:

@@ -70,4 +70,9 @@ def failures(text: bytes, folder: Path, capsys: pytest.CaptureFixture[str]) -> d
     assert ended.value.code == 1
     (node,) = json.loads(capsys.readouterr().out)["nodes"]
     assert node["ok"] is False
-    return {check["id"]: check["severity"] for check in node["checks"] if check["status"] == "fail"}
+    return {
+        id: check["severity"]
+        for check in node["checks"]
+        if check["status"] in ("fail", "note")
+        for id in check.get("parts", [check["id"]])
+    }
