@@ -96,7 +96,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     assert first.json["ok"] and first.json["simulated"]
     assert failing(first.json) == {} and unknown(first.json) == {}
     told = {c["id"]: c["status"] for n in first.json["nodes"] for c in n["checks"]}
-    assert (told["image.parts"], told["driver.version"], told["packages.held"]) == ("pass",) * 3
+    assert (told["image.parts"], told["driver.version"], told["packages.drift"]) == ("pass",) * 3
     nodes = {one["name"]: one for one in cloud.of(VM)}
     assert set(nodes) == {"train-0", "train-1"}
     assert {one["source_image_reference"][0]["offer"] for one in nodes.values()} == {"ubuntu-hpc"}

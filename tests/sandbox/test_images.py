@@ -114,7 +114,7 @@ def test_a_fleet_starts_from_it_and_only_configures(nights: Nights) -> None:
     try:
         done = fleet.up()
         # four processors: this computer's own load may be more
-        assert (done.status, [one for one in wrongs(done) if "host.load" not in one]) == (0, [])
+        assert (done.status, wrongs(done)) == (0, [])
         assert "running the roles (configure only) on 1 node" in done_events(fleet)
         said = fleet.run("exec", fleet.file, "--sandbox", "cat /etc/gpuprov/image.json").stdout
         identity = json.loads(said[said.index("{") : said.rindex("}") + 1])

@@ -73,7 +73,9 @@ def visible(injected: Iterable[str]) -> set[str]:
 def at_unverified_limits(verdict: dict[str, Any], node: str) -> set[str]:
     """The checks of a node that fail at an unverified limit."""
     (mine,) = (one for one in verdict["nodes"] if one["name"] == node)
-    return {check["id"] for check in mine["checks"] if "(unverified:" in check["message"]}
+    return {
+        id for check in mine["checks"] if "(unverified:" in check["message"] for id in check.get("parts", [check["id"]])
+    }
 
 
 def on_all(do: Callable[[str], object], nodes: Iterable[str]) -> None:
@@ -105,8 +107,10 @@ def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[st
     wrong += [f"{given}: {node} failed {sorted(ids)} too" for node, ids in found.items()]
     fatal = False
     for check in (check for node in verdict.json["nodes"] for check in node["checks"] if check["status"] == "fail"):
-        lowered = "warn" if "(unverified:" in check["message"] else CHECKS[check["id"]].severity
-        if check["severity"] != min(lowered, CHECKS[check["id"]].severity, key=("info", "warn", "fatal").index):
+        order = ("info", "warn", "fatal").index
+        declared = max((CHECKS[id].severity for id in check.get("parts", [check["id"]])), key=order)
+        lowered = "warn" if "(unverified:" in check["message"] else declared
+        if check["severity"] != min(lowered, declared, key=order):
             wrong.append(f"{given}: {check['id']} is {check['severity']}")
         fatal |= check["severity"] == "fatal"
     # A quarantine of the fault before stays until the level that found it has passed; a warning does not end it.

@@ -123,14 +123,23 @@ class Rehearsal:
 
 
 def failing(document: dict[str, Any]) -> dict[str, set[str]]:
-    """Node → ids of the checks that failed; nodes without any are left out."""
-    found = {n["name"]: {c["id"] for c in n["checks"] if c["status"] == "fail"} for n in document["nodes"]}
-    return {name: ids for name, ids in found.items() if ids}
+    """Node → ids of the checks that failed or have a note, each by itself where several are reported under one name;
+    nodes without any are left out."""
+    return _checks(document, "fail", "note")
 
 
 def unknown(document: dict[str, Any]) -> dict[str, set[str]]:
     """Node → ids of the checks that could not be answered."""
-    found = {n["name"]: {c["id"] for c in n["checks"] if c["status"] == "unknown"} for n in document["nodes"]}
+    return _checks(document, "unknown")
+
+
+def _checks(document: dict[str, Any], *statuses: str) -> dict[str, set[str]]:
+    found = {
+        node["name"]: {
+            id for check in node["checks"] if check["status"] in statuses for id in check.get("parts", [check["id"]])
+        }
+        for node in document["nodes"]
+    }
     return {name: ids for name, ids in found.items() if ids}
 
 
