@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from provisioner import node_state, placement
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, diff, second_boot
+from provisioner.lifecycle import baselines, diff, looks, second_boot
 from provisioner.lifecycle.configuring import Brought
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.subjects import subjects_of
@@ -27,6 +27,7 @@ from provisioner.stack import lockfile
 from provisioner.text import counted
 
 if TYPE_CHECKING:
+    from provisioner.verify.bundle import Output
     from provisioner.verify.expectations import Level
     from provisioner.verify.results import Report
     from provisioner.verify.run import Subject
@@ -67,7 +68,16 @@ def prove(
             replace(one, expected=replace(one.expected, bmc=managed[one.name])) if one.name in managed else one
             for one in subjects
         ]
-        return verify(subjects, checks=checks, events=cluster.events, workdir=workdir, beside=files)
+        earlier = looks.beside(cluster, nodes)
+
+        def more() -> dict[str, dict[str, Output]]:
+            managed_files = files()
+            names = managed_files.keys() | earlier.keys()
+            return {name: {**earlier.get(name, {}), **managed_files.get(name, {})} for name in names}
+
+        report = verify(subjects, checks=checks, events=cluster.events, workdir=workdir, beside=more)
+        looks.keep(cluster, report, nodes)
+        return report
 
 
 def settle(

@@ -123,6 +123,10 @@ class Skipped(Verdict):
     pass
 
 
+class Noted(Verdict):
+    """Worth knowing, and no failure: a fact, or what is over."""
+
+
 class _Seen:
     """What the running check has compared; checks run one after another in one process."""
 
@@ -214,6 +218,11 @@ def fail(
     where the check has read an unverified value of `expected`, unless `observed`: the node itself shows what is wrong,
     and no expected value is part of it."""
     raise Failed(message, action, unverified, observed=observed)
+
+
+def note(message: str) -> NoReturn:
+    """Nothing is wrong now, and this is worth knowing: an event that is over, a total that does not grow."""
+    raise Noted(message)
 
 
 def unknown(reason: str, unread: str = "", *, action: Action | None = None) -> NoReturn:

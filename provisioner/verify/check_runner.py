@@ -12,7 +12,18 @@ from typing import Any
 
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.basis import watched
-from provisioner.verify.check import CRASHED, LATER, NEEDS_MACHINE, TIMED_OUT, Check, Failed, Skipped, Unknown, seen
+from provisioner.verify.check import (
+    CRASHED,
+    LATER,
+    NEEDS_MACHINE,
+    TIMED_OUT,
+    Check,
+    Failed,
+    Noted,
+    Skipped,
+    Unknown,
+    seen,
+)
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, not_given
 from provisioner.verify.peers import Peers
@@ -113,7 +124,7 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
         ready(declared, node)
         try:
             function(**{name: given[name] for name in asks(function)})
-        except Skipped:
+        except (Skipped, Noted):
             enough(declared, node)
             raise
         enough(declared, node)
@@ -173,6 +184,8 @@ def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, st
             return "unknown", str(error), error.action
         case Skipped():
             return "skip", str(error), None
+        case Noted():
+            return "note", str(error), "none"
         case TooLong():
             return "unknown", TIMED_OUT, None
         case AssertionError() if called:

@@ -34,6 +34,7 @@ from provisioner.verify.parsers import (
     imex,
     interruption,
     kernel_unknown,
+    last_look,
     load,
     lsblk,
     lspci,
@@ -125,6 +126,8 @@ class Facts:
     nvlinks: dict[int, nvlink.Links] | None = None
     nvlink_errors: dict[int, dict[int, nvlink_errors.Counters]] | None = None
     """GPU → link → error counters."""
+    last_look: last_look.Looks | None = None
+    """What counters stood at when it was looked at before; None where it was not."""
     module: nvidia_driver.Module | None = None
     module_params: dict[str, str] | None = None
     device_nodes: tuple[nvidia_driver.Node, ...] | None = None

@@ -22,13 +22,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from provisioner.verify import check_runner
-from provisioner.verify.bundle import Bundle
+from provisioner.verify import check_runner, growth
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.check import Check
 from provisioner.verify.collect import decode, probe_source
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from provisioner.verify.merged_checks import merge
+from provisioner.verify.parsers import last_look
 from provisioner.verify.peers import Peers
 from provisioner.verify.registry import plain_checks
 from provisioner.verify.request import request_for
@@ -38,6 +39,7 @@ VALUE = {"pass": "1", "fail": "0", "unknown": "NaN"}
 """Of gpuprov_check. A check that does not apply, or has only a note (gpuprov_note), has no sample."""
 
 LOCK = "/run/gpuprov-health.lock"
+LOOKS = "/var/lib/gpuprov/health/last-look.json"
 
 
 def main(arguments: list[str]) -> int:
@@ -57,8 +59,10 @@ def main(arguments: list[str]) -> int:
         began = time.monotonic()
         try:
             expected = Expected.from_json(json.loads(expected_file.read_text(encoding="utf-8")))
-            report = judge(probe(expected), expected)
+            bundle = with_looks(probe(expected))
+            report = judge(bundle, expected)
             report = replace(report, checks=tuple(merge(report.checks)))
+            keep_looks(bundle)
         except Exception as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             write(out, metrics(None, time.time(), time.monotonic() - began))
@@ -98,6 +102,30 @@ def probe(expected: Expected) -> Bundle:
     return Bundle(error=f"{bundle.error} (exit status {done.returncode})") if bundle.error else bundle
 
 
+def with_looks(bundle: Bundle) -> Bundle:
+    """With what counters stood at when this node was looked at before."""
+    try:
+        text = _looks_file().read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return bundle
+    return replace(bundle, files={**bundle.files, last_look.FILE: Output(text, rc=0)})
+
+
+def keep_looks(bundle: Bundle) -> None:
+    """For the next look. Where it cannot be kept, that one counts from the boot."""
+    looks = growth.looks(read(bundle))
+    if looks is None:
+        return
+    try:
+        write(_looks_file(), json.dumps(looks))
+    except OSError as error:
+        print(f"{_looks_file()}: {error}", file=sys.stderr)
+
+
+def _looks_file() -> Path:
+    return Path(os.environ.get("GPUPROV_HEALTH_LOOKS", LOOKS))
+
+
 def judge(bundle: Bundle, expected: Expected) -> NodeReport:
     """Every plain check of gpuprov on this node alone."""
     node = check_runner.NodeUnderTest("node", read(bundle), expected, None)
@@ -121,7 +149,7 @@ def judge(bundle: Bundle, expected: Expected) -> NodeReport:
 
 
 def result(declared: Check, outcome: check_runner.Outcome) -> CheckResult:
-    status = outcome.status if outcome.status in VALUE else "skip"
+    status = outcome.status if outcome.status in (*VALUE, "note") else "skip"
     lowered = outcome.unverified and declared.severity == "fatal"
     action = outcome.action or declared.action
     return CheckResult(  # its status was looked at above, and its action is a check's

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from provisioner.verify import growth
 from provisioner.verify.baseline import Baseline, measured
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check_runner import NodeUnderTest
@@ -54,15 +55,15 @@ def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
         bundle, data = Bundle.receive(stream)
     facts = read(bundle)
     try:
-        document, reached = to_json(facts_document(facts)), measured(facts)
+        document, reached, looks = to_json(facts_document(facts)), measured(facts), growth.looks(facts)
         why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(document) > DOCUMENT else ""
     except Exception as error:
         why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
     if why:
         facts = read(Bundle(error=why))
-        document, reached = to_json(facts_document(facts)), {}
+        document, reached, looks = to_json(facts_document(facts)), {}, None
     # The document is a string in this record: it is parsed if somebody looks at it.
-    found = {"kind": "facts", "node": data["node"], "facts": document, "measures": reached}
+    found = {"kind": "facts", "node": data["node"], "facts": document, "measures": reached, "looks": looks}
     return facts, to_json(found) + "\n", data
 
 

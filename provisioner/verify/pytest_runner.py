@@ -51,6 +51,8 @@ class Judged:
     facts: Mapping[str, Any]
     measures: Mapping[str, float] = field(default_factory=dict)
     """What was measured under load, by baseline.Measure's name."""
+    looks: Mapping[str, Any] | None = None
+    """What the next look is given (growth.looks)."""
 
 
 def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s: float = 120.0) -> dict[str, Judged]:
@@ -137,6 +139,7 @@ class _Records:
         self.broken: list[dict[str, Any]] = []
         self.facts: dict[str, Mapping[str, Any]] = {}
         self.measures: dict[str, Mapping[str, float]] = {}
+        self.looks: dict[str, Mapping[str, Any] | None] = {}
         self.of: dict[str, list[str]] = {name: [] for name in nodes}
         self.outcomes: dict[int, tuple[str, CheckResult]] = {}
         self.results: dict[str, dict[str, CheckResult]] = {name: {} for name in self.of}
@@ -148,10 +151,9 @@ class _Records:
     def _take(self, record: dict[str, Any]) -> None:
         match record["kind"]:
             case "facts":
-                self.facts[record["node"]], self.measures[record["node"]] = (
-                    Document(record["facts"]),
-                    record["measures"],
-                )
+                name = record["node"]
+                self.facts[name], self.measures[name] = Document(record["facts"]), record["measures"]
+                self.looks[name] = record["looks"]
             case "broken":
                 self.broken.append(record)
             case "collected":
@@ -184,7 +186,10 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
         )
     follows = {test: records.tests[test]["follows"] for test in results if test in records.tests}
     silences = {test: records.tests[test]["silences"] for test in results if test in records.tests}
-    return Judged(tuple(blame(results, follows, silences)), records.facts.get(name, {}), records.measures.get(name, {}))
+    return Judged(
+        tuple(blame(results, follows, silences)), records.facts.get(name, {}), records.measures.get(name, {}),
+        records.looks.get(name),
+    )  # fmt: skip
 
 
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
@@ -195,7 +200,7 @@ def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResu
         id=declared["id"],
         severity="warn" if lowered else severity,
         lowered=lowered,
-        status=record["status"] if record["status"] in ("pass", "fail", "unknown", "skip") else "unknown",
+        status=record["status"] if record["status"] in ("pass", "fail", "unknown", "skip", "note") else "unknown",
         action=action if action in ACTIONS else "reconfigure",
         says=declared["says"],
         expected=record.get("expected"),

@@ -99,6 +99,8 @@ class NodeReport:
     """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}, and "level" of the verdict."""
     measures: tuple[Reached, ...] = ()
     """What it reached at work, beside the fleet's own record of it."""
+    looks: Mapping[str, Any] | None = None
+    """What the next look at it is given (growth.looks)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quarantine", printable(self.quarantine))

@@ -117,6 +117,7 @@ def verify(
             facts=judged[s.name].facts,
             error=bundles[s.name].error,
             measures=reached(judged[s.name].measures, s.baseline, s.expected),
+            looks=judged[s.name].looks,
         )
         for s in subjects
     )

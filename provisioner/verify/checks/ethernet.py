@@ -7,6 +7,7 @@ from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.growth import DAY, Growth, carrier
 from provisioner.verify.parsers.host import Host
 from provisioner.verify.parsers.host_software import Interface
 
@@ -74,9 +75,11 @@ def test_flaps(node: Facts, expected: Expected) -> None:
     losses = {i.name: i.carrier_losses for i in uplinks(host_of(node)) if i.carrier_losses is not None}
     if not losses:
         skip("no interface of a default route counts losses of its link")
-    saw(expected=f"{most:g} at most", actual=losses)
-    if wrong := [f"{name} lost its link {n} times" for name, n in losses.items() if n > most]:
-        fail("; ".join(wrong))
+    growth = Growth.of(node)
+    grown, most = {name: growth.by(carrier(name), n) for name, n in losses.items()}, growth.allowed(most, DAY)
+    saw(expected=f"{most:.0f} at most, {growth.since}", actual=grown)
+    if wrong := [f"{name} lost its link {n} times" for name, n in grown.items() if n > most]:
+        fail(f"{'; '.join(wrong)} ({growth.since})")
 
 
 @check(

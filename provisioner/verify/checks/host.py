@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn, TypeVar
 
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.host import Host
@@ -175,6 +175,10 @@ def test_clocksource(node: Facts) -> None:
         fail(f"the kernel's clock is {source}")
 
 
+RECENT_S = 7 * 86400
+"""Seconds for which a crash or a hard power-off warns (judgement)."""
+
+
 @check(
     "host.uptime",
     severity="warn",
@@ -195,7 +199,10 @@ def test_uptime(node: Facts) -> None:
     saw(expected="no start without a shutdown before it", actual=len(hard))
     if hard:
         ago = (host.time - hard[-1]) / 3600
-        fail(f"{len(hard)} boots without a shutdown before, the last {max(0.0, ago):.1f} hours ago")
+        text = f"{len(hard)} boots without a shutdown before, the last {max(0.0, ago):.1f} hours ago"
+        if host.time - hard[-1] > RECENT_S:
+            note(text)
+        fail(text)
 
 
 @check(
@@ -212,7 +219,10 @@ def test_crash(node: Facts) -> None:
     new = [path for path, when in left if host.configured is None or when > host.configured]
     saw(expected="no record", actual=new or "no record")
     if new:
-        fail(f"{', '.join(new[:3])}" + (f" and {len(new) - 3} more" if len(new) > 3 else ""))
+        text = f"{', '.join(new[:3])}" + (f" and {len(new) - 3} more" if len(new) > 3 else "")
+        if host.time - max(when for _, when in left) > RECENT_S:
+            note(f"{text}, more than {RECENT_S // 86400} days ago")
+        fail(text)
 
 
 @check(

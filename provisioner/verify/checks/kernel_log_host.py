@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, fail, saw, unknown
-from provisioner.verify.checks.kernel_log import LOG, told
+from provisioner.text import counted
+from provisioner.verify.check import check, fail, note, saw, unknown
+from provisioner.verify.checks.kernel_log import LOG, is_recent, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -31,8 +32,17 @@ def test_machine_check(node: Facts) -> None:
     follows=("log.machine_check",),
     says="The host corrects errors of its memory or CPU. Note the DIMM; have it replaced when they go on.",
 )
-def test_machine_check_corrected(node: Facts) -> None:
-    told(node, "machine_check_corrected")
+def test_machine_check_corrected(node: Facts, expected: Expected) -> None:
+    assert node.log is not None
+    most = expected.most["memory.corrected"]
+    found = node.log.of("machine_check_corrected")
+    recent = [event for event in found if is_recent(node, event)]
+    saw(expected=f"{most:g} at most", actual=sum(event.count for event in found))
+    text = "; ".join(f"{event.text} ({counted(event.count, 'time')})" for event in found[:3])
+    if sum(event.count for event in recent) > most:
+        fail(text)
+    if found:
+        note(text)
 
 
 @check(
@@ -43,7 +53,7 @@ def test_machine_check_corrected(node: Facts) -> None:
     says="The host ran out of memory and the kernel killed a process. Look at what the job loads on this node.",
 )
 def test_oom(node: Facts) -> None:
-    told(node, "oom")
+    told(node, "oom", window=True)
 
 
 @check(
@@ -69,7 +79,7 @@ def test_oom_cgroup(node: Facts) -> None:
     says="A process stood still in the kernel for minutes: a disk, a mount or a driver does not answer.",
 )
 def test_hung(node: Facts) -> None:
-    told(node, "hung_task")
+    told(node, "hung_task", window=True)
 
 
 @check(
@@ -96,7 +106,7 @@ def test_hard_lockup(node: Facts) -> None:
     says="A CPU was stuck in the kernel, or a virtual machine stood still. If it comes again, replace the node.",
 )
 def test_lockup(node: Facts) -> None:
-    told(node, "soft_lockup")
+    told(node, "soft_lockup", window=True)
 
 
 @check(
@@ -133,7 +143,7 @@ def test_io(node: Facts) -> None:
     says="An NVMe disk did not answer in time and was asked again, with success: watch it, it may be failing.",
 )
 def test_io_timeout(node: Facts) -> None:
-    told(node, "io_timeout")
+    told(node, "io_timeout", window=True)
 
 
 @check(
@@ -145,7 +155,7 @@ def test_io_timeout(node: Facts) -> None:
     "at the server and the network before it.",
 )
 def test_network_fs(node: Facts) -> None:
-    told(node, "network_fs")
+    told(node, "network_fs", window=True)
 
 
 @check(
@@ -195,7 +205,7 @@ def test_nic(node: Facts) -> None:
     "did not answer. Look at air flow and transceiver; reboot where commands fail.",
 )
 def test_nic_warning(node: Facts) -> None:
-    told(node, "nic_warning")
+    told(node, "nic_warning", window=True)
 
 
 @check(
@@ -246,7 +256,7 @@ def test_flap(node: Facts, expected: Expected) -> None:
     says="The IOMMU stopped a device that reached for memory not its own. Update its driver or firmware.",
 )
 def test_iommu(node: Facts) -> None:
-    told(node, "iommu_fault")
+    told(node, "iommu_fault", window=True)
 
 
 @check(

@@ -46,7 +46,7 @@ def test_throttle(node: Facts, expected: Expected) -> None:
 # load.throttle condemns; what it costs is in load.compute_rate and load.sustained.
 @check(
     "load.slowed",
-    severity="warn",
+    severity="info",
     action="vendor",
     level="standard",
     needs=NEEDS,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from provisioner.text import few
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.growth import Growth, link
 from provisioner.verify.parsers.nvlink_errors import Counters
 from provisioner.verify.peers import Spread
 
@@ -93,15 +96,26 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
 def test_errors(node: Facts, expected: Expected) -> None:
     counted = _known(node, expected)
     most = {what: expected.most.get(f"nvlink.{what}", float("inf")) for what in COUNTERS}
-    over = [
-        f"{link}: {count} {what}"
-        for link, found in counted.items()
-        for what, count in found.items()
-        if count > most[what]
-    ]
-    saw(expected={what: f"{limit:g} at most" for what, limit in most.items()}, actual=over[:16] or "none")
-    if over:
-        fail(few(over, 4))
+    over = {
+        (link, what): count for link, found in counted.items() for what, count in found.items() if count > most[what]
+    }
+    told = [f"{link}: {count} {what}" for (link, what), count in over.items()]
+    saw(expected={what: f"{limit:g} at most" for what, limit in most.items()}, actual=told[:16] or "none")
+    growth = Growth.of(node)
+    if growth.earlier is not None:
+        new = {key: sum(growth.by(*pair) for pair in _raw(node, *key)) for key in over}
+        if grown := [f"{link}: {new[link, what]} {what}" for link, what in over if new[link, what] > most[what]]:
+            fail(f"{few(grown, 4)} ({growth.since})")
+    if told:
+        note(f"{few(told, 4)}, since the driver was loaded")
+
+
+def _raw(node: Facts, name: str, what: str) -> Iterator[tuple[str, int]]:
+    """The counters of one link that count errors of one kind, as growth.py names them."""
+    for gpu, links in (node.nvlink_errors or {}).items():
+        for number, counters in links.items():
+            if f"GPU {gpu} link {number}" == name:
+                yield from ((link(name, one), counters[one]) for one in COUNTERS[what] if one in counters)
 
 
 @check(

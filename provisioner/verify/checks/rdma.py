@@ -9,6 +9,7 @@ from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.network import beside
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.growth import DAY, HOUR, Growth, port_counter
 from provisioner.verify.parsers.rdma_sysfs import Device, Port
 
 RDMA = ("infiniband", "roce", "efa")
@@ -248,11 +249,23 @@ COUNTERS = (
 were plugged in, the same on all ports of a node: so each is compared with the median of its neighbours."""
 
 
-def beyond(ports: list[tuple[Device, Port]], counter: str, most: float) -> list[tuple[Device, Port]]:
-    """The ports that count more than `most` above the median of all that have this counter."""
-    counted = [(d, p) for d, p in ports if counter in p.counters]
-    usual = median(p.counters[counter] for _, p in counted) if counted else 0
-    return [(d, p) for d, p in counted if p.counters[counter] - usual > most]
+WITHIN_H = {"link_downed": DAY}
+"""Hours in which a limit of COUNTERS allows its count; of all others it is one hour (health.yaml)."""
+
+
+def beyond(
+    ports: list[tuple[Device, Port]], counter: str, most: float, growth: Growth
+) -> list[tuple[Device, Port, int]]:
+    """The ports of which a counter grew by more than `most` in its time, above the median of all that have it; each
+    with by how much."""
+    grown = [
+        (d, p, growth.by(port_counter(d.name, p.number, counter), p.counters[counter]))
+        for d, p in ports
+        if counter in p.counters
+    ]
+    usual = median(count for _, _, count in grown) if grown else 0
+    allowed = growth.allowed(most, WITHIN_H.get(counter, HOUR))
+    return [(d, p, count) for d, p, count in grown if count - usual > allowed]
 
 
 @check(
@@ -269,8 +282,9 @@ def test_errors(node: Facts, expected: Expected) -> None:
     ports = list(used(node, expected))
     wrong = []
     for counter in COUNTERS:
-        found = beyond(ports, counter, expected.most[f"rdma.{counter}"])
-        wrong += [f"{d.name}/{p.number}: {p.counters[counter]} {counter}" for d, p in found]
+        growth = Growth.of(node, WITHIN_H.get(counter, HOUR))
+        found = beyond(ports, counter, expected.most[f"rdma.{counter}"], growth)
+        wrong += [f"{d.name}/{p.number}: {count} {counter} {growth.since}" for d, p, count in found]
     told = sum(any(counter in p.counters for counter in COUNTERS) for _, p in ports)
     if not told:
         skip("the ports give no error counters, as virtual functions do not")
@@ -290,10 +304,10 @@ def test_errors(node: Facts, expected: Expected) -> None:
     says="An EFA device dropped packets, and its neighbours did not. If it drops more under a job, replace the node.",
 )
 def test_drops(node: Facts, expected: Expected) -> None:
-    ports = list(used(node, expected))
+    ports, growth = list(used(node, expected)), Growth.of(node, HOUR)
     if not any("rx_drops" in p.counters for _, p in ports):
         skip("the devices give no counter of dropped packets")
-    wrong = {d.name: p.counters["rx_drops"] for d, p in beyond(ports, "rx_drops", expected.most["efa.rx_drops"])}
+    wrong = {d.name: count for d, _, count in beyond(ports, "rx_drops", expected.most["efa.rx_drops"], growth)}
     saw(expected="as on the other devices", actual=wrong or "as there")
     if wrong:
-        fail("; ".join(f"{name} dropped {n} packets" for name, n in wrong.items()))
+        fail("; ".join(f"{name} dropped {n} packets" for name, n in wrong.items()) + f" ({growth.since})")

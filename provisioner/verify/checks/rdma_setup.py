@@ -14,6 +14,7 @@ from provisioner.verify.checks.network import beside
 from provisioner.verify.checks.rdma import EXPLAINED, some, used
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.growth import DAY, Growth, carrier
 from provisioner.verify.peers import Peers
 
 CARDS = ("infiniband", "roce")
@@ -183,10 +184,12 @@ def test_carrier(node: Facts, expected: Expected) -> None:
               if i.name in mine and i.carrier_losses is not None}  # fmt: skip
     if not losses:
         skip("no interface of an RDMA card counts losses of its link")
-    usual, most = median(losses.values()), expected.most["link.flaps"]
-    saw(expected=f"{most:g} more than the others at most", actual=losses)
-    if wrong := [f"{name} lost its link {n} times, others {usual:g}" for name, n in losses.items() if n - usual > most]:
-        fail("; ".join(wrong[:4]))
+    growth = Growth.of(node)
+    grown = {name: growth.by(carrier(name), count) for name, count in losses.items()}
+    usual, most = median(grown.values()), growth.allowed(expected.most["link.flaps"], DAY)
+    saw(expected=f"{most:.0f} more than the others at most, {growth.since}", actual=grown)
+    if wrong := [f"{name} lost its link {n} times, others {usual:g}" for name, n in grown.items() if n - usual > most]:
+        fail(f"{'; '.join(wrong[:4])} ({growth.since})")
 
 
 def ipoib(node: Facts) -> int | None:

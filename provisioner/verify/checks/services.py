@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from provisioner.text import few
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -20,6 +21,14 @@ ELSEWHERE = frozenset(
 )  # fmt: skip
 """Units whose not running is another check's finding: dcgm.exporter, nvswitch.fabric, gpu.persistence,
 container.runtime, storage.scratch, container.cdi, gpu.mig, services.imex, cloud.interruption."""
+NEEDED = (
+    "*.mount", "*.automount", "containerd*", "docker*", "podman*", "gpuprov-*", "kubelet*", "lustre*", "lnet*",
+    "munge*", "nfs*", "nvidia*", "nvsm*", "openibd*", "rdma*", "slurmd*", "ssh*", "chrony*", "systemd-timesyncd*",
+    "wekafs*", "gpfs*", "beegfs*", "ceph*", "amdgpu*", "rocm*", "ibacm*", "opensm*", "srp_daemon*", "multipathd*",
+    "mdadm*",
+)  # fmt: skip
+"""Units that a job may need. Others (fwupd-refresh, systemd-networkd-wait-online, apt-daily …) fail on healthy nodes
+without a way out of their network or with a port that is not used."""
 AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
 """Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
 
@@ -107,9 +116,11 @@ def test_failed(node: Facts, expected: Expected) -> None:
     failed = [name for name in node.failed_units or () if not _told_elsewhere(name, node, expected)]
     differ = [name for name in failed if (unit := (node.units or {}).get(name)) is not None and unit.active == "active"]
     saw(expected="none", actual=failed or "none")
+    beside = f"; systemctl show calls {', '.join(differ[:3])} active" if differ else ""
+    if needed := [name for name in failed if any(fnmatchcase(name, pattern) for pattern in NEEDED)]:
+        fail(f"failed: {', '.join(needed[:5])}{beside}")
     if failed:
-        beside = f"; systemctl show calls {', '.join(differ[:3])} active" if differ else ""
-        fail(f"failed: {', '.join(failed[:5])}{beside}")
+        note(f"failed: {', '.join(failed[:5])}{beside}")
 
 
 def _told_elsewhere(name: str, node: Facts, expected: Expected) -> bool:

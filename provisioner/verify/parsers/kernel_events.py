@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from provisioner.verify.parsers.stamps import stamp
+
 PCI = r"(?:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?|[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _ADDRESS = re.compile(rf"(?<![0-9a-zA-Z:.,]){PCI}(?![0-9a-zA-Z])")
 _MCELOG = r"(?:^|\bmcelog(?:\[\d+\])?: )"
@@ -292,18 +294,21 @@ _WORDS = tuple(dict.fromkeys(word for kind in KINDS for word in kind.words))
 @dataclass(frozen=True, slots=True)
 class Event:
     """All lines of one kind about one device. `where` is a PCI address or a disk as printed, or "" where none is named;
-    `text` is the end of the first of them."""
+    `text` is the end of the first of them; `last` the stamp of the last one (stamps.stamp), None where a line has none:
+    nobody knows then when it was."""
 
     kind: str
     where: str
     count: int
     text: str
+    last: float | None = None
 
 
 def events(rows: list[str]) -> tuple[Event, ...]:
     """What is in the log, each kind and device once, in the order of first mention."""
     counts: dict[tuple[str, str], int] = {}
     texts: dict[tuple[str, str], str] = {}
+    last: dict[tuple[str, str], float | None] = {}
     whole = "\n".join(rows)
     words = [word for word in _WORDS if word in whole]
     for row in rows:
@@ -311,13 +316,16 @@ def events(rows: list[str]) -> tuple[Event, ...]:
             for kind, where, text in _messages(row):
                 counts[kind, where] = counts.get((kind, where), 0) + 1
                 texts.setdefault((kind, where), text)
+                at = stamp(row)
+                known_before = last.get((kind, where), at)
+                last[kind, where] = at if at is None or known_before is None else max(at, known_before)
     # AER announces an error in one line and describes it in another: the description counts where there is one.
     described = {name for name, _ in counts}
     found = []
     for (name, where), count in counts.items():
         plain = name.removesuffix("_message")
         if plain == name or plain not in described:
-            found.append(Event(plain, where, count, texts[name, where]))
+            found.append(Event(plain, where, count, texts[name, where], last[name, where]))
     return tuple(found)
 
 

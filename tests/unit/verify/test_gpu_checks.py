@@ -543,10 +543,6 @@ FAULTS: dict[str, Fault] = {
     ),
     "EDAC UE": Fault(P4D, log("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0"), {"log.machine_check"}),
     "GHES fatal": Fault(P4D, log("{1}[Hardware Error]: event severity: recoverable"), {"log.machine_check"}),
-    "EDAC CE": Fault(P4D, log("EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1"), {"log.machine_check_corrected"}),
-    "MCE logged": Fault(
-        P4D, log("mce: [Hardware Error]: Machine check events logged"), {"log.machine_check_corrected"}
-    ),
     "out of memory": Fault(P4D, log("Out of memory: Killed process 4711 (python3) total-vm:1kB"), {"log.oom"}),
     "hung": Fault(P4D, log("INFO: task nvidia-smi:4711 blocked for more than 120 seconds."), {"log.hung_task"}),
     "soft lockup": Fault(

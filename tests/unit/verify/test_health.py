@@ -25,7 +25,8 @@ from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
 
 P4D = "p4d.24xlarge"
-SAMPLE = re.compile(r'^(\w+)(?:\{check="([a-z0-9_.]+)",severity="(fatal|warn|info)"\}|\{check="[a-z0-9_.]+"\})? (\S+)$')
+SAMPLE = re.compile(r'^(\w+)(?:\{check="([a-z0-9_.]+)",severity="(fatal|warn|info)"\})? (\S+)$')
+NOTE = re.compile(r'^gpuprov_note\{check="[a-z0-9_.]+"\} 1$')
 
 
 def broken() -> Bundle:
@@ -58,6 +59,8 @@ def samples(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith(("# HELP ", "# TYPE ")):
+            if NOTE.match(line):
+                continue
             match = SAMPLE.match(line)
             assert match, line
             assert (match[2] or match[1]) not in found
@@ -82,6 +85,7 @@ def test_metrics_of_a_node() -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the zip and what is expected."""
     monkeypatch.setenv("GPUPROV_HEALTH_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("GPUPROV_HEALTH_LOOKS", str(tmp_path / "looks" / "last-look.json"))
     (tmp_path / "health.pyz").write_bytes(archive.archive())
     (tmp_path / "expected.json").write_text(json.dumps(expected(P4D, "quick").to_json()))
     return tmp_path

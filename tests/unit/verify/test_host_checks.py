@@ -310,7 +310,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "unit masked": Fault({"services.expected"}, texts=unit("apt-daily.timer", "LoadState=loaded", "LoadState=masked")),
     "unit failed": Fault(
-        {"services.failed"}, texts=append("services.txt", "fwupd.service loaded failed failed Firmware update daemon\n")
+        {"services.failed"}, texts=append("services.txt", "slurmd.service loaded failed failed Slurm node daemon\n")
     ),
     "dpkg": Fault({"packages.unfinished"}, texts=append("packages.txt", "grub-efi-amd64-bin\t2.12-1ubuntu7\tiF \n")),
     "unattended": Fault(

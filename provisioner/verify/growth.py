@@ -1,0 +1,100 @@
+"""What counters have grown by since the last look, and in how many hours.
+
+A total since a boot, or since a driver was loaded, says nothing about today. `looks` is what is kept of a node between
+two looks: by the health timer on the node, by `gpuprov verify` in the run directory. Of the two looks that are kept one
+is an hour old at least where looks are frequent, the other a day. Without an earlier look of the same boot, growth is
+that since the boot. A counter that is lower than before was set back: all of it is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.last_look import Look
+
+HOUR, DAY = 1.0, 24.0
+"""Hours in which a limit allows its count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """`hours`: None where nobody knows how long the counters have counted."""
+
+    earlier: Look | None
+    hours: float | None
+
+    @classmethod
+    def of(cls, node: Facts, within: float = DAY) -> Growth:
+        """Since the last look of this boot, for limits that count within so many hours; else since the boot."""
+        host, looks = node.host, node.last_look
+        if host is None:
+            return cls(None, None)
+        before = None if looks is None else looks.hour if within <= HOUR else looks.day
+        if before is not None and host.boot_id == before.boot_id and host.time > before.time:
+            return cls(before, (host.time - before.time) / 3600)
+        return cls(None, host.uptime / 3600 if host.uptime is not None else None)
+
+    def by(self, counter: str, now: int) -> int:
+        """By how much a counter has grown."""
+        base = self.earlier.counters.get(counter, 0) if self.earlier is not None else 0
+        return now - base if now >= base else now
+
+    def allowed(self, most: float, hours: float) -> float:
+        """What a limit of `most` within these hours allows in the time that is looked at: never less than `most`."""
+        return most * max(1.0, (self.hours or 0.0) / hours)
+
+    @property
+    def since(self) -> str:
+        """For messages."""
+        if self.hours is None:
+            return "in all"
+        return f"in {self.hours:.1f} h, since {'the last look' if self.earlier is not None else 'the boot'}"
+
+
+def port_counter(device: str, number: int, counter: str) -> str:
+    return f"rdma/{device}/{number}/{counter}"
+
+
+def carrier(interface: str) -> str:
+    return f"net/{interface}/carrier"
+
+
+def link(name: str, counter: str) -> str:
+    """`name`: as "GPU 0 link 3"."""
+    return f"nvlink/{name}/{counter}"
+
+
+def _counters(node: Facts) -> Iterator[tuple[str, int]]:
+    for device in node.rdma or ():
+        for one in device.ports:
+            yield from (
+                (port_counter(device.name, one.number, counter), count) for counter, count in one.counters.items()
+            )
+    for interface in (node.host.interfaces if node.host is not None else None) or ():
+        if interface.carrier_losses is not None:
+            yield carrier(interface.name), interface.carrier_losses
+    for gpu, links in (node.nvlink_errors or {}).items():
+        for number, counters in links.items():
+            yield from ((link(f"GPU {gpu} link {number}", counter), count) for counter, count in counters.items())
+
+
+def looks(node: Facts) -> dict[str, Any] | None:
+    """The document that the next look is given, {"hour", "day"}: a look stays until it is old enough. None where the
+    node does not tell its boot: nothing could be compared."""
+    host = node.host
+    if host is None or host.boot_id is None:
+        return None
+    now = Look(host.time, host.boot_id, {name: count for name, count in _counters(node) if count})
+    kept = node.last_look
+    return {
+        "hour": _next(kept.hour if kept else None, now, HOUR).to_json(),
+        "day": _next(kept.day if kept else None, now, DAY).to_json(),
+    }
+
+
+def _next(kept: Look | None, now: Look, hours: float) -> Look:
+    fresh = kept is not None and kept.boot_id == now.boot_id and 0 <= now.time - kept.time < hours * 3600
+    return kept if kept is not None and fresh else now

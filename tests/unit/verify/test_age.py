@@ -1,0 +1,235 @@
+"""What happened long ago, and totals that do not grow, are notes: findings are about today."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from provisioner.catalog import load
+from provisioner.verify.facts import read
+from provisioner.verify.growth import looks
+from provisioner.verify.merged_checks import merge
+from provisioner.verify.parsers.last_look import FILE
+from provisioner.verify.pytest_runner import Case
+from provisioner.verify.results import CheckResult
+from tests.support.healthy_bundle import ALL, bundle, expected, healthy
+from tests.support.judging import judge
+
+DGX = "dgx-h100"
+DAYS = 200 * 86_400
+HUNG = "INFO: task kworker/1:2:4711 blocked for more than 120 seconds."
+
+
+class Node:
+    """A healthy node that has run for so many seconds."""
+
+    def __init__(self, machine: str = DGX, up: float = DAYS) -> None:
+        self.machine, self.texts, self.up = machine, dict(healthy(machine)), up
+        host = self.host()
+        host["files"]["proc/uptime"] = f"{up:.2f} 1000000.00"
+        host["boots"] = [["boot", int(host["time"] - up)]]
+        host["configured"] = host["time"] - up + 60
+        self.write("host.json", host)
+
+    def host(self) -> dict[str, Any]:
+        return dict(json.loads(str(self.texts["host.json"])))
+
+    def write(self, file: str, document: Any) -> None:
+        self.texts[file] = json.dumps(document)
+
+    def log(self, *lines: str, ago: float) -> Node:
+        """Lines of the kernel, that many seconds ago."""
+        for line in lines:
+            self.texts["dmesg.txt"] = f"{self.texts['dmesg.txt']}\n[{self.up - ago:.6f}] {line}\n"
+        return self
+
+    def port(self, **counters: int) -> Node:
+        """The counters of the first port of the first RDMA device."""
+        document = json.loads(str(self.texts["rdma.json"]))
+        device = next(iter(document["devices"].values()))
+        next(iter(device["ports"].values()))["counters"].update({name: str(n) for name, n in counters.items()})
+        for file in {"rdma.json", "rdma-after.json"} & self.texts.keys():
+            self.write(file, document)
+        return self
+
+    def seen(self, seconds_ago: float) -> Node:
+        """It is looked at, and this is what follows so many seconds later."""
+        before = looks(read(bundle(self.texts)))
+        assert before is not None
+        for look in before.values():
+            look["time"] -= seconds_ago
+        self.write(FILE, before)
+        return self
+
+    def judged(self, level: str = "quick") -> dict[str, CheckResult]:
+        case = Case(bundle(self.texts), expected(self.machine, level))  # type: ignore[arg-type]
+        return {check.id: check for check in judge({"node": case})["node"].checks}
+
+
+@pytest.mark.parametrize(
+    ("line", "check"),
+    [
+        (HUNG, "log.hung_task"),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]", "log.soft_lockup"),
+        ("nvme nvme0: I/O 12 QID 4 timeout, completion polled", "log.io_timeout"),
+        ("nfs: server 10.0.0.4 not responding, still trying", "log.network_fs"),
+        ("Out of memory: Killed process 4711 (python3) total-vm:1kB", "log.oom"),
+    ],
+)
+def test_a_line_of_the_kernel_warns_for_a_day(line: str, check: str) -> None:
+    assert Node().log(line, ago=3600).judged()[check].status == "fail"
+    old = Node().log(line, ago=30 * 3600).judged()[check]
+    assert (old.status, old.action) == ("note", "none")
+    assert "more than 24 hours ago" in old.message
+    again = Node().log(line, ago=30 * 3600).log(line, ago=60).judged()[check]
+    assert again.status == "fail"
+
+
+def test_a_line_without_a_time_is_one_of_now() -> None:
+    node = Node()
+    node.texts["dmesg.txt"] = f"{node.texts['dmesg.txt']}\n{HUNG}\n"
+    assert node.judged()["log.hung_task"].status == "fail"
+    node = Node().log(HUNG, ago=30 * 3600)
+    del node.texts["host.json"]
+    assert node.judged()["log.hung_task"].status == "fail"
+
+
+def test_corrected_memory_errors_are_held_to_one_limit() -> None:
+    check = "log.machine_check_corrected"
+    one = "EDAC MC1: 1 CE memory scrubbing error on CPU_SrcID#1"
+    assert Node().log(one, ago=60).judged()[check].status == "note"
+    assert Node().log(*[one] * 1001, ago=60).judged()[check].status == "fail"
+    assert Node().log(*[one] * 1001, ago=30 * 3600).judged()[check].status == "note"
+
+
+@pytest.mark.parametrize(("days", "status"), [(1, "fail"), (6, "fail"), (8, "note"), (280, "note")])
+def test_a_hard_power_off_warns_for_a_week(days: int, status: str) -> None:
+    node = Node(up=days * 86_400)
+    host = node.host()
+    host["boots"] = [["boot", int(host["time"] - 300 * 86_400)], ["boot", int(host["time"] - days * 86_400)]]
+    host["configured"] = host["time"] - 290 * 86_400
+    node.write("host.json", host)
+    assert node.judged()["host.uptime"].status == status
+
+
+@pytest.mark.parametrize(
+    ("node", "status"),
+    [
+        (Node().port(symbol_error=200), "pass"),  # one a day
+        (Node(up=1800).port(symbol_error=200), "fail"),
+        (Node(up=1800).port(symbol_error=100), "pass"),
+        (Node().port(symbol_error=900_000), "fail"),
+        (Node().port(symbol_error=900_000).seen(3600), "pass"),
+        (Node().port(symbol_error=900_000).seen(3600).port(symbol_error=900_121), "fail"),
+        (Node().port(symbol_error=900_000).seen(10 * 3600).port(symbol_error=900_121), "pass"),
+        (Node().port(symbol_error=900_000).seen(3600).port(symbol_error=500), "fail"),  # the driver was loaded again
+        (Node().port(local_link_integrity_errors=1), "fail"),
+        (Node().port(local_link_integrity_errors=1).seen(3600), "pass"),
+        (Node().port(link_downed=9).seen(20 * 3600).port(link_downed=13), "pass"),
+        (Node().port(link_downed=9).seen(20 * 3600).port(link_downed=14), "fail"),
+    ],
+)
+def test_errors_of_a_port_are_those_since_the_last_look(node: Node, status: str) -> None:
+    found = node.judged()["rdma.errors"]
+    assert found.status == status, found
+    if status == "fail":
+        assert "since the " in found.message
+
+
+def test_a_look_of_another_boot_is_none() -> None:
+    node = Node().port(symbol_error=900_000).seen(3600)
+    host = node.host()
+    host["files"]["proc/sys/kernel/random/boot_id"] = "00000000-e318-47e3-9ea6-a1e87037b350"
+    node.write("host.json", host)
+    assert "since the boot" in node.judged()["rdma.errors"].message
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"hour": {}}', '{"hour": {"time": "x", "boot_id": "", "counters": {}}}']
+)
+def test_a_damaged_look_is_none(text: str) -> None:
+    node = Node().port(symbol_error=200)
+    node.texts[FILE] = text
+    assert node.judged()["rdma.errors"].status == "pass"
+
+
+def test_looks_stay_until_they_are_old_enough() -> None:
+    node = Node().port(symbol_error=5).seen(1800).port(symbol_error=9)
+    kept = looks(read(bundle(node.texts)))
+    assert kept is not None
+    assert {max(kept[span]["counters"].values()) for span in ("hour", "day")} == {5}
+    later = looks(read(bundle(node.seen(7200).port(symbol_error=11).texts)))
+    assert later is not None
+    name = next(name for name in later["hour"]["counters"] if name.endswith("symbol_error"))
+    assert (later["hour"]["counters"][name], later["day"]["counters"][name]) == (11, 5)
+
+
+def test_a_link_that_repeats_today_is_a_warning_and_one_of_the_past_a_note() -> None:
+    def node(errors: int) -> Node:
+        made = Node("p4d.24xlarge")
+        text = str(made.texts["nvlink-errors.txt"])
+        at = text.index("Replay Errors: 0")
+        made.texts["nvlink-errors.txt"] = f"{text[:at]}Replay Errors: {errors}{text[at + len('Replay Errors: 0') :]}"
+        return made
+
+    assert node(1).judged()["nvlink.errors"].status == "note"
+    assert node(1).seen(3600).judged()["nvlink.errors"].status == "note"
+    grown = node(1).seen(3600)
+    grown.texts["nvlink-errors.txt"] = node(3).texts["nvlink-errors.txt"]
+    assert grown.judged()["nvlink.errors"].status == "fail"
+
+
+LIVED = (
+    HUNG,
+    "nvme nvme0: I/O 12 QID 4 timeout, completion polled",
+    "nfs: server 10.0.0.4 not responding, still trying",
+    "EDAC MC1: 1 CE memory scrubbing error on CPU_SrcID#1",
+    "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [cc:4711]",
+    "Out of memory: Killed process 4711 (python3) total-vm:1kB",
+    "python3[4711]: segfault at 0 ip 0 sp 0 error 4 in libc",
+    "pcieport 0000:00:1c.0: AER: Corrected error received: 0000:00:1c.0",
+)
+
+
+def lived_in(machine: str) -> Node:
+    """A node that has run for 200 days, with what such a one has met."""
+    node = Node(machine).log(*LIVED, ago=100 * 86_400)
+    host = node.host()
+    host["boots"] = [["boot", int(host["time"] - 280 * 86_400)], ["boot", int(host["time"] - DAYS)]]
+    host["configured"] = host["time"] - 290 * 86_400
+    for name in host["interfaces"]:
+        host["interfaces"][name]["carrier_down_count"] = "6"
+    node.write("host.json", host)
+    services = str(node.texts["services.txt"]).rstrip("\n")
+    node.texts["services.txt"] = f"{services}\nfwupd-refresh.service loaded failed failed Refresh firmware\n".lstrip()
+    if "nvlink-errors.txt" in node.texts:
+        text = str(node.texts["nvlink-errors.txt"])
+        node.texts["nvlink-errors.txt"] = text.replace("Replay Errors: 0", "Replay Errors: 1", 1)
+    if "rdma.json" in node.texts and load().machine(machine).network.kind in ("infiniband", "roce"):
+        node.port(symbol_error=200, link_downed=6)
+    node.texts["reboot.txt"] = "libc6\n"
+    return node
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_a_node_that_has_run_for_months_has_at_most_two_findings(machine: str) -> None:
+    checks = merge(lived_in(machine).judged().values())
+    failed = {check.id: check.message for check in checks if check.status == "fail"}
+    assert len(failed) <= 2 and set(failed) <= {"host.next_boot"}, failed
+    assert not [check.id for check in checks if check.condemns]
+
+
+@pytest.mark.parametrize(
+    ("line", "check"),
+    [
+        ("NVRM: Xid (PCI:0000:1b:00): 48, pid=4711, DBE", "gpu.xid"),
+        ("blk_update_request: I/O error, dev nvme0n1, sector 8", "log.io_error"),
+        (HUNG, "log.kernel"),
+    ],
+)
+def test_a_fault_of_today_on_such_a_node_is_one_finding_more(line: str, check: str) -> None:
+    before = {one.id for one in merge(lived_in(DGX).judged().values()) if one.status == "fail"}
+    after = {one.id for one in merge(lived_in(DGX).log(line, ago=60).judged().values()) if one.status == "fail"}
+    assert after - before == {check}
