@@ -42,6 +42,7 @@ COMMANDS: dict[str, Entry] = {
     "status": Entry("provisioner.cli.status:status", "Show nodes, addresses, stages and last verdicts."),
     "verify": Entry("provisioner.cli.verify:verify", "Verify the fleet, a host or a bundle."),
     "quarantine": Entry("provisioner.cli.quarantine:quarantine", "Take nodes out of service, with a reason."),
+    "ack": Entry("provisioner.cli.ack:ack", "Acknowledge a warning of a node, for a time."),
     "release": Entry("provisioner.cli.quarantine:release", "Put nodes back into service."),
     "collect": Entry("provisioner.cli.verify:collect", "Save a node's raw outputs as a support bundle."),
     "facts": Entry("provisioner.cli.verify:facts", "Show the facts read from a node, before any check."),

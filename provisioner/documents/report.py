@@ -11,6 +11,14 @@ from provisioner.documents.error import FailureOutput
 from provisioner.documents.site_choice import SiteChoiceOutput
 
 
+class AcknowledgedOutput(Output):
+    """Somebody has looked at a warning (`gpuprov ack`)."""
+
+    owner: str
+    reason: str
+    until: str = Field(description="UTC, 2026-01-31T12:00:00Z")
+
+
 class CheckOutput(Output):
     """One check on one node."""
 
@@ -27,6 +35,7 @@ class CheckOutput(Output):
     parts: list[str] = Field(
         default=[], description="The checks that made it so, where several are reported under one name"
     )
+    acknowledged: AcknowledgedOutput | None = Field(default=None, description="Who owns the warning, until when")
 
 
 class QuarantineOutput(OpenOutput):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from provisioner import node_state, placement
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, diff, looks, second_boot
+from provisioner.lifecycle import acknowledgements, baselines, diff, looks, second_boot
 from provisioner.lifecycle.configuring import Brought
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.subjects import subjects_of
@@ -96,6 +96,7 @@ def settle(
 
     choices = tuple(placement.rows(cluster.spec, cluster.paths))
     verdict.report = replace(baselines.note(cluster, verdict.report, nodes, level), site_choices=choices)
+    verdict.report = acknowledgements.mark(cluster, verdict.report, nodes)
     if save_baseline:
         verdict.saved = baselines.save(cluster, verdict.report, nodes, level)
     if quarantining:

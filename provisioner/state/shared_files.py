@@ -38,9 +38,9 @@ from provisioner.verify.report import restore
 
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
-    "upgrade.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json", "sites/*/provider",
-    "sites/*/site.json", "sites/*/account", "sites/*/capacity.json", "sites/*/bmc.json", "sites/*/netboot.json",
-    "sites/*/leaving", "sites/*/left", "sites/*/.terraform.lock.hcl",
+    "upgrade.json", "acknowledged.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json",
+    "sites/*/provider", "sites/*/site.json", "sites/*/account", "sites/*/capacity.json", "sites/*/bmc.json",
+    "sites/*/netboot.json", "sites/*/leaving", "sites/*/left", "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
 REPORTS = ("runs/*/report.json", "runs/*/report.xml")

@@ -38,6 +38,8 @@ class CheckResult:
     """A fatal check that only warns, because it fails at an unverified limit."""
     parts: tuple[str, ...] = ()
     """The checks that made it fail, be unknown or a note, where several are reported under its name."""
+    acknowledged: Mapping[str, str] | None = None
+    """Who has looked at the warning, why it may stay, and until when: {"owner", "reason", "until"}."""
 
     def __post_init__(self) -> None:
         for text in ("says", "expected", "actual"):
@@ -52,8 +54,8 @@ class CheckResult:
 
     @property
     def warns(self) -> bool:
-        """It failed, and condemns nobody."""
-        return self.status == "fail" and self.severity != "fatal"
+        """It failed, condemns nobody, and nobody has acknowledged it."""
+        return self.status == "fail" and self.severity != "fatal" and self.acknowledged is None
 
     @property
     def later(self) -> bool:
@@ -75,6 +77,7 @@ class CheckResult:
             "message": self.message,
             "action": self.action if self.status in ("fail", "unknown") else "none",
             **({"parts": list(self.parts)} if self.parts else {}),
+            **({"acknowledged": dict(self.acknowledged)} if self.acknowledged is not None else {}),
         }
 
 

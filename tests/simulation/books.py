@@ -10,6 +10,7 @@ from provisioner.errors import GpuprovError
 from provisioner.stack import lockfile
 from tests.simulation.contracts import load, rows_of
 from tests.simulation.damage import EVENTS, Pick, event, happen
+from tests.simulation.host_contracts import HostContracts
 from tests.simulation.simulation import Simulation
 
 __all__ = ["EVENTS", "happen"]  # those of damage.py and of this module
@@ -121,6 +122,7 @@ def backup_restored(history: Simulation, pick: Pick) -> None:
         for row in rows_of(load(run / "applied.json")).values():
             if machine := history.world.cloud.called(row["id"]):
                 machine.drifted = machine.installed not in _drivers(run / "locks" / f"{row['lock']}.lock")
+    HostContracts(history).excuse_forgotten()
 
 
 def _drivers(lock: Path) -> set[str]:

@@ -41,6 +41,12 @@ class HostContracts:
         hosts = (one for one in self.history.world.cloud.machines.values() if isinstance(one, Host))
         return [one for one in hosts if one.record and one.record[0] != OTHER and not one.given_up]
 
+    def excuse_forgotten(self) -> None:
+        """Records are older again: hosts that were configured since are known to nobody until an `up` enters them."""
+        recorded = self._recorded()
+        for host in self.changed():
+            host.told = host.told or not self._is_recorded(host, recorded)
+
     def check(self, done: Sequence[Process]) -> Iterator[str]:
         recorded = self._recorded()
         for host in self.changed():

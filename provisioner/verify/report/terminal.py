@@ -28,10 +28,12 @@ def summary(node: NodeReport) -> str:
     counts = Counter(check.status for check in node.checks)
     later = sum(c.later for c in node.checks)
     warnings = sum(c.warns for c in node.checks)
-    failed = counts["fail"] - warnings
+    owned = sum(c.acknowledged is not None for c in node.checks)
+    failed = counts["fail"] - warnings - owned
     parts = [f"{counts['pass']} passed"]
     parts += [f"{failed} failed"] if failed else []
     parts += [counted(warnings, "warning")] if warnings else []
+    parts += [f"{owned} acknowledged"] if owned else []
     parts += [f"{counts['unknown']} unknown"] if counts["unknown"] else []
     parts += [counted(counts["note"], "note")] if counts["note"] else []
     parts += [f"{counts['skip'] - later} not applicable"] if counts["skip"] > later else []
@@ -76,6 +78,9 @@ def table(
                 style = "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
                 what = Text(check.message or check.says)
                 what.append(others)
+                if (owned := check.acknowledged) is not None:
+                    what.append(f" ({owned['owner']} until {owned['until'][:10]}: {owned['reason']})")
+                    style = "dim"
                 failed.add_row(Text(node.name), Text(check.id), Text(_word(check), style), what, Text(check.action))
         parts += [Text(""), failed]
     if steps := next_steps(report, file) if file else []:
@@ -149,7 +154,7 @@ def next_steps(report: Report, file: str) -> list[str]:
 
 
 def _word(check: CheckResult) -> str:
-    return "WARN" if check.warns else WORD[check.status]
+    return "WARN" if check.warns else "ACK" if check.acknowledged is not None else WORD[check.status]
 
 
 def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:

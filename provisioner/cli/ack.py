@@ -1,0 +1,49 @@
+"""`gpuprov ack`: somebody has looked at a warning, and it is theirs until it ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from provisioner.errors import Exit, GpuprovError
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
+NodeName = Annotated[str | None, typer.Argument(metavar="[NODE]", help="node of FILE")]
+CheckName = Annotated[str | None, typer.Argument(metavar="[CHECK]", help="what warns, as `verify` names it")]
+Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
+
+
+def ack(
+    file: File,
+    node: NodeName = None,
+    check: CheckName = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="why; shown by `verify` and reports")] = "",
+    until: Annotated[str, typer.Option("--until", metavar="TIME", help="14d, 36h or 2026-01-31")] = "14d",
+    remove: Annotated[bool, typer.Option("--remove", help="have it warn again")] = False,
+    sandbox: Sandbox = None,
+) -> None:
+    """Acknowledge a warning of a node: it is shown as yours, and warns again when it ends. Without NODE: list them."""
+    from provisioner.lifecycle import acknowledgements, hooks
+    from provisioner.lifecycle.quarantine.actions import person
+    from provisioner.session import open_cluster
+
+    cluster, now = open_cluster(file, sandbox=sandbox), datetime.now(UTC)
+    if node is None:
+        for one in acknowledgements.load(cluster.paths):
+            ended = "" if one.holds(now) else " (it has ended, and warns again)"
+            typer.echo(f"{one.node} {one.check}: {one.owner} until {one.until}: {one.reason}{ended}")
+        return
+    if check is None:
+        raise GpuprovError("CHECK is missing", hint="for example `gpuprov ack FILE NODE host.next_boot --reason TEXT`")
+    name = acknowledgements.known(check)
+    if remove:
+        was = acknowledgements.remove(cluster, node, name)
+        typer.echo(f"{node}: {name} {'warns again' if was else 'was not acknowledged'}")
+        raise typer.Exit(Exit.OK)
+    if not hooks.plain(reason):
+        raise GpuprovError("--reason is empty", hint="pass a reason; `verify` and reports show it")
+    made = acknowledgements.add(cluster, node, name, hooks.plain(reason), acknowledgements.until(until, now), person())
+    typer.echo(f"{node}: {name} is acknowledged by {made.owner} until {made.until}")
