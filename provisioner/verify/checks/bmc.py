@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from provisioner.text import few
 from provisioner.verify import bmc as judging
 from provisioner.verify.bmc import Finding, Wanted
 from provisioner.verify.check import Action, check, fail, saw, skip, unknown
@@ -138,10 +139,29 @@ def test_events(node: Facts) -> None:
 
 
 @check(
+    "bmc.critical",
+    severity="fatal",
+    documented="NVIDIA DGX User Guide, nvsm show health; github facebookresearch/gcm: Critical takes a node out",
+    action="vendor",
+    **COMMON,
+    follows=("bmc.identity",),
+    says="The BMC calls a power supply, a fan or a GPU critical. Drain the node, and open a case.",
+)
+def test_critical(node: Facts, expected: Expected) -> None:
+    found = _read(node, expected)
+    parts = [*(found.supplies or ()), *(found.fans or ())]
+    critical = [f"{part.name} is {part.health}" for part in parts if part.health == "Critical"]
+    critical += [f"{gpu.id} is {gpu.health}" for gpu in found.gpus or () if gpu.health == "Critical"]
+    saw(expected="none is critical", actual=critical or "none is critical")
+    if critical:
+        fail(few(critical, 4))
+
+
+@check(
     "bmc.supplies",
     severity="warn",
     action="replace",
-    **NEEDS,
+    **{**NEEDS, "follows": ("bmc.identity", "bmc.critical")},
     says="A power supply is broken or has no feed: the next one that fails switches the machine off.",
 )
 def test_supplies(node: Facts) -> None:
@@ -152,7 +172,7 @@ def test_supplies(node: Facts) -> None:
     "bmc.fans",
     severity="warn",
     action="replace",
-    **NEEDS,
+    **{**NEEDS, "follows": ("bmc.identity", "bmc.critical")},
     says="A fan is broken or slow.",
 )
 def test_fans(node: Facts) -> None:
@@ -190,7 +210,7 @@ def test_gpus(node: Facts, expected: Expected) -> None:
     "bmc.gpu_health",
     severity="warn",
     action="vendor",
-    **NEEDS,
+    **{**NEEDS, "follows": ("bmc.identity", "bmc.critical")},
     says="The BMC gives a GPU another health than OK.",
 )
 def test_gpu_health(node: Facts) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from provisioner.text import counted
-from provisioner.verify.check import check, compare, fail, saw, unknown
+from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
@@ -183,10 +183,34 @@ def test_mig(node: Facts, expected: Expected) -> None:
 
 
 @check(
+    "gpu.lanes",
+    severity="fatal",
+    documented="github oracle-quickstart/oci-hpc GpuPcie, facebookresearch/gcm check_pci: a narrow link takes a node "
+    "out; unlike its generation, a link's width stays when a GPU is idle (PCI Express Base Specification, L1)",
+    action="reboot",
+    needs=("gpus",),
+    vendor="nvidia",
+    applies=lambda e: e.bare_metal and e.pcie_width,
+    otherwise="a virtual machine shows the link that its hypervisor made, or nobody knows the board's width",
+    says="A GPU has lost lanes of its PCIe link. Reboot; if it stays, have card and riser reseated.",
+)
+def test_lanes(node: Facts, expected: Expected) -> None:
+    widths = {gpu.index: gpu.pcie_width for gpu in answering(node) if gpu.pcie_width is not None}
+    if not widths:
+        skip("no GPU reports the width of its link")
+    saw(expected=f"x{expected.pcie_width} or wider", actual=sorted({f"x{width}" for width in widths.values()}))
+    if narrow := [
+        f"GPU {index} is at x{width}" for index, width in widths.items() if width < (expected.pcie_width or 0)
+    ]:
+        fail("; ".join(narrow))
+
+
+@check(
     "gpu.pcie",
     severity="warn",
     action="reboot",
     needs=("gpus",),
+    follows=("gpu.lanes",),
     vendor="nvidia",
     says="A GPU's PCIe link is narrower than its board's. Reboot; if it stays, have card and riser reseated.",
 )

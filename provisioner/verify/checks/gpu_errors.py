@@ -301,10 +301,11 @@ CORRUPTED = 14
 """Exit status of nvidia-smi where an InfoROM is corrupted (nvidia-smi(1), Return Value)."""
 
 
-# A warning: DCGM has it as one to monitor (dcgm_errors.c, DCGM_FR_CORRUPT_INFOROM), as the GPU computes on.
 @check(
     "gpu.inforom",
-    severity="warn",
+    severity="fatal",
+    documented="nvidia-smi(1), exit status 14: infoROM is corrupted; github Azure/azurehpc-health-checks (NHC2008) and "
+    "NVIDIA/NVSentinel take the node out, DCGM's diagnostics fail its test Inforom",
     action="vendor",
     needs=("gpus",),
     vendor="nvidia",
@@ -317,5 +318,6 @@ def test_inforom(node: Facts) -> None:
         warnings.append(f"exit status {CORRUPTED}: an InfoROM is corrupted")
     saw(expected="no warning", actual=warnings or "no warning")
     if warnings:
-        fail("; ".join(warnings)[:300])
+        corrupted = any("inforom" in line.lower() for line in warnings)
+        fail("; ".join(warnings)[:300], unverified=() if corrupted else ("what nvidia-smi warns of",))
     answering(node)

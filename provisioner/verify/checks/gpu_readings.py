@@ -13,7 +13,9 @@ UNSAID = {"addressing_mode"}
 
 @check(
     "gpu.readings",
-    severity="warn",
+    severity="fatal",
+    documented="nvidia-smi(1): ERR! for a sensor that fails; github gpustack/runtime#26: eight H100 of which one gave "
+    "ERR! after an Xid 119",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",

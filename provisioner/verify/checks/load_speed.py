@@ -46,13 +46,49 @@ def _floor(expected: Expected, limit: str, rates: Mapping[str, float]) -> tuple[
     return expected.unsupported_floor("load.copy_spread", slowest, median(rates.values()))
 
 
+OUTLIER = 0.20
+"""Share below the node's median from which on a GPU is broken, whatever the limit of its type is."""
+
+
+@check(
+    "load.outlier",
+    severity="fatal",
+    documented="github microsoft/superbenchmark data-diagnosis (5 % below its baseline fails a node), "
+    "imbue-ai/cluster-health (5 %); the node's own other GPUs are measured in the same moment",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "load.compute_rate", "load.memory_rate", "load.throttle", "gpu.clocks", "gpu.power_limit",
+             "gpu.throttle", "gpu.ecc"),
+    applies=lambda e: e.gpu_count > 2,
+    otherwise="needs at least three GPUs",
+    says="A GPU computes or copies a fifth slower than the node's others: every step of a job waits for it.",
+)  # fmt: skip
+def test_outlier(node: Facts, expected: Expected) -> None:
+    behind = []
+    for of, unit in (("tflops_last", "TFLOP/s"), ("memory_gbps", "GB/s")):
+        rates = {f"GPU {g.index}": value for g in reached(node, expected).gpus if (value := getattr(g, of)) is not None}
+        behind += [f"{text} {unit}" for text in (_lag(rates, OUTLIER) if len(rates) > 2 else [])]
+    saw(expected=f"within {OUTLIER:.0%} of the node's median", actual=behind or "all are")
+    if behind:
+        fail("; ".join(behind))
+
+
 @check(
     "load.compute",
     severity="warn",
     action="vendor",
     level="standard",
     needs=NEEDS,
-    follows=(LOAD, "load.compute_rate", "load.throttle", "gpu.clocks", "gpu.power_limit", "gpu.throttle"),
+    follows=(
+        "load.outlier",
+        LOAD,
+        "load.compute_rate",
+        "load.throttle",
+        "gpu.clocks",
+        "gpu.power_limit",
+        "gpu.throttle",
+    ),
     applies=lambda e: e.gpu_count > 1,
     otherwise="needs at least two GPUs",
     says="A GPU multiplies matrices slower than its neighbours: all of them wait for it in every step.",
@@ -67,7 +103,7 @@ def test_compute(node: Facts, expected: Expected) -> None:
     action="vendor",
     level="standard",
     needs=NEEDS,
-    follows=(LOAD, "load.memory_rate", "load.throttle", "gpu.ecc"),
+    follows=("load.outlier", LOAD, "load.memory_rate", "load.throttle", "gpu.ecc"),
     applies=lambda e: e.gpu_count > 1,
     otherwise="needs at least two GPUs",
     says="A GPU's memory is slower than its neighbours'. Look at its remapped rows and temperature, then the vendor.",

@@ -88,7 +88,7 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
     action="vendor",
     needs=("nvlink-errors.txt",),
     vendor="nvidia",
-    follows=("nvlink.asymmetry", "nvlink.links", "nvswitch.fabric"),
+    follows=("nvlink.recoveries", "nvlink.asymmetry", "nvlink.links", "nvswitch.fabric"),
     applies=lambda e: any(e.nvlinks_per_gpu or ()),
     otherwise="this machine has no NVLink",
     says="NVLinks had to repeat or recover transfers. See whether the counters grow under load, then replace.",
@@ -118,13 +118,38 @@ def _raw(node: Facts, name: str, what: str) -> Iterator[tuple[str, int]]:
                 yield from ((link(name, one), counters[one]) for one in COUNTERS[what] if one in counters)
 
 
+RECOVERIES = 100
+"""Recoveries of one link, while all others have none, from which on it is failing (see `documented` below)."""
+
+
+@check(
+    "nvlink.recoveries",
+    severity="fatal",
+    documented="github marin-community/marin#8934, #9086: 505 recoveries of one link, none of 320 GPUs' others; Xid "
+    "149 and a rack down five days later",
+    action="vendor",
+    needs=("nvlink-errors.txt",),
+    vendor="nvidia",
+    follows=("nvlink.links", "nvswitch.fabric"),
+    applies=lambda e: any(e.nvlinks_per_gpu or ()),
+    otherwise="this machine has no NVLink",
+    says="One NVLink recovers again and again while all others never do: it is about to fail. Drain the node.",
+)
+def test_recoveries(node: Facts, expected: Expected) -> None:
+    counted = {link: found["recovery"] for link, found in _known(node, expected).items()}
+    busy = {link: count for link, count in counted.items() if count}
+    saw(expected=f"fewer than {RECOVERIES}, or others too", actual=busy or "none")
+    if len(busy) == 1 and len(counted) > 1 and max(busy.values()) >= RECOVERIES:
+        fail("; ".join(f"{link}: {count} recoveries, no other link has any" for link, count in busy.items()))
+
+
 @check(
     "nvlink.asymmetry",
     severity="warn",
     action="vendor",
     needs=("nvlink-errors.txt",),
     vendor="nvidia",
-    follows=("nvlink.links", "nvswitch.fabric"),
+    follows=("nvlink.recoveries", "nvlink.links", "nvswitch.fabric"),
     applies=lambda e: any(e.nvlinks_per_gpu or ()),
     otherwise="this machine has no NVLink",
     says="One NVLink counts far more errors than its peers: it is on its way to fail. Have that GPU's board replaced.",

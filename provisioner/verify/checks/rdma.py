@@ -268,12 +268,38 @@ def beyond(
     return [(d, p, count) for d, p, count in grown if count - usual > allowed]
 
 
+INTEGRITY = ("local_link_integrity_errors", "excessive_buffer_overrun_errors")
+"""Counters of which a port in order never counts one."""
+
+
+@check(
+    "rdma.integrity",
+    severity="fatal",
+    documented="github NVIDIA/NVSentinel nic-health-monitor (2026-07-14): any local_link_integrity_errors or "
+    "excessive_buffer_overrun_errors is fatal",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network in ("infiniband", "roce"),
+    otherwise="this machine has neither InfiniBand nor RoCE",
+    says="A port counts errors that only a failing link or card has. Replace cable and transceiver; then the card.",
+)
+def test_integrity(node: Facts, expected: Expected) -> None:
+    growth, ports = Growth.of(node, HOUR), list(used(node, expected))
+    if growth.earlier is None:
+        skip("there is no earlier look at this boot: nobody knows when its counters grew (rdma.errors has them)")
+    grown = [(d, p, count, counter) for counter in INTEGRITY for d, p, count in beyond(ports, counter, 0, growth)]
+    saw(expected="none since the last look", actual=[f"{d.name}/{p.number}: {n} {c}" for d, p, n, c in grown] or "none")
+    if grown:
+        fail("; ".join(f"{d.name}/{p.number}: {n} {c}" for d, p, n, c in grown) + f" ({growth.since})")
+
+
 @check(
     "rdma.errors",
     severity="warn",
     action="vendor",
     needs=("rdma.json",),
-    follows=EXPLAINED,
+    follows=(*EXPLAINED, "rdma.integrity"),
     applies=lambda e: e.network in ("infiniband", "roce"),
     otherwise="this machine has neither InfiniBand nor RoCE",
     says="A port counts link errors that its neighbours do not have. Clean or replace cable and transceiver.",

@@ -71,7 +71,7 @@ def test_loopback(node: Facts, expected: Expected) -> None:
     action="vendor",
     level="stress",
     needs=("fabric.json",),
-    follows=("rdma.loopback", "ib.ports", "ib.rate", "load.rdma_link"),
+    follows=("fabric.rail_lost", "rdma.loopback", "ib.ports", "ib.rate", "load.rdma_link"),
     applies=lambda e: e.fabric == "rdma" and e.network in CARDS,
     otherwise=NO_CARDS,
     says="One card is slower with other nodes than its neighbours are: look at its cable, transceiver and switch port.",
@@ -99,6 +99,40 @@ def test_rails(node: Facts, expected: Expected) -> None:
     if slow:
         alone = () if any(card.gbps is None for card in slow.values()) else expected.unsupported(limit)
         fail("; ".join(f"{name}: {what}" for name, what in shown(slow.values()).items()), unverified=alone)
+
+
+@check(
+    "fabric.rail_lost",
+    severity="fatal",
+    documented="github imbue-ai/cluster-health and coreweave/nccl-tests compare each rail with its neighbours and take "
+    "out the slow one; half a rate is a lost lane or a degraded link, no scatter",
+    action="vendor",
+    level="stress",
+    needs=("fabric.json",),
+    follows=("rdma.loopback", "ib.ports", "ib.rate", "load.rdma_link"),
+    applies=lambda e: e.fabric == "rdma" and e.network in CARDS,
+    otherwise=NO_CARDS,
+    says="One card reaches less than half of what its neighbours do, with every node that it met. Look at its cable.",
+)
+def test_rail_lost(node: Facts) -> None:
+    rates: dict[str, list[float]] = {}
+    for pair in met(node).pairs:
+        for card in pair.rails:
+            rates.setdefault(card.device, []).append(card.gbps or 0.0)
+    twice = {name: max(seen) for name, seen in rates.items() if len(seen) > 1}
+    if len(twice) < 3:
+        skip("no three cards met two nodes each")
+    saw(
+        expected="half of its neighbours' rate at least",
+        actual={name: f"{rate:.4g} Gbit/s" for name, rate in twice.items()},
+    )
+    lost = {
+        name: rate
+        for name, rate in twice.items()
+        if rate * 2 < median(other for one, other in twice.items() if one != name)
+    }
+    if lost:
+        fail("; ".join(f"{name}: {rate:.4g} Gbit/s with the best of two nodes" for name, rate in lost.items()))
 
 
 DATA = ("port_xmit_data", "tx_bytes", "rdma_write_bytes", "rdma_read_resp_bytes")

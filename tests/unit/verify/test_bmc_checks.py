@@ -219,6 +219,9 @@ RED: dict[str, tuple[str, dict[str, Any], tuple[tuple[str, Edit], ...], str]] = 
     "bmc.health": (R750, {}, ((SYSTEM, health("Critical")),), "the BMC says Critical"),
     "bmc.conditions": (DGX, {}, (), "HGX_GPU"),
     "bmc.supplies": (
+        R750, {}, ((f"{CHASSIS}/PowerSubsystem/PowerSupplies/PSU.Slot.1", health("Warning")),), "is Warning",
+    ),
+    "bmc.critical": (
         R750, {}, ((f"{CHASSIS}/PowerSubsystem/PowerSupplies/PSU.Slot.1", health("Critical")),), "is Critical",
     ),
     "bmc.fans": (R750, {}, ((f"{CHASSIS}/ThermalSubsystem/Fans/Fan.Embedded.3A", health("Warning")),), "is Warning"),
@@ -226,7 +229,7 @@ RED: dict[str, tuple[str, dict[str, Any], tuple[tuple[str, Edit], ...], str]] = 
         R750, {}, ((f"{CHASSIS}/Thermal", lambda t: t["Temperatures"][0].update(ReadingCelsius=999)),), "999 C",
     ),
     "bmc.gpus": (R750, {"gpu_count": 2}, (), "the BMC sees 1 of 2 GPUs. drain power"),
-    "bmc.gpu_health": (R750, {}, ((f"{SYSTEM}/Processors/Video.Slot.2-1", health("Critical")),), "is Critical"),
+    "bmc.gpu_health": (R750, {}, ((f"{SYSTEM}/Processors/Video.Slot.2-1", health("Warning")),), "is Warning"),
     "bmc.firmware": (R750, {"firmware": {"BIOS": "1.9.0"}}, (), "BIOS 1.8.2, not 1.9.0"),
     "bmc.bios": (R750, {}, ((BIOS, attribute(MmioAbove4Gb="Disabled")),), "MmioAbove4Gb is Disabled"),
     "bmc.boot_override": (

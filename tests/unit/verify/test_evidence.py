@@ -113,7 +113,8 @@ def judged() -> dict[str, Judged]:
 def test_a_limit_without_evidence_warns_and_says_so(
     judged: dict[str, Judged], name: str, check: str, severity: str, limit: str
 ) -> None:
-    (found,) = (one for one in judged[name].checks if one.status == "fail")
+    # That one GPU is far behind its neighbours rests on nothing but them.
+    (found,) = (one for one in judged[name].checks if one.status == "fail" and one.id != "load.outlier")
     assert (found.id, found.severity) == (check, severity)
     assert found.condemns == (severity == "fatal")
     assert found.message.endswith(f" (unverified: {limit})") == bool(limit)

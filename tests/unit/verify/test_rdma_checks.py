@@ -178,6 +178,7 @@ def test_every_check_of_this_area_is_red_once() -> None:
         "rdma.driver",
         "rdma.mtu",
         "rdma.carrier",
+        "rdma.integrity",
         "rdma.loopback",
         "rdma.ber",
         "rdma.transceivers",
