@@ -102,6 +102,8 @@ class SharedFiles:
             return
         files = _unpacked(blob.content, self.remote.where)
         private_dir(self._paths.root)
+        if self._is_of_another(files):  # the cluster was removed, and created anew: what is here is of no machine
+            shutil.rmtree(self._paths.root / "sites", ignore_errors=True)
         for name in set(self._local()) - set(files):
             if not _is_optional(name):
                 (self._paths.root / name).unlink()
@@ -119,6 +121,14 @@ class SharedFiles:
         users = {node.name: node.user or self._spec.user(node.site) for node in nodes}
         ssh.save(self._paths, nodes, ssh.load_pins(self._paths), users, carried)
         self._remember(blob.tag, names=files)
+
+    def _is_of_another(self, files: Mapping[str, str]) -> bool:
+        """Whether the shared files are of another cluster of the name than the local ones."""
+        try:
+            here = (self._paths.root / "id").read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            return False
+        return "id" in files and files["id"].strip() != here
 
     def _write(self, name: str, text: str) -> Path:
         """Write one of the shared files, in its folder; its path."""
