@@ -113,3 +113,6 @@ class StatusOutput(OpenOutput):
         default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
     failed: dict[str, str] = Field(default={}, description="By site: what the last `up` failed with there")
+    lock_changes: list[str] = Field(
+        default=[], description="What FILE asks for otherwise than when the lock was made; empty where the lock fits"
+    )
