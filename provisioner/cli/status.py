@@ -76,11 +76,22 @@ def _all_clusters(*, json_: bool) -> None:
     for column in ("cluster", "file", "nodes", "healthy", "run"):
         made.add_column(column, overflow="fold")
     for row in rows:
-        file = Path(row["file"]).relative_to(Path.cwd()) if row["file"] else "-"
+        file = _below(row["file"] or row["created_from"])
+        if not row["file"] and row["created_from"]:
+            file += " (renamed)" if row["renamed_to"] else " (missing)"
         nodes = "?" if row["nodes"] is None else str(row["nodes"])
         name = f"{row['cluster']} (sandbox)" if row["sandbox"] else row["cluster"]
-        made.add_row(name, str(printable(str(file))), nodes, str(row["healthy"]), _run_text(row["run"]))
+        made.add_row(name, file, nodes, str(row["healthy"]), _run_text(row["run"]))
     tables.show(made)
+    for row in rows:
+        if not row["file"] and row["renamed_to"]:
+            name, file = row["cluster"], _below(row["created_from"])
+            typer.echo(f"{name}: {file} has `name: {row['renamed_to']}` now; every command needs `name: {name}` there")
+
+
+def _below(file: str | None) -> str:
+    """A file as a person in this folder types it."""
+    return str(printable(str(Path(file).relative_to(Path.cwd())))) if file else "-"
 
 
 def _run_text(run: dict[str, Any] | None) -> str:
