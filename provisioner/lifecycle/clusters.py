@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from provisioner import fleet, node_state, regular_file, run_events, run_folders
+from provisioner import fleet, node_state, run_events, run_folders
+from provisioner.cluster_files import cluster_names
 from provisioner.errors import GpuprovError
 from provisioner.lifecycle.gc import held as run_lock_held
 from provisioner.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
@@ -18,9 +17,6 @@ DEEP = 4
 """Folders below the first that are looked into."""
 FOLDERS = 20_000
 """That are looked into at all."""
-SIZE = 1 << 20
-"""Bytes of a cluster.yaml."""
-_NAME = re.compile(r"^name:\s*[\"']?([A-Za-z0-9-]+)[\"']?\s*(?:#.*)?$", re.M)
 
 
 def below(folder: Path) -> list[dict[str, Any]]:
@@ -40,11 +36,7 @@ def _run_folders(top: Path) -> Iterator[Path]:
 
 
 def _rows(runs: Path) -> Iterator[dict[str, Any]]:
-    names = dict[Path, str]()
-    for file in sorted((*runs.parent.glob("*.yaml"), *runs.parent.glob("*.yml"))):
-        with contextlib.suppress(OSError, ValueError):
-            if match := _NAME.search(regular_file.read_text(file, SIZE)):
-                names[file] = match[1]
+    names = cluster_names(runs.parent)
     for root in sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()):
         name, sandbox = root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)
         file = next((one for one in names if names[one] == name), runs.parent / "-")
