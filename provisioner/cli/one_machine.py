@@ -122,14 +122,13 @@ def _vendor(facts: Facts, bundle: Bundle) -> Literal["nvidia", "amd"]:
 
 def _gpu(facts: Facts, vendor: Literal["nvidia", "amd"], catalog: Catalog) -> Gpu | None:
     """The catalogue's one model of which all listed GPUs are; a name that a table has cut says too little."""
-    from provisioner.verify.checks.gpu import is_model
+    from provisioner.verify.products import CUT, products
 
     listed = facts.gpus or (facts.rocm.gpus if facts.rocm is not None else ())
     names = {gpu.model for gpu in listed if gpu.model}
     names = names or {links.model for links in (facts.nvlinks or {}).values() if links.model}
-    models = [row for row in catalog.gpus() if row.vendor == vendor
-              and all(is_model(name, row.product_names, vendor) for name in names)]  # fmt: skip
-    is_cut = any(name.endswith("...") for name in names)
+    models = products(names, [row for row in catalog.gpus() if row.vendor == vendor])
+    is_cut = any(name.endswith(CUT) for name in names)
     return models[0] if names and not is_cut and len(models) == 1 else None
 
 
