@@ -3,7 +3,7 @@
 A group's site is chosen once. It is recorded in intent.json, before machines are created, and stays while the group has
 machines: {"choices": {group: {"site": name, "refused": {site: reason}}}}. The nodes in nodes.json decide before that
 record does, because machines do not move. A group without both stays where intent.json has its nodes, from when it had
-one site; else it goes to the first site of its list.
+one site; else it goes to the first site of its list, which `site_order` of the group puts in order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner import fleet, stored
+from provisioner.cost import money
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.providers.cluster import MADE_BY
@@ -117,17 +118,25 @@ def current(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, Choice]:
 
 
 def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
-    """The choices for a document: [{"group", "site", "sites", "refused": {site: reason}}]."""
+    """The choices for a document: [{"group", "site", "sites", "order", "prices": {site: a price for an hour, None where
+    it is not known}, "refused": {site: reason}}]; `prices` is empty where the order is the file's."""
     recorded = load(paths) or {}
     return [
         {
             "group": name,
             "site": spec.site_of(name),
             "sites": list(sites),
+            "order": spec.groups[name].site_order,
+            "prices": _prices(spec, name, sites) if spec.groups[name].site_order == "price" else {},
             "refused": {s: why for s, why in recorded[name].refused.items() if s in sites} if name in recorded else {},
         }
         for name, sites in lists(spec).items()
     ]
+
+
+def _prices(spec: ClusterSpec, group: str, sites: Sequence[str]) -> dict[str, str | None]:
+    prices = spec.site_prices(group)
+    return {site: money(price.price, price.currency) if (price := prices[site]) else None for site in sites}
 
 
 def lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -141,7 +150,11 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if site in refused:
         return f"no site of its list had capacity, the next `gpuprov up` begins with {site}: {reasons}"
     later = [one for one in (sites[sites.index(site) + 1 :] if site in sites else sites) if one not in refused]
-    parts = [f"site {site}{', the first of its list' if site == sites[0] and not refused else ''}"]
+    prices = row.get("prices", {})
+    first = (
+        f", the {'cheapest' if prices.get(site) else 'first'} of its list" if site == sites[0] and not refused else ""
+    )
+    parts = [f"site {site}{first}{_by_price(prices)}"]
     if reasons:
         parts.append(reasons)
     unknown = [one for one in sites[: sites.index(site)] if one not in refused] if site in sites else []
@@ -150,3 +163,12 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if later:
         parts.append(f"without capacity there: {', then '.join(later)}")
     return "; ".join(parts)
+
+
+def _by_price(prices: Mapping[str, str | None]) -> str:
+    """The list prices by which sites are ordered, in that order; empty where the order is the file's."""
+    known = [f"{site} {price}" for site, price in prices.items() if price]
+    unknown = [site for site, price in prices.items() if not price]
+    parts = [f"list prices an hour: {', '.join(known)}"] if known else []
+    parts += [f"no list price, so last: {', '.join(unknown)}"] if unknown else []
+    return f" ({'; '.join(parts)})" if parts else ""

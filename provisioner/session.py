@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from provisioner import directories, fleet, keeper, ownership, placement, spec, ssh, stored
+from provisioner import directories, fleet, keeper, ownership, placement, run_folders, spec, ssh, stored
 from provisioner.errors import GpuprovError, InputError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.paths import (
@@ -29,7 +29,6 @@ from provisioner.paths import (
     IDENTITY,
     IGNORE,
     RUNS,
-    SANDBOX_SUFFIX,
     ClusterPaths,
     private_dir,
     remove_tree,
@@ -43,7 +42,7 @@ from provisioner.stack.models import Lock
 from provisioner.state import shared_files
 from provisioner.state.shared_files import SharedFiles
 from provisioner.suggest import did_you_mean
-from provisioner.text import counted, few
+from provisioner.text import few
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -273,7 +272,7 @@ def open_cluster(
     shared can't be reached.
     """
     path = Path(file)
-    return _opened(path, spec.load(path), sandbox, events or Events(), offline=offline)
+    return _opened(path, _loaded(path), sandbox, events or Events(), offline=offline)
 
 
 def open_to_remove(
@@ -287,15 +286,16 @@ def open_to_remove(
     try:
         return open_cluster(path, sandbox=sandbox, events=events)
     except InputError as error:
-        used = [paths for paths in _used_specs(path) if sandbox in (None, paths.sandbox)]
+        correct = error.hint or "correct the file, or restore its last version"
+        used = [paths for paths in run_folders.used_specs(path) if sandbox in (None, paths.sandbox)]
         if len(used) != 1:
-            error.hint = "pass --sandbox or --no-sandbox" if used else "correct the file, or restore its last version"
+            error.hint = "pass --sandbox or --no-sandbox" if used else correct
             raise
         ownership.refuse_foreign(used[0].root)  # its hooks run, and it says what is removed
         try:
             loaded = spec.load_shape(used[0].used_spec, path.absolute().parent)
         except InputError:
-            error.hint = "correct the file, or restore its last version"
+            error.hint = correct
             raise error from None
         if loaded.name != used[0].name:
             raise GpuprovError(
@@ -303,23 +303,19 @@ def open_to_remove(
                 where=str(used[0].used_spec),
                 hint="somebody has put it there; correct cluster.yaml, or restore its last version",
             ) from None
-        note(f"{error}\nThe file is not valid: cluster {loaded.name} is removed as {used[0].used_spec} describes it")
+        told = f"{error.message}\nThe file is not valid" if os.path.lexists(path) else f"{path} is missing"
+        note(f"{told}: cluster {loaded.name} is removed as {used[0].used_spec} describes it")
         return _opened(path, loaded, used[0].sandbox, events or Events(), offline=False)
 
 
-def _used_specs(file: Path) -> list[ClusterPaths]:
-    """Run directories beside a file that have a copy of it from when machines were made."""
-    folders = sorted((file.absolute().parent / RUNS).glob("*"))
-    names = [(root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)) for root in folders]
-    clusters = [ClusterPaths(file, name, sandbox=sandbox) for name, sandbox in names]
-    return [paths for paths in clusters if paths.used_spec.is_file() and _made_from(paths) == file.name]
-
-
-def _made_from(paths: ClusterPaths) -> str:
-    """The name of the file of which a cluster was made; empty where nobody wrote it down."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        return str(stored.load(paths.intent)["file"])
-    return ""
+def _loaded(path: Path) -> ClusterSpec:
+    """Read cluster.yaml. The error of a file that is missing says what the run directories beside it have."""
+    try:
+        return spec.load(path)
+    except InputError as error:
+        if not os.path.lexists(path):
+            error.hint = run_folders.restoring(path)
+        raise
 
 
 def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Events, *, offline: bool) -> Cluster:
@@ -354,20 +350,16 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
 def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
     """Raise GpuprovError where machines were created from the same file under another name: no command would name
     them, and `up` would create a second fleet. `sandbox` None: whether by a rehearsal or not."""
-    for root in sorted((paths.spec.absolute().parent / RUNS).glob("*")):
-        name = root.name.removesuffix(SANDBOX_SUFFIX)
-        other = ClusterPaths(paths.spec, name, sandbox=root.name != name)
+    for other in run_folders.beside(paths.spec):
+        name, root = other.name, other.root
         if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue
-        if _made_from(other) == paths.spec.name:
+        if run_folders.source_name(other) == paths.spec.name:
             kind = "rehearsal" if other.sandbox else "cluster"
             way = f", or pass --no-sandbox for a real cluster {paths.name}" if other.sandbox and sandbox is None else ""
-            machines = "machines"
-            with contextlib.suppress(GpuprovError):
-                machines = counted(count, "machine") if (count := len(fleet.load(other))) else machines
             raise GpuprovError(
-                f"`name` is {paths.name} now, and {RUNS}/{root.name} has {machines} that this file created as {kind} "
-                f"{name}: was the cluster renamed?",
+                f"`name` is {paths.name} now, and {RUNS}/{root.name} has {run_folders.machines_of(other)} that this "
+                f"file created as {kind} {name}: was the cluster renamed?",
                 where=str(paths.spec),
                 hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
             )

@@ -77,7 +77,9 @@ class Catalog:
         """The same and the machine types of a user. Raises GpuprovError for a GPU that is not in the catalogue."""
         if not descriptions:
             return self
-        gpus = [gpu for name, description in descriptions.items() if (gpu := description.own_gpu(name)) is not None]
+        gpus = [
+            gpu for name, description in descriptions.items() if (gpu := description.own_gpu(name, self)) is not None
+        ]
         rows = [described_machine(name, one, self, "user") for name, one in descriptions.items()]
         extended = Catalog()
         extended.__dict__["_gpus"] = {**self._gpus, **{gpu.model: gpu for gpu in gpus}}

@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 MACHINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MACHINE_NAME_TITLE = "a name of letters, digits, dots, hyphens and underscores, at most 63, a letter or digit first"
-MODULES: dict[str, Literal["impossible", "default", "required", "n/a"]] = {
-    "volta": "impossible", "turing": "default", "ampere": "default", "ada": "default", "hopper": "default",
-    "blackwell": "required", "cdna2": "n/a", "cdna3": "n/a",
-}  # fmt: skip
-"""GPU architecture → whether NVIDIA's open kernel modules drive it (as the rows of gpus.yaml)."""
-LINK_GENERATIONS = {"volta": (2, 50.0), "ampere": (3, 50.0), "hopper": (4, 50.0), "blackwell": (5, 100.0)}
-"""Architecture → NVLink's generation and GB/s of one link, both directions (the machines of machines.yaml)."""
 FARTHER = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """As the legend of `nvidia-smi topo -m` orders them, the nearest first."""
 EXAMPLE_VCPUS, EXAMPLE_GIB = 8, 64
@@ -65,8 +58,10 @@ class DescribedGpu(DescribedPart):
     ecc: bool = Field(default=False, title="true or false", description="Whether ECC is enabled as shipped")
     pcie_gen: int = Field(default=4, ge=3, le=6, title="a whole number", description="PCIe generation of the GPU")
 
-    def row(self, machine: str) -> Gpu:
-        """The same as a row of gpus.yaml, whose model is of that machine type alone."""
+    def row(self, machine: str, catalog: Catalog) -> Gpu:
+        """The same as a row of gpus.yaml, whose model is of that machine type alone. Which kernel modules drive it
+        follows from the architecture."""
+        same = next(gpu for gpu in catalog.gpus() if gpu.arch == self.arch)
         return Gpu(
             model=f"{machine}:gpu",
             product_names=(self.product_name,),
@@ -75,7 +70,7 @@ class DescribedGpu(DescribedPart):
             compute_capability=self.compute_capability,
             mig=False,
             ecc=self.ecc,
-            open_kernel_modules=MODULES[self.arch],
+            open_kernel_modules=same.open_kernel_modules,
             memory_source="user",
             pcie_gen=self.pcie_gen,
             source="user",
@@ -178,9 +173,9 @@ class MachineDescription(DescribedPart):
     )
     source: tuple[str, ...] = Field(default=(), title="a list of texts", description="Where the values were read")
 
-    def own_gpu(self, name: str) -> Gpu | None:
+    def own_gpu(self, name: str, catalog: Catalog) -> Gpu | None:
         """The GPU that is described here; None for one of gpus.yaml."""
-        return self.gpu.row(name) if isinstance(self.gpu, DescribedGpu) else None
+        return self.gpu.row(name, catalog) if isinstance(self.gpu, DescribedGpu) else None
 
 
 def machine(
@@ -188,7 +183,7 @@ def machine(
 ) -> Machine:
     """The row of a described type. `basis`: what the values that it names rest on. Raises GpuprovError for a GPU that
     neither the catalogue nor the description has."""
-    gpu = description.own_gpu(name) or catalog.gpu(str(description.gpu))
+    gpu = description.own_gpu(name, catalog) or catalog.gpu(str(description.gpu))
     links = _linked(description, gpu, catalog)
     network, disks = description.network or DescribedNetwork(kind="ethernet", rate_gbps=10), description.local_nvme
     sold = [row for row in catalog.listed.values() if row.provider == description.provider]
@@ -287,7 +282,7 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
         return _Links(nvlink=none, peer_cells=FARTHER) if topology == "none" else _Links(nvlink=xgmi, peer_cells="XGMI")
     if topology == "none" or not count:
         return _Links(nvlink=none, peer_cells=FARTHER)
-    generation, rate = LINK_GENERATIONS.get(gpu.arch, (None, 50.0))
+    generation, rate = _link_generation(gpu.arch, catalog)
     board = _board(generation, count, catalog.boards) if topology == "nvswitch" else None
     nvlink = NVLink(
         generation=generation, links_per_gpu=count, gbps_per_link=rate,
@@ -297,6 +292,14 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
         return _Links(nvlink=nvlink, peer_cells=f"NV{count}", fabric_manager=board is None or board.nvswitch_count > 0)
     bonds = tuple(f"NV{number}" for number in range(1, count + 1))
     return _Links(nvlink=nvlink, peer_cells=f"NV{count}" if _is_uniform(topology, gpus) else (*bonds, *FARTHER))
+
+
+def _link_generation(arch: str, catalog: Catalog) -> tuple[int | None, float]:
+    """NVLink's generation of an architecture and GB/s of one link, both directions, as the machines of machines.yaml
+    have it; no generation where none of them has NVLink."""
+    links = (row.nvlink for row in catalog.listed.values() if row.gpu_arch == arch)
+    found = next((link for link in links if isinstance(link.generation, int)), None)
+    return (int(found.generation or 0), found.gbps_per_link) if found else (None, 50.0)
 
 
 def _is_uniform(topology: str, gpus: int) -> bool:

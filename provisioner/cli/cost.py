@@ -82,6 +82,9 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
     """Tables for people. `wide`: all regions are compared, and spot is told zone by zone only where the fleet is."""
     from provisioner import placement
 
+    if sentence := _of_own_machines(answer):
+        typer.echo(sentence)
+        return
     console = tables.console(least=WIDTH)
     where = {group["region"] for group in answer["groups"] if group["region"]}
     head = f"{answer['cluster'] or machine}: list prices on demand, Linux; a month is {answer['hours']} hours"
@@ -101,6 +104,16 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
         _spots(console, answer)
     if answer["not_included"]:
         typer.echo(f"\nnot included: {'; '.join(answer['not_included'])}")
+
+
+def _of_own_machines(answer: dict[str, Any]) -> str:
+    """The answer for a fleet that is not bought: no table, because each of its cells would say the same."""
+    groups = answer["groups"]
+    if not groups or any(way["price"] != "nothing" for group in groups for way in group["ways"]):
+        return ""
+    machines = ", ".join(f"{group['count']} × {group['machine']}" for group in groups)
+    subject = f"{answer['cluster']}: {machines}" if answer["cluster"] else groups[0]["machine"]
+    return f"{subject}: {groups[0]['ways'][0]['unknown']}"
 
 
 def _table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
@@ -135,8 +148,6 @@ def _groups(console: Console, answer: dict[str, Any]) -> None:
     console.print(table)
     for reason, names in why.items():
         typer.echo(f"{', '.join(dict.fromkeys(names))}: {reason}")
-    if all(way["price"] == "nothing" for group in answer["groups"] for way in group["ways"]):
-        return
     listed, asked = answer["totals"]["on_demand"], answer["totals"]["wanted"]
     for line in _totals("on demand", listed):
         typer.echo(line)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
+FILES = ("FILE", "RECIPE")
+"""Arguments that are a file of gpuprov's."""
+
 MACHINE_REFUSES = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.EMFILE, errno.ENOTDIR,
     errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENFILE,
@@ -87,9 +90,10 @@ def ending_of(error: BaseException) -> Ending:
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
     if isinstance(error, _ClickException):
-        shown = io.StringIO()
+        shown, hint = io.StringIO(), _missing_file(error)
         error.show(file=shown)
-        return Ending(int(error.exit_code), shown.getvalue().rstrip("\n"), error.format_message().partition("\n")[0])
+        said = shown.getvalue().rstrip("\n") + (f"\n  {hint}" if hint else "")
+        return Ending(int(error.exit_code), said, error.format_message().partition("\n")[0], hint=hint)
     if isinstance(error, OSError) and error.errno in MACHINE_REFUSES:
         where = str(error.filename or "this machine")
         reason = error.strerror or str(error)
@@ -101,6 +105,18 @@ def ending_of(error: BaseException) -> Ending:
         return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
     said = _internal_error(error)
     return Ending(int(Exit.CHECK_FAILED), said, said.partition("\n")[0], hint="\n".join(said.splitlines()[1:2]).strip())
+
+
+def _missing_file(error: Any) -> str:
+    """What to type where the first argument of a command, its file, is missing; empty for all other wrong usage."""
+    missing, context = getattr(error, "param", None), getattr(error, "ctx", None)
+    if type(error).__name__ != "MissingParameter" or context is None or getattr(missing, "metavar", "") not in FILES:
+        return ""
+    from provisioner.cluster_files import what_to_type
+
+    others = [one for one in context.command.params if one is not missing and one.required]
+    arguments = "".join(f" {one.metavar}" for one in others if one.param_type_name == "argument")
+    return what_to_type(context.command_path, arguments)
 
 
 def _who_may(error: OSError) -> str:

@@ -48,7 +48,9 @@ def of_no_fleet(
     else:
         # Of a range the first says what all are: they are compared with each other as a group.
         scouted = supplied.bundle if supplied is not None else probe(hosts[0], unknown_machine_request())
-        kind = _kind(scouted, supplied.told if supplied is not None else "", catalog, several=hosts[1:] != [])
+        told = supplied.told if supplied is not None else ""
+        quiet = supplied is not None and supplied.is_unrecognised
+        kind = _Kind(None) if quiet else _kind(scouted, told, catalog, several=hosts[1:] != [])
     row = kind.row
     if row is None and supplied is None:
         level = "quick"
@@ -120,14 +122,13 @@ def _vendor(facts: Facts, bundle: Bundle) -> Literal["nvidia", "amd"]:
 
 def _gpu(facts: Facts, vendor: Literal["nvidia", "amd"], catalog: Catalog) -> Gpu | None:
     """The catalogue's one model of which all listed GPUs are; a name that a table has cut says too little."""
-    from provisioner.verify.checks.gpu import is_model
+    from provisioner.verify.products import CUT, products
 
     listed = facts.gpus or (facts.rocm.gpus if facts.rocm is not None else ())
     names = {gpu.model for gpu in listed if gpu.model}
     names = names or {links.model for links in (facts.nvlinks or {}).values() if links.model}
-    models = [row for row in catalog.gpus() if row.vendor == vendor
-              and all(is_model(name, row.product_names, vendor) for name in names)]  # fmt: skip
-    is_cut = any(name.endswith("...") for name in names)
+    models = products(names, [row for row in catalog.gpus() if row.vendor == vendor])
+    is_cut = any(name.endswith(CUT) for name in names)
     return models[0] if names and not is_cut and len(models) == 1 else None
 
 
@@ -149,6 +150,8 @@ def _expanded(host: str) -> list[str]:
 
 
 STANDARD_INPUT = Path("-")
+NO_OUTPUT = "nothing in it is the output of a tool that gpuprov reads"
+BUNDLES = "`gpuprov docs verify bundles`"
 LISTED = 1000
 """Pieces of a bundle in JSON, of each kind: a session can have hundreds of thousands of commands."""
 SHOWN = 20
@@ -157,7 +160,7 @@ SHOWN = 20
 
 def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
     """What lies at --bundle, and on standard error which texts were recognised as what. Raises GpuprovError where none
-    was, unless `without_outputs`: then a message says so."""
+    was, unless `without_outputs`."""
     from provisioner.lifecycle.bmc_facts import with_tree
     from provisioner.verify.support_bundle import read
 
@@ -171,14 +174,8 @@ def supplied_at(path: Path, *, without_outputs: bool = False) -> Supplied:
         more = [f"{label}: {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         for line in (*lines[:SHOWN], *more):
             print(line, file=sys.stderr)
-    if not supplied.bundle.files and supplied.foreign:
-        empty = GpuprovError(
-            "nothing in it is the output of a tool that gpuprov reads", where=str(path),
-            hint="`gpuprov docs verify bundles` lists them",
-        )  # fmt: skip
-        if not without_outputs:
-            raise empty
-        print(f"{empty}", file=sys.stderr)
+    if supplied.is_unrecognised and not without_outputs:
+        raise GpuprovError(NO_OUTPUT, where=str(path), hint=f"{BUNDLES} lists them")
     return supplied
 
 

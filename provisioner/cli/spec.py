@@ -12,10 +12,14 @@ import typer
 
 from provisioner import catalog, ownership, spec, stack
 from provisioner.cli import json_output
+from provisioner.cluster_files import cluster_files, what_to_type
 from provisioner.errors import Exit, GpuprovError, InputError, Problem
 from provisioner.paths import write_whole
 
-Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="One or more cluster.yaml files.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE]…", help="One or more cluster.yaml files (default: the only one of this folder)."),
+]
 Rehearsal = Annotated[
     bool, typer.Option("--sandbox", help="As a rehearsal reads them, which needs neither hosts nor their keys.")
 ]
@@ -29,6 +33,7 @@ def init(
         typer.Option(help="A provider of `gpuprov catalog` (default: who sells the machine)."),
     ] = None,
     machine: Annotated[str | None, typer.Option(help="A machine type of `gpuprov catalog`.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the cluster.")] = "my-fleet",
     host: Annotated[
         list[str] | None,
         typer.Option(help="A machine that exists already, or a range (dgx[01-04].lab); local: this one. Repeatable."),
@@ -37,7 +42,7 @@ def init(
     """Write a commented cluster.yaml to start from. An existing file is not overwritten."""
     from provisioner.spec.starter import starter
 
-    text = starter(catalog.load(), provider=provider, machine=machine, hosts=host or ())
+    text = starter(catalog.load(), provider=provider, machine=machine, hosts=host or (), name=name)
     try:
         if os.path.lexists(file):
             raise GpuprovError("already exists and was not overwritten", where=file, hint="pass another file name")
@@ -57,9 +62,11 @@ def _up(file: str, *, sandbox: bool) -> str:
     return shlex.join([*(["gpuprov"] if root else ["sudo", ownership.program()]), "up", file, "--sandbox"])
 
 
-def validate(files: Files, sandbox: Rehearsal = False, as_json: AsJson = False) -> None:
+def validate(files: Files = None, sandbox: Rehearsal = False, as_json: AsJson = False) -> None:
     """Show every problem as file:line:column: message. Exits with 2 where there is one."""
-    by_file = {file: _problems(file, sandbox=sandbox) for file in files}  # a problem may be in a file that it names
+    by_file = {
+        file: _problems(file, sandbox=sandbox) for file in files or [_only_file()]
+    }  # a problem may be in a file that it names
     problems = [problem for found in by_file.values() for problem in found]
     if as_json:
         json_output.write({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
@@ -71,6 +78,15 @@ def validate(files: Files, sandbox: Rehearsal = False, as_json: AsJson = False) 
                 typer.echo(f"{file}: ok")
     if problems:
         raise typer.Exit(Exit.BAD_INPUT)
+
+
+def _only_file() -> str:
+    """The cluster.yaml of this folder. Raises GpuprovError where it has none, or several."""
+    files = cluster_files(Path())
+    if len(files) == 1:
+        return files[0]
+    reason = f"{len(files)} files of this folder are a cluster.yaml" if files else "FILE is missing"
+    raise GpuprovError(reason, hint=what_to_type("gpuprov validate"))
 
 
 def _problems(file: str, *, sandbox: bool) -> list[Problem]:

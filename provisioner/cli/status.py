@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provisioner.cli import json_output, tables
+from provisioner.cli.exit import typed
 from provisioner.cli.options import Json, Sandbox
 from provisioner.errors import GpuprovError
+from provisioner.paths import ClusterPaths
 from provisioner.text import few, printable
 
 if TYPE_CHECKING:
@@ -74,11 +76,22 @@ def _all_clusters(*, json_: bool) -> None:
     for column in ("cluster", "file", "nodes", "healthy", "run"):
         made.add_column(column, overflow="fold")
     for row in rows:
-        file = Path(row["file"]).relative_to(Path.cwd()) if row["file"] else "-"
+        file = _below(row["file"] or row["created_from"])
+        if not row["file"] and row["created_from"]:
+            file += " (renamed)" if row["renamed_to"] else " (missing)"
         nodes = "?" if row["nodes"] is None else str(row["nodes"])
         name = f"{row['cluster']} (sandbox)" if row["sandbox"] else row["cluster"]
-        made.add_row(name, str(printable(str(file))), nodes, str(row["healthy"]), _run_text(row["run"]))
+        made.add_row(name, file, nodes, str(row["healthy"]), _run_text(row["run"]))
     tables.show(made)
+    for row in rows:
+        if not row["file"] and row["renamed_to"]:
+            name, file = row["cluster"], _below(row["created_from"])
+            typer.echo(f"{name}: {file} has `name: {row['renamed_to']}` now; every command needs `name: {name}` there")
+
+
+def _below(file: str | None) -> str:
+    """A file as a person in this folder types it."""
+    return str(printable(str(Path(file).relative_to(Path.cwd())))) if file else "-"
 
 
 def _run_text(run: dict[str, Any] | None) -> str:
@@ -137,6 +150,13 @@ def _line(value: str) -> str:
     return " ".join(str(printable(value)).split())
 
 
+def _lock_command(file: Path, *, sandbox: bool) -> str:
+    """Renews the lock that counts: a rehearsal takes its versions from the one beside the file."""
+    beside = ClusterPaths(file, "", sandbox=False).user_lock.exists()
+    real = " --no-sandbox" if sandbox and beside else ""
+    return typed("lock", file, sandbox=sandbox and not beside) + real
+
+
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
     from provisioner import placement
@@ -171,6 +191,9 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     yield from placement.lines(document.get("site_choices", []))
     for site, said in {}.items() if is_at_work else document.get("failed", {}).items():
         yield f"site {site}: the last `gpuprov up` failed there: {said}"
+    if changes := document.get("lock_changes"):
+        command = _lock_command(file, sandbox=document["sandbox"])
+        yield f"the lock is older than {file} ({few(changes, 3)}); `{command}` renews it"
     yield from ending(document["ends"])
     yield from running_cost.lines(document["cost"]) if document["cost"] else ()
     if document["report"]:

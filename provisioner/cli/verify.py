@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from provisioner.cli import json_output, tables
-from provisioner.cli.one_machine import of_no_fleet, origin, probe, supplied_at
+from provisioner.cli.one_machine import BUNDLES, NO_OUTPUT, of_no_fleet, origin, probe, supplied_at
 from provisioner.errors import Exit, GpuprovError
 from provisioner.text import counted, printable, single_line
 
@@ -94,9 +94,13 @@ def verify(
         with keeping(verdict.unsaved):
             page = write(verdict.report, report, title=title, previous=verdict.previous)
             print(f"report: {page}", file=sys.stderr)
+    is_unrecognised = supplied is not None and supplied.is_unrecognised
+    if is_unrecognised:
+        sentence = f"{title}: UNKNOWN: {NO_OUTPUT} ({BUNDLES} lists them)"
+        print(sentence, file=sys.stderr if as_json else sys.stdout)
     if as_json:
         json_output.write(verdict.report.to_json() | {"ok": verdict.healthy} | origin(supplied))
-    else:
+    elif not is_unrecognised:
         from provisioner.verify.report.terminal import table
 
         tables.show(table(verdict.report, file=shlex.quote(str(file)) if file is not None else "", explains=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from provisioner.documents.base import OpenOutput
@@ -12,5 +14,9 @@ class SiteChoiceOutput(OpenOutput):
 
     group: str
     site: str = Field(description="Where the group is, or is created")
-    sites: list[str] = Field(description="The list, in the order of cluster.yaml")
+    sites: list[str] = Field(description="The list, in the order in which the sites are tried")
+    order: Literal["file", "price"] = Field(default="file", description="`site_order` of the group")
+    prices: dict[str, str | None] = Field(
+        default={}, description="With order price, by site: the list price of a machine for an hour, null if not known"
+    )
     refused: dict[str, str] = Field(description="By site: what it answered when it had no capacity")

@@ -89,6 +89,12 @@ class ClusterOutput(OpenOutput):
     nodes: int | None = Field(description="Machines that there are; null where nodes.json cannot be read")
     healthy: int = Field(description="How many of them were healthy when they were last verified")
     run: StatusRun | None = None
+    created_from: str | None = Field(
+        default=None, description="The file of which its machines were created; null where none was recorded"
+    )
+    renamed_to: str | None = Field(
+        default=None, description="The name that this file has for its cluster now, where that is another one"
+    )
 
 
 class ClustersOutput(OpenOutput):
@@ -113,3 +119,6 @@ class StatusOutput(OpenOutput):
         default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
     failed: dict[str, str] = Field(default={}, description="By site: what the last `up` failed with there")
+    lock_changes: list[str] = Field(
+        default=[], description="What FILE asks for otherwise than when the lock was made; empty where the lock fits"
+    )

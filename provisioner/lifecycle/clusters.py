@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from provisioner import fleet, node_state, regular_file, run_events
+from provisioner import fleet, node_state, run_events, run_folders
+from provisioner.cluster_files import cluster_names
 from provisioner.errors import GpuprovError
 from provisioner.lifecycle.gc import held as run_lock_held
 from provisioner.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
@@ -18,15 +17,14 @@ DEEP = 4
 """Folders below the first that are looked into."""
 FOLDERS = 20_000
 """That are looked into at all."""
-SIZE = 1 << 20
-"""Bytes of a cluster.yaml."""
-_NAME = re.compile(r"^name:\s*[\"']?([A-Za-z0-9-]+)[\"']?\s*(?:#.*)?$", re.M)
 
 
 def below(folder: Path) -> list[dict[str, Any]]:
     """A row for each cluster: {"cluster", "sandbox", "file": None where no file beside it has its name, "nodes": None
-    where they can't be read, "healthy", "run": as in `status`}."""
-    return [_row(paths) for runs in _run_folders(folder) for paths in _clusters(runs)]
+    where they can't be read, "healthy", "run": as in `status`, "created_from": the file of which its machines
+    were created, None where it was not recorded, "renamed_to": the name that this file has for its cluster now, None
+    where it has the same one or is missing}."""
+    return [row for runs in _run_folders(folder) for row in _rows(runs)]
 
 
 def _run_folders(top: Path) -> Iterator[Path]:
@@ -37,15 +35,16 @@ def _run_folders(top: Path) -> Iterator[Path]:
         folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
 
 
-def _clusters(runs: Path) -> Iterator[ClusterPaths]:
-    names = dict[str, Path]()
-    for file in sorted((*runs.parent.glob("*.yaml"), *runs.parent.glob("*.yml"))):
-        with contextlib.suppress(OSError, ValueError):
-            if match := _NAME.search(regular_file.read_text(file, SIZE)):
-                names.setdefault(match[1], file)
+def _rows(runs: Path) -> Iterator[dict[str, Any]]:
+    names = cluster_names(runs.parent)
     for root in sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()):
         name, sandbox = root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)
-        yield ClusterPaths(names.get(name, runs.parent / "-"), name, sandbox=sandbox)
+        file = next((one for one in names if names[one] == name), runs.parent / "-")
+        paths = ClusterPaths(file, name, sandbox=sandbox)
+        source = Path(run_folders.source_name(paths)).name
+        current = names.get(runs.parent / source) if source else None
+        created_from = str(runs.parent / source) if source else None
+        yield _row(paths) | {"created_from": created_from, "renamed_to": current if current != name else None}
 
 
 def _row(paths: ClusterPaths) -> dict[str, Any]:

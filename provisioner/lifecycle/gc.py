@@ -17,11 +17,13 @@ from shlex import quote
 from filelock import FileLock, Timeout
 
 from provisioner.errors import GpuprovError
-from provisioner.paths import IDENTITY, ClusterPaths
+from provisioner.paths import IDENTITY, SANDBOX_SUFFIX, ClusterPaths
 from provisioner.providers.orphans import Orphans, Thing
 from provisioner.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
 
+RECIPE_FOLDER = f".image{SANDBOX_SUFFIX}"
+"""End of the run directory of a recipe's rehearsals (lifecycle/image/use.py)."""
 NO_ID = "none"
 """What a person calls the tag gpuprov-id of things that have none."""
 
@@ -98,6 +100,9 @@ def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Clu
             + " or ".join(f"--cluster {quote(name)} --id {quote(one)}" for one in there),
         )
     if alive := next((cluster.alive for cluster in mine if cluster.alive), ""):
+        if alive.endswith(RECIPE_FOLDER):
+            hint = "`gpuprov image prune RECIPE --sandbox --all` removes all builds of its recipe"
+            raise GpuprovError(f"{name} is alive here: {alive}", where=name, hint=hint)
         moved = f"; where that is not possible, move {alive} away and run this again" if Path(alive).is_dir() else ""
         hint = f"remove it with `gpuprov down FILE`{moved}"
         raise GpuprovError(f"{name} is alive here: {alive}", where=name, hint=hint)

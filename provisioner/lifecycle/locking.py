@@ -47,7 +47,8 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
         raise GpuprovError(
             "the lock no longer fits cluster.yaml:\n  " + "\n  ".join(changed),
             where=str(cluster.paths.user_lock),
-            hint=f"`gpuprov lock {cluster.file}` resolves the versions again and shows what changes",
+            hint=f"`gpuprov lock {cluster.file}{' --no-sandbox' if cluster.sandbox else ''}` resolves the versions "
+            "again and shows what changes",
         )
     if cluster.sandbox:
         golden = _golden(cluster, found) | _proving(cluster, found)

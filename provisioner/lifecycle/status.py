@@ -5,6 +5,7 @@ Every node is asked once, all at once, within ASK_S; with `ask` false only files
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.release import Release, changes, same
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
+from provisioner.stack import request as requested_versions
 
 if TYPE_CHECKING:
     from provisioner.configure.drift import Difference
@@ -39,7 +41,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
     "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace", "bmc"}], "report",
     "partial_report", "upgrade", "run", "cost", "ends", "site_choices": as placement.rows, "failed": site → what the
-    last `up` failed with there}.
+    last `up` failed with there, "lock_changes": as outdated_lock}.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; those that a run was making that is no more have stage "interrupted"; nodes that are there
@@ -103,7 +105,17 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "ends": block_ends.noted(cluster),
         "site_choices": placement.rows(cluster.spec, cluster.paths),
         "failed": {site: said for site, said in failed.items() if site in cluster.spec.sites},
+        "lock_changes": outdated_lock(cluster),
     }
+
+
+def outdated_lock(cluster: Cluster) -> list[str]:
+    """What cluster.yaml asks for otherwise than when the lock was made, one sentence each; empty where the lock fits,
+    or does not exist. A rehearsal's own lock counts where cluster.yaml has none beside it."""
+    lock = None
+    with contextlib.suppress(GpuprovError):  # a damaged lock is reported by whoever needs its versions
+        lock = lockfile.read(cluster.paths.user_lock) or lockfile.read(cluster.paths.lock_file)
+    return lockfile.differences(lock, requested_versions(cluster.spec)) if lock is not None else []
 
 
 def _bmcs(cluster: Cluster) -> dict[str, dict[str, str | None]]:

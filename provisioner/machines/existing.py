@@ -35,6 +35,10 @@ rm -f "$new"; exit 1
 """Takes away what ADD_KEY has added. The file is whole at any time: it lets the owner in."""
 
 
+class ForeignError(ProviderError):
+    """A machine that a gpuprov cluster of another name has configured: nothing on it is this cluster's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a cluster's machines are reached. `users`: node → its account; `carried`: node → ssh's ProxyCommand; `key`:
@@ -225,10 +229,13 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
             "Server, or leave it out",
         )
     if "foreign" in answer:
-        _refuse(
-            node,
-            f"{node.address} is configured by another gpuprov cluster, {str(answer['foreign'])[:60]}",
-            "run `gpuprov down` with that cluster's file first, or take the host out of this one",
+        owner = str(answer["foreign"])
+        # One of the same name may be this cluster, with an id that was lost.
+        kind = ProviderError if owner == way.paths.name else ForeignError
+        raise kind(
+            f"{node.address} is configured by another gpuprov cluster, {owner[:60]}",
+            where=node.name,
+            hint="run `gpuprov down` with that cluster's file first, or take the host out of this one",
         )
     if "other" in answer:
         raise AnotherHostError(node, str(answer["other"])[:60])

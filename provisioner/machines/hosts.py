@@ -90,6 +90,9 @@ class HostMachines:
         self._share()
         # Also those that were left: another operator may have configured them since.
         failed = existing.undo(self._way, self._known, self._told)
+        foreign = [name for name, error in failed.items() if isinstance(error, existing.ForeignError)]
+        for name in foreign:
+            self._events("down", "warning", f"{failed.pop(name).message}: left alone", node=name)
         listed = {host.name for host in self._hosts.listed(())}
         for node in self._known:
             if node.name not in failed:
@@ -108,7 +111,7 @@ class HostMachines:
             raise ProviderError(
                 f"gpuprov's changes could not be undone:\n  {said}", where=f"site {self.site}", hint=f"{hints}; {gone}"
             )
-        return len(self._known)
+        return len(self._known) - len(foreign)
 
     def _refuse_unnamed(self, left: Collection[str]) -> None:
         """Raise ProviderError for hosts that were configured and that nodes.json does not name: it was removed."""

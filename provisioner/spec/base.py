@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 NAME_TITLE = "a name: lower-case letters, digits and hyphens, at most 32, a letter first"
-Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$", title=NAME_TITLE, description=NAME_TITLE)]
+NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN, title=NAME_TITLE, description=NAME_TITLE)]
 """Names end up in host names, cloud tags and file names: lower case, digits, hyphens, at most 32 characters."""
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]

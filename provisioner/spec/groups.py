@@ -119,9 +119,15 @@ class Group(Model):
     site: Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=8)] | None = Field(
         default=None,
         title="the name of a site, or a list of 2 to 8 of them",
-        description="One of `sites`; may be left out where there is one. A list: the sites that are tried, in this "
-        "order, until one has capacity for the group",
+        description="One of `sites`; may be left out where there is one. A list: the sites that are tried, in the "
+        "order of `site_order`, until one has capacity for the group",
         examples=["ohio", ["ohio", "oregon"]],
+    )
+    site_order: Literal["file", "price"] = Field(
+        default="file",
+        title="file or price",
+        description="Order in which the sites of a list are tried. file: as the list has them; price: the lowest list "
+        "price on demand first, sites without a known price last",
     )
     capacity: Capacity = Field(default=Capacity(), description="How the machines are bought")
     placement: Literal["cluster"] | None = Field(

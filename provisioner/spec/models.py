@@ -7,6 +7,8 @@ sentence "this is not ..." in an error; its `description` is what an editor show
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
@@ -18,6 +20,8 @@ from provisioner import catalog
 from provisioner.catalog import Catalog
 from provisioner.catalog.description import MACHINE_NAME, MACHINE_NAME_TITLE, MachineDescription
 from provisioner.catalog.models import Machine
+from provisioner.catalog.prices import Price
+from provisioner.errors import GpuprovError
 from provisioner.spec.base import NAME_TITLE, Command, Model, Name, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
@@ -275,12 +279,27 @@ class ClusterSpec(Model):
     _chosen_sites: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     def sites_of(self, group: str) -> tuple[str, ...]:
-        """The sites that a group may be at, in the order of the file; where there is one site it may be left out
-        (rules.py refuses the rest)."""
-        return self.groups[group].sites or (next(iter(self.sites)),)
+        """The sites that a group may be at, in the order in which they are tried (`site_order`); where there is one
+        site it may be left out (rules.py refuses the rest)."""
+        sites = self.groups[group].sites or (next(iter(self.sites)),)
+        if self.groups[group].site_order == "file" or len(sites) == 1:
+            return sites
+        prices = self.site_prices(group)
+        return tuple(sorted(sites, key=lambda site: price.price if (price := prices[site]) else math.inf))
+
+    def site_prices(self, group: str) -> dict[str, Price | None]:
+        """The list price on demand of a group's machine at each of its sites, in the order of the file. None where it
+        is not known, or in another currency than the first that is: nothing compares the two."""
+        prices: dict[str, Price | None] = {}
+        for site in self.groups[group].sites:
+            prices[site] = None
+            with contextlib.suppress(GpuprovError):  # a machine type that is not known any more
+                prices[site] = self.catalog.price(self.machine(group), getattr(self.sites.get(site), "region", ""))
+        currency = next((price.currency for price in prices.values() if price), "")
+        return {site: price if price and price.currency == currency else None for site, price in prices.items()}
 
     def site_of(self, group: str) -> str:
-        """The site of a group: the chosen one (with_sites), else the first that the file names for it."""
+        """The site of a group: the chosen one (with_sites), else the first that is tried for it."""
         return self._chosen_sites.get(group) or self.sites_of(group)[0]
 
     def with_sites(self, chosen: Mapping[str, str]) -> ClusterSpec:

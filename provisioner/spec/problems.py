@@ -99,9 +99,16 @@ def _missing(source: Source, parent: Loc, key: str) -> None:
     schema = schema_of(parent, key, value=source.value)
     members = resolved(schema_of(parent)).get("discriminator", {}).get("mapping", {})
     usual = schema.get("title") or schema.get("description", "")
+    if len(choices := _choices((*parent, key), source.value)) > 1 and _is_made_of(usual, key):
+        usual = f"one of {', '.join(choices)}"
     what = f"one of {', '.join(members)}" if key == union_key(parent) else usual
     where = f" in {dotted(parent)}" if parent else ""
     source.report(source.mark(parent).key, (*parent, key), f'"{key}" is missing{where}', _lower(what))
+
+
+def _is_made_of(title: str, key: str) -> bool:
+    """Whether a title is pydantic's own, for a key that has none."""
+    return title == key.replace("_", " ").title()
 
 
 def _lower(text: str) -> str:
@@ -115,7 +122,7 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     if choices := _choices(loc, source.value):
         if isinstance(value, str) and len(choices) > 1:
             return _refused(loc, value, source.value) or _not_one_of(value, choices)
-        if not title or title == str(loc[-1]).replace("_", " ").title():  # pydantic's own, of a key that has none
+        if not title or _is_made_of(title, str(loc[-1])):
             title = f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
     if schema_of(loc, value=source.value).get("writeOnly"):  # a secret may stand there by mistake
         return f"{_name(loc)} is not {title}", "user and password never stand in cluster.yaml"
@@ -231,12 +238,17 @@ def _not_one_of(value: str, choices: list[str]) -> tuple[str, str]:
     return f"{shown(value)} is not one of {', '.join(choices)}", did_you_mean(value, choices)
 
 
+_COUNT = re.compile(r"^(?:num|number_of|n)_|_(?:count|num|number)$")
+"""What others put around a noun where gpuprov has its plural: gpu_count is gpus."""
+
+
 def _right_key(source: Source, parent: Loc, key: str) -> str:
     """Nearest sibling key, or the block that a known key belongs to, or the keys that there are."""
     known = _keys(source, parent)
     if members := _members(parent, key):
         return f"it belongs to {' or '.join(members)}"
-    if near := nearest(key, known):
+    plural = f"{_COUNT.sub('', key)}s"
+    if near := [plural] if _COUNT.search(key) and plural in known else nearest(key, known):
         return f"did you mean {near[0]}?"
     homes = [where for where, keys in all_keys().items() if key in keys]
     if homes and homes[0].rpartition(".")[2] != str(parent[-1] if parent else ""):  # another cloud's block of that name

@@ -138,6 +138,9 @@ def _site(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Fi
             yield Finding(place, f"{shown(name)} is in the list already", "leave it out")
     if len(group.sites) > 1:
         yield from _site_list(loc, group, draft, catalog)
+    elif group.site_order == "price":
+        hint = "name several sites, or leave site_order out"
+        yield Finding((*loc, "site_order"), f"{loc[1]} has one site, and site_order is about several", hint)
 
 
 def _site_list(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Finding]:

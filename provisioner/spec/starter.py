@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,16 +11,22 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError
+from provisioner.spec.base import NAME_PATTERN, NAME_TITLE
 from provisioner.spec.ranges import expand
+from provisioner.spec.scalars import Scalar, read_scalar
+from provisioner.spec.source_map import shown
 from provisioner.suggest import did_you_mean
 
 
 def starter(
-    catalog: Catalog, *, provider: str | None = None, machine: str | None = None, hosts: Sequence[str] = ()
-) -> str:
+    catalog: Catalog, *, provider: str | None = None, machine: str | None = None, hosts: Sequence[str] = (),
+    name: str = "my-fleet",
+) -> str:  # fmt: skip
     """The text for a provider's usual machine, or for the machine asked for; `hosts`: machines that exist already, by
-    name or by range. Raises GpuprovError for unknown names
-    and for a machine that the provider does not sell."""
+    name or by range; `name`: of the cluster. Raises GpuprovError for unknown names, for a name that a cluster cannot
+    have, and for a machine that the provider does not sell."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise GpuprovError(f"--name: {shown(name)} is not {NAME_TITLE}")
     chosen = catalog.machine(machine) if machine is not None else None
     seller = _provider(catalog, provider or (chosen.provider if chosen else catalog.providers()[0].name))
     chosen = chosen or catalog.machine(seller.example_machine)
@@ -37,7 +44,7 @@ def starter(
     if twice := [name for name, times in Counter(name.lower() for name in names).items() if times > 1]:
         raise GpuprovError(f"--host names {twice[0]} twice", hint="each machine once, by name or in one range")
     group = _group(seller, chosen, len(names) or 1)
-    return "\n".join([*_head(), *_site(seller, hosts), *group, *_rest(catalog, seller, chosen)]) + "\n"
+    return "\n".join([*_head(name), *_site(seller, hosts), *group, *_rest(catalog, seller, chosen)]) + "\n"
 
 
 def _provider(catalog: Catalog, name: str) -> Provider:
@@ -49,11 +56,11 @@ def _provider(catalog: Catalog, name: str) -> Provider:
     raise GpuprovError(f"there is no provider {name!r}", hint=hint)
 
 
-def _head() -> list[str]:
+def _head(name: str) -> list[str]:
     return [
         "# A GPU fleet. `gpuprov validate` checks this file, `gpuprov up FILE --sandbox` rehearses it on this machine,",
         "# `gpuprov up FILE` makes it. `gpuprov schema` prints the schema for your editor.",
-        "name: my-fleet",
+        f"name: {name if read_scalar(name, plain=True) == Scalar(name) else json.dumps(name)}",
         "",
         "sites:                       # where machines come from",
     ]

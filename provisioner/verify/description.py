@@ -10,9 +10,9 @@ from typing import Any
 from provisioner.catalog import Catalog, nvlinks
 from provisioner.catalog.models import Gpu
 from provisioner.errors import GpuprovError
-from provisioner.verify.checks.gpu import is_model
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.lsblk import local_disks
+from provisioner.verify.products import printed_memory, products
 
 CAPABILITIES = {"volta": "7.0", "turing": "7.5", "ampere": "8.6", "ada": "8.9", "hopper": "9.0", "blackwell": "12.0"}
 """Architecture → compute capability of its cards; those with HBM below. https://developer.nvidia.com/cuda-gpus"""
@@ -89,9 +89,8 @@ def _gpus(facts: Facts) -> tuple[str, int]:
 def _row(model: str, facts: Facts, catalog: Catalog) -> Gpu | None:
     """The product of the catalogue: by its name, and by its memory where two have one name."""
     vendor = "amd" if facts.smi is None else "nvidia"
-    rows = [row for row in catalog.gpus() if row.vendor == vendor and is_model(model, row.product_names, vendor)]
-    sizes = [gpu.memory_mib for gpu in (facts.smi.gpus if facts.smi else ()) if gpu.memory_mib]
-    rows = [row for row in rows if not sizes or abs(row.memory_mib - sizes[0]) < 0.1 * row.memory_mib]
+    candidates = [row for row in catalog.gpus() if row.vendor == vendor]
+    rows = products([model], candidates, memory_mib=printed_memory(facts))
     return rows[0] if len(rows) == 1 else None
 
 

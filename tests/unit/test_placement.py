@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import fleet, placement, spec, stack
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, InputError
 from provisioner.fleet import Node
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.sites import candidates, chosen
@@ -163,3 +163,44 @@ def test_the_file_keeps_its_order(tmp_path: Path) -> None:
     assert (loaded.site_of("train"), moved.site_of("train")) == ("ohio", "oregon")
     assert moved.sites_of("train") == loaded.sites_of("train") == ("ohio", "oregon")
     assert moved.model_dump() == loaded.model_dump()
+
+
+BY_PRICE = """
+name: vision
+sites:
+  london: {provider: aws, region: eu-west-2}
+  unpriced: {provider: aws, region: sa-east-1}
+  ohio: {provider: aws, region: us-east-2}
+groups:
+  train: {machine: p4d.24xlarge, site: [london, unpriced, ohio], site_order: price}
+"""
+
+
+def test_sites_in_the_order_of_their_list_prices(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(BY_PRICE)
+    cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    assert cluster.spec.sites_of("train") == ("ohio", "london", "unpriced")
+    assert site(cluster) == "ohio"
+    (row,) = placement.rows(cluster.spec, cluster.paths)
+    assert (row["order"], row["sites"]) == ("price", ["ohio", "london", "unpriced"])
+    assert row["prices"] == {"ohio": "21.96 USD", "london": "28.54 USD", "unpriced": None}
+    assert placement.lines([row]) == [
+        "train: site ohio, the cheapest of its list (list prices an hour: ohio 21.96 USD, london 28.54 USD; no list "
+        "price, so last: unpriced); without capacity there: london, then unpriced"
+    ]
+    private_dir(cluster.paths.root)
+    placement.record(cluster.paths, {"train": Choice("london", {"ohio": "shortage"})})
+    assert site(cluster) == "london", "machines that were created there stay, whatever they cost"
+
+
+def test_prices_of_two_currencies_are_not_compared(tmp_path: Path) -> None:
+    text = BY_PRICE.replace("p4d.24xlarge", "g5.12xlarge").replace("eu-west-2", "cn-north-1")
+    (tmp_path / "cluster.yaml").write_text(text.replace("us-east-2", "us-east-1"))
+    loaded = spec.load(tmp_path / "cluster.yaml")
+    assert {name: price and price.currency for name, price in loaded.site_prices("train").items()} == {
+        "london": "CNY", "unpriced": None, "ohio": None
+    }  # fmt: skip
+    assert loaded.sites_of("train") == ("london", "unpriced", "ohio")
+    (tmp_path / "cluster.yaml").write_text(BY_PRICE.replace("site: [london, unpriced, ohio]", "site: ohio"))
+    with pytest.raises(InputError, match=r"site_order: |train has one site, and site_order is about several"):
+        spec.load(tmp_path / "cluster.yaml")

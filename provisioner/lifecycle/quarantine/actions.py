@@ -20,6 +20,7 @@ from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.quarantine.rules import Decision, decide
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.session import Cluster
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Level
@@ -159,7 +160,9 @@ def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Leve
 
 def _act(cluster: Cluster, decision: Decision) -> None:
     if decision.breaker is not None:
-        cluster.events("quarantine", "warning", decision.breaker.message, data=decision.breaker.to_json())
+        # The whole sentence stands in the report, which follows on standard output.
+        short = f"the breaker tripped: {counted(len(decision.breaker.bad), 'bad node')} untouched, the report says why"
+        cluster.events("quarantine", "warning", short, data=decision.breaker.to_json())
     if decision.nothing:
         return
     book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}

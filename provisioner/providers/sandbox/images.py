@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from provisioner import catalog
@@ -20,10 +22,40 @@ from provisioner.sandbox.runtime import Podman, find_podman
 from provisioner.spec.site import CloudSite
 
 REPOSITORY = "localhost/gpuprov-image"
+FOLDER = re.compile(r"^(.*/[^/]+\.image\.sandbox)(?:/|$)")
+"""The run directory of a recipe, in the workspace of the machine that was captured (lifecycle/image/use.py)."""
 DOCKER = "var/lib/docker"
 """What lies in a volume of its own on a simulated node, and on the same disk on a real one."""
 BUILDER = "sandbox.builder"
 """A simulated machine without a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenImage:
+    """An image of a build. `folder`: the run directory of its recipe; empty where its labels do not have it."""
+
+    reference: str
+    recipe: str
+    folder: str
+
+
+def golden_images() -> list[GoldenImage]:
+    """All of this machine, by their labels. Raises ProviderError."""
+    arguments = ("--filter", "label=gpuprov-build", "--filter", f"reference={REPOSITORY}", "--format", "json")
+    rows = json.loads(find_podman().run("images", *arguments) or "[]") or []
+    images = []
+    for row in rows:
+        labels = row.get("Labels") or {}
+        folder = FOLDER.match(str(labels.get(containers.WORKSPACE, "")))
+        recipe = str(labels.get("gpuprov-image", "")) or "unknown"
+        names = [name for name in row.get("Names") or () if name.startswith(f"{REPOSITORY}:")]
+        images += [GoldenImage(name, recipe, folder[1] if folder else "") for name in names]
+    return sorted(images, key=lambda image: image.reference)
+
+
+def remove_golden_image(reference: str) -> None:
+    """Remove it; one that a container was made of is refused by podman. Raises ProviderError."""
+    find_podman().run("rmi", reference)
 
 
 class SandboxImages:

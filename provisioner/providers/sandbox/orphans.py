@@ -7,14 +7,16 @@ from pathlib import Path
 
 from provisioner.errors import ProviderError
 from provisioner.providers.orphans import Found, Thing
+from provisioner.providers.sandbox import images
 from provisioner.sandbox import containers, leftovers, network
 
 PLACE = "this machine"
+IMAGE = "golden image"
 
 
 class OnThisMachine:
-    """Containers by their labels, and what is left of a sandbox network besides. One whose run directory is there is
-    `down`'s."""
+    """Containers by their labels, what is left of a sandbox network besides, and golden images. One whose run directory
+    is there is `down`'s, or `image prune`'s."""
 
     def find(self) -> Found:
         existing = containers.list_containers()
@@ -37,22 +39,28 @@ class OnThisMachine:
                         workspace=workspace,
                     )
                 )  # fmt: skip
+        things += [
+            Thing(IMAGE, image.reference, f"{image.recipe}.image", "", PLACE, workspace=image.folder)
+            for image in images.golden_images()
+        ]
         return Found(tuple(things))
 
     def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
         remaining = list[str]()
         for thing in things:
             tell(f"removing {thing.id}")
-            if thing.kind != "container":
-                continue
             try:
-                containers.remove(thing.id)
+                if thing.kind == "container":
+                    containers.remove(thing.id)
+                elif thing.kind == IMAGE:
+                    images.remove_golden_image(thing.id)
             except ProviderError as error:
                 remaining.append(f"{thing}: {error.message}")
+        networked = [thing for thing in things if thing.kind != IMAGE]
         in_use = {container.workspace for container in containers.list_containers()}
-        for workspace in sorted({thing.workspace for thing in things if thing.workspace} - in_use):
+        for workspace in sorted({thing.workspace for thing in networked if thing.workspace} - in_use):
             remaining += network.release_octet(Path(workspace))
-        for octet in sorted({int(thing.name) for thing in things if not thing.workspace}):
+        for octet in sorted({int(thing.name) for thing in networked if not thing.workspace}):
             remaining += network.clear_octet(octet)
         return remaining
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from provisioner import manual, placement
@@ -14,7 +15,11 @@ from provisioner.verify.results import PENDING, CheckResult, NodeReport, Report
 from provisioner.verify.runbook import COMMANDS
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, ConsoleOptions, Group, RenderResult
+    from rich.measure import Measurement
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
 
 WORD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
@@ -68,21 +73,9 @@ def table(
         if node.ok and node.quarantine is not None:
             verdict = Text("QUARANTINED", "yellow")
         nodes.add_row(Text(node.name), Text(node.machine or "not named"), verdict, Text(summary(node)))
-    parts: list[Table | Text] = [nodes]
-    if any(problems(node) for node in report.nodes):
-        failed = Table(box=None, pad_edge=False)
-        for column in ("node", "check", "", "what", "do"):
-            failed.add_column(column, overflow="fold", no_wrap=column in ("check", ""))
-        for node in report.nodes:
-            for check, others in problems(node):
-                style = "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
-                what = Text(check.message or check.says)
-                what.append(others)
-                if (owned := check.acknowledged) is not None:
-                    what.append(f" ({owned['owner']} until {owned['until'][:10]}: {owned['reason']})")
-                    style = "dim"
-                failed.add_row(Text(node.name), Text(check.id), Text(_word(check), style), what, Text(check.action))
-        parts += [Text(""), failed]
+    parts: list[Table | Text | Problems] = [nodes]
+    if rows := [(node.name, check, others) for node in report.nodes for check, others in problems(node)]:
+        parts += [Text(""), Problems(rows, names_nodes=len(report.nodes) > 1)]
     if steps := next_steps(report, file) if file else []:
         parts += [Text(""), Text("what to do next:"), *(Text(f"  {step}") for step in steps)]
     if any(node.error and not node.absent for node in report.nodes):
@@ -124,6 +117,66 @@ def _first(report: Report) -> list[str]:
     lines = [f"{node.name}: {check.message or check.says}" for node in report.nodes for check in notes(node)]
     more = len(lines) - MOST_NOTES
     return lines[:MOST_NOTES] + ([f"{more} more in the report"] if more > 0 else [])
+
+
+NARROW = 40
+"""Columns for the sentences of a table, below which each stands on lines of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """What is wrong, as a renderable: a table, or in a narrow terminal a heading and a paragraph for each row.
+
+    `rows`: node, check, and what the check stands for beside itself; `names_nodes`: the headings name the node."""
+
+    rows: Sequence[tuple[str, CheckResult, str]]
+    names_nodes: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = [(node, check.id, _word(check), check.action) for node, check, _ in self.rows]
+        fixed = sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True))
+        yield from self._paragraphs() if options.max_width - fixed < NARROW else [self._table()]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        longest = max(len(check.id) for _, check, _ in self.rows)
+        return Measurement(min(longest, options.max_width), options.max_width)
+
+    def _table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for column in ("node", "check", "", "what", "do"):
+            table.add_column(column, overflow="fold", no_wrap=column in ("check", ""))
+        for node, check, others in self.rows:
+            sentence = Text(_sentence(check) + others)
+            table.add_row(Text(node), Text(check.id), Text(_word(check), _style(check)), sentence, Text(check.action))
+        return table
+
+    def _paragraphs(self) -> Iterator[Text | Padding]:
+        from rich.padding import Padding
+        from rich.text import Text
+
+        for node, check, others in self.rows:
+            heading = [f"{node}: "] if self.names_nodes else []
+            action = "" if check.action == "none" else f"  do: {check.action}"
+            yield Text.assemble(*heading, check.id, "  ", (_word(check), _style(check)), action, overflow="fold")
+            yield Padding(Text(_sentence(check) + others, overflow="fold"), (0, 0, 0, 4))
+
+
+def _sentence(check: CheckResult) -> str:
+    said = check.message or check.says
+    if (owned := check.acknowledged) is not None:
+        said += f" ({owned['owner']} until {owned['until'][:10]}: {owned['reason']})"
+    return said
+
+
+def _style(check: CheckResult) -> str:
+    if check.acknowledged is not None:
+        return "dim"
+    return "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
 
 
 MOST_STEPS = 4

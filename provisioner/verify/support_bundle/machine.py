@@ -14,6 +14,7 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.verify.facts import Facts
+from provisioner.verify.products import CUT, printed_memory, products
 
 HYPERVISORS = (("amazonec2", "aws"), ("microsoftcorporation", "azure"), ("alibabacloud", "alicloud"),
                ("tencentcloud", "tencent"))  # fmt: skip
@@ -67,16 +68,9 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
 
 
 def _has(machine: Machine, model: str, facts: Facts, catalog: Catalog) -> bool:
-    gpu = catalog.gpu(machine.gpu_model)
-    name = model.removeprefix("NVIDIA ").lower()
-    for known in gpu.product_names:
-        plain = known.removeprefix("NVIDIA ").lower()
-        if name == plain or (gpu.vendor == "amd" and plain.removeprefix("amd ") in name):
-            return True
-        if name.endswith("...") and plain.startswith(name[:-3].rstrip()):
-            sizes = [g.memory_mib for g in (facts.smi.gpus if facts.smi else ()) if g.memory_mib]
-            return not sizes or abs(sizes[0] - machine.gpu_memory_mib) < machine.gpu_memory_mib * 0.1
-    return False
+    """Whether its GPUs may print that name; of a name that a table has cut their memory decides."""
+    memory = printed_memory(facts) if model.endswith(CUT) else None
+    return bool(products([model], [catalog.gpu(machine.gpu_model)], memory_mib=memory))
 
 
 def _count(facts: Facts) -> int:

@@ -51,6 +51,11 @@ class Supplied:
         """Whether anything in it had to be told by its content."""
         return bool(self.placed or self.unplaced)
 
+    @property
+    def is_unrecognised(self) -> bool:
+        """Whether there are texts, and none of them is the output of a known tool."""
+        return not self.bundle.files and self.foreign
+
 
 @dataclass
 class _Desk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from collections import Counter
@@ -89,3 +90,13 @@ def test_a_size_with_a_part_of_a_gpu_is_refused_with_the_reason(tmp_path: Path) 
     file.write_text(text % "Standard_NV6ads_A10_v5", encoding="utf-8")
     (problem,) = spec.check(file)
     assert "has 1/6 A10, which needs a vGPU driver" in problem.message
+
+
+def test_the_rows_of_machines_yaml_have_the_efa_interfaces_that_the_api_says() -> None:
+    lines = (ROOT / "scripts/data/cloud_sizes/aws.csv").read_text(encoding="utf-8").splitlines()
+    said = {row["name"]: int(row["efa"] or 0) for row in csv.DictReader(line for line in lines if line[:1] != "#")}
+    rows = {name: row.network for name, row in catalog.load().listed.items() if row.provider == "aws" and name in said}
+    assert len(rows) > 15
+    assert {name: network.ports if network.kind == "efa" else 0 for name, network in rows.items()} == {
+        name: said[name] for name in rows
+    }

@@ -87,3 +87,11 @@ def test_amd_is_amd() -> None:
 @pytest.mark.parametrize(("cell", "links"), [("NV12", 12), ("NV1", 1), ("SYS", 0), ("XGMI", 0), ("NVX", 0), ("-", 0)])
 def test_nvlinks(cell: str, links: int) -> None:
     assert catalog.nvlinks(cell) == links
+
+
+@pytest.mark.parametrize("arch", sorted({gpu.arch for gpu in CATALOG.gpus()}))
+def test_what_a_described_gpu_takes_from_its_architecture_is_the_same_for_all_of_it(arch: str) -> None:
+    """description.py reads the first row: kernel modules of gpus.yaml, links of machines.yaml."""
+    assert len({gpu.open_kernel_modules for gpu in CATALOG.gpus() if gpu.arch == arch}) == 1
+    links = [row.nvlink for row in CATALOG.listed.values() if row.gpu_arch == arch and row.nvlink.generation]
+    assert len({(link.generation, link.gbps_per_link) for link in links}) <= 1

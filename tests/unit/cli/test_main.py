@@ -76,7 +76,7 @@ def test_version() -> None:
     assert gpuprov("--version").stdout == f"gpuprov {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["validate"], ["init", "--machine"], []])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["up"], ["init", "--machine"], []])
 def test_wrong_usage_exits_2(arguments: list[str]) -> None:
     done = gpuprov(*arguments)
     assert done.returncode == 2

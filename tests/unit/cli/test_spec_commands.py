@@ -42,6 +42,46 @@ def test_validate_json(files: list[str], code: int, capsys: pytest.CaptureFixtur
     assert err == ""
 
 
+def test_validate_takes_the_only_file_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["validate"]) == 2
+    assert "FILE is missing\n  there is no cluster.yaml in this folder: `gpuprov init`" in capsys.readouterr().err
+    (tmp_path / "fleet.yaml").write_text(Path(GOOD).read_text())
+    (tmp_path / "inventory.yaml").write_text("name: no-cluster\n")
+    assert (run(["validate"]), capsys.readouterr().out) == (0, "fleet.yaml: ok\n")
+    (tmp_path / "cluster.yaml").write_text("sites: {}\n")
+    assert run(["validate"]) == 2
+    assert "type `gpuprov validate cluster.yaml` (or fleet.yaml)" in capsys.readouterr().err
+    (tmp_path / "fleet.yaml").unlink()
+    assert run(["validate"]) == 2
+    assert capsys.readouterr().out.startswith('cluster.yaml:1:1: "name" is missing')
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["up"], "gpuprov up cluster.yaml"),
+        (["exec"], "gpuprov exec cluster.yaml COMMAND…"),
+        (["image", "promote"], "gpuprov image promote cluster.yaml CHANNEL"),
+        (["sandbox", "fault"], "gpuprov sandbox fault cluster.yaml NODE|SITE FAULT"),
+    ],
+)
+def test_a_command_without_its_file_says_what_to_type(
+    words: list[str], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(words) == 2
+    assert f"`gpuprov init` writes one; then `{command}`" in capsys.readouterr().err
+    (tmp_path / "cluster.yaml").write_text("name: [\n")
+    assert run([*words, "--json"] if words == ["up"] else words) == 2
+    output = capsys.readouterr()
+    assert f"type `{command}`" in output.err and "Usage: gpuprov" in output.err
+    if words == ["up"]:
+        assert json.loads(output.out)["error"]["hint"] == f"type `{command}`"
+
+
 STACK_PROBLEMS = {
     "stack: { containers: ['nvcr.io/nvidia/pytorch:25.10-py3'] }": ("4:10", "runs on turing"),
     "stack: { driver: '595' }": ("4:10", 'nearest that works: stack.driver: "580"'),
@@ -93,6 +133,17 @@ def test_init_for_each_machine(machine: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     assert run(["init", str(path), "--machine", machine]) == 0
     assert next(iter(spec.load(path).groups.values())).machine == machine
+
+
+@pytest.mark.parametrize("name", ["vision", "no"])
+def test_init_writes_a_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.yaml"
+    assert run(["init", str(file), "--name", name]) == 0
+    assert spec.load(file).name == name
+    wrong = tmp_path / "wrong.yaml"
+    assert run(["init", str(wrong), "--name", "Vision_2"]) == 2
+    assert "--name: " in capsys.readouterr().err
+    assert not wrong.exists()
 
 
 def test_init_writes_cluster_yaml_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,8 +219,30 @@ def created(cluster: Cluster) -> None:
 def test_machines_are_removed_though_the_file_is_gone(cluster: Cluster, world: World) -> None:
     created(cluster)
     cluster.file.unlink()
-    take_down(open_to_remove(cluster.file))
+    notes: list[str] = []
+    take_down(open_to_remove(cluster.file, note=notes.append))
+    assert notes == [f"{cluster.file} is missing: cluster vision is removed as {cluster.paths.used_spec} describes it"]
     assert not cluster.paths.root.exists()
+
+
+def test_a_command_on_a_file_that_is_gone_says_what_its_run_directory_has(cluster: Cluster) -> None:
+    created(cluster)
+    cluster.file.unlink()
+    with pytest.raises(InputError) as caught:
+        open_cluster(cluster.file)
+    assert caught.value.hint == (
+        ".gpuprov/vision.sandbox has 1 machine created from cluster.yaml: restore that file (`cp "
+        f"{cluster.paths.used_spec} {cluster.file}` takes the copy of the last run), or remove them with `gpuprov down "
+        f"{cluster.file}`"
+    )
+    other = cluster.file.with_name("typo.yaml")
+    with pytest.raises(InputError) as caught:
+        open_to_remove(other)
+    assert caught.value.hint == (".gpuprov/vision.sandbox has 1 machine created from cluster.yaml: pass that file")
+    cluster.paths.used_spec.unlink()
+    with pytest.raises(InputError) as caught:
+        open_to_remove(cluster.file)
+    assert "restore that file; `gpuprov gc` finds machines by their tags" in caught.value.hint
 
 
 def test_a_file_that_is_valid_is_what_counts(cluster: Cluster) -> None:

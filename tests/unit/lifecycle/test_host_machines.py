@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from provisioner import fleet, session, ssh
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events
+from provisioner.events import Event, Events
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.machines import existing
@@ -33,10 +34,13 @@ class Lab:
     undone: list[str] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
 
-    def machines(self, hosts: dict[str, dict[str, object]], known: list[Node] | None = None) -> HostMachines:
+    def machines(
+        self, hosts: dict[str, dict[str, object]], known: list[Node] | None = None, events: Events | None = None,
+        users: dict[str, str] | None = None,
+    ) -> HostMachines:  # fmt: skip
         settings = BareMetalSite.model_validate({"provider": "baremetal", "hosts": hosts})
-        way = existing.Way(self.paths, {}, {}, lambda: "ssh-ed25519 AAAA me", lambda: "abc", frozenset())
-        return HostMachines("here", BareMetalHosts(settings), known or [], way, Events())
+        way = existing.Way(self.paths, users or {}, {}, lambda: "ssh-ed25519 AAAA me", lambda: "abc", frozenset())
+        return HostMachines("here", BareMetalHosts(settings), known or [], way, events or Events())
 
 
 @pytest.fixture
@@ -125,6 +129,30 @@ def test_down_goes_on_where_it_stopped_and_is_not_kept_by_a_machine_that_is_gone
         lab.machines(hosts, known).destroy()
     assert "train-1" in caught.value.message and "train-0" not in caught.value.message, "gpuprov's key is gone from it"
     assert lab.machines({"a": {}, "c": {}}, known).destroy() == 3
+
+
+def test_down_leaves_a_host_that_another_cluster_has_configured(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, heard = planned(2), list[Event]()
+    hosts: dict[str, dict[str, object]] = {"a": {}, "b": {}}
+    known = lab.machines(hosts).apply(plan, lab.machines(hosts).plan(plan))
+    monkeypatch.undo()
+    answers = {"a": {"foreign": "lab"}, "b": {"done": ["gpuprov's files removed"], "stays": ["packages"]}}
+
+    def call(argv: Sequence[str], program: str = "", deadline_s: float = 0) -> tuple[int, str]:
+        return 0, f"gpuprov:{json.dumps(answers[argv[-2]])}"
+
+    monkeypatch.setattr(existing, "_call", call)
+    monkeypatch.setattr(existing.ssh, "argv", lambda _, name: ("ssh", known[int(name[-1])].id))
+    monkeypatch.setattr(existing.ssh, "local", lambda _: frozenset(ids(known)))
+    site = lab.machines(hosts, known, Events(heard.append), users=dict.fromkeys(ids(known), "ops"))
+    with pytest.raises(ProviderError, match="a is configured by another gpuprov cluster, lab"):
+        site.destroy()  # of the same name: it may be this one, with an id that was lost
+    answers["a"] = {"foreign": "speech"}
+    heard.clear()
+    assert site.destroy() == 1
+    assert site.stays == {"train-1": ["packages"]}
+    warnings = [(event.node, event.message) for event in heard if event.kind == "warning"]
+    assert warnings == [("train-0", "a is configured by another gpuprov cluster, speech: left alone")]
 
 
 def test_other_operators_know_what_a_down_undoes_before_it_does(lab: Lab) -> None:

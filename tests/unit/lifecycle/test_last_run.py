@@ -135,6 +135,34 @@ def test_all_clusters_below_a_folder(
     assert run(["status", "--watch"]) == 2
 
 
+def test_a_cluster_whose_file_was_renamed_or_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("renamed", "missing"):
+        file = tmp_path / name / "cluster.yaml"
+        file.parent.mkdir()
+        file.write_text(FILE)
+        private_dir(open_cluster(file, sandbox=False).paths.root)
+        (file.parent / ".gpuprov" / "vision" / "intent.json").write_text('{"file": "cluster.yaml"}')
+    (tmp_path / "renamed" / "cluster.yaml").write_text(FILE.replace("vision", "speech"))
+    (tmp_path / "missing" / "cluster.yaml").unlink()
+    assert run(["status", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["clusters"]
+    assert [(row["cluster"], row["file"], row["created_from"], row["renamed_to"]) for row in rows] == [
+        ("vision", None, str(tmp_path / "missing" / "cluster.yaml"), None),
+        ("vision", None, str(tmp_path / "renamed" / "cluster.yaml"), "speech"),
+    ]
+    assert run(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()[:3]) for line in lines[1:3]] == [
+        "vision missing/cluster.yaml (missing)", "vision renamed/cluster.yaml (renamed)"
+    ]  # fmt: skip
+    assert lines[3:] == [
+        "vision: renamed/cluster.yaml has `name: speech` now; every command needs `name: vision` there"
+    ]
+
+
 def test_a_folder_without_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

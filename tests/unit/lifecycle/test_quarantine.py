@@ -416,6 +416,8 @@ def test_a_breaker_that_trips_touches_nobody_and_says_so(cluster: Cluster, capsy
     assert hooked(cluster) == []
     assert quarantine.held(cluster) == {}
     assert [e.data["bad"] for e in heard if e.stage == "quarantine"] == [["train-0", "train-1", "train-2"]]
+    told = [e.message for e in heard if e.stage == "quarantine"]
+    assert told == ["the breaker tripped: 3 bad nodes untouched, the report says why"], "the sentence is the report's"
     assert said.to_json()["breaker"]["check"] == "gpu.count"
     tables.show(table(said))
     assert "the breaker tripped: 3 nodes turned bad" in " ".join(capsys.readouterr().out.split())

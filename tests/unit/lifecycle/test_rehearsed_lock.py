@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.cli.status import lines
 from provisioner.events import Event, Events
 from provisioner.lifecycle import locking
+from provisioner.lifecycle.status import status
 from provisioner.paths import private_dir
 from provisioner.providers.sandbox.provider import Mirror
 from provisioner.session import open_cluster
@@ -71,3 +73,20 @@ def test_the_lock_beside_cluster_yaml_comes_first(tmp_path: Path) -> None:
     lockfile.write(rehearsed_lock, newest)
     lock, _ = rehearsed(tmp_path)
     assert versions(lock)["driver"] == versions(pinned)["driver"]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["the sandbox's own lock", "the lock beside the file"])
+def test_status_says_that_the_lock_is_older_than_the_file(tmp_path: Path, beside: bool) -> None:
+    lock, _ = rehearsed(tmp_path, '{ driver: "580" }')
+    if beside:
+        lockfile.write(tmp_path / "cluster.lock", lock)
+    file = tmp_path / "cluster.yaml"
+    fits = status(open_cluster(file, sandbox=True), ask=False)
+    assert fits["lock_changes"] == []
+    assert not [line for line in lines(fits, file) if "lock" in line]
+    file.write_text(FILE.format(stack='{ driver: "595" }', count=1))
+    document = status(open_cluster(file, sandbox=True), ask=False)
+    assert document["lock_changes"] == ["stack.driver: 580 when locked, 595 now"]
+    command = f"gpuprov lock {file} {'--no-sandbox' if beside else '--sandbox'}"
+    sentence = f"the lock is older than {file} (stack.driver: 580 when locked, 595 now); `{command}` renews it"
+    assert sentence in list(lines(document, file))

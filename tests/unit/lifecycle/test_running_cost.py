@@ -134,7 +134,7 @@ def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster)
     told = planning.text(shown)
     assert "list price on demand: 98.96 USD an hour, 72,237 USD in a month of 730 hours (prices of 2026-07-20; " in told
     assert "block: price as block is unknown: a block is paid for as a whole when it is bought" in told
-    assert "own: machines of your own: nothing is bought" in told
+    assert "own: your own machines cost nothing here: gpuprov buys nothing" in told
 
 
 def test_a_rehearsals_plan_says_no_price() -> None:

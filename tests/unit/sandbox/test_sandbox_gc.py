@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jsonschema
 import pytest
 
 from provisioner.cli.main import run
 from provisioner.errors import ProviderError
+from provisioner.providers.sandbox import images
 from provisioner.sandbox import containers, leftovers, network
 from provisioner.sandbox.containers import Container
 from provisioner.sandbox.leftovers import Leftover
@@ -22,6 +25,7 @@ class Podman:
     def __init__(self, alive: Path, gone: Path, released: list[Path]) -> None:
         self.released, self.stuck, self.gone = released, "", gone
         self.owners = {7: str(gone), 9: str(alive)}
+        self.images: list[dict[str, Any]] = []
         self.leftovers: dict[int, list[Leftover]] = {}
         self.there = [
             self.container("gpuprov-lost-train-0", "lost", "train-0", gone),
@@ -32,6 +36,20 @@ class Podman:
     @staticmethod
     def container(name: str, cluster: str, node: str, workspace: Path) -> Container:
         return Container(name, name, cluster, node, str(workspace), "node" if node else "mirror", 7, "running")
+
+    def golden(self, recipe: str, folder: Path) -> None:
+        """A golden image, as `podman images` lists it."""
+        workspace = folder / ".gpuprov" / f"{recipe}.image.sandbox" / "builds" / "b" / "sites" / "lab"
+        labels = {"gpuprov-build": "b", "gpuprov-image": recipe, "gpuprov.workspace": str(workspace)}
+        self.images.append({"Names": [f"localhost/gpuprov-image:{recipe}-b"], "Labels": labels})
+
+    def run(self, command: str, *arguments: str) -> str:
+        if command == "images":
+            return json.dumps(self.images)
+        if self.stuck in arguments:
+            raise ProviderError("podman rmi: image is in use by a container")
+        self.images = [image for image in self.images if image["Names"] != [*arguments]]
+        return ""
 
     def release(self, workspace: Path) -> list[str]:
         self.released.append(workspace)
@@ -60,6 +78,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podman:
     monkeypatch.setattr(network, "owners", lambda: dict(made.owners))
     monkeypatch.setattr(leftovers, "octets", lambda: {*made.leftovers})
     monkeypatch.setattr(network, "list_leftovers", lambda octet, *, in_use: made.leftovers.get(octet, []))
+    monkeypatch.setattr(images, "find_podman", lambda: SimpleNamespace(run=made.run))
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -119,3 +138,27 @@ def test_what_has_no_run_directory_and_no_container_can_be_named(
     assert run(["gc", "--sandbox", "--cluster", "unknown", "--yes"]) == 0
     assert podman.leftovers == {}
     assert len(podman.there) == 3
+
+
+def test_golden_images_whose_recipe_is_gone_are_listed_and_removed(
+    podman: Podman, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".gpuprov" / "desk.image.sandbox").mkdir()
+    podman.golden("desk", tmp_path)
+    podman.golden("lab", tmp_path / "gone")
+    assert run(["gc", "--sandbox"]) == 0
+    shown = capsys.readouterr().out
+    assert f"cluster desk.image: 1 things; alive here ({tmp_path}/.gpuprov/desk.image.sandbox)" in shown
+    assert (
+        "cluster lab.image: 1 things; nobody on this machine knows it\n  1 golden image: localhost/gpuprov-image:lab-b"
+        in shown
+    )
+    assert run(["gc", "--sandbox", "--cluster", "desk.image", "--yes"]) == 2
+    assert "`gpuprov image prune RECIPE --sandbox --all` removes all builds" in capsys.readouterr().err
+    podman.stuck = "localhost/gpuprov-image:lab-b"
+    assert run(["gc", "--sandbox", "--cluster", "lab.image", "--yes"]) == 3
+    assert "left: golden image localhost/gpuprov-image:lab-b: podman rmi: image is in use" in capsys.readouterr().err
+    podman.stuck = ""
+    assert run(["gc", "--sandbox", "--cluster", "lab.image", "--yes"]) == 0
+    assert [image["Names"] for image in podman.images] == [["localhost/gpuprov-image:desk-b"]]
+    assert podman.released == []

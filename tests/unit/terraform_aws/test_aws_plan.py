@@ -45,7 +45,7 @@ DOCUMENTED: dict[str, list[Interface]] = {
     "g4dn.12xlarge": cards(1),
     "g4dn.metal": cards(1),
     "g5.xlarge": [(0, 0, "interface")],
-    "g5.12xlarge": [(0, 0, "interface")],
+    "g5.12xlarge": cards(1),
     "g5.48xlarge": cards(1),
     "g6.xlarge": [(0, 0, "interface")],
     "g6.48xlarge": cards(1),
@@ -54,9 +54,6 @@ DOCUMENTED: dict[str, list[Interface]] = {
     "g6e.48xlarge": cards(4),
     "g7e.48xlarge": cards(4),
 }
-
-LEFT_OFF = {"g5.12xlarge"}
-"""EC2 says that it has an EFA; the catalogue knows it as plain Ethernet."""
 
 
 def group_name(machine: Machine) -> str:
@@ -226,8 +223,7 @@ def test_the_catalogue_agrees_with_what_ec2_says_of_a_machine(machine: Machine, 
     described = cloud.client("ec2").describe_instance_types(InstanceTypes=[machine.name])["InstanceTypes"][0]
     network = described["NetworkInfo"]
     assert network["MaximumNetworkCards"] == machine.network.cards
-    if machine.name not in LEFT_OFF:
-        assert network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0) == efas(machine)
+    assert network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0) == efas(machine)
     disks = described.get("InstanceStorageInfo", {}).get("Disks", [])
     assert sum(disk["Count"] for disk in disks) == machine.local_nvme.count
     assert ("cluster" in described["PlacementGroupInfo"]["SupportedStrategies"]) == machine.placement_cluster

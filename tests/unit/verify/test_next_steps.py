@@ -25,9 +25,9 @@ def node(name: str, *checks: CheckResult, **more: Any) -> NodeReport:
     return NodeReport(name, "train", "here", "p4d.24xlarge", True, (check("gpu.count"), *checks), **more)
 
 
-def shown(report: Report, **options: Any) -> str:
+def shown(report: Report, width: int = 250, **options: Any) -> str:
     stream = io.StringIO()
-    Console(file=stream, width=250).print(table(report, **options))
+    Console(file=stream, width=width).print(table(report, **options))
     return stream.getvalue()
 
 
@@ -69,6 +69,18 @@ def test_every_action_but_none_has_a_command() -> None:
 def test_the_way_out_of_quarantine_names_the_file() -> None:
     held = {"owner": "gpuprov", "reason": "gpu.count: 7", "since": "2026-11-21T10:00:00Z", "checks": []}
     assert "`gpuprov release my.yaml a`" in shown(report(node("a", quarantine=held)), file="my.yaml")
+
+
+def test_a_narrow_terminal_gets_a_paragraph_for_each_row() -> None:
+    wrong = (check("log.machine_check_corrected", "fail"), check("driver.loaded", "unknown", "none"))
+    lines = [line.rstrip() for line in shown(report(node("pasted", *wrong)), 80).splitlines()]
+    first = lines.index("log.machine_check_corrected  FAIL  do: replace")
+    assert lines[first + 1 : first + 4] == [
+        "    log.machine_check_corrected said so", "driver.loaded  UNKNOWN", "    driver.loaded said so"
+    ]  # fmt: skip
+    several = shown(report(node("pasted", *wrong), node("other", *wrong)), 80)
+    assert "other: driver.loaded  UNKNOWN\n" in several.replace(" \n", "\n")
+    assert "do: replace" not in shown(report(node("pasted", *wrong)), 120), "a table"
 
 
 def test_a_warning_is_counted_as_a_warning() -> None:

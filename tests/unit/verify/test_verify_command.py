@@ -129,8 +129,14 @@ def test_a_text_that_no_tool_printed_is_unknown(tmp_path: Path, capsys: pytest.C
     (tmp_path / "notes.txt").write_text("the node is slow since Monday\n")
     assert run("verify", "--bundle", tmp_path) == 1
     said = capsys.readouterr()
-    assert "UNKNOWN" in said.out
-    assert "nothing in it is the output of a tool that gpuprov reads" in said.err
+    sentence = (
+        "UNKNOWN: nothing in it is the output of a tool that gpuprov reads (`gpuprov docs verify bundles` lists them)"
+    )
+    assert said.out == f"{tmp_path.name}: {sentence}\n"
+    assert said.err == "not used: notes.txt: not the output of a tool that is judged\n"
+    assert run("verify", "--bundle", tmp_path, "--json") == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["bundle"]["placed"] == [] and sentence in said.err
 
 
 def test_facts_are_shown_before_any_judgement(node: Path) -> None:
