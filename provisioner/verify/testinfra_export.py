@@ -37,6 +37,8 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     "network": ("network",),
     "rdma_ports": ("ports",),
     "rdma_port_gbps": ("rate_gbps",),
+    "rdma_devices": ("rdma_devices",),
+    "rdma_pci_addresses": ("rdma_pci",),
     "efa": ("efa",),
 }
 """Fact of expected.json → the fields of Expected whose basis it has (basis.py). The other facts are the lock's."""

@@ -16,10 +16,15 @@ from typing import Any
 
 import pytest
 
+from provisioner.verify import check_runner, health
 from provisioner.verify.bundle import Output
 from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import read
 from provisioner.verify.parsers import systemd
+from provisioner.verify.plugin_nodes import peers_by_node
+from provisioner.verify.registry import plain_checks
 from provisioner.verify.testinfra_export import facts_of
+from tests.support.healthy_bundle import bundle
 
 SUITE = Path(__file__).parents[2] / "provisioner" / "verify" / "testinfra_suite"
 COVERED = {
@@ -153,3 +158,15 @@ def run_suite(files: Mapping[str, str | Output], expected: Expected) -> dict[str
 def with_outcome(outcomes: Mapping[str, tuple[str, str]], outcome: str) -> dict[str, str]:
     """Test → reason, of those that ended so."""
     return {name: reason for name, (ended, reason) in outcomes.items() if ended == outcome}
+
+
+def condemning(files: Mapping[str, str | Output], expected: Expected) -> dict[str, str]:
+    """The covered checks for which gpuprov condemns such a node, with their messages."""
+    node = check_runner.NodeUnderTest("node-0", read(bundle(dict(files))), expected, None, "", None)
+    peers = peers_by_node([node])["node-0"]
+    results = [
+        health.result(declared, check_runner.run(function, declared, node, peers).bounded())
+        for function, declared in plain_checks()
+        if declared.id in COVERED
+    ]
+    return {result.id: result.message for result in results if result.condemns}

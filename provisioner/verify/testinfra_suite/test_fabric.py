@@ -69,7 +69,8 @@ def test_rdma_ports(node: Node) -> None:
     up = [port for port in ports if port.get("State") == "Active" and float(port.get("Rate", "0").split()[0]) >= rate]
     shown = ", ".join(f"{port['device']} {port.get('State')} {port.get('Rate')}" for port in ports if port not in up)
     reason = f"{len(up)} of {count} {layer} ports are active at {rate:g} Gbit/s; the others: {shown or 'none'}"
-    node.require(len(up) >= count, reason, "network", "rdma_ports", "rdma_port_gbps")
+    facts = ("network", "rdma_ports", "rdma_port_gbps", "rdma_devices", "rdma_pci_addresses")
+    node.require(len(up) >= count, reason, *facts)
 
 
 def ibstat(node: Node) -> list[dict[str, Any]]:
