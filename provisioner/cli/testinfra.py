@@ -14,12 +14,12 @@ from provisioner.text import counted, few
 REPORT = "report.xml"
 
 
-def refuse_options(file: Path | None, export: Path | None, others: Mapping[str, object]) -> None:
-    """Raise GpuprovError for options that say nothing to the suite. `others`: option → its value."""
+def refuse_options(file: Path | None, export: Path | None, other_options: Mapping[str, object]) -> None:
+    """Raise GpuprovError for options that say nothing to the suite. `other_options`: option → its value."""
     option = "--export-testinfra" if export is not None else "--testinfra"
     if file is None:
         raise GpuprovError(f"{option} needs a fleet: pass its cluster.yaml")
-    for name, value in others.items():
+    for name, value in other_options.items():
         if value:
             raise GpuprovError(f"{option} and {name} cannot be combined", hint=f"leave out {name}")
 

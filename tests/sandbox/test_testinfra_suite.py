@@ -60,8 +60,8 @@ def test_a_healthy_fleet_passes(lone: Rehearsal, suite: Path) -> None:
     status, output, failed = run_alone(suite, f"{lone.name}-train-0")
     assert (status, failed) == (0, set()), output
     assert "simulated hardware" in output
-    own = lone.run("verify", lone.file, "--testinfra")
-    assert own.status == 0, own.stdout + own.stderr
+    command = lone.run("verify", lone.file, "--testinfra")
+    assert command.status == 0, command.stdout + command.stderr
 
 
 def test_a_fault_is_found_by_both(lone: Rehearsal, suite: Path, broken: str) -> None:
@@ -70,9 +70,9 @@ def test_a_fault_is_found_by_both(lone: Rehearsal, suite: Path, broken: str) -> 
     assert status == 1, output
     assert "test_gpu_count" in failed
     assert "7 of 8 GPUs answer" in output
-    own = lone.run("verify", lone.file, "--testinfra", "--report", suite.parent / "own")
-    assert (own.status, "7 of 8 GPUs answer" in own.stdout) == (1, True), own.stderr
-    assert "not healthy: train-0" in own.stderr
+    command = lone.run("verify", lone.file, "--testinfra", "--report", suite.parent / "own")
+    assert (command.status, "7 of 8 GPUs answer" in command.stdout) == (1, True), command.stderr
+    assert "not healthy: train-0" in command.stderr
     assert (suite.parent / "own" / "report.xml").exists()
 
 
@@ -83,12 +83,12 @@ def test_an_unknown_host_fails_clearly(suite: Path) -> None:
 
 
 def test_the_same_fleet_gives_the_same_suite(lone: Rehearsal, suite: Path) -> None:
-    before = {file.name: file.read_bytes() for file in suite.iterdir() if file.is_file()}
+    first = {file.name: file.read_bytes() for file in suite.iterdir() if file.is_file()}
     (suite / "test_own.py").write_text("")
-    again = lone.run("verify", lone.file, "--export-testinfra", suite)
-    assert again.status == 0, again.stderr
+    exported = lone.run("verify", lone.file, "--export-testinfra", suite)
+    assert exported.status == 0, exported.stderr
     after = {file.name: file.read_bytes() for file in suite.iterdir() if file.is_file()}
-    assert after == before | {"test_own.py": b""}
+    assert after == first | {"test_own.py": b""}
 
 
 @pytest.mark.slow

@@ -136,8 +136,8 @@ class Node:
     def packages(self) -> dict[str, str]:
         """Installed packages and their versions."""
         __tracebackhide__ = True
-        shown = shlex.quote("${Package}\t${Version}\t${db:Status-Abbrev}\n")
-        rows = [line.split("\t") for line in self.output(f"dpkg-query -W -f {shown}").splitlines()]
+        fields = shlex.quote("${Package}\t${Version}\t${db:Status-Abbrev}\n")
+        rows = [line.split("\t") for line in self.output(f"dpkg-query -W -f {fields}").splitlines()]
         return {row[0]: row[1] for row in rows if len(row) == 3 and row[2][1:2] == "i"}
 
 

@@ -67,8 +67,10 @@ def test_rdma_ports(node: Node) -> None:
     devices = training_devices(node, {port["device"] for port in ports})
     ports = [port for port in ports if port["device"] in devices]
     up = [port for port in ports if port.get("State") == "Active" and float(port.get("Rate", "0").split()[0]) >= rate]
-    shown = ", ".join(f"{port['device']} {port.get('State')} {port.get('Rate')}" for port in ports if port not in up)
-    reason = f"{len(up)} of {count} {layer} ports are active at {rate:g} Gbit/s; the others: {shown or 'none'}"
+    other_ports = ", ".join(
+        f"{port['device']} {port.get('State')} {port.get('Rate')}" for port in ports if port not in up
+    )
+    reason = f"{len(up)} of {count} {layer} ports are active at {rate:g} Gbit/s; the others: {other_ports or 'none'}"
     facts = ("network", "rdma_ports", "rdma_port_gbps", "rdma_devices", "rdma_pci_addresses")
     node.require(len(up) >= count, reason, *facts)
 

@@ -21,8 +21,8 @@ def test_nvlinks_are_up(node: Node) -> None:
             active[gpu] = 0
         elif (match := re.match(r"\s*Link \d+: ([0-9.]+) GB/s", line)) and float(match[1]) > 0:
             active[gpu] += 1
-    wrong = [f"GPU {gpu} has {active.get(gpu, 0)} of {least}" for gpu, least in enumerate(links)
-             if active.get(gpu, 0) < least]  # fmt: skip
+    wrong = [f"GPU {gpu} has {active.get(gpu, 0)} of {minimum}" for gpu, minimum in enumerate(links)
+             if active.get(gpu, 0) < minimum]  # fmt: skip
     node.require(not wrong, f"NVLinks are down: {', '.join(wrong)}", "nvlinks_per_gpu", "gpu_count")
 
 

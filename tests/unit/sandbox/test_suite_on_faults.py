@@ -71,33 +71,37 @@ def plain(texts: Texts) -> dict[str, object]:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_suite_fails_where_gpuprov_condemns(make_node: MakeNode, machine: str) -> None:
     """One node for all faults: to make one takes most of the time."""
-    good = hardware(machine)
-    gpu, nvidia = min(3, len(good["gpus"]) - 1), good["vendor"] == "nvidia"
+    machine_state = hardware(machine)
+    gpu, nvidia = min(3, len(machine_state["gpus"]) - 1), machine_state["vendor"] == "nvidia"
     desired = replace(expected(machine), driver=DRIVER if nvidia else None)
     node, disagreeing, covered = make_node(machine, DRIVER if nvidia else None), [], 0
     node.install("doca-ofed", f"{DRIVER}-1")
     modules = state.modules
     node.monkeypatch.setattr(state, "modules", lambda: modules() | {"efa": {"version": None}})
-    before = plain(outputs(node, machine))
+    healthy_outputs = plain(outputs(node, machine))
     assert condemning(outputs(node, machine), desired) == {}
     assert with_outcome(run_suite(outputs(node, machine), desired), "failed") == {}
     for fault in faults.list_faults(machine):
         if fault.name != "nvidia-smi-hangs":
-            node.become(faults.with_faults(good, [faults.Active(fault.name, gpu)], DRIVER if nvidia else None))
+            node.become(faults.with_faults(machine_state, [faults.Active(fault.name, gpu)], DRIVER if nvidia else None))
         texts = outputs(node, machine) | ON_THE_NODE.get(fault.name, {})
-        node.become(good)
+        node.become(machine_state)
         if fault.name in EDITS:
-            name, whole, broken = EDITS[fault.name]
-            assert whole in str(texts[name])
-            texts[name] = str(texts[name]).replace(whole, broken)
-        found = (fault.check in COVERED or fault.name in ALSO) and not (fault.name in IMAGES and not desired.images)
-        if plain(texts) == before:
-            assert not found, fault.name
+            name, intact, broken = EDITS[fault.name]
+            assert intact in str(texts[name])
+            texts[name] = str(texts[name]).replace(intact, broken)
+        is_covered = (fault.check in COVERED or fault.name in ALSO) and not (
+            fault.name in IMAGES and not desired.images
+        )
+        if plain(texts) == healthy_outputs:
+            assert not is_covered, fault.name
             continue
-        covered += found
+        covered += is_covered
         condemned, outcomes = condemning(texts, desired), run_suite(texts, desired)
         failed, warned = with_outcome(outcomes, "failed"), with_outcome(outcomes, "xfailed")
-        if bool(condemned or (found and fault.name in ALSO)) != bool(failed) or found != bool(failed or warned):
+        if bool(condemned or (is_covered and fault.name in ALSO)) != bool(failed) or is_covered != bool(
+            failed or warned
+        ):
             disagreeing.append(f"{fault.name} ({fault.check}): gpuprov {condemned}, suite {failed or warned}")
     assert not disagreeing, "\n".join(disagreeing)
     assert covered
