@@ -47,7 +47,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
 def suite_files() -> dict[str, bytes]:
     """The files of the suite by name, without expected.json."""
     folder = resources("provisioner.verify") / "testinfra_suite"
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file() and not file.name.endswith("c")}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
 def facts_of(expected: Expected) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from typing import Any
@@ -66,7 +67,8 @@ def versions_in(node: Node, image: str) -> dict[str, Any]:
     try:
         lines = [line for line in node.output(command, seconds=120).splitlines() if line.startswith("{")]
     finally:
-        node.run(f"docker rm --force {container}")
+        with contextlib.suppress(pytest.fail.Exception):  # the reason why the versions are missing counts
+            node.run(f"docker rm --force {container}")
     node.require(bool(lines), f"python3 in {image} printed no versions")
     versions: dict[str, Any] = json.loads(lines[-1])
     return versions

@@ -132,4 +132,4 @@ def test_the_suite_agrees_with_gpuprov_on_a_broken_machine(machine: str) -> None
         if bool(failed) != bool(condemned):
             disagreeing.append(f"{name}: gpuprov {condemned}, suite {failed}")
     assert not disagreeing, "\n".join(disagreeing)
-    assert noticed >= (10 if desired.vendor == "nvidia" else 3)
+    assert noticed >= (10 if desired.vendor == "nvidia" else 2)
