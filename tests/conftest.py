@@ -55,6 +55,7 @@ TOGETHER = {
         "sandbox/test_hostile_node",
         "sandbox/test_mounts",
         "sandbox/test_package_failures",
+        "sandbox/test_testinfra_suite",
     ),
 }
 """Group → files that share what takes long to make: a cloud with an initialised provider, four nodes, one node."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from provisioner.cli import json_output, tables
+from provisioner.cli import json_output, tables, testinfra
 from provisioner.cli.one_machine import BUNDLES, NO_OUTPUT, of_no_fleet, origin, probe, supplied_at
 from provisioner.errors import Exit, GpuprovError
 from provisioner.text import counted, printable, single_line
@@ -67,10 +67,28 @@ def verify(
     save_baseline: Annotated[
         bool, typer.Option("--save-baseline", help="save what healthy nodes measure, to compare later")
     ] = False,
+    as_testinfra: Annotated[
+        bool, typer.Option("--testinfra", help="run the fleet's acceptance suite, plain pytest and testinfra")
+    ] = False,
+    export_testinfra: Annotated[
+        Path | None,
+        typer.Option("--export-testinfra", metavar="DIR", help="write that suite, to run without gpuprov"),
+    ] = None,
 ) -> None:
     """Verify the fleet of FILE, other machines (--host) or a bundle (--bundle). Exits with 1 if it is not healthy."""
     from provisioner.lifecycle.verifying import keeping
 
+    if as_testinfra or export_testinfra is not None:
+        ignored: dict[str, object] = {
+            "--bundle": bundle, "--host": host, "--machine": machine, "--machines": machines, "--checks": checks,
+            "--level": level, "--json": as_json, "--save-baseline": save_baseline,
+        }  # fmt: skip
+        exclusive = {"--testinfra": as_testinfra, "--report": report} if export_testinfra is not None else {}
+        testinfra.refuse_options(file, export_testinfra, ignored | exclusive)
+        assert file is not None
+        if export_testinfra is not None:
+            return testinfra.export_suite(file, export_testinfra, sandbox, node or ())
+        testinfra.run_suite(file, sandbox, node or (), report)
     _one_of(file, bundle, host)
     _of_a_fleet(file, sandbox, node)
     supplied = None

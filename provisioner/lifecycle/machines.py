@@ -448,7 +448,21 @@ def _admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, Provid
     failed = existing.admit(_way(cluster, theirs), theirs, cluster.events)
     for name, error in failed.items():
         cluster.events("fleet", "warning", error.message, node=name, unit="node")
+    _forget(cluster, [node for node in theirs if isinstance(failed.get(node.name), existing.ForeignError)])
     return failed
+
+
+def _forget(cluster: Cluster, foreign: Sequence[fleet.Node]) -> None:
+    """Hosts that another cluster has configured are no nodes of this one: nothing may judge, drain or undo them."""
+    if not foreign:
+        return
+    names = {node.name for node in foreign}
+    record(cluster, [node for node in cluster.nodes() if node.name not in names])
+    for site in {node.site for node in foreign}:
+        file, ids = cluster.paths.site(site) / MARK, {node.id for node in foreign if node.site == site}
+        kept = [host for host in file.read_text(encoding="utf-8").split() if host not in ids] if file.exists() else []
+        write_whole(file, "".join(f"{host}\n" for host in kept))
+    cluster.share()
 
 
 def keep_consoles(cluster: Cluster, nodes: Sequence[fleet.Node], run_dir: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from provisioner.release import Release
 from provisioner.session import Cluster
 
 if TYPE_CHECKING:
+    from provisioner.verify.expectations import Expected
     from provisioner.verify.run import Subject
 
 
@@ -37,33 +38,42 @@ def _host_spec(cluster: Cluster, name: str) -> str:
 
 
 def _subject(cluster: Cluster, node: Node, release: Release) -> Subject:
-    from provisioner.verify.expectations import HEALTH_TIMER, expect
     from provisioner.verify.run import Subject
 
     plan = release.plan
-    group = plan.group(node.group)
     return Subject(
         name=node.name,
         group=node.group,
         site=node.site,
         machine=node.machine,
         source=ssh.argv(cluster.paths, node.name),
-        expected=expect(
-            group.machine,
-            group.gpu,
-            group.stack,
-            group.spec,
-            catalog.load(),
-            level=cluster.spec.verify.level,
-            diag=cluster.spec.verify.diag,
-            simulated=plan.simulated,
-            timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
-            shared=mounts.expected(plan, node),
-            image=_image(plan, node),
-        ),
+        expected=expected_of(cluster, node.group, plan, shared=mounts.expected(plan, node), image=_image(plan, node)),
         simulated=plan.simulated,
         address=node.private_address,
         host_spec=_host_spec(cluster, node.name),
+    )
+
+
+def expected_of(
+    cluster: Cluster, name: str, plan: Plan, *, shared: tuple[Mapping[str, str], ...] = (), image: str | None = None
+) -> Expected:
+    """What the catalogue and a plan's lock expect of a node of the group `name`. Raises GpuprovError where cluster.yaml
+    has no such group."""
+    from provisioner.verify.expectations import HEALTH_TIMER, expect
+
+    group = plan.group(name)
+    return expect(
+        group.machine,
+        group.gpu,
+        group.stack,
+        group.spec,
+        catalog.load(),
+        level=cluster.spec.verify.level,
+        diag=cluster.spec.verify.diag,
+        simulated=plan.simulated,
+        timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
+        shared=shared,
+        image=image,
     )
 
 

@@ -255,10 +255,7 @@ class Report:
     def enough(self, min_healthy: int | str) -> bool:
         """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of all that are in the report,
         which has those too that are wanted and not there."""
-        healthy, total = len(self.healthy_nodes), len(self.nodes)
-        if isinstance(min_healthy, str):
-            return total > 0 and healthy * 100 >= int(min_healthy.rstrip("%")) * total
-        return total > 0 and healthy >= min(min_healthy, total)
+        return is_enough(len(self.healthy_nodes), len(self.nodes), min_healthy)
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -271,6 +268,13 @@ class Report:
         document |= {"limits": {"total": self.limits, "unverified": self.unverified}} if self.limits else {}
         document |= {"site_choices": [dict(row) for row in self.site_choices]} if self.site_choices else {}
         return document | ({"simulated": True} if self.simulated else {})
+
+
+def is_enough(healthy: int, total: int, min_healthy: int | str) -> bool:
+    """Whether so many healthy nodes of all are `verify.min_healthy`."""
+    if isinstance(min_healthy, str):
+        return total > 0 and healthy * 100 >= int(min_healthy.rstrip("%")) * total
+    return total > 0 and healthy >= min(min_healthy, total)
 
 
 def blame(
