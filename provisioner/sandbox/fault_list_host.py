@@ -114,6 +114,14 @@ FAULTS: tuple[Fault, ...] = (
         _times("vcpus", 3 / 4),
     ),
     Fault(
+        "kernel-oops-forgotten",
+        "the kernel went on after an oops that its log has lost",
+        "host.kernel_taint",
+        _anywhere,
+        "a Linux kernel",
+        _put(tainted=12288 | 1 << 7),
+    ),
+    Fault(
         "clock-off",
         "the clock is twelve hours ahead",
         "host.clock_skew",

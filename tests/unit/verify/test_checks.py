@@ -20,6 +20,7 @@ from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.registry import declared
 from provisioner.verify.tools import FILES
 from tests.support import judging
+from tests.support.field_checks import FIELD_CHECKS
 from tests.support.healthy_bundle import (
     ALL,
     DIGEST,
@@ -583,7 +584,7 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
             "nccl.log",  # no probe makes it: test_pasted.py
         )
     }
-    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | REACH_CHECKS | FIO_CHECKS
+    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | REACH_CHECKS | FIO_CHECKS | FIELD_CHECKS
     assert alone - green == set()
     assert alone - red == set()
 

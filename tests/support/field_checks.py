@@ -1,0 +1,8 @@
+"""The checks that test_field_faults.py proves: faults that operators of GPU fleets have reported."""
+
+from __future__ import annotations
+
+from provisioner.verify.checks import kernel_taint
+
+AREA = (kernel_taint,)
+FIELD_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}
