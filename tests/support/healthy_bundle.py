@@ -26,10 +26,10 @@ from tests.support.healthy_load import load_files
 from tests.support.healthy_perftest import loopback_json, mlxlink_json
 
 CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
-DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
+DRIVER, CUDA, NCCL, KERNEL = "580.173.02", "13.0", "2.27.7", "6.8.0-1024-aws"
 FABRIC_LOG = """\
 [Feb 25 2025 13:55:02] [ERROR] [tid 1799] detected NVSwitch non-fatal error 12028 on fid 0, before the start below
-[Feb 25 2025 13:59:40] [INFO] [tid 1803] Fabric Manager version 580.105.08 is running with the following configuration
+[Feb 25 2025 13:59:40] [INFO] [tid 1803] Fabric Manager version 580.173.02 is running with the following configuration
 [Feb 25 2025 13:59:45] [INFO] [tid 1808] multicast group 0 is freed.
 """
 SLOWED = (

@@ -488,7 +488,7 @@ FAULTS: dict[str, Fault] = {
         unknown={"container.image"},
     ),
     "another module on disk": Fault(
-        P4D, sub("host.json", r"580\.105\.08\\n", r"595.58.03\\n"), {"driver.loaded_is_installed"}
+        P4D, sub("host.json", r"580\.173\.02\\n", r"595.58.03\\n"), {"driver.loaded_is_installed"}
     ),
     "other torch": Fault(P4D, sub("framework.json", "2.9.0a0", "2.8.0a0"), {"framework.versions"}),
     "torch sees seven": Fault(P4D, sub("framework.json", r"gpus\\\": 8", r'gpus\\": 7'), {"framework.versions"}),

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from provisioner.verify.bundle import Output
+from provisioner.verify.expectations import Expected
 from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.field_checks import FIELD_CHECKS
-from tests.support.healthy_bundle import ALL, bundle, capture, expected, healthy
+from tests.support.healthy_bundle import ALL, DRIVER, bundle, capture, expected, healthy
 from tests.support.judging import judge
 
 P4D, DGX, NDV4, RTX = "p4d.24xlarge", "dgx-h100", "Standard_ND96asr_v4", "workstation-rtx4090"
@@ -21,15 +22,20 @@ Texts = dict[str, str | Output]
 Change = Callable[[Texts], object]
 
 
+B200 = "dgx-b200"
+
+
 @dataclass(frozen=True)
 class Fault:
-    """`breaks` changes a healthy node's texts; then exactly `fails` fail, with `says` in a message."""
+    """`breaks` changes a healthy node's texts; then exactly `fails` fail, with `says` in a message. `locked`
+    replaces versions of the lock: old → new."""
 
     fails: set[str]
     breaks: Change
     says: str = ""
     machine: str = P4D
     unknown: set[str] = field(default_factory=set)
+    locked: dict[str, str] = field(default_factory=dict)
 
 
 def both(*changes: Change) -> Change:
@@ -62,6 +68,28 @@ def tainted(value: int) -> Change:
     return host("files|proc/sys/kernel/tainted", str(value))
 
 
+def driver(version: str, flavour: str = "Open Kernel Module") -> Change:
+    """Another driver, whole: nvidia-smi, the module and the file on disk."""
+
+    def change(texts: Texts) -> None:
+        for name, output in texts.items():
+            texts[name] = str(output).replace(DRIVER, version)
+        texts["nvidia-version.txt"] = (
+            f"NVRM version: NVIDIA UNIX {flavour} for x86_64  {version}  Release Build  (buildmeister@x)\n"
+        )
+
+    return change
+
+
+def versions(old: str, new: str) -> Change:
+    """Another version of one part, wherever it stands."""
+    return lambda texts: texts.update({name: str(output).replace(old, new) for name, output in texts.items()})
+
+
+def uptime(days: float) -> Change:
+    return host("files|proc/uptime", f"{days * 86400:.2f} 1000000.00")
+
+
 OE = 12288
 """A module from outside of the kernel's tree, without a signature: a healthy node's."""
 FAULTS: dict[str, Fault] = {
@@ -81,26 +109,71 @@ FAULTS: dict[str, Fault] = {
         both(tainted(OE | 1 << 9), append("dmesg.txt", capture("dmesg/warning-in-the-driver.txt"))),
         "WARNING: CPU: 41 PID: 190233 at nvidia/nv.c:5461",
     ),
+    "days before the hang of day 66": Fault(
+        {"driver.known_bad", "security.bulletins"},
+        both(driver("580.105.08"), uptime(61.2)),
+        "hang for good 66 days and 12 hours after boot (up for 61 days). Drain and reboot",
+        B200,
+        locked={DRIVER: "580.105.08"},
+    ),
+    "a B200 soon after boot": Fault(
+        {"security.bulletins"}, both(driver("580.105.08"), uptime(59.0)), machine=B200, locked={DRIVER: "580.105.08"}
+    ),
+    "the hang of day 66": Fault(
+        {"driver.known_bad", "driver.responds"},
+        both(driver("580.105.08"), uptime(66.6), lambda t: t.update({"nvidia-smi.xml": Output("", timed_out=True)})),
+        "(up for 67 days)",
+        B200,
+        locked={DRIVER: "580.105.08"},
+    ),
+    "an NCCL that does not know nvidia-peermem": Fault(
+        {"driver.known_bad"},
+        both(
+            driver(DRIVER, "x86_64 Kernel Module"),
+            versions("2.27.7", "2.21.5"),
+            append("modules.txt", "nvidia_peermem 16384 0 - Live 0x0000000000000000 (OE)\n"),
+        ),
+        "NCCL does not look for nvidia-peermem",
+        NDV4,
+        locked={"2.27.7": "2.21.5", '"open"': '"proprietary"'},
+    ),
+    "a driver from before a bulletin": Fault(
+        {"security.bulletins"},
+        driver("580.105.08"),
+        "driver 580.105.08 is older than 580.159.03 (2026-05: CVE-2026-24187, CVE-2026-24190, CVE-2026-24192 and 9",
+        locked={DRIVER: "580.105.08"},
+    ),
+    "a driver of a branch without fixes, and an old toolkit": Fault(
+        {"security.bulletins"},
+        both(driver("545.23.08"), append("packages.txt", "nvidia-container-toolkit\t1.16.1-1\tii \n")),
+        "container toolkit 1.16.1-1 is older than 1.17.8 (2025-07: CVE-2025-23266), and 1 older bulletin",
+        locked={DRIVER: "545.23.08"},
+    ),
 }
 RIGHT: dict[str, tuple[str, Change]] = {
     "a warning of the kernel's own code": (
         P4D,
         both(tainted(OE | 1 << 9), append("dmesg.txt", capture("dmesg/warning-of-the-kernel-itself.txt"))),
     ),
+    "a B200 with a newer driver": (B200, uptime(99.0)),
+    "a toolkit that is fixed": (P4D, append("packages.txt", "nvidia-container-toolkit\t1.17.8-1\tii \n")),
     "an older probe": (P4D, host("files|proc/sys/kernel/tainted", None)),
 }
 
 
-def case(machine: str, change: Change) -> Case:
+def case(machine: str, change: Change, locked: dict[str, str] | None = None) -> Case:
     texts = healthy(machine)
     change(texts)
-    return Case(bundle(texts), expected(machine))
+    want = json.dumps(expected(machine).to_json())
+    for old, new in (locked or {}).items():
+        want = want.replace(old, new)
+    return Case(bundle(texts), Expected.from_json(json.loads(want)))
 
 
 @pytest.fixture(scope="module")
 def judged() -> dict[str, Judged]:
     cases = {f"healthy {machine}": case(machine, lambda _: None) for machine in ALL}
-    cases |= {name: case(fault.machine, fault.breaks) for name, fault in FAULTS.items()}
+    cases |= {name: case(fault.machine, fault.breaks, fault.locked) for name, fault in FAULTS.items()}
     return judge(cases | {name: case(machine, change) for name, (machine, change) in RIGHT.items()})
 
 
