@@ -19,6 +19,7 @@ from provisioner.verify.parsers import (
     dgx_release,
     dmesg,
     dmidecode,
+    ethtool_modules,
     fabric,
     fabric_manager_log,
     fi_info,
@@ -146,6 +147,8 @@ class Facts:
     nccl_log: nccl_log.NcclLog | None = None
     """What NCCL warned of in a job's log, where somebody gave one."""
     cables: mlxlink.Cables | None = None
+    optics: tuple[ethtool_modules.Module, ...] | None = None
+    """Transceivers of Ethernet ports that are up."""
     loopback: perftest.Loopback | None = None
     """Each RDMA card with itself."""
     diag: dcgmi_diag.Diag | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.verify.checks import kernel_taint, known_bad
+from provisioner.verify.checks import kernel_taint, known_bad, optics
 
-AREA = (kernel_taint, known_bad)
+AREA = (kernel_taint, known_bad, optics)
 FIELD_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}

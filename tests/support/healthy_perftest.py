@@ -12,6 +12,16 @@ CAPTURE = Path(__file__).parents[1] / "unit/verify/captures/perftest/write-bw-wo
 TABLE = json.loads(CAPTURE.read_text(encoding="utf-8"))["cards"][0]["output"]
 
 
+OPTICS = {
+    "Temperature [C]": "54 [-5..75]", "Voltage [mV]": "3261.2 [2970..3630]",
+    "Bias Current [mA]": "8.380,8.380,8.380,8.380 [2..15]",
+    "Rx Power Current [dBm]": "1.886,1.989,2.281,1.976 [-10.41..6]",
+    "Tx Power Current [dBm]": "1.562,1.427,1.559,1.761 [-8.508..5]",
+}  # fmt: skip
+"""Readings of a public exporter's test (an OSFP of 400 Gbit/s)."""
+SFP = Path(__file__).parents[1] / "unit/verify/captures/ethtool_modules/sfp-sr-within-limits.json"
+
+
 def names(row: Machine) -> list[str]:
     return list(row.rdma_devices) or [f"rdma{i}" for i in range(row.network.ports)]
 
@@ -33,7 +43,7 @@ def mlxlink_json(row: Machine) -> str:
             "Effective Physical BER": "15E-255", "Effective Physical Errors": "0", "Raw Physical BER": "2E-9",
             "Link Down Counter": "0",
         },
-        "Module Info": {"FW Version": "47.171.0001", "Vendor Part Number": "MMA4Z00-NS400"},
+        "Module Info": {"FW Version": "47.171.0001", "Vendor Part Number": "MMA4Z00-NS400", **OPTICS},
         "Troubleshooting Info": {"Recommendation": "No issue was observed"},
     }  # fmt: skip
     output = json.dumps({"result": {"output": told}, "status": {"code": 0, "message": "success"}})

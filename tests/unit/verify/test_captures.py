@@ -225,7 +225,18 @@ def samples(found: tuple[gpu_samples.Samples, ...], key: str, wanted: dict[str, 
     return len(found) if key == "gpus" else asdict(found[0])
 
 
+def optical(found: Any, key: str, wanted: dict[str, Any]) -> Any:
+    """Readings beyond their limits, by port and part number."""
+    rows = getattr(found, "cables", found)
+    return {
+        f"{getattr(row, 'device', '') or row.port} {row.part}": [str(one) for one in row.readings if one.outside]
+        for row in rows
+    }[key]
+
+
 READERS = {
+    "ethtool_modules": optical,
+    "mlxlink": optical,
     "nvidia_smi": smi,
     "topo": matrix,
     "nvlink": links,

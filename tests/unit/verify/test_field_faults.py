@@ -86,6 +86,23 @@ def versions(old: str, new: str) -> Change:
     return lambda texts: texts.update({name: str(output).replace(old, new) for name, output in texts.items()})
 
 
+def light(port: int, reading: str, now: str) -> Change:
+    """mlxlink reads that of the port in the machine's order, in place of a healthy one."""
+
+    def change(texts: Texts) -> None:
+        document = json.loads(str(texts["mlxlink.json"]))
+        card = [*document["cards"].values()][port]
+        document["cards"][[*document["cards"]][port]] = card | {"output": card["output"].replace(reading, now)}
+        assert json.dumps(document) != texts["mlxlink.json"]
+        texts["mlxlink.json"] = json.dumps(document)
+
+    return change
+
+
+def file(name: str, path: str) -> Change:
+    return lambda texts: texts.update({name: capture(path)})
+
+
 def uptime(days: float) -> Change:
     return host("files|proc/uptime", f"{days * 86400:.2f} 1000000.00")
 
@@ -149,6 +166,27 @@ FAULTS: dict[str, Fault] = {
         "container toolkit 1.16.1-1 is older than 1.17.8 (2025-07: CVE-2025-23266), and 1 older bulletin",
         locked={DRIVER: "545.23.08"},
     ),
+    "one lane of a fibre gets little light": Fault(
+        {"rdma.optics"},
+        light(2, "1.886,1.989", "1.886,-11.9"),
+        ": received power -11.9 dBm, -10.41 at least",
+        DGX,
+    ),
+    "a transceiver is too hot": Fault(
+        {"rdma.optics"}, light(1, "54 [-5..75]", "76 [-5..75]"), ": temperature 76 °C, 75 at most", DGX
+    ),
+    "no light on an Ethernet port": Fault(
+        {"net.optics"},
+        file("ethtool-modules.json", "ethtool_modules/sfp-lr-no-light.json"),
+        "enp134s0f0: received power -40 dBm, -13.1 at least",
+        DGX,
+    ),
+    "a hot transceiver of an Ethernet port": Fault(
+        {"net.optics"},
+        file("ethtool-modules.json", "ethtool_modules/qsfp-hot-and-one-lane-dark.json"),
+        "ens2np0: temperature 81.5 °C, 75 at most",
+        DGX,
+    ),
 }
 RIGHT: dict[str, tuple[str, Change]] = {
     "a warning of the kernel's own code": (
@@ -157,6 +195,13 @@ RIGHT: dict[str, tuple[str, Change]] = {
     ),
     "a B200 with a newer driver": (B200, uptime(99.0)),
     "a toolkit that is fixed": (P4D, append("packages.txt", "nvidia-container-toolkit\t1.17.8-1\tii \n")),
+    "copper without readings": (
+        DGX,
+        both(
+            file("mlxlink.json", "mlxlink/osfp-copper-without-limits.json"),
+            lambda t: t.update({"ethtool-modules.json": '{"ports": {"ens1": {"rc": 92, "text": ""}}}'}),
+        ),
+    ),
     "an older probe": (P4D, host("files|proc/sys/kernel/tainted", None)),
 }
 
