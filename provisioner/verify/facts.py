@@ -26,6 +26,7 @@ from provisioner.verify.parsers import (
     fio,
     first_line,
     framework,
+    gds,
     gpu_samples,
     host,
     host_software,
@@ -52,6 +53,7 @@ from provisioner.verify.parsers import (
     perftest,
     rdma_sysfs,
     reach,
+    roce_qos,
     rocm_smi,
     shared,
     stamp,
@@ -149,6 +151,10 @@ class Facts:
     cables: mlxlink.Cables | None = None
     optics: tuple[ethtool_modules.Module, ...] | None = None
     """Transceivers of Ethernet ports that are up."""
+    roce_qos: roce_qos.RoceQos | None = None
+    """How RoCE traffic is marked and queued."""
+    gds: gds.Gds | None = None
+    """GPUDirect Storage, as gdscheck sees it."""
     loopback: perftest.Loopback | None = None
     """Each RDMA card with itself."""
     diag: dcgmi_diag.Diag | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.verify.checks import kernel_taint, known_bad, optics
+from provisioner.verify.checks import gds, kernel_taint, known_bad, optics, roce_qos
 
-AREA = (kernel_taint, known_bad, optics)
+AREA = (gds, kernel_taint, known_bad, optics, roce_qos)
 FIELD_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}

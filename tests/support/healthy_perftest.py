@@ -51,6 +51,12 @@ def mlxlink_json(row: Machine) -> str:
     return json.dumps({"state": "ran", "cards": dict.fromkeys(names(row), ran)})
 
 
+def roce_qos_json(row: Machine) -> str:
+    """Every card marks and queues as a real one does."""
+    captured = json.loads((CAPTURE.parents[1] / "roce_qos/class-106-priority-3.json").read_text(encoding="utf-8"))
+    return json.dumps({"cards": dict.fromkeys(names(row), captured["cards"]["mlx5_0"]), "nccl": ["NCCL_IB_TC=106"]})
+
+
 def rails(row: Machine, share: float = 0.98) -> list[dict[str, Any]]:
     """As fabric.json has them."""
     return [{"device": name, "port": 1, "gbps": row.network.rate_gbps * share, "why": ""} for name in names(row)]

@@ -234,7 +234,23 @@ def optical(found: Any, key: str, wanted: dict[str, Any]) -> Any:
     }[key]
 
 
+def roce(found: Any, key: str, wanted: dict[str, Any]) -> Any:
+    if key != "cards":
+        return getattr(found, key)
+    return [
+        {
+            "device": card.device,
+            "trust": card.trust,
+            "pfc": list(card.pfc),
+            "traffic_class": card.traffic_class,
+            "priority": card.priority_of(card.traffic_class or 0),
+        }
+        for card in found.cards
+    ]
+
+
 READERS = {
+    "roce_qos": roce,
     "ethtool_modules": optical,
     "mlxlink": optical,
     "nvidia_smi": smi,

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from provisioner.catalog import load
 from provisioner.verify.bundle import Output
 from provisioner.verify.expectations import Expected
 from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.field_checks import FIELD_CHECKS
-from tests.support.healthy_bundle import ALL, DRIVER, bundle, capture, expected, healthy
+from tests.support.healthy_bundle import ALL, DRIVER, bundle, capture, expected, healthy, nth
 from tests.support.judging import judge
 
 P4D, DGX, NDV4, RTX = "p4d.24xlarge", "dgx-h100", "Standard_ND96asr_v4", "workstation-rtx4090"
+ROCE = next(machine.name for machine in load().machines() if machine.network.kind == "roce")
 Texts = dict[str, str | Output]
 Change = Callable[[Texts], object]
 
@@ -101,6 +103,25 @@ def light(port: int, reading: str, now: str) -> Change:
 
 def file(name: str, path: str) -> Change:
     return lambda texts: texts.update({name: capture(path)})
+
+
+def storage(path: str, packages: str = "nvidia-fs\t2.24.3-1\tii \n") -> Change:
+    """GPUDirect Storage is installed, and gdscheck says that."""
+    return both(append("packages.txt", packages), file("gds.txt", path))
+
+
+def qos(device: int | None, old: str, new: str) -> Change:
+    """One card, or all, is set otherwise."""
+
+    def change(texts: Texts) -> None:
+        document = json.loads(str(texts["roce-qos.json"]))
+        for place, (name, card) in enumerate(document["cards"].items()):
+            if device in (place, None):
+                assert any(old in value for value in card.values())
+                document["cards"][name] = {key: value.replace(old, new) for key, value in card.items()}
+        texts["roce-qos.json"] = json.dumps(document)
+
+    return change
 
 
 def uptime(days: float) -> Change:
@@ -187,6 +208,61 @@ FAULTS: dict[str, Fault] = {
         "ens2np0: temperature 81.5 °C, 75 at most",
         DGX,
     ),
+    "GPUDirect Storage in compatibility mode": Fault(
+        {"storage.gds"},
+        storage("gds/l40s-nothing-direct.txt"),
+        "no route is direct (nvidia-fs is not loaded)",
+    ),
+    "GPUDirect Storage for NFS alone": Fault(
+        {"storage.gds"},
+        both(
+            storage("gds/l40s-nothing-direct.txt"),
+            lambda t: t.update(
+                {
+                    "gds.txt": str(t["gds.txt"])
+                    .replace("NFS                : Un", "NFS                : ")
+                    .replace("NFS                : s", "NFS                : S")
+                }
+            ),
+        ),
+        "local NVMe is not direct, only NFS",
+    ),
+    "compatibility mode is forced": Fault(
+        {"storage.gds"},
+        both(
+            storage("gds/l40s-p2pdma.txt"),
+            lambda t: t.update(
+                {"gds.txt": str(t["gds.txt"]).replace("force_compat_mode : false", "force_compat_mode : true")}
+            ),
+        ),
+        "forces compatibility mode",
+    ),
+    "a GPU that cannot take part in GPUDirect Storage": Fault(
+        {"storage.gds"},
+        both(
+            storage("gds/a100-nvidia-fs.txt"),
+            lambda t: t.update({"gds.txt": str(t["gds.txt"]).replace("65536 supports GDS\n ==", "256 \n ==")}),
+        ),
+        "GPU 1 cannot take part",
+    ),
+    "a RoCE card trusts the other field": Fault(
+        {"rdma.qos"}, qos(2, "trust state: dscp", "trust state: pcp"), ": trust pcp, PFC 3", ROCE
+    ),
+    "NCCL's traffic is not in the lossless class": Fault(
+        {"rdma.qos"},
+        qos(None, "tclass=106", "tclass=0"),
+        "traffic class 0 has priority 0 on ",
+        ROCE,
+    ),
+    "nobody marks RoCE traffic": Fault(
+        {"rdma.qos"},
+        both(
+            qos(None, "Global tclass=106", ""),
+            lambda t: t.update({"roce-qos.json": str(t["roce-qos.json"]).replace("NCCL_IB_TC=106", "NCCL_IB_SL=3")}),
+        ),
+        "PFC is on for 3 alone",
+        ROCE,
+    ),
 }
 RIGHT: dict[str, tuple[str, Change]] = {
     "a warning of the kernel's own code": (
@@ -195,6 +271,12 @@ RIGHT: dict[str, tuple[str, Change]] = {
     ),
     "a B200 with a newer driver": (B200, uptime(99.0)),
     "a toolkit that is fixed": (P4D, append("packages.txt", "nvidia-container-toolkit\t1.17.8-1\tii \n")),
+    "GPUDirect Storage through nvidia-fs": (P4D, storage("gds/a100-nvidia-fs.txt")),
+    "GPUDirect Storage through P2PDMA": (P4D, storage("gds/l40s-p2pdma.txt", "nvidia-gds-13-0\t1.15.0-1\tii \n")),
+    "RoCE without PFC": (ROCE, qos(None, "enabled     0   0   0   1", "enabled     0   0   0   0")),
+    "RoCE marked by NCCL alone": (ROCE, qos(None, "Global tclass=106", "")),
+    "RoCE cards of a driver that does not tell": (ROCE, file("roce-qos.json", "roce_qos/no-driver.json")),
+    "RoCE alike": (ROCE, lambda _: None),
     "copper without readings": (
         DGX,
         both(
@@ -203,6 +285,11 @@ RIGHT: dict[str, tuple[str, Change]] = {
         ),
     ),
     "an older probe": (P4D, host("files|proc/sys/kernel/tainted", None)),
+}
+
+
+FLEETS: dict[str, tuple[str, Change]] = {
+    "fleet.qos": (ROCE, qos(None, "enabled     0   0   0   1   0", "enabled     0   0   0   1   1")),
 }
 
 
@@ -220,6 +307,26 @@ def judged() -> dict[str, Judged]:
     cases = {f"healthy {machine}": case(machine, lambda _: None) for machine in ALL}
     cases |= {name: case(fault.machine, fault.breaks, fault.locked) for name, fault in FAULTS.items()}
     return judge(cases | {name: case(machine, change) for name, (machine, change) in RIGHT.items()})
+
+
+@pytest.fixture(scope="module")
+def fleets() -> dict[str, list[Judged]]:
+    """Four nodes of a group for each, of which the third is set otherwise."""
+    cases: dict[str, Case] = {}
+    for check, (machine, breaks) in FLEETS.items():
+        for number in range(4):
+            texts: Texts = dict(nth(machine, number))
+            if number == 2:
+                breaks(texts)
+            cases[f"{check} {number}"] = Case(bundle(texts), expected(machine), group=check)
+    judged = judge(cases)
+    return {check: [judged[f"{check} {number}"] for number in range(4)] for check in FLEETS}
+
+
+@pytest.mark.parametrize("check", list(FLEETS))
+def test_the_node_that_differs_from_its_group_is_named(fleets: dict[str, list[Judged]], check: str) -> None:
+    found = [next(c.status for c in node.checks if c.id == check) for node in fleets[check]]
+    assert found == ["pass", "pass", "fail", "pass"]
 
 
 def ids(result: Judged, status: str) -> set[str]:
@@ -241,6 +348,7 @@ def test_what_healthy_nodes_show_is_no_fault(judged: dict[str, Judged], name: st
 
 
 def test_every_check_of_this_file_is_red_once_and_green_once(judged: dict[str, Judged]) -> None:
-    green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in ALL))
-    assert FIELD_CHECKS - green == set()
-    assert FIELD_CHECKS - set().union(*(fault.fails for fault in FAULTS.values())) == set()
+    healthy_names = [*(f"healthy {machine}" for machine in ALL), *RIGHT]
+    alone = FIELD_CHECKS - set(FLEETS)
+    assert alone - set().union(*(ids(judged[name], "pass") for name in healthy_names)) == set()
+    assert alone - set().union(*(fault.fails for fault in FAULTS.values())) == set()
