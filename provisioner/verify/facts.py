@@ -30,6 +30,7 @@ from provisioner.verify.parsers import (
     gpu_samples,
     host,
     host_software,
+    ib_switches,
     ibstat,
     image_identity,
     images,
@@ -43,6 +44,7 @@ from provisioner.verify.parsers import (
     mdstat,
     mlxlink,
     nccl_log,
+    nccl_ras,
     nccl_tests,
     nvidia_driver,
     nvidia_smi,
@@ -155,6 +157,12 @@ class Facts:
     """How RoCE traffic is marked and queued."""
     gds: gds.Gds | None = None
     """GPUDirect Storage, as gdscheck sees it."""
+    ib_links: tuple[ib_switches.Link, ...] | None = None
+    """The switch at the other end of each InfiniBand cable."""
+    lldp: tuple[ib_switches.Link, ...] | None = None
+    """The same of Ethernet cables, as the switches announce it."""
+    nccl_ras: nccl_ras.NcclRas | None = None
+    """What NCCL says of the job on the node."""
     loopback: perftest.Loopback | None = None
     """Each RDMA card with itself."""
     diag: dcgmi_diag.Diag | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.verify.checks import gds, kernel_taint, known_bad, optics, roce_qos
+from provisioner.verify.checks import cabling, gds, kernel_taint, known_bad, nccl_ras, optics, roce_qos
 
-AREA = (gds, kernel_taint, known_bad, optics, roce_qos)
+AREA = (cabling, gds, kernel_taint, known_bad, nccl_ras, optics, roce_qos)
 FIELD_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}

@@ -51,6 +51,14 @@ def mlxlink_json(row: Machine) -> str:
     return json.dumps({"state": "ran", "cards": dict.fromkeys(names(row), ran)})
 
 
+def ib_switches_json(row: Machine) -> str:
+    """Each rail at a switch of its own."""
+    captured = json.loads((CAPTURE.parents[1] / "ib_switches/switch-and-host.json").read_text(encoding="utf-8"))
+    text = json.dumps(captured["ports"]["mlx5_0/1"])
+    rails = {f"{name}/1": json.loads(text.replace("004bef70", f"{i:08x}")) for i, name in enumerate(names(row))}
+    return json.dumps({"ports": rails})
+
+
 def roce_qos_json(row: Machine) -> str:
     """Every card marks and queues as a real one does."""
     captured = json.loads((CAPTURE.parents[1] / "roce_qos/class-106-priority-3.json").read_text(encoding="utf-8"))

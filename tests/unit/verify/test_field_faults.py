@@ -12,7 +12,9 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.verify.bundle import Output
+from provisioner.verify.checks import cabling
 from provisioner.verify.expectations import Expected
+from provisioner.verify.parsers.ib_switches import Link
 from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.field_checks import FIELD_CHECKS
 from tests.support.healthy_bundle import ALL, DRIVER, bundle, capture, expected, healthy, nth
@@ -263,6 +265,11 @@ FAULTS: dict[str, Fault] = {
         "PFC is on for 3 alone",
         ROCE,
     ),
+    "a process of the job on this node is gone": Fault(
+        {"nccl.ras"},
+        both(file("nccl-ras.txt", "nccl_ras/process-missing.txt"), host("addresses", ["10.0.3.17", "172.16.64.213"])),
+        "process 3487984 on 172.16.64.213 with GPU 5 does not answer",
+    ),
 }
 RIGHT: dict[str, tuple[str, Change]] = {
     "a warning of the kernel's own code": (
@@ -277,6 +284,10 @@ RIGHT: dict[str, tuple[str, Change]] = {
     "RoCE marked by NCCL alone": (ROCE, qos(None, "Global tclass=106", "")),
     "RoCE cards of a driver that does not tell": (ROCE, file("roce-qos.json", "roce_qos/no-driver.json")),
     "RoCE alike": (ROCE, lambda _: None),
+    "a process of the job on another node is gone": (P4D, file("nccl-ras.txt", "nccl_ras/process-missing.txt")),
+    "a job at work": (P4D, file("nccl-ras.txt", "nccl_ras/busy-with-mismatch.txt")),
+    "a job that runs": (P4D, file("nccl-ras.txt", "nccl_ras/running-2.30.txt")),
+    "no job": (P4D, lambda t: t.update({"nccl-ras.txt": ""})),
     "copper without readings": (
         DGX,
         both(
@@ -288,7 +299,21 @@ RIGHT: dict[str, tuple[str, Change]] = {
 }
 
 
+def swap(first: int, second: int) -> Change:
+    """The cables of two rails are swapped."""
+
+    def change(texts: Texts) -> None:
+        document = json.loads(str(texts["ib-switches.json"]))
+        a, b = [*document["ports"]][first], [*document["ports"]][second]
+        ports = document["ports"]
+        ports[a], ports[b] = ports[b], ports[a]
+        texts["ib-switches.json"] = json.dumps(document)
+
+    return change
+
+
 FLEETS: dict[str, tuple[str, Change]] = {
+    "fleet.cabling": (DGX, swap(2, 3)),
     "fleet.qos": (ROCE, qos(None, "enabled     0   0   0   1   0", "enabled     0   0   0   1   1")),
 }
 
@@ -327,6 +352,36 @@ def fleets() -> dict[str, list[Judged]]:
 def test_the_node_that_differs_from_its_group_is_named(fleets: dict[str, list[Judged]], check: str) -> None:
     found = [next(c.status for c in node.checks if c.id == check) for node in fleets[check]]
     assert found == ["pass", "pass", "fail", "pass"]
+
+
+LEAVES = [(f"mlx5_{i}/1", f"leaf-{i}") for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("own", "group", "misplaced"),
+    [
+        (("mlx5_2/1", "leaf-3"), [LEAVES] * 4, "mlx5_3/1"),
+        (("mlx5_3/1", "leaf-3"), [LEAVES] * 4, None),
+        # another unit of the fabric, with leaves of its own
+        (("mlx5_2/1", "leaf-20"), [LEAVES] * 4, None),
+        # one switch for all rails of a node
+        (("mlx5_2/1", "top"), [[(port, "top") for port, _ in LEAVES]] * 4, None),
+        # two rails on one switch
+        (("mlx5_2/1", "leaf-0"), [[("mlx5_0/1", "leaf-0"), ("mlx5_1/1", "leaf-0")]] * 4, None),
+        # two nodes prove nothing
+        (("mlx5_2/1", "leaf-3"), [LEAVES] * 2, None),
+    ],
+)
+def test_a_rail_is_misplaced_where_its_switch_is_another_rails_alone(
+    own: tuple[str, str], group: list[list[tuple[str, str]]], misplaced: str | None
+) -> None:
+    holders: dict[tuple[str, str], list[str]] = {}
+    for number, cables in enumerate(group):
+        for cable in cables:
+            holders.setdefault(cable, []).append(f"n{number}")
+    if own not in holders:
+        holders[own] = ["own"]
+    assert cabling.misplaced(Link(*own), holders) == misplaced
 
 
 def ids(result: Judged, status: str) -> set[str]:
