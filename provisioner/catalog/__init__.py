@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from provisioner import yaml_text
 from provisioner.catalog.description import FARTHER, MachineDescription
 from provisioner.catalog.description import machine as described_machine
+from provisioner.catalog.known_bad import Bulletin, KnownBad
 from provisioner.catalog.limits import (
     Ceiling,
     CopyLimit,
@@ -97,6 +98,21 @@ class Catalog:
     @cached_property
     def _xids(self) -> Mapping[int, Xid]:
         return {row.code: row for row in _rows("xids", "xids", Xid)}
+
+    @cached_property
+    def known_bad(self) -> tuple[KnownBad, ...]:
+        """Combinations of versions and hardware that were reported as broken. Raises KeyError for a row of a GPU that
+        is not in the catalogue."""
+        rows = _rows("known_bad", "known_bad", KnownBad)
+        for row in rows:
+            for model in row.gpus:
+                self._gpus[model]
+        return rows
+
+    @cached_property
+    def bulletins(self) -> tuple[Bulletin, ...]:
+        """Security bulletins of the driver and the container toolkit."""
+        return _rows("security", "bulletins", Bulletin)
 
     @cached_property
     def _nccl(self) -> Mapping[str, NcclLimit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from provisioner.sandbox.fault_list import Commands, Fault, Json, _anywhere, _nvidia
+from provisioner.sandbox.fault_list import Commands, Fault, Json, _anywhere, _log, _nvidia
 
 
 def _sourced(key: str) -> Callable[[Json], bool]:
@@ -112,6 +112,20 @@ FAULTS: tuple[Fault, ...] = (
         _sourced("vcpus"),
         "processors that the catalogue has from a source",
         _times("vcpus", 3 / 4),
+    ),
+    Fault(
+        "kernel-oops-forgotten",
+        "the kernel went on after an oops that its log has lost",
+        "host.kernel_taint",
+        _anywhere,
+        "a Linux kernel",
+        _put(tainted=12288 | 1 << 7),
+    ),
+    Fault(
+        "driver-warning",
+        "the kernel warns of the GPU driver's own state",
+        "log.driver_warning",
+        change=_log("WARNING: CPU: 3 PID: 4711 at nvidia/nv.c:5461 nvidia_dev_put_uuid+0x1a2/0x1c0 [nvidia]"),
     ),
     Fault(
         "clock-off",

@@ -160,6 +160,11 @@ class Expected:
     most: Mapping[str, float] = field(default_factory=dict)
     """Counter → the most of it that is still healthy (catalog/data/health.yaml)."""
     xids: Mapping[str, Mapping[str, str]] | None = None
+    known_bad: tuple[Mapping[str, Any], ...] = ()
+    """Combinations of versions that were reported as broken, with the product names of the GPUs that each is about
+    (catalog/data/known_bad.yaml)."""
+    bulletins: tuple[Mapping[str, Any], ...] = ()
+    """Security bulletins of the driver and the container toolkit (catalog/data/security.yaml)."""
     min_busbw_gbps: float | None = None
     least: Mapping[str, float] = field(default_factory=dict)
     """host_copy, peer_copy, gpu_memory: GB/s that a healthy GPU reaches, and gpu_compute: TFLOP/s, where somebody has
@@ -332,6 +337,8 @@ def expect(
         simulated=simulated,
         most=catalog.ceilings,
         xids=_xids(catalog),
+        known_bad=_known_bad(catalog) if nvidia else (),
+        bulletins=tuple(row.model_dump(mode="json") for row in catalog.bulletins) if nvidia else (),
         min_busbw_gbps=limit.threshold if limit else None,
         least=catalog.copy_limits(machine)
         | catalog.gpu_limits(machine)
@@ -363,8 +370,10 @@ def expect_no_machine(
     from provisioner.verify.basis import FROM_ROW
 
     unknown = {*FROM_ROW, *OF_A_MACHINE}
+    known_bad = _known_bad(catalog) if vendor == "nvidia" else ()
     expected = Expected(machine="", gpu_model="", gpu_count=0, vendor=vendor, most=catalog.ceilings,
-                        xids=_xids(catalog), level=level, unknown=tuple(sorted(unknown)))  # fmt: skip
+                        xids=_xids(catalog), known_bad=known_bad, level=level,
+                        unknown=tuple(sorted(unknown)))  # fmt: skip
     if gpu is None:
         return expected
     of_gpu: dict[str, Basis] = {
@@ -383,6 +392,16 @@ def expect_no_machine(
 
 def _xids(catalog: Catalog) -> dict[str, Mapping[str, str]]:
     return {str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()}
+
+
+def _known_bad(catalog: Catalog) -> tuple[Mapping[str, Any], ...]:
+    return tuple(
+        {
+            **row.model_dump(mode="json", exclude={"gpus", "basis"}, exclude_none=True),
+            "names": [name for model in row.gpus for name in catalog.gpu(model).product_names],
+        }
+        for row in catalog.known_bad
+    )
 
 
 def _brought(stack: Stack) -> dict[str, Mapping[str, Any]] | None:

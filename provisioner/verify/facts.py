@@ -19,15 +19,18 @@ from provisioner.verify.parsers import (
     dgx_release,
     dmesg,
     dmidecode,
+    ethtool_modules,
     fabric,
     fabric_manager_log,
     fi_info,
     fio,
     first_line,
     framework,
+    gds,
     gpu_samples,
     host,
     host_software,
+    ib_switches,
     ibstat,
     image_identity,
     images,
@@ -42,6 +45,7 @@ from provisioner.verify.parsers import (
     mdstat,
     mlxlink,
     nccl_log,
+    nccl_ras,
     nccl_tests,
     nvidia_driver,
     nvidia_smi,
@@ -52,6 +56,7 @@ from provisioner.verify.parsers import (
     perftest,
     rdma_sysfs,
     reach,
+    roce_qos,
     rocm_smi,
     shared,
     stamp,
@@ -149,6 +154,18 @@ class Facts:
     nccl_log: nccl_log.NcclLog | None = None
     """What NCCL warned of in a job's log, where somebody gave one."""
     cables: mlxlink.Cables | None = None
+    optics: tuple[ethtool_modules.Module, ...] | None = None
+    """Transceivers of Ethernet ports that are up."""
+    roce_qos: roce_qos.RoceQos | None = None
+    """How RoCE traffic is marked and queued."""
+    gds: gds.Gds | None = None
+    """GPUDirect Storage, as gdscheck sees it."""
+    ib_links: tuple[ib_switches.Link, ...] | None = None
+    """The switch at the other end of each InfiniBand cable."""
+    lldp: tuple[ib_switches.Link, ...] | None = None
+    """The same of Ethernet cables, as the switches announce it."""
+    nccl_ras: nccl_ras.NcclRas | None = None
+    """What NCCL says of the job on the node."""
     loopback: perftest.Loopback | None = None
     """Each RDMA card with itself."""
     diag: dcgmi_diag.Diag | None = None

@@ -23,13 +23,13 @@ from tests.support.healthy_fabric import fabric_json
 from tests.support.healthy_gpu import BOOT, ERRORS, MODULES, driver_files, lspci, nvlink_errors
 from tests.support.healthy_host import NOW, host_files
 from tests.support.healthy_load import load_files
-from tests.support.healthy_perftest import loopback_json, mlxlink_json
+from tests.support.healthy_perftest import SFP, ib_switches_json, loopback_json, mlxlink_json, roce_qos_json
 
 CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
-DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
+DRIVER, CUDA, NCCL, KERNEL = "580.173.02", "13.0", "2.27.7", "6.8.0-1024-aws"
 FABRIC_LOG = """\
 [Feb 25 2025 13:55:02] [ERROR] [tid 1799] detected NVSwitch non-fatal error 12028 on fid 0, before the start below
-[Feb 25 2025 13:59:40] [INFO] [tid 1803] Fabric Manager version 580.105.08 is running with the following configuration
+[Feb 25 2025 13:59:40] [INFO] [tid 1803] Fabric Manager version 580.173.02 is running with the following configuration
 [Feb 25 2025 13:59:45] [INFO] [tid 1808] multicast group 0 is freed.
 """
 SLOWED = (
@@ -149,6 +149,12 @@ def healthy(machine: str) -> dict[str, str | Output]:
         if row.network.kind != "efa":
             texts["ibv_devinfo.txt"] = ibv_devinfo(row)
         texts["rdma.json"] = json.dumps(rdma(row))
+    if row.network.kind == "infiniband" and not load().provider(row.provider).virtual:
+        texts["ib-switches.json"] = ib_switches_json(row)
+    if row.network.kind == "roce":
+        texts["roce-qos.json"] = roce_qos_json(row)
+    if not load().provider(row.provider).virtual:
+        texts["ethtool-modules.json"] = SFP.read_text(encoding="utf-8")
     if row.network.kind in ("infiniband", "roce"):
         texts["nic-loopback.json"] = loopback_json(row)
         if not load().provider(row.provider).virtual:
@@ -167,6 +173,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         "nvlink.txt": nvlink(row),
         "dcgm-exporter.prom": exporter(row.gpu_count, gpu.product_names[0]),
         "dcgmi-diag.json": diag(),
+        "nccl-ras.txt": "",
         "dcgmi-health.json": '{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}',
         "container-images.json": json.dumps({"Id": "sha256:11", "RepoTags": [REFERENCE], "RepoDigests": [PULL]}),
         "framework.json": json.dumps(

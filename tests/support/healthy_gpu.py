@@ -81,8 +81,8 @@ BOOT = """\
 [    4.000000] nvidia: loading out-of-tree module taints kernel.
 [    4.010000] nvidia: module verification failed: signature and/or required key missing - tainting kernel
 [    4.100000] nvidia-nvlink: Nvlink Core is being initialized, major device number 510
-[    4.200000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build
-[    4.300000] nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver for x86_64  580.105.08
+[    4.200000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.173.02  Release Build
+[    4.300000] nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver for x86_64  580.173.02
 [    4.400000] [drm] Initialized nvidia-drm 0.0.0 20160202 for 0000:53:00.0 on minor 1
 [    4.500000] nvidia-uvm: Loaded the UVM driver, major device number 508.
 [    4.600000] nvidia-nvswitch0: using MSI

@@ -24,8 +24,8 @@ from provisioner.verify.checks import (
 )
 
 AREA = (
-    container_runtime, driver_files, ethernet, fleet_host, host, host_modules, host_state, kernel_state, platform,
-    security, services, storage, storage_mounts, tuning,
+    container_runtime, driver_files, ethernet, fleet_host, host, host_modules, host_state, kernel_state,
+    platform, security, services, storage, storage_mounts, tuning,
 )  # fmt: skip
 KERNEL_KEYS = [
     # a public note on Secure Boot with Debian's shim (/proc/keys); the last two with other names
@@ -120,6 +120,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
             "proc/sys/kernel/random/boot_id": "42740596-e318-47e3-9ea6-a1e87037b350",
             "proc/sys/kernel/pid_max": "4194304",
             "proc/sys/kernel/numa_balancing": "0",
+            "proc/sys/kernel/tainted": "12288",  # a module from outside of the kernel's tree, without its signature
             "proc/sys/vm/max_map_count": "1048576",
             "proc/sys/vm/nr_hugepages": str(pages),
             "proc/sys/net/netfilter/nf_conntrack_count": "210",

@@ -11,7 +11,7 @@ from provisioner.catalog.models import Machine
 from provisioner.verify.parsers.load import MARK
 
 LOAD_CHECKS = {
-    "load.completes", "load.results", "load.compute", "load.memory", "load.sustained", "load.host_copy",
+    "load.completes", "load.results", "load.copies", "load.compute", "load.memory", "load.sustained", "load.host_copy",
     "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
     "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport", "load.slowed", "load.rdma_link",
     "load.rdma_retries", "load.compute_rate", "load.memory_rate", "load.temperature",
@@ -32,10 +32,12 @@ def result(row: Machine, busbw: float = 900.0) -> dict[str, Any]:
     gpu["memory_gbps"] = max(gpu["memory_gbps"] or 0, least.get("gpu_memory", 0) * 1.2)
     gpu["tflops"] = max(gpu["tflops"] or 0, least.get("gpu_compute", 0) * 1.2)
     last = gpu["tflops"] - 20
+    pairs = [[i, j, 0] for i in range(count) for j in range(count) if i != j]
     return {
         "torch": "2.9.0", "cuda": "13.0", "nccl": "2.27.7", "device": "cuda", "ranks": count, "dtype": "bfloat16",
         "gpus": [
-            {**gpu, "rank": i, "index": i, "tflops_last": last + i, "digest": -77, "wrong_products": 0, "numa_node": 0}
+            {**gpu, "rank": i, "index": i, "tflops_last": last + i, "digest": -77, "wrong_products": 0, "numa_node": 0,
+             "wrong_h2d": 0, "wrong_d2h": 0, **({"wrong_peers": pairs} if i == 0 else {})}
             for i in range(count)
         ],
         "all_reduce": [{"bytes": 1 << 30, "busbw_gbps": busbw * 0.96}, {"bytes": 8 << 30, "busbw_gbps": busbw}]

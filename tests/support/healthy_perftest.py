@@ -12,6 +12,16 @@ CAPTURE = Path(__file__).parents[1] / "unit/verify/captures/perftest/write-bw-wo
 TABLE = json.loads(CAPTURE.read_text(encoding="utf-8"))["cards"][0]["output"]
 
 
+OPTICS = {
+    "Temperature [C]": "54 [-5..75]", "Voltage [mV]": "3261.2 [2970..3630]",
+    "Bias Current [mA]": "8.380,8.380,8.380,8.380 [2..15]",
+    "Rx Power Current [dBm]": "1.886,1.989,2.281,1.976 [-10.41..6]",
+    "Tx Power Current [dBm]": "1.562,1.427,1.559,1.761 [-8.508..5]",
+}  # fmt: skip
+"""Readings of a public exporter's test (an OSFP of 400 Gbit/s)."""
+SFP = Path(__file__).parents[1] / "unit/verify/captures/ethtool_modules/sfp-sr-within-limits.json"
+
+
 def names(row: Machine) -> list[str]:
     return list(row.rdma_devices) or [f"rdma{i}" for i in range(row.network.ports)]
 
@@ -33,12 +43,26 @@ def mlxlink_json(row: Machine) -> str:
             "Effective Physical BER": "15E-255", "Effective Physical Errors": "0", "Raw Physical BER": "2E-9",
             "Link Down Counter": "0",
         },
-        "Module Info": {"FW Version": "47.171.0001", "Vendor Part Number": "MMA4Z00-NS400"},
+        "Module Info": {"FW Version": "47.171.0001", "Vendor Part Number": "MMA4Z00-NS400", **OPTICS},
         "Troubleshooting Info": {"Recommendation": "No issue was observed"},
     }  # fmt: skip
     output = json.dumps({"result": {"output": told}, "status": {"code": 0, "message": "success"}})
     ran = {"rc": 0, "timed_out": False, "seconds": 0.7, "error": "", "output": output}
     return json.dumps({"state": "ran", "cards": dict.fromkeys(names(row), ran)})
+
+
+def ib_switches_json(row: Machine) -> str:
+    """Each rail at a switch of its own."""
+    captured = json.loads((CAPTURE.parents[1] / "ib_switches/switch-and-host.json").read_text(encoding="utf-8"))
+    text = json.dumps(captured["ports"]["mlx5_0/1"])
+    rails = {f"{name}/1": json.loads(text.replace("004bef70", f"{i:08x}")) for i, name in enumerate(names(row))}
+    return json.dumps({"ports": rails})
+
+
+def roce_qos_json(row: Machine) -> str:
+    """Every card marks and queues as a real one does."""
+    captured = json.loads((CAPTURE.parents[1] / "roce_qos/class-106-priority-3.json").read_text(encoding="utf-8"))
+    return json.dumps({"cards": dict.fromkeys(names(row), captured["cards"]["mlx5_0"]), "nccl": ["NCCL_IB_TC=106"]})
 
 
 def rails(row: Machine, share: float = 0.98) -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 PLACE = "run/gpuprov-sandbox/host"
-SHOWN = ("proc/meminfo", "proc/cpuinfo", "proc/swaps", "proc/mdstat", "sys/devices/system/node/has_cpu")
+SHOWN = ("proc/meminfo", "proc/cpuinfo", "proc/swaps", "proc/mdstat", "proc/sys/kernel/tainted",
+         "sys/devices/system/node/has_cpu")  # fmt: skip
 """Files that are bound where this computer has them."""
 FIRMWARE = 0.025
 """Share of its memory that a machine's firmware and kernel keep (head of catalog/data/machines.yaml: 1 to 5 %)."""
@@ -87,6 +88,7 @@ def files(machine: Mapping[str, Any]) -> dict[str, str]:
         "cpuinfo": processors,
         "swaps": swaps + "".join(f"{name:<40}file\t\t8388604\t\t0\t\t-2\n" for name in swap),
         "mdstat": machine.get("mdstat") or "Personalities : \nunused devices: <none>\n",
+        "tainted": f"{machine.get('tainted', 12288)}\n",
         "has_cpu": f"0-{nodes - 1}\n" if nodes > 1 else "0\n",
     }
 

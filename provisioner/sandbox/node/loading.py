@@ -46,9 +46,12 @@ def result(machine: Json, gpus: list[Json]) -> Json:
     busbw = reaches["busbw"] * node.get("busbw", 1)
     sizes = BYTES if count > 1 else ()
     linked = any(link["active"] for gpu in gpus for link in gpu.get("links", []))
+    rows = [_gpu(machine, place, gpu) for place, gpu in enumerate(gpus)]
+    if rows:
+        rows[0]["wrong_peers"] = _wrong_peers(gpus)
     return {
         "simulated": True, "torch": "simulated", "cuda": None, "nccl": None, "device": "cuda", "ranks": count,
-        "dtype": "bfloat16", "gpus": [_gpu(machine, place, gpu) for place, gpu in enumerate(gpus)],
+        "dtype": "bfloat16", "gpus": rows,
         "all_reduce": [{"bytes": s, "busbw_gbps": round(busbw * (1 - 0.04 / (i + 1)), 2)} for i, s in enumerate(sizes)],
         "wrong": node.get("wrong", 0),
         "train": {"samples_per_s": reaches["samples_per_s"] * node.get("training", 1), "loss_first": 9.17,
@@ -69,8 +72,15 @@ def _gpu(machine: Json, place: int, gpu: Json) -> Json:
         "rank": place, "index": place, **rates,
         "tflops_last": round(rates["tflops"] * 0.97 * broken.get("sustained", 1), 2),
         "digest": broken.get("digest", 4242), "wrong_products": broken.get("wrong_products", 0),
-        "numa_node": gpu["numa"],
+        "numa_node": gpu["numa"], "wrong_h2d": broken.get("wrong_h2d", 0), "wrong_d2h": 0,
     }  # fmt: skip
+
+
+def _wrong_peers(gpus: list[Json]) -> list[list[int]]:
+    """[from, to, wrong bytes] of every ordered pair."""
+    wrong = [gpu.get("load", {}).get("wrong_peer", 0) for gpu in gpus]
+    places = range(len(gpus))
+    return [[i, j, wrong[j]] for i in places for j in places if i != j]
 
 
 def started() -> None:

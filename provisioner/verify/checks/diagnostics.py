@@ -101,7 +101,7 @@ def test_diag_warning(node: Facts) -> None:
     action="vendor",
     level="standard",
     reads=("all_reduce.txt", "load.json"),
-    follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric", "load.completes"),
+    follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric", "load.completes", "load.copies"),
     says="all_reduce is slower than healthy nodes of this kind, or gives wrong values.",
 )
 def test_bandwidth(node: Facts, expected: Expected) -> None:

@@ -154,7 +154,7 @@ def test_transport(node: Facts, expected: Expected) -> None:
     action="vendor",
     level="standard",
     needs=NEEDS,
-    follows=(LOAD, "load.results", "nccl.bandwidth", "nccl.transport"),
+    follows=(LOAD, "load.results", "load.copies", "nccl.bandwidth", "nccl.transport"),
     says="A small reference model does not train on this node: its loss does not fall, or is no number.",
 )
 def test_training(node: Facts, expected: Expected) -> None:

@@ -32,6 +32,11 @@ ALL_REDUCE = (GIB, 2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB)
 """Messages below 1 GiB show less than the machine has (568 of 846 GB/s at 128 MiB on a B200, facts/health.yaml)."""
 COPY, COPIES = GIB, 4
 """Bytes of a copy, and how many of them are timed."""
+PATTERN_BYTES = 64 << 20
+"""Bytes of a copy that is compared: 56 pairs of eight GPUs take about a second, also where PCIe joins them."""
+ODD = 6364136223846793005
+"""An odd factor: word i of a pattern is i times it, modulo 2^64, so no two words are equal and a copy that lands at
+another place is wrong there (the multiplier of Knuth's MMIX generator)."""
 SMALL = 40
 """All_reduces of one value in a round."""
 MATRIX = 8192
@@ -165,6 +170,70 @@ def copies(node: Node) -> dict[str, Any]:
     return found
 
 
+def pattern(words: int, seed: int, device: Any) -> Any:
+    """So many words of 64 bits that depend on their index and on `seed`, made on `device` itself."""
+    return (torch.arange(words, dtype=torch.int64, device=device) * ODD) ^ seed
+
+
+def wrong_bytes(copy: Any, seed: int) -> int:
+    """How many bytes of `copy` differ from the pattern, which is made again on the device that the copy is on."""
+    expected = pattern(copy.numel(), seed, copy.device)
+    return int((copy.view(torch.uint8) != expected.view(torch.uint8)).sum())
+
+
+def copied_wrong(source: Any, target: Any, seed: int) -> int:
+    """Copy `source`, whose pattern has that seed, over a `target` that holds its inverse; a write that is dropped, and
+    one that nobody made, are wrong bytes as well."""
+    target.copy_(~pattern(target.numel(), seed, target.device))
+    target.copy_(source)
+    return wrong_bytes(target, seed)
+
+
+def compare_copies(node: Node) -> dict[str, Any]:
+    """How many bytes arrive wrong: from the host to this process's GPU and back, and, of the first process, from each
+    GPU of the node to each other one (`wrong_peers`: [from, to, wrong bytes or None] of every ordered pair).
+
+    PyTorch takes peer access where the driver offers it, which is the path that NCCL's P2P takes too. A driver that
+    has no more peer mappings to give (eight on PCIe) leaves a pair uncompared: None. One process does all pairs,
+    because a process takes some hundred MiB of each GPU that it touches.
+    """
+    words = (PATTERN_BYTES if not node.tiny else 1 << 16) // 8
+    seed = int.from_bytes(os.urandom(7), "little")
+    host = torch.empty(words, dtype=torch.int64, pin_memory=node.cuda)
+    local = torch.empty(words, dtype=torch.int64, device=node.device)
+    host.copy_(pattern(words, seed, "cpu"))
+    result: dict[str, Any] = {"wrong_h2d": copied_wrong(host, local, seed)}
+    local.copy_(pattern(words, seed + 1, node.device))
+    result["wrong_d2h"] = copied_wrong(local, host, seed + 1)
+    del host, local
+    if node.local == 0:
+        count = torch.cuda.device_count() if node.cuda else node.processes
+        devices = [torch.device("cuda", i) if node.cuda else node.device for i in range(count)]
+        result["wrong_peers"] = compare_peers(devices, words, seed + 1)
+    node.barrier()
+    return result
+
+
+def compare_peers(devices: list[Any], words: int, seed: int) -> list[list[int | None]]:
+    """[from, to, wrong bytes] of every ordered pair of GPUs; each pair has a pattern of its own."""
+    rows: list[list[int | None]] = []
+    for i, giver in enumerate(devices):
+        for j, taker in enumerate(devices):
+            if i == j:
+                continue
+            seed += 1
+            source = pattern(words, seed, giver)
+            target = torch.empty(words, dtype=torch.int64, device=taker)
+            try:
+                wrong: int | None = copied_wrong(source, target, seed)
+            except RuntimeError as error:
+                if "peer mapping resources exhausted" not in str(error):
+                    raise
+                wrong = None
+            rows.append([i, j, wrong])
+    return rows
+
+
 def compute(node: Node, seconds: float) -> dict[str, Any]:
     """Matrix products for so long: TFLOP/s at the start and over the last second, and whether every product of the same
     matrices was the same to the bit."""
@@ -293,6 +362,9 @@ def main() -> None:
     if asked.only is None:
         node.phase("copies")
         found.update(copies(node))
+        found.update(compare_copies(node))
+        if node.cuda:
+            torch.cuda.empty_cache()
         node.phase("compute")
         found.update(compute(node, asked.seconds))
         if node.cuda:

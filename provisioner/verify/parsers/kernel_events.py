@@ -155,6 +155,15 @@ KINDS: tuple[Kind, ...] = (
         r"Kernel panic - not syncing",
         but=r"machine check|Machine check",
     ),
+    # __warn and __WARN_printf in kernel/panic.c and lib/bug.c, until Linux 6.17 and since; the function with its module
+    # as %pS prints it. A WARN in the kernel's own code that the driver has called names no module: follow_pte, say
+    # (github NVIDIA/open-gpu-kernel-modules#719), and those go by themselves with newer kernels.
+    _kind(
+        "driver_warning",
+        ("WARNING: ",),
+        r"WARNING: CPU: \d+ PID: \d+ at \S+:\d+ \S+ \[nvidia(?:[_-](?:uvm|peermem))?\]",
+        r"WARNING: \S+:\d+ at \S+ \[nvidia(?:[_-](?:uvm|peermem))?\]",
+    ),
     _kind(
         "io_error",
         ("rror", "nvme", "Disk failure", "orruption"),

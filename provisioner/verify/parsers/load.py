@@ -37,6 +37,9 @@ class LoadedGpu:
     tflops_last: float | None = None
     digest: int | None = None
     wrong_products: int | None = None
+    wrong_h2d: int | None = None
+    """Bytes of a pattern that arrived wrong from the host; `wrong_d2h` to it. None where none was compared."""
+    wrong_d2h: int | None = None
     numa_node: int | None = None
     """The NUMA node whose memory the copies used, the GPU's own; None where the process was bound to none."""
 
@@ -68,6 +71,9 @@ class Load:
     gpus: tuple[LoadedGpu, ...] = ()
     busbw: tuple[tuple[int, float], ...] = ()
     wrong: int | None = None
+    wrong_peers: tuple[tuple[int, int, int | None], ...] | None = None
+    """(from, to, bytes of a pattern that arrived wrong) of the ordered pairs of GPUs, None of a pair that the driver
+    maps no more; None where the load program is older and compares no copies."""
     transports: tuple[tuple[str, int], ...] = ()
     latency_us: float | None = None
     """Of an all_reduce of one value, where several nodes worked together."""
@@ -132,6 +138,7 @@ def _result(found: dict[str, Any]) -> dict[str, Any]:
         "gpus": tuple(_gpu(place, row) for place, row in enumerate(rows)),
         "busbw": tuple((size, rate) for size, rate in sizes if size is not None and rate is not None),
         "wrong": strict_whole(found.get("wrong")),
+        "wrong_peers": _wrong_peers(rows),
         "transports": tuple(sorted((str(k)[:40], n) for k, v in ways.items() if (n := strict_whole(v)) is not None)),
         "latency_us": strict_float(found.get("latency_us")),
         "samples_per_s": strict_float(train.get("samples_per_s")),
@@ -148,7 +155,24 @@ def _gpu(place: int, row: dict[str, Any]) -> LoadedGpu:
         **{name: strict_float(row.get(name)) for name in rates},
         digest=strict_whole(row.get("digest")),
         wrong_products=strict_whole(row.get("wrong_products")),
+        wrong_h2d=strict_whole(row.get("wrong_h2d")),
+        wrong_d2h=strict_whole(row.get("wrong_d2h")),
         numa_node=strict_whole(row.get("numa_node")),
+    )
+
+
+PAIRS = 4096
+"""Of more GPUs than any node has (64) no pair is read."""
+
+
+def _wrong_peers(rows: list[dict[str, Any]]) -> tuple[tuple[int, int, int | None], ...] | None:
+    """The first process has compared all pairs."""
+    pairs = next((row["wrong_peers"] for row in rows if isinstance(row.get("wrong_peers"), list)), None)
+    if pairs is None:
+        return None
+    values = [[strict_whole(cell) for cell in pair] for pair in pairs[:PAIRS] if isinstance(pair, list)]
+    return tuple(
+        (pair[0], pair[1], pair[2]) for pair in values if len(pair) == 3 and pair[0] is not None and pair[1] is not None
     )
 
 

@@ -8,10 +8,12 @@ transceiver's.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.optics import LANES, Reading, number
 from provisioner.verify.parsers.untrusted import read_map, read_object, strict_float, strict_text
 from provisioner.verify.tool import Tool
 
@@ -30,6 +32,8 @@ class Cable:
     firmware: str = ""
     advice: str = ""
     """The card's own recommendation."""
+    readings: tuple[Reading, ...] = ()
+    """Light, laser current, heat and voltage of an optical transceiver, beside its own limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,30 @@ def _cable(name: str, row: dict[str, Any]) -> Cable:
         _word(module.get("Vendor Part Number")),
         _word(module.get("FW Version")),
         _word(read_map(told.get("Troubleshooting Info")).get("Recommendation")),
+        tuple(reading for key, *of in QUANTITIES if (reading := _reading(module.get(key), *of)) is not None),
     )
+
+
+QUANTITIES = (
+    ("Temperature [C]", "temperature", "°C"),
+    ("Voltage [mV]", "voltage", "mV"),
+    ("Bias Current [mA]", "bias current", "mA"),
+    ("Rx Power Current [dBm]", "received power", "dBm"),
+    ("Tx Power Current [dBm]", "transmitted power", "dBm"),
+)
+_RANGE = re.compile(r"([-0-9.,]{1,200}) \[(-?[0-9.]{1,12})\.\.(-?[0-9.]{1,12})\]")
+
+
+def _reading(value: Any, quantity: str, unit: str) -> Reading | None:
+    """Of "1.886,1.989 [-10.41..6]", a value for each lane and the module's limits; None of copper ("0,0 [0..0]")."""
+    match = _RANGE.fullmatch(strict_text(value).strip())
+    if match is None:
+        return None
+    low, high = number(match[2]), number(match[3])
+    lanes = tuple(lane for text in match[1].split(",")[:LANES] if (lane := number(text)) is not None)
+    if not lanes or low is None or high is None or low >= high:
+        return None
+    return Reading(quantity, unit, lanes, low, high)
 
 
 def _rate(value: Any) -> float | None:

@@ -50,8 +50,9 @@ from provisioner.verify.probe.runner import ASK, COLLECTORS, lines_of, result, r
 HOST_FILES = (
     "proc/meminfo", "proc/cmdline", "proc/uptime", "proc/loadavg", "proc/swaps", "proc/sys/fs/file-nr",
     "proc/sys/kernel/random/boot_id", "proc/sys/kernel/pid_max", "proc/sys/kernel/numa_balancing",
-    "proc/sys/vm/max_map_count", "proc/sys/vm/nr_hugepages", "proc/sys/net/netfilter/nf_conntrack_count",
-    "proc/sys/net/netfilter/nf_conntrack_max", "sys/kernel/mm/transparent_hugepage/enabled",
+    "proc/sys/kernel/tainted", "proc/sys/vm/max_map_count", "proc/sys/vm/nr_hugepages",
+    "proc/sys/net/netfilter/nf_conntrack_count", "proc/sys/net/netfilter/nf_conntrack_max",
+    "sys/kernel/mm/transparent_hugepage/enabled",
     "sys/devices/system/clocksource/clocksource0/current_clocksource", "sys/devices/system/node/has_cpu",
     "sys/devices/system/cpu/smt/active", "sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name",
     "sys/class/dmi/id/bios_version", "etc/machine-id", "etc/hostname", "etc/resolv.conf",

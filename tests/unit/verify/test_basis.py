@@ -31,7 +31,7 @@ ELSEWHERE = {
     "kernel", "brought", "images", "units", "timers", "kernel_modules", "bare_metal", "scratch", "shared", "tuned",
     "image", "efa_huge_mib_per_cpu", "maintenance", "repositories", "repo_keys", "sources", "simulated", "most", "xids",
     "min_busbw_gbps", "least", "published", "level", "diag", "bmc", "unknown", "unverified", "limits", "basis",
-    "gpu_nvlinks",
+    "gpu_nvlinks", "known_bad", "bulletins",
 }  # fmt: skip
 """Fields that cluster.yaml, the lock or the tables of limits give, or gpus.yaml where no machine type is named; a limit
 has its own basis (test_evidence.py)."""

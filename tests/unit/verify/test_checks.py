@@ -20,6 +20,7 @@ from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.registry import declared
 from provisioner.verify.tools import FILES
 from tests.support import judging
+from tests.support.field_checks import FIELD_CHECKS
 from tests.support.healthy_bundle import (
     ALL,
     DIGEST,
@@ -487,7 +488,7 @@ FAULTS: dict[str, Fault] = {
         unknown={"container.image"},
     ),
     "another module on disk": Fault(
-        P4D, sub("host.json", r"580\.105\.08\\n", r"595.58.03\\n"), {"driver.loaded_is_installed"}
+        P4D, sub("host.json", r"580\.173\.02\\n", r"595.58.03\\n"), {"driver.loaded_is_installed"}
     ),
     "other torch": Fault(P4D, sub("framework.json", "2.9.0a0", "2.8.0a0"), {"framework.versions"}),
     "torch sees seven": Fault(P4D, sub("framework.json", r"gpus\\\": 8", r'gpus\\": 7'), {"framework.versions"}),
@@ -583,7 +584,7 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
             "nccl.log",  # no probe makes it: test_pasted.py
         )
     }
-    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | REACH_CHECKS | FIO_CHECKS
+    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | REACH_CHECKS | FIO_CHECKS | FIELD_CHECKS
     assert alone - green == set()
     assert alone - red == set()
 

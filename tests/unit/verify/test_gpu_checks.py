@@ -83,7 +83,7 @@ NVLINK = (
     "0x0, 0x0, 0x0)"
 )
 DBE = "NVRM: Xid (PCI:0000:10:1c): 48, pid=1234, name=python3, DBE (double bit error)"
-LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build"
+LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.173.02  Release Build"
 MMU = "NVRM: Xid (PCI:0003:00:00): 31, pid=4711, name=python3, MMU Fault"
 CARD = "0000:18:00.0 Infiniband controller [0207]: Mellanox Technologies MT2910 Family [ConnectX-7] [15b3:1021]\n"
 PROCESS = (
@@ -466,7 +466,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "half an upgrade": Fault(
         P4D,
-        sub("packages.txt", r"\Z", "libnvidia-compute-580\t580.173.02-0ubuntu1\tii \n", 1),
+        sub("packages.txt", r"\Z", "libnvidia-compute-580\t580.159.03-0ubuntu1\tii \n", 1),
         {"driver.loaded_is_installed"},
     ),
     "two versions run": Fault(P4D, sub("nvidia-version.txt", DRIVER, "580.95.05"), {"driver.loaded_is_installed"}),

@@ -283,12 +283,12 @@ FAULTS: dict[str, Fault] = {
         says=f"kernel 6.8.0-1023-aws is running, locked {KERNEL}",
     ),
     "headers of the kernel": Fault(
-        set(), texts=append("packages.txt", "nvidia-kernel-open-dkms\t580.105.08-1\tii \n")
+        set(), texts=append("packages.txt", "nvidia-kernel-open-dkms\t580.173.02-1\tii \n")
     ),
     "no headers": Fault(
         {"driver.headers"},
         texts=lambda t: t.update({"packages.txt": str(t["packages.txt"]).replace("linux-headers-", "linux-nothing-")
-                                  + "nvidia-kernel-open-dkms\t580.105.08-1\tii \n"}),
+                                  + "nvidia-kernel-open-dkms\t580.173.02-1\tii \n"}),
         says=f"linux-headers-{KERNEL} is not installed, nvidia-kernel-open-dkms needs it",
     ),
     "an older kernel without the driver": Fault(

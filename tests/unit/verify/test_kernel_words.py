@@ -239,6 +239,7 @@ REAL = {
     "[100.1] Kernel panic - not syncing: Fatal Machine check": "machine_check_fatal",
     "[5.8] watchdog: Watchdog detected hard LOCKUP on cpu 2": "hard_lockup",
     "[75.2] NMI watchdog: Watchdog detected hard LOCKUP on cpu 0": "hard_lockup",
+    "[9.1] WARNING: nvidia/nv.c:5461 at nvidia_dev_put_uuid+0x1a2/0x1c0 [nvidia], CPU#41: python3/19": "driver_warning",
     "BUG: unable to handle page fault for address: ffffc9000de59000": "kernel_bug",
     "Oops: 0002 [#1] SMP PTI": "kernel_bug",
     "general protection fault, probably for non-canonical address 0xdead000000000100: 0000 [#1] SMP": "kernel_bug",

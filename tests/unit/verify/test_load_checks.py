@@ -88,6 +88,12 @@ def counted(texts: Texts) -> None:
     assert texts["nvlink-errors-after.txt"] != old
 
 
+def wrong_sums(texts: Texts) -> None:
+    document = json.loads(str(texts["load.json"]))
+    document["output"] = document["output"].replace('"wrong": 0,', '"wrong": 512,')
+    texts["load.json"] = json.dumps(document)
+
+
 LINK = "pci__pci_gpu_link_info__"
 REASON = "clocks_event_reasons__clocks_event_reason_hw_thermal_slowdown"
 TRAIN = {"samples_per_s": 3600.0, "loss_first": 9.1}
@@ -150,7 +156,29 @@ def drawn(index: int, watts: float) -> Callable[[Texts], object]:
     return change
 
 
+def pair(*wrong: tuple[int, int], machine: str = P4D) -> Callable[[Texts], object]:
+    """Copies between those GPUs arrive wrong, from the first to the second."""
+    pairs = result(load().machine(machine))["gpus"][0]["wrong_peers"]
+    return gpu(0, machine, wrong_peers=[[i, j, 4096 * ((i, j) in wrong)] for i, j, _ in pairs])
+
+
 FAULTS: dict[str, Fault] = {
+    "copies to one GPU arrive wrong": Fault(
+        P4D, pair(*((i, 3) for i in range(8))), {"load.copies"}, "GPU 0 to GPU 3: 4096 wrong bytes; GPU 1 to GPU 3"
+    ),
+    "copies arrive wrong in one direction only": Fault(
+        DGX, pair((1, 0), machine=DGX), {"load.copies"}, "GPU 1 to GPU 0"
+    ),
+    "copies from the host arrive wrong": Fault(
+        P4D, gpu(5, wrong_h2d=65536), {"load.copies"}, "host to GPU 5: 65536 wrong bytes"
+    ),
+    "wrong copies explain wrong sums": Fault(
+        P4D,
+        both(pair((1, 0), (2, 5)), lambda t: t.pop("all_reduce.txt"), wrong_sums),
+        {"load.copies"},
+        "GPU 1 to GPU 0: 4096 wrong bytes; GPU 2 to GPU 5",
+        {"nccl.bandwidth"},
+    ),
     "a registry is not reached": Fault(
         P4D,
         reached(**{"https://nvcr.io/v2/": {"status": None, "error": "gaierror: Name or service not known"}}),

@@ -90,7 +90,7 @@ def alone(**files: str) -> dict[str, CheckResult]:
 
 def test_a_driver_that_no_file_tells_of_is_not_called_unloaded() -> None:
     listed = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
-    found = alone(nvidia_smi__xml=listed, packages__txt="nvidia-open\t580.105.08-0ubuntu1\tii \n")[
+    found = alone(nvidia_smi__xml=listed, packages__txt="nvidia-open\t580.173.02-0ubuntu1\tii \n")[
         "driver.loaded_is_installed"
     ]
     assert found.status == "unknown"

@@ -143,7 +143,7 @@ def test_facts_are_shown_before_any_judgement(node: Path) -> None:
     done = gpuprov("facts", "--bundle", node, "--json")
     assert done.returncode == 0
     document = json.loads(done.stdout)
-    assert document["driver_version"] == "580.105.08"
+    assert document["driver_version"] == "580.173.02"
     assert len(document["gpus"]) == 8
     assert document["topology"]["GPU0"]["GPU1"] == "NV12"
     assert document["nvlinks"]["7"]["active"] == 12

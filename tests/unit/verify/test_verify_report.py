@@ -156,7 +156,7 @@ def test_the_page_in_a_browser(fleet: Report, seen: dict[int, dict[str, Any]], w
     for node in fleet.nodes:
         assert node.name in rest
     assert "NV12" in rest
-    assert "580.105.08" in rest
+    assert "580.173.02" in rest
 
 
 def test_a_telephone_shows_the_whole_quarantine_and_breaks_no_word(fleet: Report, tmp_path: Path) -> None:
