@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner import mounts, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends
+from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.release import Ledger, Release
@@ -137,12 +138,16 @@ def bring(
 
 
 def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release]) -> set[str]:
-    """Names of the nodes that the run before this one left healthy with the lock that they are held to."""
+    """Names of the nodes that the run before this one left healthy with the lock that they are held to; without those
+    that stay in quarantine until a check has passed which light checks do not ask."""
     ledger, verdicts = Ledger(cluster.paths), node_state.load(cluster.paths).get("nodes", {})
+    owing = {name for name, entry in quarantine_book.load(cluster.paths).of(nodes).items() if entry.owed}
     return {
         node.name
         for node in nodes
-        if ledger.of(node) == releases[node.name].id and verdicts.get(node.name, {}).get("ok") is True
+        if ledger.of(node) == releases[node.name].id
+        and verdicts.get(node.name, {}).get("ok") is True
+        and node.name not in owing
     }
 
 

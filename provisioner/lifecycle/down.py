@@ -94,6 +94,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
     removal, failed = Removal(), dict[str, GpuprovError]()
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
+        machines.write_ssh_configuration(cluster)
         for site, provider in cluster.providers.made().items():
             exist = provider.hosts is not None
             events("down", "started", f"{site}: " + ("undoing what was configured" if exist else "removing machines"))

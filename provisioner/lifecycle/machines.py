@@ -322,6 +322,19 @@ def _keep_addresses(cluster: Cluster, former: Sequence[fleet.Node], silent: Coll
         ssh.save(cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes))
 
 
+def write_ssh_configuration(cluster: Cluster) -> None:
+    """Write how the nodes are reached, where that file is missing. What cannot be read is no matter here."""
+    if (cluster.paths.ssh / "config").exists() or cluster.sandbox:
+        return
+    with contextlib.suppress(GpuprovError):
+        if nodes := [node for node in cluster.nodes() if node.site in cluster.spec.sites]:
+            _key(cluster)
+            users, pins = _users(cluster, nodes), ssh.load_pins(cluster.paths)
+            ssh.save(
+                cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes)
+            )
+
+
 def _joined(errors: Sequence[GpuprovError]) -> GpuprovError:
     """What several machines of a site failed with, as one error; that of a single one as it is."""
     if len(errors) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tests.simulation.hosts import OTHER, Host
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 
-def follow(history: Simulation, text: str) -> bool:
-    """Do it; whether the error is about hosts, and something could be done."""
+def follow(history: Simulation, text: str, down: Callable[[], None]) -> bool:
+    """Do it; whether the error is about hosts, and something could be done. `down`: removes a cluster."""
     if foreign := re.search(r"is configured by another gpuprov cluster, ([\w-]+)", text):
-        return _release_foreign(history, foreign[1])
+        return _release_foreign(history, foreign[1], down)
     if "Host key verification failed" in text:
         return _write_addresses(history) or _write_host_keys(history)
     if (
@@ -49,7 +49,7 @@ def _hosts(history: Simulation) -> list[Host]:
     return [one for one in history.world.cloud.machines.values() if isinstance(one, Host)]
 
 
-def _release_foreign(history: Simulation, cluster: str) -> bool:
+def _release_foreign(history: Simulation, cluster: str, down: Callable[[], None]) -> bool:
     if cluster == OTHER:
         for host in _hosts(history):
             if host.record and host.record[0] == OTHER:
@@ -59,7 +59,7 @@ def _release_foreign(history: Simulation, cluster: str) -> bool:
         return False
     former = history.file.name
     history.edit(f"name: {cluster}", lambda file: setattr(file, "name", cluster))
-    history.types("down")
+    down()
     history.edit(f"name: {former}", lambda file: setattr(file, "name", former))
     return True
 

@@ -181,7 +181,7 @@ class Person:
         if "spot machines can be in no availability set" in text and "kind: on-demand and no spot" in text:
             self._buy_on_demand()
             return words
-        if follow(self.history, text):
+        if follow(self.history, text, lambda: self._until(("down",), "`down` does not end")):
             return words
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
             owner = re.search(r"(?:site ([\w-]+)(?::| is left out,)|group ([\w-]+) is at)", text)

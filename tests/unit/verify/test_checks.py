@@ -246,6 +246,9 @@ FAULTS: dict[str, Fault] = {
     "persistence off": Fault(P4D, smi(7, persistence_mode="Disabled"), {"gpu.persistence"}),
     "mig on": Fault(P4D, smi(0, mig_mode__current_mig="Enabled"), {"gpu.mig"}),
     "mig off": Fault(P4D, lambda t: None, {"gpu.mig"}, group=MIG),
+    "lanes lost on bare metal": Fault(
+        DGX, smi(0, pci__pci_gpu_link_info__link_widths__current_link_width="8x"), {"gpu.lanes"}
+    ),
     "pcie narrow": Fault(P4D, smi(0, pci__pci_gpu_link_info__link_widths__current_link_width="8x"), {"gpu.pcie"}),
     "pcie idle": Fault(P4D, smi(0, pci__pci_gpu_link_info__pcie_gen__current_link_gen="1"), set(), passes={"gpu.pcie"}),
     "throttled": Fault(

@@ -58,6 +58,7 @@ LINES = {
     "hung_task": "INFO: task nfsd:4711 blocked for more than 241 seconds.",
     "hard_lockup": "NMI watchdog: Watchdog detected hard LOCKUP on cpu 17",
     "soft_lockup": "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]",
+    "driver_warning": "WARNING: CPU: 7 PID: 4711 at nvidia/nv.c:5461 nvidia_close+0x1e4/0x2b0 [nvidia]",
     "kernel_bug": "kernel BUG at mm/slub.c:321!",
     "io_error": 'XFS (md0): metadata I/O error in "xfs_da_read_buf+0xd9" at daddr 0x10 len 8 error 5',
     "io_timeout": "nvme nvme3: I/O 12 QID 3 timeout, aborting",

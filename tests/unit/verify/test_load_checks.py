@@ -245,6 +245,7 @@ FAULTS: dict[str, Fault] = {
     "all GPUs multiply slowly": Fault(
         P4D, every(tflops=150.0, tflops_last=148.0), {"load.compute_rate"}, "187.2 expected"
     ),
+    "an outlier": Fault(P4D, gpu(3, tflops=460.0, tflops_last=450.0), {"load.outlier"}, "GPU 3: 450", {"load.compute"}),
     "one GPU at a quarter": Fault(
         P4D, gpu(3, tflops=155.0, tflops_last=150.0), {"load.compute_rate"}, "GPU 3: 150", {"load.compute"}
     ),

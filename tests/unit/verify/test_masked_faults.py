@@ -93,7 +93,7 @@ CASES: dict[str, tuple[str, str, tuple[Change, Change], str]] = {
     "gpu.memory": (P4D, "GPU 2 has 20480 MiB", gpu("fb_memory_usage__total", "20480 MiB"), "memory size"),
     "gpu.pcie": (P4D, "GPU 2 is at x4", gpu("pci__pci_gpu_link_info__link_widths__current_link_width", "4x"), "width"),
     "gpu.minor_numbers": (P4D, "1, 3, 3", gpu("minor_number", "3"), "GPU 0: no minor number"),
-    "load.compute": (P4D, "GPU 2: 300", load("tflops_last", 300.0), "tflops_last of GPU 0"),
+    "load.compute": (P4D, "GPU 2: 560", load("tflops_last", 560.0), "tflops_last of GPU 0"),
     "load.memory_rate": (P4D, "GPU 2: 100", load("memory_gbps", 100.0), "memory_gbps of GPU 0"),
     "load.sustained": (P4D, "GPU 2: 622", load("tflops", 6000.0), "tflops of GPU 0"),
     "load.host_copy": (P4D, "GPU 2: 1", load("h2d_gbps", 1.0), "h2d_gbps of GPU 0"),

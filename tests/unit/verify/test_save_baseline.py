@@ -111,7 +111,7 @@ def test_a_fleet_that_got_slower_is_told(
         "train-1": ("group", False), "train-2": ("group", True),
     }  # fmt: skip
     failed = {n["name"]: [c["id"] for c in n["checks"] if c["status"] == "fail"] for n in document["nodes"]}
-    assert failed == {"train-0": ["baseline.memory"], "train-1": [], "train-2": ["baseline.memory"]}
+    assert failed == {"train-0": ["speed.memory"], "train-1": [], "train-2": ["speed.memory"]}
 
     assert gpuprov("verify", file, "--report", tmp_path / "third") == 0
     shown = " ".join(capsys.readouterr().out.split())
