@@ -59,6 +59,7 @@ LINES = {
     "hard_lockup": "NMI watchdog: Watchdog detected hard LOCKUP on cpu 17",
     "soft_lockup": "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]",
     "kernel_bug": "kernel BUG at mm/slub.c:321!",
+    "driver_warning": "WARNING: CPU: 41 PID: 19 at nvidia/nv.c:5461 nvidia_dev_put_uuid+0x1a2/0x1c0 [nvidia]",
     "io_error": 'XFS (md0): metadata I/O error in "xfs_da_read_buf+0xd9" at daddr 0x10 len 8 error 5',
     "io_timeout": "nvme nvme3: I/O 12 QID 3 timeout, aborting",
     "network_fs": "nfs: server 10.0.0.5 not responding, still trying",
