@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KEPT = 20
 """Runs of a machine and level that the report draws, and that are kept."""
-SPOIL = ("load.", "speed.", "fleet.slow_", "nccl.")
+SPOIL = ("load.", "fleet.slow_", "nccl.")
 """Checks of speed that need not be fatal: what fails one of them is nothing to hold a node to later."""
 
 
@@ -132,7 +132,8 @@ def unfit(verdict: NodeReport) -> str:
     """Why a node's measures are nothing to hold it to, or ""."""
     if not verdict.ok:
         return f"not healthy: {verdict.why}"
-    if failed := [c.id for c in verdict.checks if c.status == "fail" and c.id.startswith(SPOIL)]:
+    wrong = [one for c in verdict.checks if c.status == "fail" for one in c.parts or (c.id,)]
+    if failed := [id for id in wrong if id.startswith(SPOIL)]:
         return f"failed {', '.join(failed)}"
     if not verdict.measures:
         why = next((c.message for c in verdict.checks if c.id == "load.completes" and c.message), "")

@@ -23,10 +23,10 @@ def numbers(version: str) -> tuple[int, ...] | None:
     match = re.match(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", version, re.ASCII)
     if match is None:
         return None
-    found = [int(part) for part in match[0].split(".")[:PARTS]]
-    while len(found) > 1 and not found[-1]:
-        found.pop()
-    return tuple(found)
+    parts = [int(part) for part in match[0].split(".")[:PARTS]]
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return tuple(parts)
 
 
 def contains(bounds: str, version: str) -> bool | None:

@@ -11,7 +11,8 @@ from provisioner.catalog.models import Machine
 from provisioner.verify.parsers.load import MARK
 
 LOAD_CHECKS = {
-    "load.completes", "load.results", "load.copies", "load.compute", "load.outlier", "load.memory", "load.sustained", "load.host_copy",
+    "load.completes", "load.results", "load.copies", "load.compute", "load.outlier", "load.memory",
+    "load.sustained", "load.host_copy",
     "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
     "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport", "load.slowed", "load.rdma_link",
     "load.rdma_retries", "load.compute_rate", "load.memory_rate", "load.temperature",

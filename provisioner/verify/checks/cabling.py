@@ -20,15 +20,15 @@ def cables(node: Facts) -> tuple[tuple[str, str], ...] | None:
     return tuple((link.port, link.switch) for link in links(node)) or None
 
 
-def misplaced(own: Link, holders: Mapping[tuple[str, str], list[str]]) -> str | None:
+def misplaced(link: Link, holders: Mapping[tuple[str, str], list[str]]) -> str | None:
     """The port whose switch it is, where the group has that rail alone at it and this node another one. A switch that
     has several rails, or that few nodes reach, belongs to no rail: fabrics of several units, and those of one switch
     for each node, are right."""
-    at_switch = {port: len(names) for (port, switch), names in holders.items() if switch == own.switch}
-    others = {port: count for port, count in at_switch.items() if port != own.port}
-    if at_switch.get(own.port, 0) > 1 or len(others) != 1:
+    at_switch = {port: len(names) for (port, switch), names in holders.items() if switch == link.switch}
+    other_rails = {port: count for port, count in at_switch.items() if port != link.port}
+    if at_switch.get(link.port, 0) > 1 or len(other_rails) != 1:
         return None
-    ((port, count),) = others.items()
+    ((port, count),) = other_rails.items()
     return port if count >= FEWEST else None
 
 
@@ -47,14 +47,14 @@ def misplaced(own: Link, holders: Mapping[tuple[str, str], list[str]]) -> str | 
     "all nodes of a job slow down. Swap the cables back.",
 )
 def test_cabling(node: Facts, peers: Peers) -> None:
-    own = links(node)
-    if not own:
+    cabled = links(node)
+    if not cabled:
         skip("neither lldpctl nor smpquery tells where the cables lead (`apt install lldpd infiniband-diags`)")
     if peers.common(cables).said < FEWEST:
         skip(f"fewer than {FEWEST} nodes of this group know where their cables lead")
     holders: Mapping[tuple[str, str], list[str]] = peers.holders(cables)  # type: ignore[assignment]
-    wrong = {link: port for link in own if (port := misplaced(link, holders)) is not None}
-    saw(expected="each rail at its own switch", actual={link.port: link.name or link.switch for link in own})
+    wrong = {link: port for link in cabled if (port := misplaced(link, holders)) is not None}
+    saw(expected="each rail at its own switch", actual={link.port: link.name or link.switch for link in cabled})
     if wrong:
         fail(few([f"{a.port} is at {a.name or a.switch} port {a.switch_port or '?'}, where the group has {port}"
                   for a, port in wrong.items()], 4))  # fmt: skip

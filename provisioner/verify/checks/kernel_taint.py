@@ -48,13 +48,13 @@ def test_taint(node: Facts) -> None:
     flags = [flag for flag in FLAGS if tainted >> flag.bit & 1 and logged.isdisjoint(flag.kinds)]
     saw(
         expected="none of M, D, L that the log does not explain",
-        actual=f"{tainted}: {', '.join(map(named, flags)) or '-'}",
+        actual=f"{tainted}: {', '.join(map(describe, flags)) or '-'}",
     )
     if flags:
-        fail("; ".join(map(named, flags)))
+        fail("; ".join(map(describe, flags)))
 
 
-def named(flag: Flag) -> str:
+def describe(flag: Flag) -> str:
     return f"{flag.letter}: {flag.meaning}"
 
 

@@ -44,10 +44,10 @@ def test_known_bad(node: Facts, expected: Expected) -> None:
     saw(expected="no row of the table of known faults", actual=[row["id"] for row in matches] or f"driver {version}")
     if matches:
         worst = max((row["action"] for row in matches), key=ACTIONS.index)
-        fail(few([told(row, node) for row in matches], 3), action=worst)
+        fail(few([describe(row, node) for row in matches], 3), action=worst)
 
 
-def told(row: Mapping[str, Any], node: Facts) -> str:
+def describe(row: Mapping[str, Any], node: Facts) -> str:
     days = (
         f" (up for {node.host.uptime / DAY:.0f} days)"
         if "uptime_days" in row and node.host and node.host.uptime
@@ -92,9 +92,9 @@ def toolkit_version(node: Facts) -> str | None:
 
 def nccl_versions(node: Facts) -> tuple[str, ...]:
     """Of the locked images, else of the node's own library."""
-    images = tuple(one.nccl for one in node.frameworks or () if one.nccl)
-    own = (node.packages or {}).get("libnccl2")
-    return images or ((own,) if own else ())
+    images = tuple(framework.nccl for framework in node.frameworks or () if framework.nccl)
+    library = (node.packages or {}).get("libnccl2")
+    return images or ((library,) if library else ())
 
 
 @check(

@@ -26,17 +26,17 @@ def test_ras(node: Facts) -> None:
     ras = node.nccl_ras
     if not ras.running:
         skip("no job with NCCL 2.24 or newer answers on this node")
-    missing = [named(process) for process in ras.missing]
+    missing = [describe(process) for process in ras.missing]
     saw(
         expected="every process of the job answers NCCL",
         actual=few([*missing, f"status {', '.join(ras.statuses) or '?'}", *ras.errors], 6),
     )
-    own = [process for process in ras.missing if is_own(process, node)]
-    if own:
-        fail(few([named(process) for process in own], 4))
+    local_processes = [process for process in ras.missing if is_own(process, node)]
+    if local_processes:
+        fail(few([describe(process) for process in local_processes], 4))
 
 
-def named(process: Process) -> str:
+def describe(process: Process) -> str:
     gpus = f" with GPU {process.gpus}" if process.gpus else ""
     return f"process {process.pid} on {process.node}{gpus} does not answer"
 

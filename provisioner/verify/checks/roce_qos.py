@@ -42,13 +42,13 @@ def test_qos(node: Facts, expected: Expected) -> None:
     assert node.roce_qos is not None
     devices = {device.name for device, _ in used(node, expected)}
     cards = [card for card in node.roce_qos.cards if card.device in devices]
-    known = {card.device: found for card in cards if (found := settings(card)) is not None}
+    known = {card.device: setting for card in cards if (setting := settings(card)) is not None}
     if not known:
         skip(SILENT)
     saw(expected="one setting for all cards, with NCCL's class among the lossless ones", actual=known)
     if len(set(known.values())) > 1:
         common = max(set(known.values()), key=list(known.values()).count)
-        other = [f"{device}: {found}" for device, found in known.items() if found != common]
+        other = [f"{device}: {setting}" for device, setting in known.items() if setting != common]
         fail(f"{'; '.join(other[:3])}; the others: {common}")
     for card in cards:
         # The card's own mark overrides what NCCL asks for; 0 is what NCCL takes where nobody says anything.
@@ -62,7 +62,7 @@ def qos(node: Facts) -> Hashable | None:
     """The settings of a node's cards, each once, and NCCL's own."""
     if node.roce_qos is None:
         return None
-    known = {found for card in node.roce_qos.cards if (found := settings(card)) is not None}
+    known = {setting for card in node.roce_qos.cards if (setting := settings(card)) is not None}
     nccl = node.roce_qos.nccl_class
     return (*sorted(map(str, known)), f"NCCL_IB_TC {nccl if nccl is not None else 'not set'}") if known else None
 

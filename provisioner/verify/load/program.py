@@ -170,9 +170,9 @@ def copies(node: Node) -> dict[str, Any]:
     return found
 
 
-def pattern(words: int, seed: int, device: Any) -> Any:
+def pattern(length: int, seed: int, device: Any) -> Any:
     """So many words of 64 bits that depend on their index and on `seed`, made on `device` itself."""
-    return (torch.arange(words, dtype=torch.int64, device=device) * ODD) ^ seed
+    return (torch.arange(length, dtype=torch.int64, device=device) * ODD) ^ seed
 
 
 def wrong_bytes(copy: Any, seed: int) -> int:
@@ -197,24 +197,24 @@ def compare_copies(node: Node) -> dict[str, Any]:
     has no more peer mappings to give (eight on PCIe) leaves a pair uncompared: None. One process does all pairs,
     because a process takes some hundred MiB of each GPU that it touches.
     """
-    words = (PATTERN_BYTES if not node.tiny else 1 << 16) // 8
+    length = (PATTERN_BYTES if not node.tiny else 1 << 16) // 8
     seed = int.from_bytes(os.urandom(7), "little")
-    host = torch.empty(words, dtype=torch.int64, pin_memory=node.cuda)
-    local = torch.empty(words, dtype=torch.int64, device=node.device)
-    host.copy_(pattern(words, seed, "cpu"))
+    host = torch.empty(length, dtype=torch.int64, pin_memory=node.cuda)
+    local = torch.empty(length, dtype=torch.int64, device=node.device)
+    host.copy_(pattern(length, seed, "cpu"))
     result: dict[str, Any] = {"wrong_h2d": copied_wrong(host, local, seed)}
-    local.copy_(pattern(words, seed + 1, node.device))
+    local.copy_(pattern(length, seed + 1, node.device))
     result["wrong_d2h"] = copied_wrong(local, host, seed + 1)
     del host, local
     if node.local == 0:
         count = torch.cuda.device_count() if node.cuda else node.processes
         devices = [torch.device("cuda", i) if node.cuda else node.device for i in range(count)]
-        result["wrong_peers"] = compare_peers(devices, words, seed + 1)
+        result["wrong_peers"] = compare_peers(devices, length, seed + 1)
     node.barrier()
     return result
 
 
-def compare_peers(devices: list[Any], words: int, seed: int) -> list[list[int | None]]:
+def compare_peers(devices: list[Any], length: int, seed: int) -> list[list[int | None]]:
     """[from, to, wrong bytes] of every ordered pair of GPUs; each pair has a pattern of its own."""
     rows: list[list[int | None]] = []
     for i, giver in enumerate(devices):
@@ -222,8 +222,8 @@ def compare_peers(devices: list[Any], words: int, seed: int) -> list[list[int | 
             if i == j:
                 continue
             seed += 1
-            source = pattern(words, seed, giver)
-            target = torch.empty(words, dtype=torch.int64, device=taker)
+            source = pattern(length, seed, giver)
+            target = torch.empty(length, dtype=torch.int64, device=taker)
             try:
                 wrong: int | None = copied_wrong(source, target, seed)
             except RuntimeError as error:

@@ -43,8 +43,8 @@ def _link(port: str, row: dict[str, object]) -> Link | None:
         return None
     by = re.search(r"^LocalPort:\.+([0-9]{1,3})$", info, re.M)
     name = re.search(r"Node Description:\.+(.{1,64})", strict_text(row.get("nodedesc")))
-    shown = name[1].strip() if name and name[1].isprintable() else ""
-    return Link(port, guid[1], shown, by[1] if by else "")
+    description = name[1].strip() if name and name[1].isprintable() else ""
+    return Link(port, guid[1], description, by[1] if by else "")
 
 
 TOOLS = (

@@ -50,8 +50,8 @@ def parse(text: str) -> NcclRas:
     return NcclRas(
         True,
         version[1] if version else None,
-        tuple(sorted({word for match in table for word in match[1].split(",")})),
-        tuple(sorted({word for match in table for word in match[2].split(",")} - {"OK"})),
+        tuple(sorted({token for match in table for token in match[1].split(",")})),
+        tuple(sorted({token for match in table for token in match[2].split(",")} - {"OK"})),
         tuple(Process(int(match[1]), match[2], match[3] or "") for match in processes[:PROCESSES]),
     )
 

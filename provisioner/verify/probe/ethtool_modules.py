@@ -41,8 +41,8 @@ def ethtool_modules(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
 
 def is_port_up(name: str) -> bool:
     """Whether an interface is a card's own and has a link."""
-    shown = texts(NET + "/" + name, ["operstate"])
-    return os.path.exists(NET + "/" + name + "/device") and shown.get("operstate") == "up"  # noqa: PTH110
+    attributes = texts(NET + "/" + name, ["operstate"])
+    return os.path.exists(NET + "/" + name + "/device") and attributes.get("operstate") == "up"  # noqa: PTH110
 
 
 COLLECTORS["ethtool-modules.json"] = ethtool_modules

@@ -25,18 +25,18 @@ def ib_switches(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
 
     def ask(device: str, port: str) -> None:
         answers = {}
-        for what in ("nodeinfo", "nodedesc"):
-            out = run(["smpquery", "-C", device, "-P", port, "-D", what, ONE_HOP], seconds / 3)
+        for query in ("nodeinfo", "nodedesc"):
+            out = run(["smpquery", "-C", device, "-P", port, "-D", query, ONE_HOP], seconds / 3)
             if out["missing"]:
                 missing.append(out["error"])
                 return
             if out["rc"] == 0:
-                answers[what] = out["text"][:SMP_TEXT]
+                answers[query] = out["text"][:SMP_TEXT]
         ports[device + "/" + port] = answers
 
-    wanted = [(device, port) for device in listed(IB_CARDS) for port in listed(IB_CARDS + "/" + device + "/ports")]
-    up = [pair for pair in wanted if is_ib_up(*pair)][:MOST_IB_PORTS]
-    threads = [threading.Thread(target=ask, args=pair, daemon=True) for pair in up]
+    pairs = [(device, port) for device in listed(IB_CARDS) for port in listed(IB_CARDS + "/" + device + "/ports")]
+    active = [pair for pair in pairs if is_ib_up(*pair)][:MOST_IB_PORTS]
+    threads = [threading.Thread(target=ask, args=pair, daemon=True) for pair in active]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -47,8 +47,8 @@ def ib_switches(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_ib_up(device: str, port: str) -> bool:
-    shown = texts(IB_CARDS + "/" + device + "/ports/" + port, ["state", "link_layer"])
-    return shown.get("link_layer") == "InfiniBand" and "ACTIVE" in shown.get("state", "")
+    attributes = texts(IB_CARDS + "/" + device + "/ports/" + port, ["state", "link_layer"])
+    return attributes.get("link_layer") == "InfiniBand" and "ACTIVE" in attributes.get("state", "")
 
 
 COLLECTORS["ib-switches.json"] = ib_switches

@@ -179,6 +179,8 @@ def test_every_check_of_this_area_is_red_once() -> None:
         "rdma.mtu",
         "rdma.carrier",
         "rdma.integrity",
+        "rdma.optics",
+        "rdma.qos",
         "rdma.loopback",
         "rdma.ber",
         "rdma.transceivers",

@@ -26,7 +26,7 @@ from provisioner.stack.models import Lock
 from provisioner.verify import testinfra_export
 from provisioner.verify.testinfra_export import FACTS, facts_of, suite_files
 from tests.support.acceptance_suite import SUITE, Result, modules
-from tests.support.healthy_bundle import expected, stack
+from tests.support.healthy_bundle import DRIVER, expected, stack
 
 P4D = "p4d.24xlarge"
 FILE = """
@@ -65,7 +65,7 @@ def test_the_export_has_the_suite_and_the_lock_as_data(file: Path, tmp_path: Pat
     ).keys()
     assert document["nodes"] == {f"train-{i}": "train" for i in range(3)}
     facts = document["expectations"]["train"]
-    assert (facts["gpu_count"], facts["driver"], facts["rdma_ports"]) == (8, "580.105.08", 4)
+    assert (facts["gpu_count"], facts["driver"], facts["rdma_ports"]) == (8, DRIVER, 4)
     assert facts["packages"]["libnccl2"] == "2.27.7-1+cuda13.0"
     assert (document["simulated"], facts["unverified"]) == (True, [])
 
@@ -139,7 +139,7 @@ def test_nodes_of_another_lock_have_expectations_of_their_own() -> None:
     nodes = {"train-0": ("train", old), "train-1": ("train", new), "train-2": ("train", old)}
     document = testinfra_export.document("fast", nodes, simulated=False)
     assert document["nodes"] == {"train-0": "train", "train-1": "train (2)", "train-2": "train"}
-    assert document["expectations"]["train (2)"]["driver"] == "580.105.08"
+    assert document["expectations"]["train (2)"]["driver"] == DRIVER
 
 
 @pytest.mark.parametrize("machine", [machine.name for machine in load().machines()])

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from provisioner.cli.main import COMMANDS
+from provisioner.verify.merged_checks import by_id
 from provisioner.verify.registry import declared
 from provisioner.verify.runbook import by_hand
 from provisioner.verify.tools import FILES
@@ -34,7 +35,7 @@ def test_every_command_of_the_runbook_is_one() -> None:
 
 
 def test_every_check_that_the_docs_name_is_one() -> None:
-    known = {check.id for check in declared()} | set(FILES)
+    known = {check.id for check in declared()} | {*by_id()} | set(FILES)
     areas = {id.partition(".")[0] for id in known}
     for name in re.findall(r"`([a-z]+\.[a-z_]+)`", (DOCS / "verify.md").read_text()):
         assert name in known or name.partition(".")[0] not in areas, name
