@@ -102,9 +102,13 @@ class Failed(Verdict):
 
 
 class Unknown(Verdict):
-    def __init__(self, reason: str, unread: str = "", action: Action | None = None) -> None:
+    def __init__(
+        self, reason: str, unread: str = "", action: Action | None = None, *, never_asked: bool = False
+    ) -> None:
         super().__init__(reason)
         self.action = action
+        self.never_asked = never_asked
+        """Whether the gpuprov that collected the bundle did not know the file yet: that condemns no node."""
         self.unread = unread
         """The file that could not be read, where that is the reason."""
 

@@ -72,8 +72,9 @@ class Outcome:
         looked = (seen.expected, seen.actual) if called else (None, None)
         unread = error.unread if isinstance(error, Unknown) else ""
         unverified = _unverified(status, error) if called else ()
+        never_asked = isinstance(error, Unknown) and error.never_asked
         message = (message or seen.note)[:MESSAGE] + (f" (unverified: {', '.join(unverified)})" if unverified else "")
-        return cls(status, message, action, looked[0], looked[1], unread, bool(unverified))
+        return cls(status, message, action, looked[0], looked[1], unread, bool(unverified) or never_asked)
 
     def bounded(self) -> Outcome:
         """With what was compared in a length that a report can hold."""
@@ -170,7 +171,9 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         if source.state != "read":
             # A busy node was slow to answer, or nobody copied the file: that calls for another look and nothing else.
             look = source.state == "hung" or source == not_given(need)
-            raise Unknown(source.reason, need, "none" if look else None)
+            older = FILES[need].added_later and source == not_given(need) and facts.collected is not None
+            reason = f"{source.reason}: it was collected by an older gpuprov" if older else source.reason
+            raise Unknown(reason, need, "none" if look else None, never_asked=older)
 
 
 def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:

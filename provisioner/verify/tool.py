@@ -58,6 +58,8 @@ class Tool:
     """(output, standard error) → the text that is parsed, where part of the answer is on standard error."""
     label: str = ""
     """The command for people; by default `command`, or the first of `paths`."""
+    added_later: bool = False
+    """Whether bundles of older gpuprovs lack it: that condemns no node."""
     by_hand: bool = True
     """Whether a person could put the file into a bundle; False of what only the probe writes."""
     document: Mapping[str, Callable[[Any], Any]] | None = None

@@ -105,6 +105,7 @@ def _locked(expected: Expected) -> bool:
 TOOLS = (
     Tool(
         file="dcgmi-health.json",
+        added_later=True,
         field="dcgm_health",
         parse=parse,
         command=("dcgmi", "health", "-c", "-j"),

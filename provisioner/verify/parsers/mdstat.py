@@ -60,6 +60,7 @@ def parse(text: str) -> tuple[Array, ...]:
 TOOLS = (
     Tool(
         file="mdstat.txt",
+        added_later=True,
         field="arrays",
         parse=parse,
         paths=("/proc/mdstat",),

@@ -54,6 +54,7 @@ def _document(errors: dict[int, dict[int, Counters]]) -> dict[str, Any]:
 
 LOOK = Tool(
     file="nvlink-errors.txt",
+    added_later=True,
     field="nvlink_errors",
     parse=parse,
     command=("nvidia-smi", "nvlink", "-e"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from provisioner.catalog import load
+from provisioner.verify.bundle import Output
 from provisioner.verify.facts import read
 from provisioner.verify.growth import looks
 from provisioner.verify.merged_checks import merge
@@ -233,3 +235,28 @@ def test_a_fault_of_today_on_such_a_node_is_one_finding_more(line: str, check: s
     before = {one.id for one in merge(lived_in(DGX).judged().values()) if one.status == "fail"}
     after = {one.id for one in merge(lived_in(DGX).log(line, ago=60).judged().values()) if one.status == "fail"}
     assert after - before == {check}
+
+
+LATER = ("dcgmi-health.json", "mdstat.txt", "nvlink-errors.txt", "nvlink-errors-after.txt")
+
+
+@pytest.mark.parametrize("machine", [DGX, "p4d.24xlarge"])
+def test_what_an_older_bundle_lacks_condemns_nobody(machine: str) -> None:
+    texts = {name: text for name, text in healthy(machine).items() if name not in LATER}
+    older = replace(bundle(texts), collected=1_700_000_000.0)
+    checks = judge({"node": Case(older, expected(machine, "quick"))})["node"].checks
+    assert [check.id for check in checks if check.condemns] == []
+    told = {check.id: check for check in checks if check.status == "unknown"}
+    assert told["dcgm.health"].severity == "warn"
+    assert told["dcgm.health"].message.endswith("it was collected by an older gpuprov")
+
+
+@pytest.mark.parametrize("missing", [*LATER, "nvidia-smi.xml"])
+def test_what_was_asked_and_not_answered_condemns_as_before(missing: str) -> None:
+    texts = dict(healthy(DGX))
+    node = replace(bundle(texts), collected=1_700_000_000.0)
+    gone = replace(node, files={**node.files, missing: Output("", missing=True)})
+    if missing == "nvidia-smi.xml":  # it is no file that an older gpuprov did not know
+        gone = replace(node, files={name: output for name, output in node.files.items() if name != missing})
+    checks = judge({"node": Case(gone, expected(DGX, "quick"))})["node"].checks
+    assert any(check.condemns for check in checks)
