@@ -229,9 +229,10 @@ def note(message: str) -> NoReturn:
     raise Noted(message)
 
 
-def unknown(reason: str, unread: str = "", *, action: Action | None = None) -> NoReturn:
-    """The check applies and cannot be answered; `unread` is the file that could not be read, where that is why."""
-    raise Unknown(reason, unread, action)
+def unknown(reason: str, unread: str = "", *, action: Action | None = None, never_asked: bool = False) -> NoReturn:
+    """The check applies and cannot be answered; `unread` is the file that could not be read, where that is why;
+    `never_asked` as in Unknown."""
+    raise Unknown(reason, unread, action, never_asked=never_asked)
 
 
 def skip(reason: str) -> NoReturn:

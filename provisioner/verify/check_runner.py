@@ -171,7 +171,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         if source.state != "read":
             # A busy node was slow to answer, or nobody copied the file: that calls for another look and nothing else.
             look = source.state == "hung" or source == not_given(need)
-            older = FILES[need].added_later and source == not_given(need) and facts.collected is not None
+            older = FILES[need].added_later and facts.never_asked(need)
             reason = f"{source.reason}: it was collected by an older gpuprov" if older else source.reason
             raise Unknown(reason, need, "none" if look else None, never_asked=older)
 

@@ -220,6 +220,10 @@ class Facts:
     bmc: bmc.Bmc | None = None
     """What its management controller shows."""
 
+    def never_asked(self, file: str) -> bool:
+        """Whether gpuprov collected the bundle and did not ask for a file: an older one that did not know it."""
+        return self.collected is not None and self.source(file) == not_given(file)
+
     def source(self, name: str) -> Source:
         return self.sources.get(name, not_given(name))
 
