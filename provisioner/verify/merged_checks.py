@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+from provisioner.text import counted
 from provisioner.verify.check import ACTIONS, Severity
 from provisioner.verify.results import CheckResult, Status
 
@@ -269,10 +271,9 @@ def _merged(check: MergedCheck, parts: Sequence[CheckResult]) -> CheckResult:
     status = min((part.status for part in parts), key=ORDER.index)
     deciding = [part for part in parts if part.status == status]
     telling = deciding if status in ("fail", "unknown", "note") else []
-    if status == "fail":
-        telling = [*deciding, *(part for part in parts if part.status == "note")]
+    beside = [part for part in parts if part.status == "note"] if status == "fail" else []
     severity: Severity = "info" if all(part.severity == "info" for part in deciding) else "warn"
-    alone = deciding[0] if len(deciding) == 1 and len(telling) < 2 else None
+    alone = deciding[0] if len(deciding) == 1 and not beside else None
     messages = dict.fromkeys(part.message or part.says for part in telling)
     return CheckResult(
         check.id,
@@ -281,12 +282,20 @@ def _merged(check: MergedCheck, parts: Sequence[CheckResult]) -> CheckResult:
         max((part.action for part in deciding), key=ACTIONS.index),
         alone.says if alone is not None and telling else check.says,
         alone.expected if alone is not None else {part.id: part.expected for part in telling} or None,
-        alone.actual if alone is not None else {part.id: part.actual for part in telling} or None,
-        "; ".join(messages) if telling else _common(parts),
+        alone.actual if alone is not None else _actual(telling, beside),
+        "; ".join(messages) + (f" ({counted(len(beside), 'note')} beside it)" if beside else "")
+        if telling
+        else _common(parts),
         next((part.unread for part in deciding if part.unread), ""),
         deciding[0].explained_by if all(part.explained_by for part in deciding) else "",
         parts=tuple(part.id for part in telling),
     )
+
+
+def _actual(telling: Sequence[CheckResult], beside: Sequence[CheckResult]) -> dict[str, Any] | None:
+    """What each part saw; of a note what it says."""
+    found = {part.id: part.actual for part in telling} | {part.id: part.message or part.says for part in beside}
+    return found or None
 
 
 def _common(parts: Sequence[CheckResult]) -> str:

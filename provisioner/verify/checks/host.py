@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn, TypeVar
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -197,7 +198,7 @@ def test_uptime(node: Facts) -> None:
     saw(expected="no start without a shutdown before it", actual=len(hard))
     if hard:
         ago = (host.time - hard[-1]) / 3600
-        text = f"{len(hard)} boots without a shutdown before, the last {max(0.0, ago):.1f} hours ago"
+        text = f"{counted(len(hard), 'boot')} without a shutdown before, the last {max(0.0, ago):.1f} hours ago"
         if host.time - hard[-1] > RECENT_S:
             note(text)
         fail(text)

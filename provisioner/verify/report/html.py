@@ -90,7 +90,13 @@ def _problems(report: Report) -> list[dict[str, Any]]:
             if check.status == "fail" or (check.condemns and not check.explained_by):
                 key = (check.id, check.status, check.action, check.says)
                 entry = found.setdefault(key, _entry(check.id, check.severity, check.status, check.action, check.says))
-                entry["nodes"].append({"name": node.name, "message": check.message})
+                owned = check.acknowledged
+                by = (
+                    f" (acknowledged by {owned['owner']} until {owned['until'][:10]}: {owned['reason']})"
+                    if owned
+                    else ""
+                )
+                entry["nodes"].append({"name": node.name, "message": check.message + by})
     severity = {"fatal": 0, "warn": 1, "info": 2}
     return sorted(found.values(), key=lambda e: (severity[e["severity"]], ORDER[e["status"]], -len(e["nodes"])))
 
@@ -122,9 +128,10 @@ def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:
 
 def _counts(node: NodeReport) -> dict[str, int]:
     found: Counter[str] = Counter(
-        "later" if check.later else "warn" if check.warns else check.status for check in node.checks
+        "later" if check.later else "warn" if check.warns else "owned" if check.acknowledged else check.status
+        for check in node.checks
     )
-    return {status: found[status] for status in (*ORDER, "warn", "later")}
+    return {status: found[status] for status in (*ORDER, "warn", "owned", "later")}
 
 
 def _topology(checks: tuple[CheckResult, ...]) -> Mapping[str, str]:

@@ -188,7 +188,7 @@ def next_steps(report: Report, file: str) -> list[str]:
     what could not be answered; else for warnings."""
     names: dict[Action, list[str]] = {}
     for node in report.nodes:
-        found = [check for check, _ in problems(node)]
+        found = [check for check, _ in problems(node) if check.acknowledged is None]
         fatal = [check for check in found if check.condemns]
         chosen = [check for check in fatal if check.status == "fail"] or fatal or found
         actions: list[Action] = ["reconfigure"] if node.absent else [check.action for check in chosen]

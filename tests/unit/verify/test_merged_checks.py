@@ -74,7 +74,8 @@ def test_a_note_beside_a_failure_is_told_and_decides_nothing() -> None:
         part("log.nic_power", "fail", "25 W", severity="info", action="reboot"),
     )
     assert (found.status, found.severity, found.action) == ("fail", "warn", "vendor")
-    assert found.message == "queue stood still; 25 W"
+    assert found.message == "queue stood still (1 note beside it)"
+    assert found.actual == {"log.nic_warning": None, "log.nic_power": "25 W"}
 
 
 def test_a_part_that_a_higher_level_answers_is_later_unless_another_passed() -> None:
