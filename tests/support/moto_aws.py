@@ -352,7 +352,8 @@ def _launch(wrapped: Any) -> Any:
             for device_ in instance.block_device_mapping.values():
                 backend.create_tags([device_.volume_id], tags.get("volume", {}))
             profile = data.get("IamInstanceProfile", {}).get("Name")
-            if profile:
+            asked = kwargs.get("iam_instance_profile_name") or kwargs.get("iam_instance_profile_arn")
+            if profile and not asked:  # what the request itself names moto associates afterwards
                 backend.associate_iam_instance_profile(instance_id=instance.id, iam_instance_profile_name=profile)
         return reservation
 
