@@ -233,7 +233,7 @@ MERGED = (
     ),
 )  # fmt: skip
 
-ORDER: tuple[Status, ...] = ("fail", "unknown", "note", "pass", "skip")
+ORDER: tuple[Status, ...] = ("fail", "note", "unknown", "pass", "skip")
 """The status of the first of these that a part has is that of all."""
 
 

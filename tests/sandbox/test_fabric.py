@@ -19,7 +19,7 @@ GIVEN: dict[str, tuple[dict[str, str], dict[str, set[str]], int]] = {
 }
 """Node → its fault; what fails; exit status. A path is told of both its ends, and is a warning."""
 
-UNSEEN = {"fabric.rails", "fabric.cards_used"}
+UNSEEN = {"fabric.rails", "fabric.rail_lost", "fabric.cards_used"}
 """EFA's cards are worked by NCCL alone, and simulated ports count no data."""
 
 

@@ -90,7 +90,8 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
         "check": "gpu.count",
         "shared": 3,
     }
-    assert "Look for a common cause: gpu.count on 3 of 3" in bad.stderr
+    assert "Look for a common cause: gpu.count on 3 of 3" in bad.json["breaker"]["message"]
+    assert "the breaker tripped: 3 bad nodes untouched" in bad.stderr
     assert hooked(fleet) == []
     assert not any(node["quarantine"] for node in status(fleet).values())
 

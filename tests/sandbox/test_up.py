@@ -102,8 +102,8 @@ def test_the_machines_are_what_the_file_asks_for(p4d: Rehearsal) -> None:
     assert facts["topology"]["GPU0"]["GPU7"] == "NV12"
     assert facts["driver_version"] == "580.173.02"
     assert facts["efa_devices"] == 4
-    # a container has no kernel modules of its own to read, and no journal of a boot before
-    assert {entry["file"] for entry in facts["unreadable"]} <= {"modules.txt", "dmesg-before.txt"}
+    # a container has no kernel modules of its own to read, no journal of a boot before, and no GPUDirect Storage
+    assert {entry["file"] for entry in facts["unreadable"]} <= {"modules.txt", "dmesg-before.txt", "gds.txt"}
 
 
 def test_a_bundle_of_a_simulated_node_is_healthy_and_says_so(p4d: Rehearsal) -> None:

@@ -129,7 +129,8 @@ def _watched(node: Facts, expected: Expected, state: str) -> None:
         message = "; ".join(f"{i.entity}: {i.system}: {i.message}" for i in [*wrong[:4], *also[:2]])
         unsure = (NO_TYPE,) if links_alone and not has_nvlink(expected) else ()
         # Links that trained late stay in its memory (github NVIDIA/NVSentinel#1701: 214 of 288 nodes after a reboot).
-        if links_alone and all("down" in i.message.lower() for i in wrong) and _all_links_up(node, expected):
+        down = links_alone and all("down" in i.message.lower() for i in wrong)
+        if down and not unsure and _all_links_up(node, expected):
             message, unsure = f"{message}; nvidia-smi shows all links up", ("what DCGM remembers",)
         fail(message, unverified=unsure)
     if state == "Failure" and health.overall in ("Failure", "Internal error"):

@@ -115,7 +115,7 @@ def test_machines_that_exist_are_installed_only_where_an_installation_is_asked_f
 
     monkeypatch.setattr(redfish, "RedfishMachines", Recorder)
     monkeypatch.setattr(machines, "HostMachines", Recorder)
-    hosts = object()
+    hosts = SimpleNamespace(listed=lambda _: [])
     provider = SimpleNamespace(hosts=hosts, management=managed, access=None, name="baremetal")
     cluster.providers.at = lambda _: provider  # type: ignore[method-assign,assignment,return-value]
     cluster.providers.record = lambda _: None  # type: ignore[method-assign]

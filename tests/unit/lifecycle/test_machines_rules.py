@@ -570,7 +570,7 @@ def test_machines_that_exist_and_answer_are_asked_to_let_gpuprov_in(
         admitted.append([row.name for row in nodes])
         return {"train-0": refusal}
 
-    provider = SimpleNamespace(hosts=object(), access=None)
+    provider = SimpleNamespace(hosts=SimpleNamespace(listed=lambda _: []), access=None)
     cluster.providers.at = lambda site: provider if site == "virginia" else SimpleNamespace(hosts=None)  # type: ignore[method-assign,assignment,return-value]
     cluster.providers.proxies = lambda _: {}  # type: ignore[method-assign]
     monkeypatch.setattr(machines.existing, "admit", admit)

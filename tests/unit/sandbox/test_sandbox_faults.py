@@ -90,6 +90,7 @@ CHANGES = {
         )
     },
     "cpus-missing": {"topo"},
+    "driver-warning": {"dmesg"},
 }
 """Outputs that differ with the fault; all others are the same to the last byte."""
 
