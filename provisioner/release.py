@@ -103,7 +103,7 @@ class Ledger:
             self._parsed[release] = found
         return self._parsed[release]
 
-    def _missing(self, release: str, what_is_wrong: str = "is missing") -> GpuprovError:
+    def _missing(self, release: str) -> GpuprovError:
         """What names the lock: applied.json, or else the journal of an upgrade."""
         if any(entry["lock"] == release for entry in self._entries.values()):
             what = "which nodes run"
@@ -112,11 +112,15 @@ class Ledger:
             what = "between which and another one an upgrade moves nodes"
             hint = "check with `gpuprov status` which nodes are out of service, put them back, then remove "
             hint += str(self._file.with_name("upgrade.json"))
-        return GpuprovError(f"the lock {release}, {what}, {what_is_wrong}", where=str(self._locks), hint=hint)
+        return GpuprovError(f"the lock {release}, {what}, is missing", where=str(self._locks), hint=hint)
 
     def without(self, release: str, group: str) -> GpuprovError:
         """A release whose lock does not have the group of a node that runs it."""
-        return self._missing(release, f"is damaged: it has no group {group}")
+        return GpuprovError(
+            f"is damaged: it has no group {group}, and nodes of that group run it",
+            where=str(below(self._locks, f"{release}.lock")),
+            hint="remove it: the next command takes the shared one, or says what to do without it",
+        )
 
     def has(self, release: str) -> bool:
         """Whether its lock is kept."""
