@@ -4,17 +4,16 @@ killed, refused or edited. One fleet, in the order of the tests."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.support import inside
+from tests.support.node_probe import namespace_of, probes
 from tests.support.rehearsal import DEADLINE_S, Done, Rehearsal, wrongs
 from tests.support.run_processes import has_processes, keeper_of, left_over, until
 
@@ -28,8 +27,6 @@ DOCUMENT = {
     "stack": {"driver": "580"},
     "hooks": {"drain": f'{LOG_HOOK}; test ! -e "refuse-$GPUPROV_NODE"', "resume": LOG_HOOK},
 }
-PROBE = b"python3\0-I\0-\0"
-"""The command line of the probe on a node (verify/collect.py)."""
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +98,7 @@ def is_quarantined(rehearsal: Rehearsal) -> bool:
 def frozen_while_probed(rehearsal: Rehearsal, command: subprocess.Popen[str]) -> Iterator[None]:
     """Wait until the probe of that command runs on train-0, and freeze the node there until the block ends."""
     name = rehearsal.container("train-0")
-    argv = ["podman", "container", "inspect", "--format", "{{.State.Pid}}", name]
-    first = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    namespace = os.readlink(f"/proc/{first}/ns/pid")  # noqa: PTH115 - a link that leads nowhere
+    namespace = namespace_of(name)
     assert until(lambda: command.poll() is not None or probes(namespace)), "no probe in two minutes"
     subprocess.run(["podman", "pause", name], capture_output=True, check=True, timeout=60)
     try:
@@ -111,15 +106,6 @@ def frozen_while_probed(rehearsal: Rehearsal, command: subprocess.Popen[str]) ->
         yield
     finally:
         subprocess.run(["podman", "unpause", name], capture_output=True, check=True, timeout=60)
-
-
-def probes(namespace: str) -> bool:
-    """Whether the probe (verify/collect.py) runs in that namespace of processes."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # gone meanwhile
-            if (entry / "cmdline").read_bytes() == PROBE and os.readlink(entry / "ns" / "pid") == namespace:  # noqa: PTH115
-                return True
-    return False
 
 
 @contextmanager
