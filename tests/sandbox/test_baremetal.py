@@ -224,7 +224,8 @@ def test_the_ten_minutes_of_the_documentation(room: Room, tmp_path: Path) -> Non
     same = replace(room.made, file=tmp_path / "cluster.yaml", name="my-fleet")
     assert same.run("init", same.file, *typed[0].split()[2:]).status == 0
     assert same.run("lock", same.file).status == 0
-    folder, python = "/home/ubuntu/mine", f"PYTHONPATH={ROOT} GPUPROV_TEST_CA={folder}/ca {sys.executable}"
+    folder = "/home/ubuntu/mine"
+    python = f"PYTHONPATH={ROOT} GPUPROV_TEST_CA={folder}/ca {sys.executable}"
     room.shell("desk", f"install -d -o ubuntu {folder}")
     room.shell("desk", f"cat >{folder}/ca", stdin=keys(cache() / "sandbox" / "keys").ca)
     room.shell("desk", f"cat >{folder}/cluster.lock", stdin=same.file.with_name("cluster.lock").read_text())
