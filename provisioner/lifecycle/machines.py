@@ -318,8 +318,7 @@ def _keep_addresses(cluster: Cluster, former: Sequence[fleet.Node], silent: Coll
     nodes = [known.get(node.name, node) for node in cluster.nodes()]
     if nodes != cluster.nodes():
         record(cluster, nodes)
-        users, pins = _users(cluster, nodes), ssh.load_pins(cluster.paths)
-        ssh.save(cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes))
+        _save_ssh(cluster, nodes)
 
 
 def write_ssh_configuration(cluster: Cluster) -> None:
@@ -329,10 +328,13 @@ def write_ssh_configuration(cluster: Cluster) -> None:
     with contextlib.suppress(GpuprovError):
         if nodes := [node for node in cluster.nodes() if node.site in cluster.spec.sites]:
             _key(cluster)
-            users, pins = _users(cluster, nodes), ssh.load_pins(cluster.paths)
-            ssh.save(
-                cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes)
-            )
+            _save_ssh(cluster, nodes)
+
+
+def _save_ssh(cluster: Cluster, nodes: Sequence[fleet.Node]) -> None:
+    """Write how these nodes are reached, with the host keys that are pinned."""
+    users, pins = _users(cluster, nodes), ssh.load_pins(cluster.paths)
+    ssh.save(cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes))
 
 
 def _joined(errors: Sequence[GpuprovError]) -> GpuprovError:

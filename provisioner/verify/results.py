@@ -58,6 +58,12 @@ class CheckResult:
         return self.status == "fail" and self.severity != "fatal" and self.acknowledged is None
 
     @property
+    def acknowledgement(self) -> str:
+        """For reports: who acknowledged it, until which day, and why. Empty where nobody has."""
+        by = self.acknowledged
+        return f"{by['owner']} until {by['until'][:10]}: {by['reason']}" if by is not None else ""
+
+    @property
     def later(self) -> bool:
         """A higher level would have answered it."""
         return self.status == "skip" and self.message.startswith(LATER)

@@ -90,12 +90,7 @@ def _problems(report: Report) -> list[dict[str, Any]]:
             if check.status == "fail" or (check.condemns and not check.explained_by):
                 key = (check.id, check.status, check.action, check.says)
                 entry = found.setdefault(key, _entry(check.id, check.severity, check.status, check.action, check.says))
-                owned = check.acknowledged
-                by = (
-                    f" (acknowledged by {owned['owner']} until {owned['until'][:10]}: {owned['reason']})"
-                    if owned
-                    else ""
-                )
+                by = f" (acknowledged by {check.acknowledgement})" if check.acknowledged else ""
                 entry["nodes"].append({"name": node.name, "message": check.message + by})
     severity = {"fatal": 0, "warn": 1, "info": 2}
     return sorted(found.values(), key=lambda e: (severity[e["severity"]], ORDER[e["status"]], -len(e["nodes"])))

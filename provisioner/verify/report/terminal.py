@@ -167,10 +167,7 @@ class Problems:
 
 
 def _sentence(check: CheckResult) -> str:
-    said = check.message or check.says
-    if (owned := check.acknowledged) is not None:
-        said += f" ({owned['owner']} until {owned['until'][:10]}: {owned['reason']})"
-    return said
+    return (check.message or check.says) + (f" ({check.acknowledgement})" if check.acknowledged is not None else "")
 
 
 def _style(check: CheckResult) -> str:
