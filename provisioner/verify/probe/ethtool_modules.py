@@ -11,7 +11,7 @@ import os
 import threading
 from typing import Any
 
-from provisioner.verify.probe.runner import COLLECTORS, listed, outcome, result, run, texts
+from provisioner.verify.probe.runner import COLLECTORS, at_once, listed, outcome, result, run, texts
 
 NET = "/sys/class/net"
 MOST_PORTS = 32
@@ -31,11 +31,7 @@ def ethtool_modules(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
             ports[port] = {**outcome(out), "text": out["text"][:MODULE_TEXT]}
 
     names = [name for name in listed(NET) if is_port_up(name)][:MOST_PORTS]
-    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds)
+    at_once(ask, [(name,) for name in names], seconds)
     return result(json.dumps({"ports": dict(ports)}), 0)
 
 

@@ -6,10 +6,9 @@ Standard library only, Python 3.8 or newer.
 from __future__ import annotations
 
 import re
-import threading
 from typing import Any
 
-from provisioner.verify.probe.runner import ASK, lines_of, listed, outcome, run, texts
+from provisioner.verify.probe.runner import ASK, at_once, lines_of, listed, outcome, run, texts
 
 FOREIGN = ("/docker/", "/containerd/", "/containers/", "/kubelet/")
 """Parts of the places where containers' filesystems are mounted."""
@@ -55,11 +54,7 @@ def remote() -> dict[str, dict[str, Any]]:
     def ask(place: str, kind: str) -> None:
         found[place] = {"kind": kind, **outcome(run(["stat", "--file-system", "--", place], REMOTE_S))}
 
-    threads = [threading.Thread(target=ask, args=one, daemon=True) for one in places.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(REMOTE_S + 3)
+    at_once(ask, list(places.items()), REMOTE_S + 3)
     return dict(found)
 
 
@@ -76,9 +71,5 @@ def smart() -> dict[str, Any]:
     def ask(name: str) -> None:
         found[name] = run(["nvme", "smart-log", "/dev/" + name, "--output-format=json"], ASK)
 
-    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(ASK + 1)
+    at_once(ask, [(name,) for name in names], ASK + 1)
     return {name: one["text"] for name, one in dict(found).items() if one["rc"] == 0}

@@ -7,10 +7,9 @@ Asking for that one node needs no discovery of the fabric. Standard library only
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
-from provisioner.verify.probe.runner import COLLECTORS, listed, result, run, texts
+from provisioner.verify.probe.runner import COLLECTORS, at_once, listed, result, run, texts
 
 IB_CARDS = "/sys/class/infiniband"
 MOST_IB_PORTS = 32
@@ -36,11 +35,7 @@ def ib_switches(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
 
     pairs = [(device, port) for device in listed(IB_CARDS) for port in listed(IB_CARDS + "/" + device + "/ports")]
     active = [pair for pair in pairs if is_ib_up(*pair)][:MOST_IB_PORTS]
-    threads = [threading.Thread(target=ask, args=pair, daemon=True) for pair in active]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds)
+    at_once(ask, active, seconds)
     if missing:
         return result(missing=True, error=missing[0])
     return result(json.dumps({"ports": dict(ports)}), 0)

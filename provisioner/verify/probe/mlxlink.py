@@ -14,7 +14,7 @@ import shutil
 import threading
 from typing import Any
 
-from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, outcome, result, run
+from provisioner.verify.probe.runner import COLLECTORS, PATH, at_once, listed, outcome, result, run
 
 CARDS_OF = "/sys/class/infiniband"
 MOST_CARDS = 32
@@ -36,11 +36,7 @@ def mlxlink(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
         cards[device] = {**outcome(out), "output": out["text"][: 1 << 15]}
 
     names = [name for name in listed(CARDS_OF) if os.path.basename(card_driver(name)) == "mlx5_core"]  # noqa: PTH119
-    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names[:MOST_CARDS]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds)
+    at_once(ask, [(name,) for name in names[:MOST_CARDS]], seconds)
     return result(json.dumps({"state": "ran", "cards": dict(cards)}), 0)
 
 

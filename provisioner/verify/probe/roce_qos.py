@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from typing import Any
 
-from provisioner.verify.probe.runner import ASK, COLLECTORS, lines_of, listed, result, run, texts
+from provisioner.verify.probe.runner import ASK, COLLECTORS, at_once, lines_of, listed, result, run, texts
 
 ROCE_CARDS = "/sys/class/infiniband"
 MOST_ROCE_CARDS = 32
@@ -33,11 +32,7 @@ def roce_qos(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
             card.update({"qos": out["text"][:QOS_TEXT]} if out["rc"] == 0 else {})
         cards[device] = card
 
-    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in listed(ROCE_CARDS)[:MOST_ROCE_CARDS]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(min(seconds, ASK))
+    at_once(ask, [(name,) for name in listed(ROCE_CARDS)[:MOST_ROCE_CARDS]], min(seconds, ASK))
     nccl: list[str] = []
     with contextlib.suppress(OSError):
         nccl = [line.strip()[:200] for line in lines_of("/etc/nccl.conf") if line.strip().startswith(NCCL_IB)]

@@ -151,6 +151,16 @@ def files_there(paths: list[str]) -> dict[str, Any]:
     return broken[0] if broken else result("".join(one["text"] for one in found), 0)
 
 
+def at_once(ask: Callable[..., None], items: Iterable[tuple[Any, ...]], seconds: float) -> None:
+    """Call `ask` with each of the items, all at the same time, and wait for each of them this long at most; one that
+    takes longer goes on alone."""
+    threads = [threading.Thread(target=ask, args=item, daemon=True) for item in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+
+
 def listed(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 (a plain script)

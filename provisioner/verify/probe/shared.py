@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from provisioner.verify.probe.runner import COLLECTORS, lines_of, outcome, result, run
+from provisioner.verify.probe.runner import COLLECTORS, at_once, lines_of, outcome, result, run
 
 ANSWER_S = 10.0
 """Seconds for statfs and for the first name of the directory: a healthy server takes milliseconds."""
@@ -42,11 +41,7 @@ def shared(_seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         elif top is not None and request.get("writes") and writable(top) and found[path]["answers"]["rc"] == 0:
             found[path]["written"] = written(path)
 
-    threads = [threading.Thread(target=ask, args=(path,), daemon=True) for path in request.get("shared", [])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * ANSWER_S + 5)
+    at_once(ask, [(path,) for path in request.get("shared", [])], 3 * ANSWER_S + 5)
     return result(json.dumps(dict(found)), 0)
 
 
