@@ -42,24 +42,26 @@ COMPLAINTS = 1 << 20
 """Characters of standard error that `follow` keeps, about: its last lines."""
 
 _kept: subprocess.Popen[bytes] | None = None
+_run = ""
+"""The name under which the keeper finds what this process started."""
 
 
 def keep() -> str:
     """Have everything that this process starts end when it dies, SIGKILL included; gives the run's name, by which
     keeper.end finds what is left of it. For the process of a command, not for a library: what it has started lives on
     when it ends by itself, but ssh's shared connections, which no other run uses."""
-    global _kept  # noqa: PLW0603 - there is one process
+    global _kept, _run  # noqa: PLW0603 - there is one process
     if _kept is None:
         os.environ.pop(keeper.NAME, None)
-        name = secrets.token_hex(16)
+        _run = secrets.token_hex(16)
         _kept = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, name],
+            [sys.executable, "-I", "-S", keeper.__file__, _run],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
             start_new_session=True,
         )  # fmt: skip
-        os.environ[keeper.NAME] = name
         atexit.register(release)
-    return os.environ[keeper.NAME]
+    os.environ[keeper.NAME] = _run
+    return _run
 
 
 def release() -> None:

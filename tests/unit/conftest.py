@@ -68,11 +68,12 @@ def no_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """A command that a test runs in this process may handle signals; the next test finds Python's own handlers, also
-    where whoever started the tests had Ctrl-C ignored."""
+    """A command that a test runs in this process may handle signals and has a keeper; the next test finds Python's own
+    handlers, also where whoever started the tests had Ctrl-C ignored, and no keeper."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
     yield
     for sign, handler in before.items():
         signal.signal(sign, handler)
     process._asked.clear()
+    process.release()

@@ -381,6 +381,12 @@ def test_the_next_run_ends_what_is_left_where_the_keeper_was_killed_too(tmp_path
     scratch[1].rmdir()
 
 
+def test_a_run_keeps_its_name_where_the_environment_lost_it() -> None:
+    run = process.keep()
+    del os.environ[keeper.NAME]
+    assert process.keep() == run == os.environ[keeper.NAME]
+
+
 def test_a_process_of_another_run_is_not_touched(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"], env={**os.environ, keeper.NAME: "b" * 32}) as other:
         assert keeper.end("a" * 32) == 0
