@@ -180,7 +180,8 @@ class Contracts:
         self.history.excused &= set(self.history.world.drained)
         for name in self.history.world.drained.keys() - self.history.excused:
             exists = name in running & {node["name"] for node in nodes} and run.name == self.history.file.name
-            if exists and not (name in book or name in replacing or name in upgrading):
+            written_down = name in book or name in replacing or name in upgrading
+            if exists and self._is_drained(name, run.name) and not written_down:
                 yield f"{name} is drained, and nothing that is written down puts it back"
 
     def _recorded(self) -> set[str]:
@@ -266,9 +267,15 @@ class Contracts:
                 yield f"`up` ended well and {name} does not run"
             elif running and not running[0].proven:
                 yield f"`up` ended well and {name} was never proven"
-            drained = name in self.history.world.drained and name not in self.history.excused
+            drained = self._is_drained(name, self.history.file.name) and name not in self.history.excused
             if drained and running and not self._kept_out(name):
                 yield f"`up` ended well and {name} is still drained"
+
+    def _is_drained(self, name: str, cluster: str) -> bool:
+        """Whether a drain command named it, and none a node of this name in another cluster afterwards."""
+        drained = self.history.world.drained.get(name)
+        machine = self.history.world.cloud.called(drained) if drained else None
+        return drained is not None and (machine is None or machine.cluster in ("", cluster))
 
     def _kept_out(self, name: str) -> bool:
         """Whether a person, or a verdict, keeps it out of service."""
