@@ -26,6 +26,8 @@ from provisioner.stack.models import Image, Lock, Stack, on_node
 from provisioner.text import counted
 
 _RELEASE = re.compile(r"[0-9a-f]{12}")
+ANOTHER_RELEASE = "its content is not the release that its name says"
+"""Of a kept lock that somebody has edited: its name is the digest of what it installs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,12 @@ class Ledger:
         return below(self._locks, f"{release}.lock").exists()
 
     def _read(self, file: Path) -> Lock | None:
-        """A lock that was kept. Raises GpuprovError where it is damaged."""
+        """A lock that was kept. Raises GpuprovError where it is damaged, or another one than its name says."""
         try:
-            return lockfile.read(file)
+            found = lockfile.read(file)
+            if found is not None and identity(found) != file.stem:
+                raise GpuprovError(ANOTHER_RELEASE)
+            return found
         except GpuprovError as error:
             hint = f"remove it; if nodes run it, remove {self._file} too: `gpuprov up` then configures every node"
             raise GpuprovError(f"is damaged: {error.message}", where=str(file), hint=hint) from error

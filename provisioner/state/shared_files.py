@@ -30,6 +30,7 @@ from provisioner.paths import IDENTITY, ClusterPaths, private_dir, write_whole
 from provisioner.preflight import Finding
 from provisioner.providers.cluster import ACCOUNT_LINE, Providers
 from provisioner.providers.state import Conflict, Remote, remote_of
+from provisioner.release import ANOTHER_RELEASE, identity
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
@@ -378,7 +379,7 @@ def _refuse_damage(
     if name.endswith("/account") and not ACCOUNT_LINE.fullmatch(text):
         raise GpuprovError(f"is damaged: {text[:40]!r} is not the number of an account", where=where, hint=hint)
     if name == LOCK or name.startswith("locks/"):
-        if error := _lock_error(text):
+        if error := _lock_error(text, "" if name == LOCK else Path(name).stem):
             raise GpuprovError(f"is damaged: {error}", where=where, hint=hint)
     elif name.endswith(".json") or name == "inventory.yml":
         try:
@@ -394,13 +395,14 @@ def _refuse_damage(
 
 
 @lru_cache(maxsize=64)
-def _lock_error(text: str) -> str:
-    """What is wrong with the text of a lock; empty where nothing is. A run shares the same locks many times."""
+def _lock_error(text: str, release: str) -> str:
+    """What is wrong with the text of a lock, the one of `release` unless that is empty; empty where nothing is. A run
+    shares the same locks many times."""
     try:
-        lockfile.parse(text, "")
+        lock = lockfile.parse(text, "")
     except GpuprovError as error:
         return str(error.message)
-    return ""
+    return ANOTHER_RELEASE if release and identity(lock) != release else ""
 
 
 def _is_by_node(value: object) -> bool:

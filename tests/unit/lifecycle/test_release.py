@@ -15,8 +15,9 @@ from provisioner.lifecycle.up import waiting
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.paths import private_dir
-from provisioner.release import Ledger, changes, identity, same
+from provisioner.release import ANOTHER_RELEASE, Ledger, changes, identity, same
 from provisioner.session import Cluster, open_cluster
+from provisioner.stack import lockfile
 from provisioner.stack.models import Component, Lock, Stack
 from tests.support.plans import planned_group
 
@@ -135,6 +136,16 @@ def test_a_kept_lock_that_is_damaged_is_named_with_a_way_out(cluster: Cluster) -
             read()
         assert caught.value.where == str(file)
         assert "remove it" in caught.value.hint and str(cluster.paths.root / "applied.json") in caught.value.hint
+
+
+def test_a_kept_lock_that_was_edited_is_damaged(cluster: Cluster) -> None:
+    """Its name is the digest of what it installs."""
+    ledger = Ledger(cluster.paths)
+    ledger.record(NODES[:1], lock())
+    (file,) = (cluster.paths.root / "locks").iterdir()
+    lockfile.write(file, lock(newer()))
+    with pytest.raises(GpuprovError, match=f"is damaged: {ANOTHER_RELEASE}"):
+        Ledger(cluster.paths).lock(file.stem)
 
 
 def test_up_keeps_proven_nodes_on_their_lock_and_gives_new_ones_the_new_one(cluster: Cluster) -> None:

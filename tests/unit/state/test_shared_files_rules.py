@@ -17,6 +17,7 @@ from provisioner.fleet import Node
 from provisioner.paths import private_dir
 from provisioner.preflight import Finding
 from provisioner.providers.state import Conflict
+from provisioner.release import ANOTHER_RELEASE, identity
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
@@ -26,9 +27,12 @@ from tests.unit.test_lease import Run, Store, ann, ben, store
 __all__ = ["ann", "ben", "store"]
 
 
+EMPTY = Lock(request={}, simulated=True, groups={})
+
+
 def texts(folder: Path) -> dict[str, str]:
     """Suffix → a text that a shared file may have."""
-    lockfile.write(folder / "lock", Lock(request={}, simulated=True, groups={}))
+    lockfile.write(folder / "lock", EMPTY)
     return {".lock": (folder / "lock").read_text(), ".json": "[]", ".pins": "{}"}
 
 
@@ -59,7 +63,7 @@ def test_an_object_of_two_runs_is_the_same_where_the_files_are(ann: Run, ben: Ru
 
 def test_only_files_that_others_need_are_shared(ann: Run, store: Store, tmp_path: Path) -> None:
     root = private_dir(ann.paths.root)
-    names = ["nodes.json", "sites/here/provider", "locks/aaaaaaaaaaaa.lock", "ssh/pins.json"]
+    names = ["nodes.json", "sites/here/provider", f"locks/{identity(EMPTY)}.lock", "ssh/pins.json"]
     others = ["ssh/key", "sites/here/main.tf", "sites/a/b/provider", "run.lock", "locks/x.txt"]
     for name in [*names, *others]:
         private_dir((root / name).parent)
@@ -92,6 +96,17 @@ def test_a_file_that_is_damaged_here_is_not_shared(name: str, text: str, ann: Ru
     assert caught.value.where == str(file)
     assert "no copy of it is shared: restore it from a backup" in caught.value.hint
     assert ("remove it" in caught.value.hint) == (name != "id" and not name.endswith("/account"))
+
+
+def test_a_kept_lock_with_another_content_than_its_name_says_is_not_shared(
+    ann: Run, store: Store, tmp_path: Path
+) -> None:
+    """An edit that keeps its form would otherwise reach every operator."""
+    file = private_dir(ann.paths.root / "locks") / "aaaaaaaaaaaa.lock"
+    file.write_text(texts(tmp_path)[".lock"])
+    with pytest.raises(GpuprovError, match=ANOTHER_RELEASE) as caught:
+        ann.shared.push()
+    assert caught.value.where == str(file) and FLEET not in store.blobs
 
 
 def test_a_file_that_is_damaged_here_is_read_again_where_it_is_shared(ann: Run, store: Store) -> None:
