@@ -454,7 +454,7 @@ def _own_machines(cluster: Cluster, nodes: Sequence[fleet.Node]) -> list[fleet.N
     return [node for node in nodes if node.site in cluster.spec.sites and cluster.providers.at(node.site).hosts]
 
 
-def _admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, ProviderError]:
+def admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, ProviderError]:
     """Let gpuprov in to machines that exist already; gives those that refuse it, each with why."""
     theirs = _own_machines(cluster, nodes)
     if not theirs:
@@ -511,7 +511,7 @@ def contact(
         carried=carried, given=given, local=cluster.providers.local(nodes),
         listed=[node.name for node in _own_machines(cluster, nodes)],
     )  # fmt: skip
-    failed |= _admitted(cluster, [node for node in nodes if node.name in waiting and node.name not in failed])
+    failed |= admitted(cluster, [node for node in nodes if node.name in waiting and node.name not in failed])
     for node in nodes:
         if (error := failed.get(node.name)) and run_dir and (kept := keep_consoles(cluster, [node], run_dir)):
             hint = f"its console: {kept[0]}; {error.hint}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, configuring, hooks, verifying
+from provisioner.lifecycle import baselines, configuring, hooks, machines, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.subjects import subjects_of
@@ -84,16 +84,19 @@ class NodeActions:
 
     def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
         self.cluster.share()  # or another operator's `up` would take a node that is being moved for one that drifted
-        nodes = [self._nodes[name] for name in wanted]
-        releases = {name: self._release(release) for name, release in wanted.items()}
+        # A `down` that another operator could not share has perhaps undone a host.
+        refused = machines.admitted(self.cluster, [self._nodes[name] for name in wanted])
+        nodes = [self._nodes[name] for name in wanted if name not in refused]
+        releases = {node.name: self._release(wanted[node.name]) for node in nodes}
         brought = configuring.bring(self.cluster, nodes, releases, self._run_dir)
         self.cluster.events("configure", "done", f"{counted(len(brought.configured), 'node')} configured")
-        bad = dict(brought.failed)
+        bad = {name: error.message for name, error in refused.items()} | brought.failed
         rest = [subject for subject in brought.subjects if subject.name not in bad]
         bad |= self._judge(self._prove(rest)) if rest else {}
         left = {
-            name: [d.message for d in brought.drift[name] if d.mended] for name in wanted if not brought.clean(name)
-        }
+            node.name: [d.message for d in brought.drift[node.name] if d.mended]
+            for node in nodes if not brought.clean(node.name)
+        }  # fmt: skip
         return {name: bad.get(name) or "; ".join(left[name][:3]) for name in wanted if name in bad or name in left}
 
     def verify(self, wanted: Mapping[str, str]) -> dict[str, str]:
