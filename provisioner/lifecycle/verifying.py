@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from provisioner import node_state, placement
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.fleet import Node
-from provisioner.lifecycle import acknowledgements, baselines, diff, looks, second_boot
+from provisioner.lifecycle import acknowledgements, baselines, diff, looks, neighbours, second_boot
 from provisioner.lifecycle.configuring import Brought
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.subjects import subjects_of
@@ -54,9 +54,11 @@ def prove(
     *,
     baseline_required: bool = False,
     workdir: Path | None = None,
+    borrowing: bool = True,
 ) -> Report:
     """Run every check on the subjects, which are of these machines, and compare them with the fleet's baseline. A
-    damaged baseline raises GpuprovError where it is required, and is a warning elsewhere."""
+    damaged baseline raises GpuprovError where it is required, and is a warning elsewhere. `borrowing`: a node that has
+    no other one of its group in the run may use a proven, idle one as its partner."""
     from provisioner.lifecycle import bmc_facts
     from provisioner.verify.run import verify
 
@@ -75,7 +77,8 @@ def prove(
             names = managed_files.keys() | earlier.keys()
             return {name: {**earlier.get(name, {}), **managed_files.get(name, {})} for name in names}
 
-        report = verify(subjects, checks=checks, events=cluster.events, workdir=workdir, beside=more)
+        find = neighbours.finder(cluster, subjects) if borrowing else None
+        report = verify(subjects, checks=checks, events=cluster.events, workdir=workdir, beside=more, neighbours=find)
         looks.keep(cluster, report, nodes)
         return report
 
@@ -211,7 +214,8 @@ def _prove_again(cluster: Cluster, verdict: Verdict, brought: Brought, nodes: Se
     names = {node.name for node in again}
     failed = second_boot.reboot_all(cluster, again)
     subjects = [replace(one, source=one.way or one.source, reach=None) for one in brought.subjects if one.name in names]
-    second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"))
+    # What was reached with others before the reboot counts (second_boot.merged).
+    second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"), borrowing=False)
     verdict.report = report = second_boot.merged(verdict.report, second, failed)
     verdict.rebooted = tuple(node.name for node in again)
     healthy = f"{len(report.healthy_nodes)} of {counted(len(report.nodes), 'node')} healthy"

@@ -102,13 +102,12 @@ class Failed(Verdict):
 
 
 class Unknown(Verdict):
-    def __init__(
-        self, reason: str, unread: str = "", action: Action | None = None, *, never_asked: bool = False
-    ) -> None:
+    def __init__(self, reason: str, unread: str = "", action: Action | None = None, *, condemns: bool = True) -> None:
         super().__init__(reason)
         self.action = action
-        self.never_asked = never_asked
-        """Whether the gpuprov that collected the bundle did not know the file yet: that condemns no node."""
+        self.condemns = condemns
+        """False where the node is not to blame: the gpuprov that collected the bundle did not know the file yet, or
+        there was no other node to look with. It only warns then, whatever the check's severity."""
         self.unread = unread
         """The file that could not be read, where that is the reason."""
 
@@ -229,10 +228,10 @@ def note(message: str) -> NoReturn:
     raise Noted(message)
 
 
-def unknown(reason: str, unread: str = "", *, action: Action | None = None, never_asked: bool = False) -> NoReturn:
+def unknown(reason: str, unread: str = "", *, action: Action | None = None, condemns: bool = True) -> NoReturn:
     """The check applies and cannot be answered; `unread` is the file that could not be read, where that is why;
-    `never_asked` as in Unknown."""
-    raise Unknown(reason, unread, action, never_asked=never_asked)
+    `condemns` as in Unknown."""
+    raise Unknown(reason, unread, action, condemns=condemns)
 
 
 def skip(reason: str) -> NoReturn:

@@ -72,9 +72,9 @@ class Outcome:
         looked = (seen.expected, seen.actual) if called else (None, None)
         unread = error.unread if isinstance(error, Unknown) else ""
         unverified = _unverified(status, error) if called else ()
-        never_asked = isinstance(error, Unknown) and error.never_asked
+        only_told = isinstance(error, Unknown) and not error.condemns
         message = (message or seen.note)[:MESSAGE] + (f" (unverified: {', '.join(unverified)})" if unverified else "")
-        return cls(status, message, action, looked[0], looked[1], unread, bool(unverified) or never_asked)
+        return cls(status, message, action, looked[0], looked[1], unread, bool(unverified) or only_told)
 
     def bounded(self) -> Outcome:
         """With what was compared in a length that a report can hold."""
@@ -173,7 +173,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
             look = source.state == "hung" or source == not_given(need)
             older = FILES[need].added_later and facts.never_asked(need)
             reason = f"{source.reason}: it was collected by an older gpuprov" if older else source.reason
-            raise Unknown(reason, need, "none" if look else None, never_asked=older)
+            raise Unknown(reason, need, "none" if look else None, condemns=not older)
 
 
 def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:

@@ -98,7 +98,8 @@ def most_rounds(nodes: int, *, rings: bool = True) -> int:
 class Search:
     """`floor`: GB/s under which a set is slow, None where nobody has published one. `spread`: share below the pairs'
     usual rate from which on one is slow; `ring_fall` the same for a ring, whose rate is not that of pairs. `brief`: no
-    rings, and a node meets a second one only where a pair did not work."""
+    rings, and a node meets a second one only where a pair did not work. `lent`: for one node that has no other to meet,
+    nodes that were proven before: they count as good, meet that node alone, and form no ring."""
 
     def __init__(
         self,
@@ -108,8 +109,10 @@ class Search:
         spread: float = 0.2,
         ring_fall: float = 0.5,
         brief: bool = False,
+        lent: Sequence[str] = (),
     ) -> None:
-        self.nodes = tuple(nodes)
+        self.nodes = (*nodes, *lent)
+        self.lent = tuple(lent)
         self.floor, self.spread, self.ring_fall, self.brief = floor, spread, ring_fall, brief
         self.pairs: list[Met] = []
         self.rings: list[Met] = []
@@ -157,7 +160,7 @@ class Search:
             yield sets
         for _ in range(AGAIN):
             yield self._again()
-        if self.brief:
+        if self.brief or self.lent:
             return
         self._in_rings = True
         rings = self._whole()
@@ -169,6 +172,12 @@ class Search:
         """Two disjoint pairings of everybody, so that each node meets two others; of an odd number one waits each time,
         and the two that waited meet in a third."""
         count = len(self.nodes)
+        if self.lent:
+            for partner in self.lent:
+                yield [(partner, self.nodes[0])]
+                if self.brief and self.nodes[0] in self._good():
+                    return
+            return
         if count < 2:
             return
         yield self._pairing(0)
@@ -257,8 +266,8 @@ class Search:
         return not met.ok or met.wrong_way or self._below(met, self.spread)
 
     def _good(self) -> set[str]:
-        """Nodes that are in a pair which worked."""
-        return {node for met in self.pairs if not self._bad(met) for node in met.nodes}
+        """Nodes that are in a pair which worked, and those that were proven before."""
+        return {node for met in self.pairs if not self._bad(met) for node in met.nodes} | {*self.lent} - {*self.lost}
 
     def _suspects(self, good: set[str]) -> list[str]:
         return [node for node in self.nodes if node not in good and node not in self.lost]

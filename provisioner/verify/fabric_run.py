@@ -4,6 +4,10 @@ A set of nodes is one run of load/multi_node_launcher.py on each of them, in the
 (collect.py). The rendezvous is on the first node's address in the group's network, at a port that is drawn for each
 run. What a node did comes back as its part of fabric.json; what this module makes of all parts is the fabric.json of
 its bundle, which parsers/fabric.py reads.
+
+A node that finds no other of its group in the run borrows: the first neighbours of the file that are proven and idle,
+asked at that moment, are the other end, and are not judged. Where there is none, its network cards are worked against
+each other, and what was not reached is told as unreached.
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files as resources
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
@@ -24,9 +28,11 @@ from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds, wrong_way
 from provisioner.verify.facts import read_file
+from provisioner.verify.parsers.fabric import parse_idle
 from provisioner.verify.parsers.load import Load, parse
+from provisioner.verify.parsers.perftest import OwnCards, parse_own_cards
 from provisioner.verify.probe.perftest import RAILS_S
-from provisioner.verify.request import load_request
+from provisioner.verify.request import ProbeRequest, cards_request, load_request
 
 if TYPE_CHECKING:
     from provisioner.verify.run import Subject
@@ -50,6 +56,14 @@ TOTAL_S = 1800.0
 """After that no further run begins: half an hour of a fleet is what this is worth."""
 AT_ONCE = 256
 """Nodes that run at once: each costs this computer an ssh of some megabytes. More take turns, set by set."""
+LENT = 2
+"""Neighbours that one node borrows at most: with two of them a node can be told from a path."""
+IDLE_S = 60.0
+"""For the answer whether a node is idle: nvidia-smi and squeue, one after the other."""
+IDLE_AT_ONCE = 8
+"""Neighbours that are asked at the same time whether they are idle."""
+OWN_CARDS_S = 120.0
+"""For ib_write_bw over all cards of one node: eight pairs of at most 15 s (probe/perftest.py)."""
 PORTS = range(20_000, 30_000)
 """Below Linux's ports for outgoing connections (ip_local_port_range: 32768 and up)."""
 
@@ -62,15 +76,53 @@ class Member:
     reach: Sequence[str]
     address: str
     expected: Expected
+    lent: bool = False
+    """It is the other end alone: it takes part only while it is idle, and is not judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Which other nodes of its group a node could meet. `candidates` are proven, in service and not part of the run, in
+    the order of cluster.yaml; `refused` has the reason of each other one. `proven`: a run has proven the node's machine
+    before; `command` proves it later."""
+
+    candidates: Sequence[Subject] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    proven: bool = False
+    command: str = ""
+
+
+FindNeighbours = Callable[["Subject"], Neighbours]
+
+
+@dataclass(slots=True)
+class _Alone:
+    """A node that found no partner in the run, with what was learned of its neighbours."""
+
+    subject: Subject
+    neighbours: Neighbours
+    lent: list[Member] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Neighbour → why it was not borrowed."""
+    busy: bool = False
+    """Whether a proven neighbour is there that was not idle."""
 
 
 def fabric(
-    subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, events: Events, total_s: float = TOTAL_S
+    subjects: Sequence[Subject],
+    bundles: Mapping[str, Bundle],
+    *,
+    events: Events,
+    total_s: float = TOTAL_S,
+    neighbours: FindNeighbours | None = None,
 ) -> dict[str, Bundle]:
     """The bundles of those nodes that their level lets meet others, with what came of it: at stress each group that has
-    a network for jobs of several nodes, at standard those with RDMA, in pairs alone and for seconds."""
+    a network for jobs of several nodes, at standard those with RDMA, in pairs alone and for seconds. `neighbours` tells
+    whom a node could borrow that finds no other one of its group in the run; None: nobody, and nothing is reported of
+    it."""
     told: dict[str, dict[str, Any]] = {}
     groups: dict[tuple[str, str], list[Member]] = {}
+    by_name = {subject.name: subject for subject in subjects}
     for subject in subjects:
         bundle, level = bundles[subject.name], _level(subject.expected)
         if not level or bundle.error:
@@ -80,18 +132,127 @@ def fabric(
                 said = "judged from its bundle, without the other nodes of its group"
                 told[subject.name] = _verdict_of_none("alone", said)
         elif (reason := _not_now(subject, bundle)) is not None:
-            told[subject.name] = reason
+            told[subject.name] = _narrowed(reason, subject, subjects, neighbours)
         else:
             member = Member(subject.name, subject.way, subject.address, subject.expected)
             groups.setdefault((subject.site, subject.group), []).append(member)
-    for members in groups.values():
-        if len(members) == 1:
-            told[members[0].name] = _verdict_of_none("alone", "no other node of its group could be tested in this run")
-    told |= _searched([members for members in groups.values() if len(members) > 1], events, total_s)
+    alone = {
+        key: _borrow(by_name[members[0].name], neighbours(by_name[members[0].name]), events)
+        for key, members in groups.items()
+        if len(members) == 1 and neighbours is not None
+    }
+    parties = [(members, alone[key].lent if key in alone else []) for key, members in groups.items()]
+    found, lost = _searched([party for party in parties if sum(map(len, party)) > 1], events, total_s)
+    told |= found
+    for key, members in groups.items():
+        name = members[0].name
+        if len(members) == 1 and neighbours is None:
+            told[name] = _verdict_of_none("alone", "no other node of its group could be tested in this run")
+        elif key in alone and _met_nobody(alone[key], told.get(name), lost):
+            told[name] = _unreached(alone[key], lost)
+    if neighbours is not None:
+        unmet = [name for name, verdict in told.items() if verdict["state"] in ("alone", "unreached")]
+        for name, cards in _own_cards([by_name[name] for name in unmet], events).items():
+            told[name] = {**told[name], "own_cards": asdict(cards)}
     return {
         name: replace(bundles[name], files={**bundles[name].files, FILE: Output(json.dumps(verdict), rc=0)})
         for name, verdict in told.items()
     }
+
+
+def _borrow(subject: Subject, found: Neighbours, events: Events) -> _Alone:
+    """Ask a node's neighbours whether they are idle, the first of the file first; the first LENT that are. What does
+    not answer has a job."""
+    lonely = _Alone(subject, found, refused=dict(found.refused))
+    image = _image(subject.expected)
+    ready: list[Member] = []
+    for one in found.candidates:
+        if _image(one.expected) != image:
+            lonely.refused[one.name] = "it runs another image"
+        elif not one.address or one.way is None:
+            lonely.refused[one.name] = "its address in the group's network is not known"
+        else:
+            expected = replace(one.expected, level=subject.expected.level)
+            ready.append(Member(one.name, one.way, one.address, expected, lent=True))
+    for start in range(0, len(ready), IDLE_AT_ONCE):
+        batch = ready[start : start + IDLE_AT_ONCE]
+        requests = {member.name: _request(member, IDLE_S, alone="idle") for member in batch}
+        came = collect({member.name: member.reach for member in batch}, requests, deadline_s=IDLE_S + WAY_S)
+        for member in batch:
+            reason, source = read_file(FILE, came[member.name], parse_idle)
+            if reason == "":
+                lonely.lent.append(member)
+            else:
+                # One that gives no answer at all can prove nobody later.
+                lonely.busy = lonely.busy or not came[member.name].error
+                lonely.refused[member.name] = reason or came[member.name].error or source.reason
+        if len(lonely.lent) >= LENT:
+            break
+    lonely.lent = lonely.lent[:LENT]
+    if lonely.lent:
+        names = " and ".join(member.name for member in lonely.lent)
+        message = f"no other node of its group is verified in this run: {names}, proven and idle, may be its partner"
+        events("verify", "log", message, node=subject.name)
+    return lonely
+
+
+def _image(expected: Expected) -> tuple[Any, Any] | None:
+    """The locked image that runs between nodes."""
+    image = next((image for image in expected.images or () if image.get("torch")), None)
+    return (image.get("reference"), image.get("pull")) if image is not None else None
+
+
+def _request(member: Member, seconds: float, **part: Any) -> ProbeRequest:
+    """What a node is asked for its part in fabric.json."""
+    request = load_request(member.expected)
+    assert request is not None and request.load is not None
+    return replace(request, files={FILE: seconds}, load={**request.load, **part})
+
+
+def _met_nobody(lonely: _Alone, verdict: Mapping[str, Any] | None, lost: Mapping[str, str]) -> bool:
+    """Whether a node met none of its neighbours, for no reason of its own: a job came to them after they were asked."""
+    if verdict is None:
+        return True
+    return (
+        verdict["state"] == "untested" and lonely.subject.name not in lost and {m.name for m in lonely.lent} <= {*lost}
+    )
+
+
+def _unreached(lonely: _Alone, lost: Mapping[str, str]) -> dict[str, Any]:
+    """fabric.json of a node that could meet none of its neighbours. `lost`: why nodes that were lent took no part."""
+    found = lonely.neighbours
+    refused = lonely.refused | {member.name: lost[member.name] for member in lonely.lent if member.name in lost}
+    if not refused:
+        return _verdict_of_none("alone", "its group has no other node")
+    busy = lonely.busy or bool(lonely.lent)
+    reasons = [f"{name}: {reason}" for name, reason in refused.items()]
+    more = f"; and {len(reasons) - 4} more" if len(reasons) > 4 else ""
+    later = f". `{found.command}` proves it once one of them is idle" if busy and found.command else ""
+    return {
+        "state": "unreached",
+        "why": f"no other node of its group could be met: {'; '.join(reasons[:4])}{more}{later}",
+        "awaits_proof": busy and not found.proven,
+    }
+
+
+def _own_cards(subjects: Sequence[Subject], events: Events) -> dict[str, OwnCards]:
+    """The network cards of these nodes against each other, of those that have cards which ib_write_bw can work."""
+    requests, targets = {}, {}
+    for subject in subjects:
+        if subject.way is not None and (cards := cards_request(subject.expected)) is not None:
+            member = Member(subject.name, subject.way, subject.address, subject.expected)
+            requests[subject.name] = _request(member, OWN_CARDS_S, rails=cards, alone="own cards")
+            targets[subject.name] = subject.way
+    if not targets:
+        return {}
+    events("verify", "progress", f"working the network cards of {counted(len(targets), 'node')} against each other")
+    came = collect(targets, requests, deadline_s=OWN_CARDS_S + WAY_S)
+    return {name: _own_cards_of(came[name]) for name in targets}
+
+
+def _own_cards_of(bundle: Bundle) -> OwnCards:
+    cards, source = read_file(FILE, bundle, parse_own_cards)
+    return cards or OwnCards("absent", bundle.error or source.reason)
 
 
 def _level(expected: Expected) -> str:
@@ -104,9 +265,9 @@ def _level(expected: Expected) -> str:
 def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
     """Why a node meets nobody; None where it does."""
     if not subject.group:
-        return _verdict_of_none("alone", "verified alone, without the other nodes of its group")
-    if not any(image.get("torch") for image in subject.expected.images or ()):
-        return _verdict_of_none("alone", "no locked image has PyTorch")
+        return _verdict_of_none("unreached", "verified alone, without the other nodes of its group")
+    if _image(subject.expected) is None:
+        return _verdict_of_none("unreached", "no locked image has PyTorch")
     if not subject.address:
         return _verdict_of_none("untested", "its address in the group's network is not known")
     load = _read(bundle, "load.json")
@@ -121,6 +282,23 @@ def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
     return None
 
 
+def _narrowed(
+    reason: dict[str, Any], subject: Subject, subjects: Sequence[Subject], neighbours: FindNeighbours | None
+) -> dict[str, Any]:
+    """The verdict on a node that meets nobody: what is unreached is no more than alone where it is the only node of its
+    group, or nobody asks for what was not reached."""
+    if reason["state"] != "unreached":
+        return reason
+    if neighbours is None:
+        return {**reason, "state": "alone"}
+    group = (subject.site, subject.group)
+    if subject.group and not any((o.site, o.group) == group and o is not subject for o in subjects):
+        found = neighbours(subject)
+        if not found.candidates and not found.refused:
+            return _verdict_of_none("alone", "its group has no other node")
+    return reason
+
+
 def _verdict_of_none(state: str, why: str) -> dict[str, Any]:
     return {"state": state, "why": why}
 
@@ -130,18 +308,23 @@ def _read(bundle: Bundle, name: str) -> Load | None:
     return read_file(name, bundle, parse)[0]
 
 
-def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float) -> dict[str, dict[str, Any]]:
-    """Rounds until every group's search has ended or the time is up; each node's verdict."""
-    if not groups:
-        return {}
+def _searched(
+    parties: Sequence[tuple[Sequence[Member], Sequence[Member]]], events: Events, total_s: float
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Rounds until every group's search has ended or the time is up; each node's verdict, and why nodes took no part. A
+    party is the nodes that are judged and those that are lent to them."""
+    if not parties:
+        return {}, {}
+    groups = [[*own, *lent] for own, lent in parties]
     members = {member.name: member for group in groups for member in group}
-    searches = [_search(group) for group in groups]
-    brief = all(search.brief for search in searches)
+    searches = [_search(own, lent) for own, lent in parties]
+    brief = all(search.brief or search.lent for search in searches)
     rounds = max(most_rounds(len(group), rings=not brief) for group in groups)
     longest = max(_deadline(tuple(group)) + CARD_BY_CARD_S + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
-    doing = f"{counted(len(members), 'node')} in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
+    judged = sum(len(own) for own, _ in parties)
+    doing = f"{counted(judged, 'node')} in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
     events("verify", "started", doing, until=time() + min(turns * longest, total_s + longest))
     begun, turn, late = monotonic(), 0, False
     while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):
@@ -162,7 +345,13 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
             search.report([found[nodes] for nodes in sets if nodes in found])
     if late:
         events("verify", "warning", f"after {total_s / 60:.0f} min no further run was begun")
-    return {name: _verdict(search, name, v, late) for search in searches for name, v in search.verdict().items()}
+    verdicts = {
+        name: _verdict(search, name, v, late)
+        for search in searches
+        for name, v in search.verdict().items()
+        if name not in search.lent
+    }
+    return verdicts, {name: reason for search in searches for name, reason in search.lost.items()}
 
 
 def _batches(sets: Sequence[tuple[Member, ...]]) -> Iterator[list[tuple[Member, ...]]]:
@@ -176,7 +365,7 @@ def _batches(sets: Sequence[tuple[Member, ...]]) -> Iterator[list[tuple[Member, 
     yield batch
 
 
-def _search(group: Sequence[Member]) -> Search:
+def _search(group: Sequence[Member], lent: Sequence[Member] = ()) -> Search:
     expected = group[0].expected
     # Where NVLink joins some nodes and the network others, two pairs are not alike.
     name = "fabric.pair_spread" if expected.fabric == "rdma" else "fabric.socket_spread"
@@ -184,7 +373,8 @@ def _search(group: Sequence[Member]) -> Search:
     fall = 1.0 if expected.nvlink_across else expected.most.get("fabric.ring_fall", 1.0)
     floor = expected.least.get("fabric")
     names, brief = [member.name for member in group], _level(expected) == "standard"
-    return Search(names, floor=floor, spread=spread, ring_fall=fall, brief=brief)
+    partners = [member.name for member in lent]
+    return Search(names, floor=floor, spread=spread, ring_fall=fall, brief=brief, lent=partners)
 
 
 def _deadline(nodes: Sequence[Member]) -> float:
@@ -203,12 +393,10 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
         for place, member in enumerate(nodes):
             together = {
                 "launcher": launcher, "nodes": len(nodes), "node": place, "address": nodes[0].address,
-                "own": member.address, "port": port,
+                "own": member.address, "port": port, "lent": member.lent,
             }  # fmt: skip
-            request = load_request(member.expected)
-            assert request is not None and request.load is not None
-            asked = {**request.load, "options": dict(OPTIONS[_level(member.expected)]), "together": together}
-            requests[member.name] = replace(request, files={FILE: seconds}, load=asked)
+            options = dict(OPTIONS[_level(member.expected)])
+            requests[member.name] = _request(member, seconds, options=options, together=together)
             targets[member.name] = member.reach
     longest = max(map(_deadline, sets))
     railed = any(request.load is not None and "rails" in request.load for request in requests.values())
@@ -268,6 +456,7 @@ def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[st
     if state == "untested" and why.startswith("a job is using the GPUs"):
         state, why = "busy", f"not tested, because {why}"
     pairs = [(met, met in verdict.good) for met in search.pairs if name in met.nodes]
+    partners = {met.partner(name) for met, _ in pairs}
     ring = next((m for m in search.rings if m.nodes == verdict.ring), None)
     return {
         "state": state,
@@ -281,6 +470,7 @@ def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[st
             {"partner": m.partner(name), "good": good, "why": "" if good else search.described(m), **_reached(m)}
             for m, good in pairs
         ],
+        "borrowed": [other for other in search.lent if other in partners],
         "paths": list(verdict.paths),
         "ring": ring
         and {"nodes": list(ring.nodes), "good": verdict.ring_ok, "why": verdict.ring_why, **_reached(ring)},

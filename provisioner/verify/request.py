@@ -183,18 +183,25 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         "every": 0.3 if expected.simulated else EVERY_S,
         **{moment: _beside(moment, expected) for moment in MOMENTS},
     }
-    if depth.rails and expected.network in ("infiniband", "roce"):
-        load["rails"] = {
-            "layer": "InfiniBand" if expected.network == "infiniband" else "Ethernet",
-            "rate_gbps": expected.rate_gbps,
-            "pci": list(expected.rdma_pci),
-        }
+    if depth.rails and (cards := cards_request(expected)) is not None:
+        load["rails"] = cards
         files["nic-loopback.json"] = LOOPBACK_S
     if expected.scratch and depth.scratch:
         files["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S
         size = SCRATCH["bytes"] if not expected.simulated else 4 << 20
         load["scratch"] = {**SCRATCH, "place": expected.scratch, "bytes": size}
     return replace(_request(files, expected), load=load, diag=diag, reach=expected.sources)
+
+
+def cards_request(expected: Expected) -> dict[str, Any] | None:
+    """Which network cards ib_write_bw works; None where it works none (EFA, plain Ethernet)."""
+    if expected.network not in ("infiniband", "roce"):
+        return None
+    return {
+        "layer": "InfiniBand" if expected.network == "infiniband" else "Ethernet",
+        "rate_gbps": expected.rate_gbps,
+        "pci": list(expected.rdma_pci),
+    }
 
 
 def _beside(moment: str, expected: Expected) -> list[str]:

@@ -16,7 +16,7 @@ from provisioner.verify.baseline import Baseline, reached
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
-from provisioner.verify.fabric_run import fabric
+from provisioner.verify.fabric_run import FindNeighbours, fabric
 from provisioner.verify.merged_checks import merge
 from provisioner.verify.pytest_runner import Case, judge
 from provisioner.verify.request import ProbeRequest, load_request, request_for, waits_until
@@ -72,10 +72,13 @@ def verify(
     judge_s: float | None = None,
     parallel: int = 64,
     beside: Callable[[], Mapping[str, Mapping[str, Output]]] = dict,
+    neighbours: FindNeighbours | None = None,
 ) -> Report:
     """Verify every subject. Names must be distinct.
 
     `beside` gives node → file of its bundle → what was found out meanwhile by another way than through the node.
+    `neighbours` tells whom a node could borrow that has no other one of its group here (fabric_run.py); None: it is not
+    reported that it met nobody.
 
     `checks` are directories of the user's own checks; `workdir`, where given, keeps each node's bundle under
     bundles/<name>. `probe_s` is the deadline of one node's probe (default: its commands' own and 20 s), `judge_s` that
@@ -95,7 +98,7 @@ def verify(
     bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
     bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
     bundles |= _loaded(subjects, bundles, events=events)
-    bundles |= fabric(subjects, bundles, events=events)
+    bundles |= fabric(subjects, bundles, events=events, neighbours=neighbours)
     bundles |= {
         n: replace(bundles[n], files={**bundles[n].files, **more}) for n, more in beside().items() if n in bundles
     }

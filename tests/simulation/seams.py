@@ -479,9 +479,10 @@ class Seams:
     # verifying
 
     def verify(
-        self, subjects: Sequence[Subject], *, checks: Any, events: Any, workdir: Any = None, beside: Any = None
-    ) -> Report:
-        del checks, events, workdir, beside
+        self, subjects: Sequence[Subject], *, checks: Any, events: Any, workdir: Any = None, beside: Any = None,
+        neighbours: Any = None,
+    ) -> Report:  # fmt: skip
+        del checks, events, workdir, beside, neighbours
         return Report(tuple(self._judged(subject) for subject in subjects), {}, 0.0)
 
     def _judged(self, subject: Subject) -> NodeReport:

@@ -2,36 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from statistics import median
+
 from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.fabric import wrong_way
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.fabric import Fabric
+from provisioner.verify.parsers.perftest import CardPair, OwnCards
 from provisioner.verify.peers import Peers
 
 NEEDS = ("fabric.json",)
+SPREAD = "rdma.spread"
 ALONE = "each node of this group is for itself: it has no network for jobs of several"
 NOT_YET = (
     "this group has no RDMA network; pairs over sockets are tested from level stress on, where placement is cluster"
 )
 
 
-def met(node: Facts) -> Fabric:
-    """What the node did with others; skipped where there was nobody to meet, unknown where it was to and did not."""
+def met(node: Facts, expected: Expected) -> Fabric:
+    """What the node did with others; skipped where there was nobody to meet, unknown where it was to and did not.
+
+    Where no other node could be met, that condemns a new machine alone, while a proven neighbour can prove it later and
+    its own network cards have not shown that they work."""
     assert node.fabric is not None
     fabric = node.fabric
     if fabric.state in ("alone", "busy"):
         skip(fabric.why)
+    if fabric.state == "unreached":
+        cards = fabric.own_cards
+        works = cards is not None and cards.measured and not weak_pairs(cards, expected)
+        between = "measured between the node's own cards, not through the path to another node: " if works else ""
+        unknown(between + fabric.why, action="none", condemns=fabric.awaits_proof and not works)
     if fabric.state == "untested":
         unknown(fabric.why)
     return fabric
 
 
+def weak_pairs(cards: OwnCards, expected: Expected) -> list[CardPair]:
+    """Pairs of a node's own cards that have no rate, or one that is too low."""
+    least, _ = least_rate([pair.gbps for pair in cards.pairs], expected)
+    return [pair for pair in cards.pairs if pair.gbps is None or pair.gbps < least]
+
+
+def least_rate(rates: Iterable[float | None], expected: Expected) -> tuple[float, str]:
+    """Gbit/s that each card has to reach, and the limit's name: what is published, else what its neighbours do."""
+    if "rdma" in expected.least:
+        return expected.least["rdma"], "rdma"
+    usual = median([rate for rate in rates if rate is not None] or [0.0])
+    return usual * (1 - expected.most[SPREAD]), SPREAD
+
+
 def told(fabric: Fabric) -> list[str]:
     """Each pair of a node, for the report."""
     rates = {pair: f"{pair.gbps:.4g} GB/s" if pair.gbps is not None else "no rate" for pair in fabric.pairs}
-    return [f"{pair.partner}: {rates[pair] if pair.good else pair.why or 'bad'}" for pair in fabric.pairs]
+    names = {pair: f"{pair.partner} (borrowed)" if pair.partner in fabric.borrowed else pair.partner for pair in rates}
+    return [f"{names[pair]}: {rates[pair] if pair.good else pair.why or 'bad'}" for pair in fabric.pairs]
+
+
+def lenders(fabric: Fabric) -> str:
+    """The sentence that names what was borrowed; "" where nothing was."""
+    return f"measured with {' and '.join(fabric.borrowed)}, borrowed for it and not judged" if fabric.borrowed else ""
 
 
 @check(
@@ -57,9 +90,9 @@ def told(fabric: Fabric) -> list[str]:
     says="Between nodes NCCL goes over sockets, or round by host memory: jobs of several nodes run at a fraction.",
 )
 def test_transport(node: Facts, expected: Expected) -> None:
-    fabric = met(node)
+    fabric = met(node, expected)
     ways = {pair.partner: dict(pair.transports) for pair in fabric.pairs}
-    saw(expected="RDMA from the GPUs' memory" if expected.gpudirect else "RDMA", actual=ways)
+    saw(expected="RDMA from the GPUs' memory" if expected.gpudirect else "RDMA", actual=ways, note=lenders(fabric))
     if fabric.wrong_way:
         fail(fabric.why or next((pair.why for pair in fabric.pairs if not pair.good), ""))
     between = ("NET/", "P2P") if expected.nvlink_across else ("NET/",)
@@ -83,9 +116,10 @@ def test_transport(node: Facts, expected: Expected) -> None:
     says="This node does not work with others that work among themselves. Look at its network cards, cables and ports.",
 )  # fmt: skip
 def test_pairs(node: Facts, expected: Expected) -> None:
-    fabric = met(node)
+    fabric = met(node, expected)
     least = fabric.floor_gbps
-    saw(expected=f"{least:g} GB/s or more with each" if least else "like the group's other pairs", actual=told(fabric))
+    wanted = f"{least:g} GB/s or more with each" if least else "like the group's other pairs"
+    saw(expected=wanted, actual=told(fabric), note=lenders(fabric))
     if fabric.state in ("fault", "undecided"):
         fail(fabric.why, unverified=_only_slow(fabric, expected))
 
@@ -126,7 +160,7 @@ def latency(node: Facts) -> float | None:
     says="Small messages take far longer with this node than among the others: look at its processors, PCIe and cable.",
 )
 def test_latency(node: Facts, expected: Expected, peers: Peers) -> None:
-    mine = latency(node) if met(node) else None
+    mine = latency(node) if met(node, expected) else None
     if mine is None:
         skip("it has no latency with two others, and one pair does not tell which of its nodes is slow")
     spread = peers.spread(latency)
@@ -149,8 +183,8 @@ def test_latency(node: Facts, expected: Expected, peers: Peers) -> None:
     otherwise=ALONE,
     says="Two nodes that both work with others do not with each other: a cable or a switch port on the way is bad.",
 )
-def test_path(node: Facts) -> None:
-    fabric = met(node)
+def test_path(node: Facts, expected: Expected) -> None:
+    fabric = met(node, expected)
     saw(expected="a good path to each partner", actual=told(fabric))
     if fabric.state != "fine":
         skip("it is not known to work with any other node: see fabric.pairs")
@@ -170,9 +204,11 @@ def test_path(node: Facts) -> None:
     otherwise=ALONE,
     says="Nodes that work two by two do not work all together: look at what they share, from the leaf switches up.",
 )
-def test_ring(node: Facts) -> None:
-    fabric = met(node)
+def test_ring(node: Facts, expected: Expected) -> None:
+    fabric = met(node, expected)
     ring = fabric.ring
+    if ring is None and fabric.borrowed:
+        skip("it met borrowed nodes alone, and those form no ring")
     if ring is None:
         skip("it was in no ring of nodes: two nodes form a pair only, and one end of a bad path is left out")
     rate = f", {ring.gbps:.4g} GB/s" if ring.gbps is not None else ""

@@ -214,7 +214,7 @@ def test_nvlink(node: Facts, expected: Expected) -> None:
     before, after = node.nvlink_errors, node.after.nvlink_errors
     if before is None or after is None:
         file = "nvlink-errors-after.txt" if after is None else "nvlink-errors.txt"
-        unknown(node.source(file).reason, file, never_asked=node.never_asked(file))
+        unknown(node.source(file).reason, file, condemns=not node.never_asked(file))
     told = []
     for gpu, links in sorted(after.items()):
         for link, counters in sorted(links.items()):

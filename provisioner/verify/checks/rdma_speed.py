@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from provisioner.text import counted
 from provisioner.verify.check import LATER, check, fail, saw, skip, unknown
-from provisioner.verify.checks.fabric import met
+from provisioner.verify.checks.fabric import least_rate, met, weak_pairs
 from provisioner.verify.checks.rdma import EXPLAINED, used
 from provisioner.verify.checks.rdma_setup import CARDS, NO_CARDS
 from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.facts import Facts
-from provisioner.verify.parsers.perftest import Card
-
-SPREAD = "rdma.spread"
+from provisioner.verify.parsers.perftest import Card, CardPair
 
 
 def shown(cards: Iterable[Card]) -> dict[str, str]:
     return {card.device: card.why if card.gbps is None else f"{card.gbps:.4g} Gbit/s" for card in cards}
-
-
-def _least(cards: Iterable[Card], expected: Expected) -> tuple[float, str]:
-    """Gbit/s that each card has to reach, and the limit's name: what is published, else what its neighbours do."""
-    if "rdma" in expected.least:
-        return expected.least["rdma"], "rdma"
-    usual = median([card.gbps for card in cards if card.gbps is not None] or [0.0])
-    return usual * (1 - expected.most[SPREAD]), SPREAD
 
 
 @check(
@@ -52,7 +43,7 @@ def test_loopback(node: Facts, expected: Expected) -> None:
         unknown(f"{found.why}: `gpuprov up` installs perftest with role infiniband")
     if not found.cards:
         unknown("no port for training traffic is up")
-    least, limit = _least(found.cards, expected)
+    least, limit = least_rate([card.gbps for card in found.cards], expected)
     saw(expected=f"{least:.4g} Gbit/s or more", actual=shown(found.cards))
     if silent := [card for card in found.cards if card.gbps is None]:
         fail("; ".join(f"{card.device}: {card.why}" for card in silent[:4]))
@@ -63,6 +54,53 @@ def test_loopback(node: Facts, expected: Expected) -> None:
         fail(f"{told} Gbit/s, {least:.4g} is the least", unverified=alone)
     if len(found.cards) < expected.ports:
         unknown(f"{len(found.cards)} of {counted(expected.ports, 'port')} were measured")
+
+
+@check(
+    "fabric.own_cards",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=("fabric.json",),
+    follows=("rdma.loopback", *EXPLAINED, "ib.rate", "rdma.uverbs", "rdma.pcie", "limits.memlock"),
+    applies=lambda e: e.fabric == "rdma" and e.network in CARDS,
+    otherwise=NO_CARDS,
+    says="No other node could be met, and the node's network cards are slow with each other. Look at cable and port.",
+)
+def test_own_cards(node: Facts, expected: Expected) -> None:
+    """No limit is verified for it: published ones are of a card with itself, and rails that share no switch do not
+    reach each other."""
+    assert node.fabric is not None
+    cards = node.fabric.own_cards
+    if cards is None:
+        skip(node.fabric.why or "its cards were worked with other nodes")
+    if cards.state == "busy":
+        skip(f"not tested: {cards.why}")
+    if cards.state == "absent" and expected.packages is None:
+        skip(f"{cards.why}: `apt install perftest`")
+    if cards.state == "absent":
+        unknown(cards.why, action="none")
+    if not cards.pairs:
+        skip("fewer than two ports for training traffic are up")
+    least, limit = least_rate([pair.gbps for pair in cards.pairs], expected)
+    actual = {
+        f"{pair.sender} to {pair.receiver}": pair.why if pair.gbps is None else f"{pair.gbps:.4g} Gbit/s"
+        for pair in cards.pairs
+    }
+    note = "measured between the node's own cards, not through the path to another node"
+    saw(expected=f"{least:.4g} Gbit/s or more", actual=actual, note=note)
+    if not cards.measured:
+        unknown(f"no two cards of the node reach each other ({cards.pairs[0].why}): rails may be apart", action="none")
+    if weak := weak_pairs(cards, expected):
+        failed = "; ".join(f"{name}: {actual[name]}" for name in (f"{p.sender} to {p.receiver}" for p in weak[:4]))
+        fail(f"{_blamed(weak)}{failed}; {least:.4g} is the least, {note}", unverified=(f"{limit} between cards",))
+
+
+def _blamed(weak: Sequence[CardPair]) -> str:
+    """The card that is part of two bad pairs, where it is one."""
+    ends = Counter(end for pair in weak for end in {pair.sender, pair.receiver})
+    twice = [name for name, count in ends.items() if count > 1]
+    return f"{twice[0]}: " if len(twice) == 1 else ""
 
 
 @check(
@@ -79,7 +117,7 @@ def test_loopback(node: Facts, expected: Expected) -> None:
 def test_rails(node: Facts, expected: Expected) -> None:
     """What it costs a job, fabric.pairs condemns; this names the card."""
     best: dict[str, Card] = {}
-    pairs = met(node).pairs
+    pairs = met(node, expected).pairs
     for pair in pairs:
         for card in pair.rails:
             # A slow partner is another node's fault.
@@ -93,7 +131,7 @@ def test_rails(node: Facts, expected: Expected) -> None:
         if expected.packages is None:
             skip("ib_write_bw was not run between nodes: `apt install perftest`")
         unknown("ib_write_bw was not run between nodes: see rdma.loopback")
-    least, limit = _least(best.values(), expected)
+    least, limit = least_rate([card.gbps for card in best.values()], expected)
     saw(expected=f"{least:.4g} Gbit/s or more", actual=shown(best.values()))
     slow = {name: card for name, card in best.items() if card.gbps is None or card.gbps < least}
     if slow:
@@ -114,9 +152,9 @@ def test_rails(node: Facts, expected: Expected) -> None:
     otherwise=NO_CARDS,
     says="One card reaches less than half of what its neighbours do, with every node that it met. Look at its cable.",
 )
-def test_rail_lost(node: Facts) -> None:
+def test_rail_lost(node: Facts, expected: Expected) -> None:
     rates: dict[str, list[float]] = {}
-    for pair in met(node).pairs:
+    for pair in met(node, expected).pairs:
         for card in pair.rails:
             rates.setdefault(card.device, []).append(card.gbps or 0.0)
     twice = {name: max(seen) for name, seen in rates.items() if len(seen) > 1}
@@ -151,7 +189,7 @@ DATA = ("port_xmit_data", "tx_bytes", "rdma_write_bytes", "rdma_read_resp_bytes"
     says="NCCL leaves a network card out, and jobs have less of the network. See NCCL_IB_HCA and the topology file.",
 )
 def test_cards_used(node: Facts, expected: Expected) -> None:
-    fabric = met(node)
+    fabric = met(node, expected)
     sent = {f"{d.name}/{p.number}": 0 for d, p in used(node, expected)}
     for port, more in fabric.grown.items():
         if port in sent:

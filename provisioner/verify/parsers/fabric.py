@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
-from provisioner.verify.parsers.perftest import Card, named_cards
+from provisioner.verify.parsers.perftest import Card, OwnCards, named_cards, read_own_cards
 from provisioner.verify.parsers.rdma_sysfs import growth
 from provisioner.verify.parsers.untrusted import read_float, read_map, read_strings, read_whole
 from provisioner.verify.tool import Tool
 
-State = Literal["fine", "fault", "undecided", "untested", "alone", "busy"]
-STATES: tuple[State, ...] = ("fine", "fault", "undecided", "untested", "alone", "busy")
+State = Literal["fine", "fault", "undecided", "untested", "unreached", "alone", "busy"]
+STATES: tuple[State, ...] = ("fine", "fault", "undecided", "untested", "unreached", "alone", "busy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,10 @@ class Ring:
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """fine: it works with others; fault: with none of several good ones; undecided: it works with none, and nothing
-    tells whose fault it is; untested: what should have been looked at was not; alone: there was nobody to meet; busy:
-    a job had its GPUs. `wrong_way`: all its pairs went another way than the group's network. `paths` are good nodes
-    that it does not work with. Rates in GB/s of 10⁹ bytes."""
+    tells whose fault it is; untested: what should have been looked at was not; unreached: no other node could be met,
+    though its group has some, or may have; alone: there is nobody to meet; busy: a job had its GPUs. `wrong_way`: all
+    its pairs went another way than the group's network. `paths` are good nodes that it does not work with. Rates in
+    GB/s of 10⁹ bytes."""
 
     state: State
     why: str = ""
@@ -67,6 +68,13 @@ class Fabric:
     simulated: bool = False
     grown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """RDMA port → counter → by how much it grew over all runs with others."""
+    borrowed: tuple[str, ...] = ()
+    """Partners that were proven before, were idle and were used as the other end; this run does not judge them."""
+    own_cards: OwnCards | None = None
+    """Its network cards against each other, where it met no other node."""
+    awaits_proof: bool = False
+    """Unreached, and a machine that no run has proven with others, while a proven neighbour can prove it once that is
+    idle."""
 
 
 def parse(text: str) -> Fabric:
@@ -90,7 +98,21 @@ def parse(text: str) -> Fabric:
         ring=_ring(ring) if ring else None,
         simulated=found.get("simulated") is True,
         grown=growth(found.get("grown")),
+        borrowed=read_strings(found.get("borrowed")) or (),
+        own_cards=read_own_cards(read_map(found.get("own_cards"))),
+        awaits_proof=found.get("awaits_proof") is True,
     )
+
+
+def parse_idle(text: str) -> str:
+    """Why a node is not known to be idle, by the probe's answer (probe/fabric.py); "" where it is."""
+    try:
+        document = read_map(json.loads(text))
+    except (ValueError, RecursionError):
+        return f"no answer to whether it is idle: {first_line(text)}"
+    if document.get("state") == "idle":
+        return ""
+    return _said(document.get("why")) or "it does not say whether it is idle"
 
 
 def _pair(row: dict[str, Any]) -> Pair:

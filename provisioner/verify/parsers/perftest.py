@@ -43,6 +43,56 @@ class Loopback:
     cards: tuple[Card, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CardPair:
+    """One card that wrote to another one of its node: Gbit/s, or None and why not."""
+
+    sender: str
+    receiver: str
+    gbps: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCards:
+    """A node's cards against each other. `state` and `why` as in Loopback."""
+
+    state: State
+    why: str = ""
+    pairs: tuple[CardPair, ...] = ()
+
+    @property
+    def measured(self) -> bool:
+        """Whether any pair has a rate."""
+        return any(pair.gbps is not None for pair in self.pairs)
+
+
+def parse_own_cards(text: str) -> OwnCards:
+    """What the probe says of them (probe/perftest.py: own_cards)."""
+    document = read_object(text)
+    base = parse(text)
+    rows = document.get("cards")
+    names = [strict_text(row.get("to"))[:40] for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    pairs = tuple(
+        CardPair(card.device, name, card.gbps, card.why) for card, name in zip(base.cards, names, strict=False)
+    )
+    reason = base.why or (f"a job is using the GPUs: {', '.join(base.busy[:3])}" if base.state == "busy" else "")
+    return OwnCards(base.state, reason, pairs)
+
+
+def read_own_cards(document: dict[str, Any]) -> OwnCards | None:
+    """Of what fabric_run.py has made of it; None of what is none."""
+    state, rows = document.get("state"), document.get("pairs")
+    if state not in ("ran", "busy", "absent"):
+        return None
+    listed = [row for row in rows[:CARDS] if isinstance(row, dict)] if isinstance(rows, list) else []
+    return OwnCards(state, strict_text(document.get("why"))[:300], tuple(
+        CardPair(strict_text(row.get("sender"))[:40], strict_text(row.get("receiver"))[:40],
+                 strict_float(row.get("gbps")), strict_text(row.get("why"))[:200])
+        for row in listed
+    ))  # fmt: skip
+
+
 def parse(text: str) -> Loopback:
     found = read_object(text)
     state = found.get("state")

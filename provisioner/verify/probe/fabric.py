@@ -3,7 +3,11 @@
 fabric.json says the same as load.json (load.py) of this node's part; fabric_run.py makes one
 verdict of all. The request's "load" holds "together" beside what load.py needs: {"launcher": its text, "nodes",
 "node", "address" of the first node, "own" (this node's), "port"}. It says besides: "grown", counters of RDMA ports that
-count more than before (port → counter → by how much), and "rails" (perftest.py), where the request asks for them.
+count more than before (port → counter → by how much), and "rails" (perftest.py), where the request asks for them. With
+"lent" in "together" a node that is not idle (idle.py) takes no part.
+
+Instead of "together" the request can hold "alone": "idle", which answers {"state": "idle"} or {"state": "busy", "why"}
+and starts nothing, or "own cards", which works the node's network cards against each other (perftest.py).
 
 Standard library only, Python 3.8 or newer. Nothing is left on the node: the container is removed, whatever happens.
 """
@@ -17,10 +21,11 @@ import struct
 import time
 from typing import Any
 
+from provisioner.verify.probe.idle import job_reason
 from provisioner.verify.probe.job import job_options, unwritten
 from provisioner.verify.probe.load import ASK_S, busy, container, document, follow
 from provisioner.verify.probe.node import rdma
-from provisioner.verify.probe.perftest import rails
+from provisioner.verify.probe.perftest import own_cards, rails
 from provisioner.verify.probe.runner import COLLECTORS, run
 
 SIOCGIFADDR = 0x8915
@@ -33,6 +38,11 @@ VANISH_S = 15.0
 def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """Take part once; `seconds` is the deadline, start of the container and all."""
     asked = request["load"]
+    if asked.get("alone") == "own cards":
+        return own_cards(seconds, request)
+    if asked.get("alone") == "idle":
+        why = job_reason(asked["vendor"])
+        return document({"state": "busy", "why": why} if why else {"state": "idle"})
     holders = busy(asked["vendor"])
     until = time.monotonic() + VANISH_S
     while holders and time.monotonic() < until:
@@ -42,6 +52,10 @@ def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:
         return document({"state": "busy", "busy": holders})
+    if asked["together"].get("lent"):
+        why = job_reason(asked["vendor"])  # the last moment before it is used
+        if why:
+            return document({"state": "absent", "why": why})
     interface = interface_of(asked["together"]["own"])
     if interface is None:
         why = "no interface of this node has its address {}".format(asked["together"]["own"])

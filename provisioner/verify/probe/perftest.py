@@ -1,10 +1,11 @@
-"""ib_write_bw (perftest): each RDMA card with itself (nic-loopback.json), and those of two nodes with each other, rail
-by rail (a part of fabric.json, which asks for it).
+"""ib_write_bw (perftest): each RDMA card with itself (nic-loopback.json), with another one of its node, and those of
+two nodes with each other, rail by rail (parts of fabric.json, which asks for them).
 
 nic-loopback.json: {"state": "ran", "busy" or "absent", "why", "busy": [{"pid", "name"}], "cards": [{"device", "port",
-"rc", "timed_out", "seconds", "output", "error"}]}. The request's "load" holds "rails": {"layer", "rate_gbps"} of the
-ports that are worked: those that are up, of that link layer and at least so fast; and "pci", the PCI addresses of those
-for training: where cards stand at half of them or more, no other is worked.
+"to", "rc", "timed_out", "seconds", "output", "error"}]}; "to" is the card that was written to. The request's "load"
+holds "rails": {"layer", "rate_gbps"} of the ports that are worked: those that are up, of that link layer and at least
+so fast; and "pci", the PCI addresses of those for training: where cards stand at half of them or more, no other is
+worked.
 
 Standard library only, Python 3.8 or newer.
 """
@@ -16,6 +17,7 @@ import re
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from provisioner.verify.probe.load import busy
@@ -70,7 +72,20 @@ def connected(card: tuple[str, str], tcp: int, address: str, until: float) -> di
 
 
 def loopback(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
-    """One card after the other, `seconds` for all."""
+    """Each card with itself, one after the other, `seconds` for all."""
+    return worked(seconds, request, lambda cards: [(card, card) for card in cards])
+
+
+def own_cards(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
+    """Each card with the one before it on the node, the first with the last: what goes from one card to another leaves
+    the node and comes back through cable and switch, which what a card sends to itself need not do."""
+    return worked(seconds, request, lambda cards: [(one, cards[i - 1]) for i, one in enumerate(cards) if cards[1:]])
+
+
+def worked(
+    seconds: float, request: dict[str, Any], pairs: Callable[[list[tuple[str, str]]], list[Any]]
+) -> dict[str, Any]:
+    """ib_write_bw from the first card of each pair to its second, one pair after the other."""
     asked = request["load"]
     holders = busy(asked["vendor"])
     if holders is None:
@@ -81,13 +96,16 @@ def loopback(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return result(json.dumps({"state": "absent", "why": WRITE_BW + " is not installed"}), 0)
     rows: list[dict[str, Any]] = []
     until = time.monotonic() + seconds
-    for place, card in enumerate(training_cards(asked["rails"])):
+    for place, (sender, receiver) in enumerate(pairs(training_cards(asked["rails"]))):
         left = until - time.monotonic()
         if left < 2:
             break
-        server = threading.Thread(target=run, args=(write_bw(card, TCP_PORT + place), min(PAIR_S, left)), daemon=True)
+        server = threading.Thread(
+            target=run, args=(write_bw(receiver, TCP_PORT + place), min(PAIR_S, left)), daemon=True
+        )
         server.start()
-        rows.append(connected(card, TCP_PORT + place, "127.0.0.1", time.monotonic() + min(5.0, left)))
+        row = connected(sender, TCP_PORT + place, "127.0.0.1", time.monotonic() + min(5.0, left))
+        rows.append(dict(row, to=receiver[0]))
     return result(json.dumps({"state": "ran", "cards": rows}), 0)
 
 

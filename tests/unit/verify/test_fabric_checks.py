@@ -153,6 +153,85 @@ def test_what_was_not_tested_says_why(judged: dict[str, Judged], state: str, sta
     assert {c.message for c in judged[state].checks if c.id in FABRIC_CHECKS} == {f"it was {state}"}
 
 
+OWN = "fabric.own_cards"
+
+
+def unreached(own: list[dict[str, Any]] | None = None, *, state: str = "ran", waits: bool = True) -> str:
+    document: dict[str, Any] = {"state": "unreached", "why": "train-0: a job is using the GPUs", "awaits_proof": waits}
+    cards = {
+        "own_cards": {"state": state, "why": "" if state == "ran" else "ib_write_bw is not installed", "pairs": own}
+    }
+    return json.dumps(document | (cards if own is not None else {}))
+
+
+def ring(**rates: float | None) -> list[dict[str, Any]]:
+    """Eight cards, each with the one before it; `rates` of mlx5_ibN as a sender."""
+    return [
+        {"sender": f"mlx5_ib{i}", "receiver": f"mlx5_ib{(i - 1) % 8}", "gbps": rates.get(f"ib{i}", 197.0),
+         "why": "Failed status 12" if rates.get(f"ib{i}", 1.0) is None else ""}
+        for i in range(8)
+    ]  # fmt: skip
+
+
+UNREACHED: dict[str, tuple[str, str, str, str, str]] = {
+    "a new machine": (P4D, unreached(), "fatal", "skip", ""),
+    "a proven machine": (P4D, unreached(waits=False), "warn", "skip", ""),
+    "own cards work": (NDV4, unreached(ring()), "warn", "pass", ""),
+    "a card is lame": (NDV4, unreached(ring(ib3=80.0, ib4=80.0)), "fatal", "fail", "mlx5_ib3: "),
+    "a rail is apart": (NDV4, unreached(ring(ib5=None)), "fatal", "fail", "mlx5_ib5 to mlx5_ib4: Failed status 12"),
+    "all rails are apart": (NDV4, unreached(ring(**{f"ib{i}": None for i in range(8)})), "fatal", "unknown",
+                            "rails may be apart"),
+    "no perftest": (NDV4, unreached([], state="absent"), "fatal", "unknown", "ib_write_bw is not installed"),
+    "no perftest, proven": (NDV4, unreached([], state="absent", waits=False), "warn", "unknown", "ib_write_bw"),
+}  # fmt: skip
+"""Machine, fabric.json; the severity of fabric.pairs, which is unknown; the status of own cards, and its message."""
+
+
+@pytest.fixture(scope="module")
+def met_nobody() -> dict[str, Judged]:
+    cases = {name: case(machine, text, "standard") for name, (machine, text, *_) in UNREACHED.items()}
+    borrowed = {"borrowed": ["train-1"], "nodes": 2, "ring": None, "pairs": [pair()]}
+    cases["borrowed"] = case(NDV4, fabric_json(load().machine(NDV4), **borrowed))
+    cases["a job came"] = case(NDV4, unreached([], state="busy"), "standard")
+    return judge(cases)
+
+
+def result(found: Judged, id: str) -> tuple[str, str, str]:
+    (one,) = (check for check in found.checks if check.id == id)
+    return one.status, one.severity, one.message
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_what_was_not_reached_is_unknown_and_condemns_where_it_can_be_proven_later(
+    met_nobody: dict[str, Judged], name: str
+) -> None:
+    _, _, severity, cards, message = UNREACHED[name]
+    found = met_nobody[name]
+    for id in ("fabric.pairs", "fabric.transport"):
+        status, weight, reason = result(found, id)
+        assert (status, weight) == ("unknown", severity)
+        assert reason.endswith("train-0: a job is using the GPUs")
+        assert reason.startswith("measured between the node's own cards, not through") == (name == "own cards work")
+    status, weight, reason = result(found, OWN)
+    assert (status, weight, message in reason) == (cards, "warn", True)
+    assert any(check.condemns for check in found.checks) == (severity == "fatal")
+
+
+def test_rates_between_own_cards_warn_as_unverified(met_nobody: dict[str, Judged]) -> None:
+    _, _, message = result(met_nobody["a card is lame"], OWN)
+    assert message.endswith("not through the path to another node (unverified: rdma between cards)")
+    assert result(met_nobody["a job came"], OWN)[0] == "skip"
+
+
+def test_a_pass_names_the_node_that_was_borrowed(met_nobody: dict[str, Judged]) -> None:
+    found = met_nobody["borrowed"]
+    assert result(found, "fabric.pairs") == ("pass", "fatal", "measured with train-1, borrowed for it and not judged")
+    (pairs,) = (check for check in found.checks if check.id == "fabric.pairs")
+    assert pairs.actual == ["train-1 (borrowed): 44 GB/s"]
+    assert "borrowed nodes alone" in result(found, "fabric.ring")[2]
+    assert result(found, OWN)[0] == "skip"
+
+
 def test_a_machine_whose_elastic_rdma_nobody_installs_is_ethernet() -> None:
     """NCCL goes over sockets there, and no check wants RDMA of it."""
     want = expected(ERDMA, "stress")

@@ -15,8 +15,10 @@ import pytest
 
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.load import multi_node_launcher as launcher
+from provisioner.verify.parsers.fabric import parse_idle
 from provisioner.verify.parsers.load import Load, parse
 from provisioner.verify.probe import fabric as probe_fabric
+from provisioner.verify.probe import idle as probe_idle
 from provisioner.verify.probe import job as probe_job
 from provisioner.verify.probe import load as probe_load
 from provisioner.verify.probe import runner
@@ -62,14 +64,18 @@ def docker(folder: Path, then: str) -> None:
     script(folder / "docker", text)
 
 
-def ask(deadline: float = 10.0, own: str = "127.0.0.1") -> Load:
+def ask(deadline: float = 10.0, own: str = "127.0.0.1", *, lent: bool = False) -> Load:
+    part = {"launcher": "# launcher\n", "nodes": 2, "node": 1, "address": "10.0.0.4", "own": own, "port": 23456}
+    return parse(answer(deadline, options={"budget": 40}, together={**part, "lent": lent}))
+
+
+def answer(deadline: float = 10.0, **part: Any) -> str:
     request = load_request(expected("p4d.24xlarge", "stress"))
     assert request is not None and request.load is not None
     asked: dict[str, Any] = request.to_json()
-    part = {"launcher": "# launcher\n", "nodes": 2, "node": 1, "address": "10.0.0.4", "own": own, "port": 23456}
-    asked["load"] = {**request.load, "options": {"budget": 40}, "together": part}
+    asked["load"] = {**request.load, **part}
     found = runner.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
-    return parse(Bundle.from_json(found).files["fabric.json"].text)
+    return Bundle.from_json(found).files["fabric.json"].text
 
 
 @pytest.mark.parametrize("rows", [[{"pull": "x", "docker_run": JOB}], [{"pull": PULL, "docker_run": None}], "?", None])
@@ -129,6 +135,25 @@ def test_what_could_not_begin_says_so(node: Path, then: str, own: str, apps: str
     (node / "apps").write_text(apps)
     load = ask(own=own)
     assert (load.state, why in load.why) == (state, True)
+
+
+def test_a_node_says_whether_it_is_idle_and_starts_nothing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_idle, "running", lambda: [{"comm": "sshd", "cmdline": "sshd", "cgroup": "0::/"}])
+    assert parse_idle(answer(alone="idle")) == ""
+    (node / "apps").write_text("4711, python3\n")
+    assert parse_idle(answer(alone="idle")) == "a job is using the GPUs: python3 (pid 4711)"
+    assert not (node / "calls").exists()
+    assert parse_idle("") and parse_idle("{}") and parse_idle('{"state": "busy"}')
+
+
+def test_a_node_that_is_lent_takes_part_only_while_it_is_idle(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of a scheduler that has not opened a GPU yet keeps no other node from its own test."""
+    step = {"comm": "slurmstepd", "cmdline": "slurmstepd: [614.0]", "cgroup": "0::/"}
+    monkeypatch.setattr(probe_idle, "running", lambda: [step])
+    load = ask(lent=True)
+    assert (load.state, load.why) == ("absent", "Slurm has a job on it: slurmstepd: [614.0]")
+    assert not (node / "calls").exists()
+    assert ask().state == "ran"
 
 
 # The launcher, with a PyTorch whose store is a folder.

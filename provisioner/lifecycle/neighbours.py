@@ -1,0 +1,87 @@
+"""Whom a node can borrow that is verified alone: nodes of its group that are proven, in service and not in the run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from provisioner import node_state
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.release import Ledger
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.verify.fabric_run import FindNeighbours, Neighbours
+    from provisioner.verify.run import Subject
+
+
+def finder(cluster: Cluster, subjects: Sequence[Subject]) -> FindNeighbours:
+    """What fabric_run asks for a node that meets nobody in a run of `subjects`. The records are read when it asks: few
+    runs need them. Whether a neighbour is idle is asked of the neighbour itself, later."""
+    measured = {subject.name for subject in subjects if subject.expected.level != "quick"}
+
+    def find(subject: Subject) -> Neighbours:
+        from provisioner.verify.fabric_run import Neighbours
+
+        nodes = {node.name: node for node in cluster.nodes()}
+        others = sorted((node for node in nodes.values() if _is_neighbour(node, subject)), key=_place)
+        if not others:
+            return Neighbours()
+        try:
+            ledger = Ledger(cluster.paths)
+            refused = _refused(cluster, others, ledger, measured)
+            free = [node for node in others if node.name not in refused]
+            own = nodes.get(subject.name)
+            return Neighbours(
+                subjects_of(cluster, free) if free else (),
+                refused,
+                proven=own is not None and ledger.of(own) is not None,
+                command=_command(cluster, subject),
+            )
+        except GpuprovError as error:  # a damaged record lends nobody, and costs no node its verdict
+            return Neighbours(refused={node.name: f"{error.where}: {error.message}" for node in others})
+
+    return find
+
+
+def _is_neighbour(node: Node, subject: Subject) -> bool:
+    return (node.site, node.group) == (subject.site, subject.group) and node.name != subject.name
+
+
+def _place(node: Node) -> tuple[str, int, str]:
+    """The order of cluster.yaml within a group: train-2 before train-10."""
+    stem, _, number = node.name.rpartition("-")
+    return (stem, int(number), "") if number.isdigit() else ("", 0, node.name)
+
+
+def _refused(cluster: Cluster, nodes: Sequence[Node], ledger: Ledger, measured: set[str]) -> dict[str, str]:
+    """Why a node can be no partner, by its name; those that can are not in it."""
+    held, verdicts = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    moving = {*upgrade_journal.load(cluster.paths).out_of_service()}
+    replaced = replace_journal.load(cluster).nodes
+    refused = {}
+    for node in nodes:
+        if node.name in measured:
+            refused[node.name] = "verified in this run, and could take no part"
+        elif node.name in held:
+            refused[node.name] = "in quarantine"
+        elif node.name in moving:
+            refused[node.name] = "an upgrade has it out of service"
+        elif node.name in replaced:
+            refused[node.name] = "it is being replaced"
+        elif ledger.of(node) is None or verdicts.get(node.name, {}).get("ok") is not True:
+            refused[node.name] = "not proven itself"
+    return refused
+
+
+def _command(cluster: Cluster, subject: Subject) -> str:
+    """What proves the node later."""
+    level = subject.expected.level
+    deeper = f" --level {level}" if level != cluster.spec.verify.level else ""
+    return f"gpuprov verify {shlex.quote(str(cluster.file))} --node {subject.name}{deeper}"
