@@ -28,9 +28,9 @@ from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds, wrong_way
 from provisioner.verify.facts import read_file
-from provisioner.verify.parsers.fabric import parse_idle
+from provisioner.verify.parsers.fabric import idle_answer
 from provisioner.verify.parsers.load import Load, parse
-from provisioner.verify.parsers.perftest import OwnCards, parse_own_cards
+from provisioner.verify.parsers.perftest import OwnCards, own_cards_answer
 from provisioner.verify.probe.perftest import RAILS_S
 from provisioner.verify.request import ProbeRequest, cards_request, load_request
 
@@ -149,7 +149,8 @@ def fabric(
         if len(members) == 1 and neighbours is None:
             told[name] = _verdict_of_none("alone", "no other node of its group could be tested in this run")
         elif key in alone and _met_nobody(alone[key], told.get(name), lost):
-            told[name] = _unreached(alone[key], lost)
+            jobs = {other: row["why"] for other, row in told.items() if row["state"] == "busy"}
+            told[name] = _unreached(alone[key], lost, jobs)
     if neighbours is not None:
         unmet = [name for name, verdict in told.items() if verdict["state"] in ("alone", "unreached")]
         for name, cards in _own_cards([by_name[name] for name in unmet], events).items():
@@ -179,7 +180,7 @@ def _borrow(subject: Subject, found: Neighbours, events: Events) -> _Alone:
         requests = {member.name: _request(member, IDLE_S, alone="idle") for member in batch}
         came = collect({member.name: member.reach for member in batch}, requests, deadline_s=IDLE_S + WAY_S)
         for member in batch:
-            reason, source = read_file(FILE, came[member.name], parse_idle)
+            reason, source = read_file(FILE, came[member.name], idle_answer)
             if reason == "":
                 lonely.lent.append(member)
             else:
@@ -218,13 +219,15 @@ def _met_nobody(lonely: _Alone, verdict: Mapping[str, Any] | None, lost: Mapping
     )
 
 
-def _unreached(lonely: _Alone, lost: Mapping[str, str]) -> dict[str, Any]:
-    """fabric.json of a node that could meet none of its neighbours. `lost`: why nodes that were lent took no part."""
+def _unreached(lonely: _Alone, lost: Mapping[str, str], jobs: Mapping[str, str]) -> dict[str, Any]:
+    """fabric.json of a node that could meet none of its neighbours. `lost`: why nodes that were lent took no part;
+    `jobs`: nodes of the run that have one."""
     found = lonely.neighbours
     refused = lonely.refused | {member.name: lost[member.name] for member in lonely.lent if member.name in lost}
+    refused |= {name: reason for name, reason in jobs.items() if name in refused}
     if not refused:
         return _verdict_of_none("alone", "its group has no other node")
-    busy = lonely.busy or bool(lonely.lent)
+    busy = lonely.busy or bool(lonely.lent) or any(name in refused for name in jobs)
     reasons = [f"{name}: {reason}" for name, reason in refused.items()]
     more = f"; and {len(reasons) - 4} more" if len(reasons) > 4 else ""
     later = f". `{found.command}` proves it once one of them is idle" if busy and found.command else ""
@@ -251,7 +254,7 @@ def _own_cards(subjects: Sequence[Subject], events: Events) -> dict[str, OwnCard
 
 
 def _own_cards_of(bundle: Bundle) -> OwnCards:
-    cards, source = read_file(FILE, bundle, parse_own_cards)
+    cards, source = read_file(FILE, bundle, own_cards_answer)
     return cards or OwnCards("absent", bundle.error or source.reason)
 
 

@@ -104,7 +104,7 @@ def parse(text: str) -> Fabric:
     )
 
 
-def parse_idle(text: str) -> str:
+def idle_answer(text: str) -> str:
     """Why a node is not known to be idle, by the probe's answer (probe/fabric.py); "" where it is."""
     try:
         document = read_map(json.loads(text))

@@ -67,7 +67,7 @@ class OwnCards:
         return any(pair.gbps is not None for pair in self.pairs)
 
 
-def parse_own_cards(text: str) -> OwnCards:
+def own_cards_answer(text: str) -> OwnCards:
     """What the probe says of them (probe/perftest.py: own_cards)."""
     document = read_object(text)
     base = parse(text)

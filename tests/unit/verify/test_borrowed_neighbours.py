@@ -194,7 +194,7 @@ def test_a_nodes_own_cards_are_worked_where_no_neighbour_is_idle(monkeypatch: py
 
 def test_own_cards_that_do_not_answer_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(NDV4, "standard"), busy={"train-0": JOB})
-    monkeypatch.setattr(fabric_run, "parse_own_cards", lambda _: (_ for _ in ()).throw(ValueError("x")))
+    monkeypatch.setattr(fabric_run, "own_cards_answer", lambda _: (_ for _ in ()).throw(ValueError("x")))
     found = run(monkeypatch, fleet, want, "train-0")
     assert found.own_cards is not None and found.own_cards.state == "absent"
     assert "the parser failed" in found.own_cards.why
@@ -234,6 +234,21 @@ def test_without_an_image_that_can_run_between_nodes_a_group_is_unreached(monkey
     assert told(monkeypatch, pair[:1], Fleet(bare), Neighbours())["train-0"].state == "alone"
     asks = told(monkeypatch, pair[:1], Fleet(bare), Neighbours(refused={"train-1": "in quarantine"}))
     assert (asks["train-0"].state, asks["train-0"].why) == ("unreached", "no locked image has PyTorch")
+
+
+def test_a_new_machine_waits_for_a_node_of_the_run_that_has_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = expected(P4D, "standard")
+    busy = json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "python3"}]})
+    loads = {"train-8": busy, "train-9": str(healthy(P4D)["load.json"])}
+    monkeypatch.setattr(fabric_run, "collect", Fleet(want).collect)
+    found = fabric(
+        [subject("train-8", want), subject("train-9", want)],
+        {name: Bundle({"load.json": Output(text, rc=0)}) for name, text in loads.items()}, events=Events(),
+        neighbours=lambda _: Neighbours(refused={"train-8": "verified in this run", "train-7": "in quarantine"}),
+    )  # fmt: skip
+    verdict = parse(found["train-9"].files[FILE].text)
+    assert (verdict.state, verdict.awaits_proof) == ("unreached", True)
+    assert "train-8: not tested: a job is using the GPUs: python3 (pid 7)" in verdict.why
 
 
 def test_groups_with_several_nodes_borrow_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

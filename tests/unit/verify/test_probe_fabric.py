@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.load import multi_node_launcher as launcher
-from provisioner.verify.parsers.fabric import parse_idle
+from provisioner.verify.parsers.fabric import idle_answer
 from provisioner.verify.parsers.load import Load, parse
 from provisioner.verify.probe import fabric as probe_fabric
 from provisioner.verify.probe import idle as probe_idle
@@ -139,11 +139,11 @@ def test_what_could_not_begin_says_so(node: Path, then: str, own: str, apps: str
 
 def test_a_node_says_whether_it_is_idle_and_starts_nothing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_idle, "running", lambda: [{"comm": "sshd", "cmdline": "sshd", "cgroup": "0::/"}])
-    assert parse_idle(answer(alone="idle")) == ""
+    assert idle_answer(answer(alone="idle")) == ""
     (node / "apps").write_text("4711, python3\n")
-    assert parse_idle(answer(alone="idle")) == "a job is using the GPUs: python3 (pid 4711)"
+    assert idle_answer(answer(alone="idle")) == "a job is using the GPUs: python3 (pid 4711)"
     assert not (node / "calls").exists()
-    assert parse_idle("") and parse_idle("{}") and parse_idle('{"state": "busy"}')
+    assert idle_answer("") and idle_answer("{}") and idle_answer('{"state": "busy"}')
 
 
 def test_a_node_that_is_lent_takes_part_only_while_it_is_idle(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify.parsers.perftest import cards, parse, parse_own_cards
+from provisioner.verify.parsers.perftest import cards, own_cards_answer, parse
 from provisioner.verify.probe import load as probe_load
 from provisioner.verify.probe import perftest, runner
 
@@ -80,18 +80,18 @@ def test_each_card_with_itself(node: Path) -> None:
 def test_each_card_with_another_one_of_the_node(node: Path) -> None:
     """Through cable and switch: the slower one of two decides."""
     text = str(perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})["text"])
-    found = parse_own_cards(text)
+    found = own_cards_answer(text)
     pairs = [(pair.sender, pair.receiver, pair.gbps) for pair in found.pairs]
     assert pairs == [("mlx5_2", "mlx5_10", 78.8), ("mlx5_10", "mlx5_2", 78.8)]
     (node / "verbs/mlx5_10/ports/1/state").write_text("1: DOWN\n")
     one = perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})
-    assert parse_own_cards(str(one["text"])).pairs == ()
-    assert parse_own_cards(str(perftest.own_cards(20.0, {"load": {"vendor": "amd"}})["text"])).state == "absent"
+    assert own_cards_answer(str(one["text"])).pairs == ()
+    assert own_cards_answer(str(perftest.own_cards(20.0, {"load": {"vendor": "amd"}})["text"])).state == "absent"
 
 
 def test_a_job_keeps_own_cards_from_being_worked(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perftest, "busy", lambda _: [{"pid": 7, "name": "python3"}])
-    found = parse_own_cards(str(perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})["text"]))
+    found = own_cards_answer(str(perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})["text"]))
     assert (found.state, found.why) == ("busy", "a job is using the GPUs: python3 (pid 7)")
 
 
