@@ -86,6 +86,9 @@ class NodeOutput(OpenOutput):
     error: str | None = Field(default=None, description="Why it was not looked at")
     absent: bool = Field(default=False, description="cluster.yaml wants it, and no machine is there")
     quarantine: QuarantineOutput | None = None
+    borrowed: list[str] | None = Field(
+        default=None, description="Proven, idle neighbours that were its partners between nodes and are not judged"
+    )
     measures: dict[str, MeasureOutput] | None = Field(
         default=None,
         description="Given where the level measures: host_copy, peer_copy, memory, compute, clock, busbw, training",

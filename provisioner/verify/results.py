@@ -123,6 +123,12 @@ class NodeReport:
         return tuple([check for check in found if check.status == "fail"] or found)
 
     @property
+    def borrowed(self) -> tuple[str, ...]:
+        """Neighbours that were the other end of its measurements between nodes, and are not judged."""
+        fabric = self.facts.get("fabric")
+        return tuple(single_line(str(name)) for name in (fabric or {}).get("borrowed") or ())
+
+    @property
     def why(self) -> str:
         """What condemns it, in one line."""
         return (
@@ -158,6 +164,7 @@ class NodeReport:
         document |= {"simulated": True} if self.simulated else {}
         document |= {"absent": True} if self.absent else {}
         document |= {"quarantine": dict(self.quarantine)} if self.quarantine is not None else {}
+        document |= {"borrowed": list(self.borrowed)} if self.borrowed else {}
         document |= {"measures": {one.name: one.to_json() for one in self.measures}} if self.measures else {}
         return document | ({"error": self.error} if self.error else {})
 

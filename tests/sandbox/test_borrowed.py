@@ -84,6 +84,7 @@ def test_a_node_that_up_adds_is_proven_with_an_idle_neighbour(grown: Rehearsal) 
     assert pairs["actual"][0].startswith("train-1 (borrowed): ")
     assert pairs["message"] == "measured with train-1, borrowed for it and not judged"
     assert [node["name"] for node in good.json["nodes"] if node["ok"]] == ["train-0", "train-1", "train-2"]
+    assert [node.get("borrowed") for node in good.json["nodes"]] == [None, None, ["train-1"]]
 
     execute(grown, "train-1", GPU_PROCESS)
     alone = grown.verify("--node", "train-2")

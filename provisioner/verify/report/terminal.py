@@ -84,6 +84,7 @@ def table(
         parts += [Text(""), Text(quiet, "yellow")]
     parts += [Text("")] if any(notes(node) for node in report.nodes) else []
     parts += [Text(f"note, {line}", "dim") for line in _first(report)]
+    parts += [Text(line, "dim") for line in between_nodes(report)]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
     held = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
@@ -240,6 +241,25 @@ def unknown_warnings(report: Report) -> str:
 
 def _more(count: int, why: str) -> str:
     return f" ({counted(count, 'more check')} {why})" if count else ""
+
+
+MOST_ALONE = 4
+"""Nodes of which is written out with whom they were measured, or why with nobody."""
+
+
+def between_nodes(report: Report) -> list[str]:
+    """Who was measured with a borrowed neighbour, and who met no other node without being condemned for it: why, and
+    what proves it."""
+    lines = []
+    for node in report.nodes:
+        unreached = (node.facts.get("fabric") or {}).get("state") == "unreached"
+        pairs = next((check for check in node.checks if check.id == "fabric.pairs"), None)
+        if node.borrowed:
+            lines.append(f"{node.name}: measured with {' and '.join(node.borrowed)}, borrowed for it and not judged")
+        elif unreached and pairs is not None and pairs.status == "unknown" and not pairs.condemns:
+            lines.append(f"{node.name}: {pairs.message}")
+    more = len(lines) - MOST_ALONE
+    return lines[:MOST_ALONE] + ([f"{more} more in the report"] if more > 0 else [])
 
 
 def slower(report: Report) -> str:

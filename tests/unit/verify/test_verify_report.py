@@ -245,6 +245,23 @@ def test_the_terminal_names_every_unknown_check(fleet: Report) -> None:
     assert "not fatal" not in render(replace(fleet, nodes=(node,)))
 
 
+def test_the_report_names_who_was_borrowed_and_who_met_nobody(fleet: Report) -> None:
+    """Nothing of it is wrong, so no row of what is wrong has it."""
+    node = fleet.nodes[0]
+    why = "no other node of its group could be met. `gpuprov verify f --node b` proves it once one of them is idle"
+    unmet = CheckResult("fabric.pairs", "warn", "unknown", "none", message=why)
+    others = tuple(check for check in node.checks if check.id != "fabric.pairs")
+    first = replace(node, name="a", facts={**node.facts, "fabric": {"state": "fine", "borrowed": ["c", "d"]}})
+    second = replace(node, name="b", facts={**node.facts, "fabric": {"state": "unreached"}}, checks=(*others, unmet))
+    report = replace(fleet, nodes=(first, second))
+    shown = " ".join(render(report).split())
+    assert "a: measured with c and d, borrowed for it and not judged" in shown and f"b: {why}" in shown
+    assert [row.get("borrowed") for row in report.to_json()["nodes"]] == [["c", "d"], None]
+    condemned = replace(unmet, severity="fatal")
+    shown = " ".join(render(replace(report, nodes=(replace(second, checks=(*others, condemned)),))).split())
+    assert f"b: {why}" not in shown and "fabric.pairs" in shown, "it stands among what is wrong"
+
+
 def test_the_level_is_told_and_what_only_a_higher_one_answers(fleet: Report) -> None:
     assert fleet.level == "", "bundles are judged by what they have"
     node = fleet.nodes[0]
