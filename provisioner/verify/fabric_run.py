@@ -153,7 +153,7 @@ def fabric(
             told[name] = _unreached(alone[key], lost, jobs)
     if neighbours is not None:
         unmet = [name for name, verdict in told.items() if verdict["state"] in ("alone", "unreached")]
-        for name, cards in _own_cards([by_name[name] for name in unmet], events).items():
+        for name, cards in _own_cards([by_name[name] for name in unmet], bundles, events).items():
             told[name] = {**told[name], "own_cards": asdict(cards)}
     return {
         name: replace(bundles[name], files={**bundles[name].files, FILE: Output(json.dumps(verdict), rc=0)})
@@ -238,19 +238,31 @@ def _unreached(lonely: _Alone, lost: Mapping[str, str], jobs: Mapping[str, str])
     }
 
 
-def _own_cards(subjects: Sequence[Subject], events: Events) -> dict[str, OwnCards]:
-    """The network cards of these nodes against each other, of those that have cards which ib_write_bw can work."""
-    requests, targets = {}, {}
+def _own_cards(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], events: Events) -> dict[str, OwnCards]:
+    """The network cards of these nodes against each other: those that ib_write_bw can work in pairs, EFA's by NCCL."""
+    requests, targets, by_nccl = {}, {}, list[Member]()
     for subject in subjects:
-        if subject.way is not None and (cards := cards_request(subject.expected)) is not None:
-            member = Member(subject.name, subject.way, subject.address, subject.expected)
+        if subject.way is None:
+            continue
+        member = Member(subject.name, subject.way, subject.address, subject.expected)
+        if (cards := cards_request(subject.expected)) is not None:
             requests[subject.name] = _request(member, OWN_CARDS_S, rails=cards, alone="own cards")
             targets[subject.name] = subject.way
-    if not targets:
+        elif subject.expected.network == "efa" and _not_now(subject, bundles[subject.name]) is None:
+            by_nccl.append(member)
+    if not targets and not by_nccl:
         return {}
-    events("verify", "progress", f"working the network cards of {counted(len(targets), 'node')} against each other")
-    came = collect(targets, requests, deadline_s=OWN_CARDS_S + WAY_S)
-    return {name: _own_cards_of(came[name]) for name in targets}
+    events(
+        "verify", "progress",
+        f"working the network cards of {counted(len(targets) + len(by_nccl), 'node')} against each other",
+    )  # fmt: skip
+    came = collect(targets, requests, deadline_s=OWN_CARDS_S + WAY_S) if targets else {}
+    found = {name: _own_cards_of(came[name]) for name in targets}
+    for batch in _batches([(member,) for member in by_nccl]) if by_nccl else ():
+        for (name,), run in _run(batch).items():
+            why = run.why or ("" if run.gbps is not None else "no rate")
+            found[name] = OwnCards("absent" if run.absent else "ran", why, (), run.gbps)
+    return found
 
 
 def _own_cards_of(bundle: Bundle) -> OwnCards:

@@ -59,3 +59,21 @@ def test_a_node_that_is_looked_at_alone_borrows_two_neighbours(p4d: Rehearsal) -
     assert (node["name"], pairs["status"]) == ("train-3", "pass")
     assert [row.partition(":")[0] for row in pairs["actual"]] == ["train-0 (borrowed)", "train-1 (borrowed)"]
     assert (checks["fabric.transport"]["status"], checks["fabric.ring"]["status"]) == ("pass", "skip")
+
+
+def test_without_an_idle_neighbour_its_own_cards_are_worked(p4d: Rehearsal) -> None:
+    processes = "/run/gpuprov-sandbox/processes.json"
+    job = f'echo \'[{{"gpu": 0, "pid": 1, "name": "python3"}}]\' > {processes}'
+    others = [p4d.container(node) for node in ("train-0", "train-1", "train-2")]
+    try:
+        for container in others:
+            containers.execute(container, "sh", "-c", job, deadline=60)
+        found = p4d.verify("--node", "train-3")
+    finally:
+        for container in others:
+            containers.execute(container, "rm", "-f", processes, deadline=60)
+    checks = {check["id"]: check for check in found.json["nodes"][0]["checks"]}
+    assert found.status == 0, wrongs(found)
+    assert checks["fabric.pairs"]["status"] == "unknown"
+    assert "train-1: a job is using the GPUs: python3 (pid 1)" in checks["fabric.pairs"]["message"]
+    assert checks["fabric.own_cards"]["status"] == "pass"

@@ -33,7 +33,7 @@ def met(node: Facts, expected: Expected) -> Fabric:
         skip(fabric.why)
     if fabric.state == "unreached":
         cards = fabric.own_cards
-        works = cards is not None and cards.measured and not weak_pairs(cards, expected)
+        works = cards is not None and cards.measured and not cards.why and not weak_pairs(cards, expected)
         between = "measured between the node's own cards, not through the path to another node: " if works else ""
         unknown(between + fabric.why, action="none", condemns=fabric.awaits_proof and not works)
     if fabric.state == "untested":

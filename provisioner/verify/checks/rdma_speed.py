@@ -13,7 +13,7 @@ from provisioner.verify.checks.rdma import EXPLAINED, used
 from provisioner.verify.checks.rdma_setup import CARDS, NO_CARDS
 from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.facts import Facts
-from provisioner.verify.parsers.perftest import Card, CardPair
+from provisioner.verify.parsers.perftest import Card, CardPair, OwnCards
 
 
 def shown(cards: Iterable[Card]) -> dict[str, str]:
@@ -63,8 +63,8 @@ def test_loopback(node: Facts, expected: Expected) -> None:
     level="standard",
     needs=("fabric.json",),
     follows=("rdma.loopback", *EXPLAINED, "ib.rate", "rdma.uverbs", "rdma.pcie", "limits.memlock"),
-    applies=lambda e: e.fabric == "rdma" and e.network in CARDS,
-    otherwise=NO_CARDS,
+    applies=lambda e: e.fabric == "rdma",
+    otherwise="this group has no RDMA network",
     says="No other node could be met, and the node's network cards are slow with each other. Look at cable and port.",
 )
 def test_own_cards(node: Facts, expected: Expected) -> None:
@@ -76,10 +76,13 @@ def test_own_cards(node: Facts, expected: Expected) -> None:
         skip(node.fabric.why or "its cards were worked with other nodes")
     if cards.state == "busy":
         skip(f"not tested: {cards.why}")
-    if cards.state == "absent" and expected.packages is None:
+    if cards.state == "absent" and expected.packages is None and expected.network in CARDS:
         skip(f"{cards.why}: `apt install perftest`")
     if cards.state == "absent":
         unknown(cards.why, action="none")
+    if expected.network not in CARDS:
+        _judge_nccl(cards)
+        return
     if not cards.pairs:
         skip("fewer than two ports for training traffic are up")
     least, limit = least_rate([pair.gbps for pair in cards.pairs], expected)
@@ -87,13 +90,23 @@ def test_own_cards(node: Facts, expected: Expected) -> None:
         f"{pair.sender} to {pair.receiver}": pair.why if pair.gbps is None else f"{pair.gbps:.4g} Gbit/s"
         for pair in cards.pairs
     }
-    note = "measured between the node's own cards, not through the path to another node"
-    saw(expected=f"{least:.4g} Gbit/s or more", actual=actual, note=note)
+    saw(expected=f"{least:.4g} Gbit/s or more", actual=actual, note=OWN_ALONE)
     if not cards.measured:
         unknown(f"no two cards of the node reach each other ({cards.pairs[0].why}): rails may be apart", action="none")
     if weak := weak_pairs(cards, expected):
         failed = "; ".join(f"{name}: {actual[name]}" for name in (f"{p.sender} to {p.receiver}" for p in weak[:4]))
-        fail(f"{_blamed(weak)}{failed}; {least:.4g} is the least, {note}", unverified=(f"{limit} between cards",))
+        fail(f"{_blamed(weak)}{failed}; {least:.4g} is the least, {OWN_ALONE}", unverified=(f"{limit} between cards",))
+
+
+OWN_ALONE = "measured between the node's own cards, not through the path to another node"
+
+
+def _judge_nccl(cards: OwnCards) -> None:
+    """EFA: whether NCCL works over the node's own devices; nobody has published what it reaches there."""
+    rate = f"{cards.busbw_gbps:.4g} GB/s" if cards.busbw_gbps is not None else "no rate"
+    saw(expected="NCCL over the node's own network cards", actual=cards.why or rate, note=OWN_ALONE)
+    if cards.why:
+        fail(f"NCCL over the node's own cards: {cards.why}", unverified=("NCCL between own cards",))
 
 
 def _blamed(weak: Sequence[CardPair]) -> str:

@@ -55,16 +55,19 @@ class CardPair:
 
 @dataclass(frozen=True, slots=True)
 class OwnCards:
-    """A node's cards against each other. `state` and `why` as in Loopback."""
+    """A node's cards against each other: by ib_write_bw in pairs, EFA's by NCCL all at once. `state` and `why` as in
+    Loopback; with NCCL `why` also says what was wrong with the run."""
 
     state: State
     why: str = ""
     pairs: tuple[CardPair, ...] = ()
+    busbw_gbps: float | None = None
+    """GB/s that NCCL's all_reduce reached over them."""
 
     @property
     def measured(self) -> bool:
-        """Whether any pair has a rate."""
-        return any(pair.gbps is not None for pair in self.pairs)
+        """Whether there is a rate."""
+        return self.busbw_gbps is not None or any(pair.gbps is not None for pair in self.pairs)
 
 
 def own_cards_answer(text: str) -> OwnCards:
@@ -90,7 +93,7 @@ def read_own_cards(document: dict[str, Any]) -> OwnCards | None:
         CardPair(strict_text(row.get("sender"))[:40], strict_text(row.get("receiver"))[:40],
                  strict_float(row.get("gbps")), strict_text(row.get("why"))[:200])
         for row in listed
-    ))  # fmt: skip
+    ), strict_float(document.get("busbw_gbps")))  # fmt: skip
 
 
 def parse(text: str) -> Loopback:

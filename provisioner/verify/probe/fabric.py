@@ -4,7 +4,7 @@ fabric.json says the same as load.json (load.py) of this node's part; fabric_run
 verdict of all. The request's "load" holds "together" beside what load.py needs: {"launcher": its text, "nodes",
 "node", "address" of the first node, "own" (this node's), "port"}. It says besides: "grown", counters of RDMA ports that
 count more than before (port → counter → by how much), and "rails" (perftest.py), where the request asks for them. With
-"lent" in "together" a node that is not idle (idle.py) takes no part.
+"lent" in "together" a node that is not idle (idle.py) takes no part. A run of one node goes over its own network cards.
 
 Instead of "together" the request can hold "alone": "idle", which answers {"state": "idle"} or {"state": "busy", "why"}
 and starts nothing, or "own cards", which works the node's network cards against each other (perftest.py).
@@ -31,6 +31,9 @@ from provisioner.verify.probe.runner import COLLECTORS, run
 SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 COULD_NOT_BEGIN = 75
+OVER_THE_NETWORK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+"""Of a run of one node: its GPUs have its network cards alone to reach each other (NCCL's documentation of environment
+variables; awslabs/awsome-distributed-ai#531, Azure/azurehpc-health-checks azure_nccl_allreduce_ib_loopback.nhc)."""
 VANISH_S = 15.0
 """What was killed at the end of the round before takes a while to let go of its GPU."""
 
@@ -106,6 +109,8 @@ def together(asked: dict[str, Any], options: list[str], interface: str, seconds:
     if not any(option.startswith("--env=GLOO_SOCKET_IFNAME=") for option in options):
         # A node without a default route, or with AMD's GPUs: nothing there says which interface is the group's.
         environment.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME="=" + interface)
+    if part["nodes"] == 1:
+        environment.update(OVER_THE_NETWORK)
     command += [item for pair in sorted(environment.items()) for item in ("--env", "=".join(pair))]
     command += ["--entrypoint", "python3", asked["image"], "-", "gpuprov-together"]
     for name in ("nodes", "node", "address", "port"):

@@ -15,7 +15,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import FILE, LENT, Neighbours, fabric
 from provisioner.verify.parsers.fabric import Fabric, parse
-from provisioner.verify.parsers.perftest import CardPair
+from provisioner.verify.parsers.perftest import CardPair, OwnCards
 from provisioner.verify.request import ProbeRequest
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import expected, healthy
@@ -161,8 +161,28 @@ def test_without_an_idle_neighbour_it_is_unreached(
     assert "train-3: in quarantine" in found.why
     command = "`gpuprov verify fleet.yaml --node train-9` proves it once one of them is idle"
     assert (command in found.why) == (busy["train-0"] is not None)
-    assert fleet.rounds == []
-    assert found.own_cards is None, "EFA's cards are worked by NCCL alone"
+    assert [{*one} for one in fleet.rounds] == [{"train-9"}], "NCCL alone works EFA's cards"
+    assert found.own_cards == OwnCards("ran", busbw_gbps=44.0)
+
+
+@pytest.mark.parametrize(
+    ("document", "cards"),
+    [
+        (part(expected(P4D), 1, transports={"NET/Socket": 32}), OwnCards("ran", "32 channels over sockets", (), 44.0)),
+        (done(rc=1, error="RuntimeError: x"), OwnCards("ran", "train-9: RuntimeError: x")),
+        ({"state": "busy", "busy": [{"pid": 7, "name": "python3"}]}, OwnCards("absent", JOB)),
+        ({"gone": "no answer within 225 s"}, OwnCards("absent", "no answer within 225 s")),
+    ],
+)
+def test_what_nccl_says_of_a_nodes_own_cards(
+    monkeypatch: pytest.MonkeyPatch, document: dict[str, Any], cards: OwnCards
+) -> None:
+    fleet = Fleet(want := expected(P4D, "standard"), busy={"train-0": JOB})
+    fleet.rule = lambda names: {names[0]: document}
+    found = run(monkeypatch, fleet, want, "train-0")
+    assert (found.state, found.own_cards) == ("unreached", cards)
+    (request,) = fleet.rounds[0].values()
+    assert request.load is not None and request.load["together"]["nodes"] == 1
 
 
 def test_a_neighbour_that_gets_a_job_at_the_last_moment_leaves_it_unreached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +225,7 @@ def test_the_only_node_of_its_group_has_nobody_to_meet(monkeypatch: pytest.Monke
         fleet = Fleet(want := expected(name, "standard"), cards=CARDS)
         found = run(monkeypatch, fleet, want)
         assert (found.state, found.why) == ("alone", "its group has no other node")
-        assert (found.own_cards is not None) == (name == NDV4)
+        assert found.own_cards is not None and found.own_cards.measured
 
 
 def told(

@@ -173,9 +173,17 @@ def ring(**rates: float | None) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def by_nccl(why: str = "", gbps: float | None = 44.0) -> str:
+    cards = {"state": "ran", "why": why, "pairs": [], "busbw_gbps": gbps}
+    return json.dumps({**json.loads(unreached()), "own_cards": cards})
+
+
 UNREACHED: dict[str, tuple[str, str, str, str, str]] = {
     "a new machine": (P4D, unreached(), "fatal", "skip", ""),
     "a proven machine": (P4D, unreached(waits=False), "warn", "skip", ""),
+    "NCCL works over own cards": (P4D, by_nccl(), "warn", "pass", "not through the path to another node"),
+    "NCCL fails over own cards": (P4D, by_nccl("train-9: RuntimeError: x", None), "fatal", "fail", "RuntimeError: x"),
+    "NCCL goes over sockets": (P4D, by_nccl("32 channels over sockets"), "fatal", "fail", "32 channels over sockets"),
     "own cards work": (NDV4, unreached(ring()), "warn", "pass", ""),
     "a card is lame": (NDV4, unreached(ring(ib3=80.0, ib4=80.0)), "fatal", "fail", "mlx5_ib3: "),
     "a rail is apart": (NDV4, unreached(ring(ib5=None)), "fatal", "fail", "mlx5_ib5 to mlx5_ib4: Failed status 12"),
@@ -211,7 +219,7 @@ def test_what_was_not_reached_is_unknown_and_condemns_where_it_can_be_proven_lat
         status, weight, reason = result(found, id)
         assert (status, weight) == ("unknown", severity)
         assert reason.endswith("train-0: a job is using the GPUs")
-        assert reason.startswith("measured between the node's own cards, not through") == (name == "own cards work")
+        assert reason.startswith("measured between the node's own cards, not through") == (cards == "pass")
     status, weight, reason = result(found, OWN)
     assert (status, weight, message in reason) == (cards, "warn", True)
     assert any(check.condemns for check in found.checks) == (severity == "fatal")

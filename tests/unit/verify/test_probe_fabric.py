@@ -156,6 +156,15 @@ def test_a_node_that_is_lent_takes_part_only_while_it_is_idle(node: Path, monkey
     assert ask().state == "ran"
 
 
+def test_a_run_of_one_node_goes_over_its_own_network_cards(node: Path) -> None:
+    part = {"launcher": "", "node": 0, "address": "127.0.0.1", "own": "127.0.0.1", "port": 23456}
+    off = "--env NCCL_NVLS_ENABLE=0 --env NCCL_P2P_DISABLE=1 --env NCCL_SHM_DISABLE=1"
+    for nodes in (1, 2):
+        answer(options={}, together={**part, "nodes": nodes})
+        assert (off in (node / "calls").read_text()) == (nodes == 1)
+        (node / "calls").unlink()
+
+
 # The launcher, with a PyTorch whose store is a folder.
 
 TORCH = """
