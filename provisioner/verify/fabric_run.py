@@ -248,7 +248,7 @@ def _own_cards(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], event
         if (cards := cards_request(subject.expected)) is not None:
             requests[subject.name] = _request(member, OWN_CARDS_S, rails=cards, alone="own cards")
             targets[subject.name] = subject.way
-        elif subject.expected.network == "efa" and _not_now(subject, bundles[subject.name]) is None:
+        elif _has_efa_between_gpus(subject.expected) and _not_now(subject, bundles[subject.name]) is None:
             by_nccl.append(member)
     if not targets and not by_nccl:
         return {}
@@ -259,10 +259,23 @@ def _own_cards(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], event
     came = collect(targets, requests, deadline_s=OWN_CARDS_S + WAY_S) if targets else {}
     found = {name: _own_cards_of(came[name]) for name in targets}
     for batch in _batches([(member,) for member in by_nccl]) if by_nccl else ():
-        for (name,), run in _run(batch).items():
-            why = run.why or ("" if run.gbps is not None else "no rate")
-            found[name] = OwnCards("absent" if run.absent else "ran", why, (), run.gbps)
+        found |= {name: _own_cards_by_nccl(run) for (name,), run in _run(batch).items()}
     return found
+
+
+def _has_efa_between_gpus(expected: Expected) -> bool:
+    """Whether NCCL can send over the node's own EFA: one GPU has nobody to send to."""
+    return expected.network == "efa" and expected.fabric == "rdma" and expected.gpu_count > 1
+
+
+def _own_cards_by_nccl(run: Met) -> OwnCards:
+    """What a run of one node alone says of its network cards."""
+    if run.absent:
+        return OwnCards("absent", run.why)
+    why = run.why
+    if not why and not any(way.startswith("NET/") for way, _ in run.result.transports):
+        why = "NCCL did not go over the network cards"
+    return OwnCards("ran", why or ("" if run.gbps is not None else "no rate"), (), run.gbps)
 
 
 def _own_cards_of(bundle: Bundle) -> OwnCards:

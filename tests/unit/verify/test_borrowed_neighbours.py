@@ -169,6 +169,10 @@ def test_without_an_idle_neighbour_it_is_unreached(
     ("document", "cards"),
     [
         (part(expected(P4D), 1, transports={"NET/Socket": 32}), OwnCards("ran", "32 channels over sockets", (), 44.0)),
+        (
+            part(expected(P4D), 1, transports={"P2P": 96}),
+            OwnCards("ran", "NCCL did not go over the network cards", (), 44.0),
+        ),
         (done(rc=1, error="RuntimeError: x"), OwnCards("ran", "train-9: RuntimeError: x")),
         ({"state": "busy", "busy": [{"pid": 7, "name": "python3"}]}, OwnCards("absent", JOB)),
         ({"gone": "no answer within 225 s"}, OwnCards("absent", "no answer within 225 s")),
@@ -210,6 +214,13 @@ def test_a_nodes_own_cards_are_worked_where_no_neighbour_is_idle(monkeypatch: py
     found = run(monkeypatch, fleet, want, "train-0")
     assert found.state == "unreached" and found.own_cards is not None and found.own_cards.measured
     assert found.own_cards.pairs[0] == CardPair("mlx5_ib1", "mlx5_ib0", 197.0)
+
+
+def test_one_gpu_has_nobody_to_send_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = replace(expected(P4D, "standard"), gpu_count=1)
+    fleet = Fleet(want, busy={"train-0": JOB})
+    found = run(monkeypatch, fleet, want, "train-0")
+    assert (found.state, found.own_cards, fleet.rounds) == ("unreached", None, [])
 
 
 def test_own_cards_that_do_not_answer_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
