@@ -62,11 +62,14 @@ def test_loopback(node: Facts, expected: Expected) -> None:
     action="vendor",
     level="standard",
     needs=("fabric.json",),
-    follows=("rdma.loopback", *EXPLAINED, "ib.rate", "rdma.uverbs", "rdma.pcie", "limits.memlock"),
+    follows=(
+        "rdma.loopback", *EXPLAINED, "ib.rate", "rdma.uverbs", "rdma.pcie", "limits.memlock", "gpu.count",
+        "load.completes", "peermem.loaded", "rdma.gpu_memory",
+    ),
     applies=lambda e: e.fabric == "rdma",
     otherwise="this group has no RDMA network",
     says="No other node could be met, and the node's network cards are slow with each other. Look at cable and port.",
-)
+)  # fmt: skip
 def test_own_cards(node: Facts, expected: Expected) -> None:
     """No limit is verified for it: published ones are of a card with itself, and rails that share no switch do not
     reach each other."""
