@@ -17,6 +17,10 @@ from scripts import doc_tables, evidence_docs, policy_docs
 
 DOCS = Path(__file__).parent.parent / "docs"
 
+WITHOUT_LOCK = """\
+`gpuprov verify --host` and `--bundle` judge machines without a lock and without a cluster.yaml. What contradicts
+itself on a node, or the machine type, is found there as well; these checks, or parts of them, need the lock:"""
+
 
 def table() -> str:
     """The Markdown table of docs/checks.md."""
@@ -29,6 +33,9 @@ def table() -> str:
         follows = ", ".join(f"`{other}`" for other in c.follows) or "-"
         merged = f"`{reported(c.id)}`" if reported(c.id) != c.id or c.id in by_id() else "-"
         rows.append(f"| `{c.id}` | {c.severity} | {c.action} | {c.level} | {merged} | {reads} | {follows} | {c.says} |")
+    rows += ["", "## Without a lock", "", WITHOUT_LOCK, ""]
+    rows += ["| check | what needs the lock | judged without one |", "| --- | --- | --- |"]
+    rows += [f"| `{c.id}` | {c.lock} | {c.without_lock or '-'} |" for c in declared() if c.lock]
     rows += ["", "## Reported under one name", "", "| name | checks | what a failure means |", "| --- | --- | --- |"]
     rows += [f"| `{m.id}` | {', '.join(f'`{part}`' for part in m.parts)} | {m.says} |" for m in MERGED]
     return "\n".join(rows) + "\n"

@@ -70,6 +70,10 @@ class Check:
     """The capture that shows what it judges."""
     documented: str = ""
     """Who has written what it judges."""
+    lock: str = ""
+    """What of it cannot be judged without a lock and the cluster.yaml beside it, and why; empty where it needs none."""
+    without_lock: str = ""
+    """What it judges without one all the same; empty where that is nothing."""
 
     @property
     def basis(self) -> Literal["measured", "documented", "unverified"]:
@@ -118,6 +122,9 @@ NEEDS_MACHINE = "what is expected follows from the machine type: --machine TYPE"
 """The reason of a check that was not judged because nobody named the machine type."""
 NO_TYPE = "the machine type"
 """What a failure rests on, for `unverified`, where a node shows it and only a machine type tells whether it matters."""
+NO_LOCK = "whether jobs use it: no lock says so"
+"""What a failure rests on, for `unverified`, where a node contradicts itself and only a lock tells whether jobs use
+what is wrong there."""
 CRASHED, TIMED_OUT = "the check crashed: ", "the check timed out on this node"
 """How the reason of a check begins whose own code is at fault."""
 
@@ -176,6 +183,8 @@ def check(
     listing: bool = False,
     measured: str = "",
     documented: str = "",
+    lock: str = "",
+    without_lock: str = "",
 ) -> Callable[[F], F]:
     """Declare a test function as a check. `needs`, `follows`, `measured` and `documented` are explained at the head
     of this module. Raises ValueError for another severity, action or level than there is: one that nobody knows would
@@ -189,7 +198,7 @@ def check(
             raise ValueError(f"check {id}: {what} {word!r} is none of {', '.join(words)}")
     declared = Check(
         *(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences),
-        *(listing, measured, documented),
+        *(listing, measured, documented, lock, without_lock),
     )
 
     def mark(function: F) -> F:

@@ -22,6 +22,7 @@ LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
 HEALTH_TIMER = "gpuprov-health.timer"
 """What role health starts, where cluster.yaml wants it."""
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
+IMEX = "nvidia-imex.service"
 INTERRUPTION = "gpuprov-interruption.service"
 """What role interruption starts, where a provider that tells the node beforehand may take its machine away."""
 MEMORY_TOLERANCE = 0.03
@@ -54,6 +55,10 @@ EFA_HUGE_MIB_PER_CPU = 110
 """Memory in huge pages that EFA's provider takes for one endpoint; one for each processor is what AWS's own check of a
 machine asks for. Sources: awslabs/libfabric-ci-scripts efa-check.sh; efa-config's script reserves twice as much
 (bottlerocket-os/bottlerocket-core-kit#141 quotes it), and none of more than 16 MiB each (libfabric-ci-scripts#158)."""
+
+
+ONLY_MODULES: Mapping[str, str] = {"required": "open", "impossible": "proprietary"}
+"""What catalog/data/gpus.yaml says of the open kernel modules → the one flavour that such a GPU takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,8 @@ class Expected:
     timers: tuple[str, ...] = ()
     """What else the roles leave active, and no job dies without: `up` looks after it, no check condemns for it."""
     kernel_modules: str | None = None
-    """open or proprietary: the flavour of the driver's modules that the lock names."""
+    """open or proprietary: the flavour of the driver's modules that the lock names; without one, the only one that
+    these GPUs take."""
     module_params: Mapping[str, str] | None = None
     """Parameters of the driver's module that the roles set, as /proc/driver/nvidia/params names them."""
     bare_metal: bool = False
@@ -145,7 +151,8 @@ class Expected:
     image: str | None = None
     """The golden image that it is made of, as name and build (pytorch 20260131-031500); None for none."""
     efa_huge_mib_per_cpu: int = 0
-    """Memory in huge pages that EFA's packages reserve; 0 where the lock has none of them."""
+    """Memory in huge pages that EFA's packages reserve; 0 where the lock has none of them, or without a lock the
+    machine no EFA."""
     maintenance: Mapping[str, Any] | None = None
     """The metadata service that lists the machine's scheduled maintenance (catalog/providers.py, MaintenanceService);
     None where there is nobody to ask."""
@@ -209,6 +216,13 @@ class Expected:
         a machine needs fabric manager, it runs where a switch is visible."""
         absent = {FABRIC_MANAGER} if switches == 0 and not self.verified("fabric_manager") else set()
         return tuple(name for name in self.units or () if name not in absent)
+
+    @property
+    def own_units(self) -> tuple[str, ...]:
+        """The units that the machine type needs, whoever configured it."""
+        needed = {FABRIC_MANAGER: self.knows("fabric_manager") and self.fabric_manager,
+                  IMEX: self.knows("nvlink_across") and self.nvlink_across}  # fmt: skip
+        return tuple(name for name, needs in needed.items() if needs)
 
     def unsupported(self, *limits: str) -> tuple[str, ...]:
         """Those of `limits` that are unverified; for check.fail."""
@@ -300,7 +314,7 @@ def expect(
         units=(*units(machine, gpu, stack, group), *(one["unit"] for one in shared)) if stack and group else None,
         timers=timers,
         shared=shared,
-        kernel_modules=stack.kernel_modules if stack and nvidia else None,
+        kernel_modules=_modules(gpu, stack),
         # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
         module_params={"CreateImexChannel0": "1"} if stack and group and machine.imex_required else None,
         bare_metal=not catalog.provider(machine.provider).virtual,
@@ -326,9 +340,9 @@ def expect(
         scratch=group.storage.scratch if group and stack and machine.local_disks else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb,
         image=image,
-        maintenance=_maintenance(machine, catalog) if stack and not simulated else None,
+        maintenance=_maintenance(machine, catalog) if not simulated else None,
         tuned=_tuned(stack) if stack and group else None,
-        efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if stack and group and stack.efa else 0,
+        efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if (stack.efa and group if stack else machine.uses_efa(None)) else 0,
         repositories=tuple(one.uri for one in stack.repositories) if stack else None,
         repo_keys={f"gpuprov-{r.name}.asc": r.fingerprint for r in stack.repositories if not r.archives}
         if stack and group
@@ -402,6 +416,12 @@ def _known_bad(catalog: Catalog) -> tuple[Mapping[str, Any], ...]:
         }
         for row in catalog.known_bad
     )
+
+
+def _modules(gpu: Gpu, stack: Stack | None) -> str | None:
+    if gpu.vendor != "nvidia":
+        return None
+    return stack.kernel_modules if stack else ONLY_MODULES.get(gpu.open_kernel_modules)
 
 
 def _brought(stack: Stack) -> dict[str, Mapping[str, Any]] | None:

@@ -142,7 +142,7 @@ def drift_request(expected: Expected) -> ProbeRequest:
 
 def unknown_machine_request() -> ProbeRequest:
     """Everything that can be asked of a machine of which nothing is known, whoever made its GPUs and network."""
-    return ProbeRequest(_deadlines(lambda tool: not tool.configured))
+    return ProbeRequest(_deadlines(lambda tool: not tool.configured), units=JOB_SERVICES)
 
 
 def _deadlines(select: Callable[[Tool], object]) -> dict[str, float]:
@@ -215,7 +215,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         files,
         images,
         gpu_count=expected.gpu_count,
-        units=(*(expected.units or ()), *expected.timers, *JOB_SERVICES),
+        units=(*(expected.units or expected.own_units), *expected.timers, *JOB_SERVICES),
         shared=tuple(one["path"] for one in expected.shared),
         efa=expected.ports if expected.network == "efa" and expected.efa and not expected.simulated else 0,
         maintenance=expected.maintenance,

@@ -66,7 +66,7 @@ def stack(machine: str) -> Stack:
         os="ubuntu-24.04",
         driver=DRIVER,
         driver_branch="580",
-        kernel_modules="open",
+        kernel_modules="proprietary" if load().gpu(row.gpu_model).open_kernel_modules == "impossible" else "open",
         fabric_manager=DRIVER if row.fabric_manager_required else None,
         efa="1.47.0" if row.network.kind == "efa" else None,
         cuda_driver=CUDA,

@@ -46,6 +46,7 @@ MODULES = (
     "ib_umad 40960 0 - Live 0x0000000000000000\nrdma_ucm 36864 0 - Live 0x0000000000000000\n"
     "ib_uverbs 208896 2 rdma_ucm, Live 0x0000000000000000\n"
 )
+PEERMEM = "nvidia_peermem 16384 0 - Live 0x0000000000000000 (OE)\n"
 
 BOOT = """\
 [    0.000000] Linux version 6.8.0-1024-aws (buildd@lcy02) (x86_64-linux-gnu-gcc-13 13.3.0) #26-Ubuntu SMP
@@ -150,8 +151,16 @@ def imex(down: str = "", status: str = "UP") -> str:
     return json.dumps({"nodes": nodes, "timestamp": "9/4/2026 00:00:00.000", "status": status})
 
 
+FLAVOURS = {
+    "default": "Open Kernel Module for x86_64",
+    "required": "Open Kernel Module for x86_64",
+    "impossible": "x86_64 Kernel Module",
+}
+
+
 def driver_files(row: Machine, version: str) -> dict[str, str]:
-    """/proc/driver/nvidia and /dev/nvidia* with the open modules."""
+    """/proc/driver/nvidia and /dev/nvidia* with the modules that the GPU takes, the open ones where it takes both."""
+    modules = load().gpu(row.gpu_model).open_kernel_modules
     nodes = [(f"nvidia{i}", 195, i) for i in range(row.gpu_count)]
     nodes += [
         ("nvidia-uvm", 508, 0),
@@ -169,7 +178,9 @@ def driver_files(row: Machine, version: str) -> dict[str, str]:
         + "\t".join(f"\x1b[4mGPU{i}" for i in range(count))
         + f"\x1b[0m\n{matrix}\nLegend:\n\n  X    = Self\n",
         **({"imex.json": imex()} if row.imex_required else {}),
-        "nvidia-version.txt": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
+        # the kernel's own dma-buf is for the open modules alone
+        **({"modules.txt": MODULES + PEERMEM} if modules == "impossible" else {}),
+        "nvidia-version.txt": f"NVRM version: NVIDIA UNIX {FLAVOURS[modules]}  {version}  Release Build\n"
         "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n",
         "nvidia-params.txt": 'ModifyDeviceFiles: 1\nCreateImexChannel0: 1\nRegistryDwords: ""\n',
         "nvidia-dev.txt": "".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.unread import end_unread
 from provisioner.verify.expectations import INTERRUPTION, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.interruption import Hook, Interruption
@@ -79,17 +80,27 @@ def test_metadata(node: Facts, expected: Expected) -> None:
         fail(f"no answer for {silent:.0f} s: {found.silent or 'no reason reported'}")
 
 
+def _answered(node: Facts, expected: Expected) -> None:
+    """A machine of the type that is not in that cloud, or a bundle made by hand, has no such answer."""
+    if node.source("maintenance.json").state != "read":
+        reason = "no lock says that this machine is in its type's cloud, and its metadata service does not answer"
+        end_unread(node, "maintenance.json", skips=reason if expected.packages is None else None)
+
+
 @check(
     "cloud.metadata_token",
     severity="warn",
     action="reconfigure",
-    needs=("maintenance.json",),
-    applies=lambda e: e.maintenance is not None and e.maintenance.get("token"),
+    reads=("maintenance.json",),
+    applies=lambda e: e.maintenance is not None and e.maintenance.get("token") and not e.simulated,
     otherwise="its provider's metadata service knows no tokens, or has none of scheduled events",
+    lock="only it says that the machine is in that cloud",
+    without_lock="a service that answers without a token",
     says="The metadata service answers without a token: a program that can be made to fetch an address reads the "
     "machine's credentials. Terraform makes machines that want one; set http-tokens back to required.",
 )
-def test_token(node: Facts) -> None:
+def test_token(node: Facts, expected: Expected) -> None:
+    _answered(node, expected)
     status = node.metadata_openly
     if status is None:
         skip("an older probe, which did not ask without a token")
@@ -102,14 +113,17 @@ def test_token(node: Facts) -> None:
     "cloud.maintenance",
     severity="warn",
     action="replace",
-    needs=("maintenance.json",),
+    reads=("maintenance.json",),
     follows=("cloud.interruption",),
-    applies=lambda e: e.maintenance is not None,
+    applies=lambda e: e.maintenance is not None and not e.simulated,
     otherwise="its provider lists no scheduled events that gpuprov can ask for",
+    lock="only it says that the machine is in that cloud",
+    without_lock="what the metadata service lists, where it answers",
     says="The cloud has scheduled a reboot, a move or the end of this machine. Drain it before, or replace it now.",
 )
 def test_maintenance(node: Facts, expected: Expected) -> None:
     assert expected.maintenance is not None
+    _answered(node, expected)
     harmless = tuple(expected.maintenance.get("harmless", ()))
     coming = [e for e in node.maintenance or () if e.kind not in harmless]
     words = [f"{e.kind} {f'from {e.time} on' if e.time else 'has begun'}" for e in coming]

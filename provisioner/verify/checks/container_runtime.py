@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from provisioner.text import counted
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import NO_LOCK, check, fail, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.known_bad import driver_version
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
-from provisioner.verify.parsers.host_software import Docker
+from provisioner.verify.parsers.host_software import Cdi, Docker
 
 CDI_UNIT = "gpuprov-cdi.service"
 
@@ -27,19 +30,22 @@ def _docker(node: Facts) -> Docker:
     documented="docs.docker.com, docker info: fails where the daemon does not answer; github mej/nhc, leptonai/gpud",
     action="reconfigure",
     needs=NEEDS,
-    applies=lambda e: e.images or e.tuned is not None,
-    otherwise="no lock asks for containers",
+    lock="only it asks for containers, and for docker",
+    without_lock="docker that is installed and does not answer warns",
     says="Docker is not installed or does not answer: no container can start. `systemctl status docker` says why.",
 )
-def test_runtime(node: Facts) -> None:
-    docker = host_of(node).docker
+def test_runtime(node: Facts, expected: Expected) -> None:
+    docker, wanted = host_of(node).docker, expected.images or expected.tuned is not None
+    if docker is None and not wanted:
+        skip("docker is not installed, and no lock asks for containers")
     saw(expected="docker answers", actual=(docker.error or f"docker {docker.version}") if docker else "not installed")
     if docker is None:
         fail("docker is not installed")
     if docker.error is not None:
-        fail(f"docker does not answer: {docker.error}")
+        fail(f"docker does not answer: {docker.error}", unverified=() if wanted else (NO_LOCK,))
 
 
+# Without a lock a description has to be of the driver that runs: that of another one gives containers its libraries.
 @check(
     "container.cdi",
     severity="fatal",
@@ -48,12 +54,17 @@ def test_runtime(node: Facts) -> None:
     vendor="nvidia",
     needs=NEEDS,
     follows=("driver.responds", "driver.version", "gpu.count"),
-    applies=lambda e: CDI_UNIT in (e.units or ()),
-    otherwise="no lock has the container toolkit",
+    lock="only with its container toolkit a description has to be there",
+    without_lock="a description that is there for another driver than the one that runs warns",
     says="GPUs are not described to containers, or for another driver: containers then have no GPU or wrong libraries.",
 )
 def test_cdi(node: Facts, expected: Expected) -> None:
-    specs = [c for c in told(host_of(node).cdi, "its CDI descriptions") if "nvidia.com/gpu" in c.kinds]
+    if expected.units is not None and CDI_UNIT not in expected.units:
+        skip("the lock does not have the container toolkit")
+    if expected.units is None:
+        _fits_the_driver(_of_gpus(host_of(node).cdi or ()), driver_version(node))
+        return
+    specs = _of_gpus(told(host_of(node).cdi, "its CDI descriptions"))
     saw(expected=f"nvidia.com/gpu for driver {expected.driver}", actual={c.file: c.driver for c in specs} or "none")
     if not specs:
         fail("no file in /etc/cdi or /run/cdi describes nvidia.com/gpu")
@@ -62,6 +73,22 @@ def test_cdi(node: Facts, expected: Expected) -> None:
         fail(f"{other[0].file} is for driver {other[0].driver}, the lock says {expected.driver}")
     if not any("all" in c.devices or len(c.devices) >= (node.gpus_present or 1) for c in specs):
         fail(f"{specs[0].file} has {counted(len(specs[0].devices), 'device')}")
+
+
+def _of_gpus(specs: Iterable[Cdi]) -> list[Cdi]:
+    return [spec for spec in specs if "nvidia.com/gpu" in spec.kinds]
+
+
+def _fits_the_driver(specs: list[Cdi], loaded: str | None) -> None:
+    """Whether what describes the GPUs to containers is of the driver that runs."""
+    saw(expected=f"for driver {loaded}", actual={c.file: c.driver for c in specs} or "none")
+    if not specs:
+        skip("no lock has the container toolkit, and no file describes nvidia.com/gpu")
+    if loaded is None:
+        skip("no tool reports the driver's version")
+    for spec in specs:
+        if spec.driver not in (None, loaded):
+            fail(f"{spec.file} is for driver {spec.driver}, {loaded} is loaded", unverified=(NO_LOCK,))
 
 
 @check(
@@ -73,6 +100,7 @@ def test_cdi(node: Facts, expected: Expected) -> None:
     follows=("driver.responds", "gpu.count"),
     applies=lambda e: CDI_UNIT in (e.units or ()),
     otherwise="no lock has the container toolkit",
+    lock="only where it has the container toolkit are links in /dev/char wanted",
     says="Links in /dev/char are missing: containers lose their GPUs at the next daemon-reload. Start gpuprov-cdi.",
 )
 def test_survives_reload(node: Facts) -> None:
@@ -92,6 +120,7 @@ def test_survives_reload(node: Facts) -> None:
     follows=("container.runtime",),
     applies=lambda e: e.tuned is not None,
     otherwise="gpuprov did not configure this machine",
+    lock="docker's default is off: on is what role container_runtime sets",
     says="Containers end when docker is restarted, as an update of it does. Role container_runtime sets live-restore.",
 )
 def test_live_restore(node: Facts) -> None:
@@ -149,6 +178,7 @@ def test_cgroup(node: Facts) -> None:
     follows=("container.runtime", "storage.full", "storage.root_space"),
     applies=lambda e: e.images,
     otherwise="no lock names an image",
+    lock="whether images are kept on the node, and how large they are, follows from it; a full disk is `storage.full`",
     says="There is no room for another container image where docker keeps them. `docker image prune` frees some.",
 )
 def test_disk(node: Facts) -> None:

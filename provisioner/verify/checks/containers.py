@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from provisioner.text import counted
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import NO_LOCK, check, fail, saw, skip, unknown
+from provisioner.verify.checks.unread import end_unread
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.images import tag
@@ -17,6 +18,7 @@ from provisioner.verify.parsers.images import tag
     needs=("container-images.json",),
     applies=lambda e: e.images,
     otherwise="no lock names an image",
+    lock="the digest that an image has to have is the lock's",
     says="A pinned image is not on the node, or its tag stands for other content. `gpuprov up` pulls it by digest.",
 )
 def test_image(node: Facts, expected: Expected) -> None:
@@ -40,15 +42,19 @@ def test_image(node: Facts, expected: Expected) -> None:
     severity="fatal",
     documented="docs.pytorch.org torch.__version__, torch.cuda.device_count(); cluster.lock",
     action="reconfigure",
-    needs=("framework.json",),
+    reads=("framework.json",),
     level="standard",
     follows=("container.image", "driver.responds", "driver.version", "nvswitch.fabric", "gpu.count"),
-    applies=lambda e: e.images,
-    otherwise="no lock names an image",
+    lock="the versions are those of its images",
+    without_lock="an image that sees another number of GPUs than the driver warns",
     says="The image's Python does not have the versions of the lock, or does not see the GPUs.",
 )
 def test_versions(node: Facts, expected: Expected) -> None:
-    assert node.frameworks is not None
+    if node.frameworks is None:
+        end_unread(node, "framework.json", skips=None if expected.images else "no lock names an image")
+    if not expected.images:
+        _sees_all_gpus(node)
+        return
     reports = {report.reference: report for report in node.frameworks}
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
     wanted: dict[str, dict[str, object]] = {}
@@ -82,6 +88,18 @@ def test_versions(node: Facts, expected: Expected) -> None:
         unknown("; ".join(silent))
     if not wanted:
         skip("no locked image has a framework with a known version")
+
+
+def _sees_all_gpus(node: Facts) -> None:
+    """Without a lock no version is right or wrong; an image that sees other GPUs than the driver does is wrong."""
+    present, reports = node.gpus_present, [r for r in node.frameworks or () if r.gpus is not None]
+    saw(expected=present, actual={r.reference or "an image": r.gpus for r in reports})
+    if present is None or not reports:
+        skip("no lock names an image, and no report says how many GPUs it sees")
+    for report in reports:
+        if report.gpus != present:
+            message = f"{report.reference or 'an image'}: torch sees {counted(report.gpus or 0, 'GPU')} of {present}"
+            fail(message, unverified=(NO_LOCK,))
 
 
 def _same(locked: str, said: str) -> bool:

@@ -35,6 +35,8 @@ LONGEST = ({"memtest"}, {"pulse_test"})
     level="standard",
     reads=("dcgmi-diag.json",),
     vendor="nvidia",
+    lock="only it says that DCGM has to be there",
+    without_lock="DCGM's tests, where it is installed",
     says="A test of DCGM failed. Its message says which GPU; keep it for the vendor.",
 )
 def test_diag(node: Facts, expected: Expected) -> None:

@@ -30,8 +30,11 @@ MAJOR = 195
     needs=("nvidia-version.txt",),
     vendor="nvidia",
     applies=lambda e: e.kernel_modules,
-    otherwise="no lock names the flavour of the driver's modules",
-    says="The other flavour of kernel modules is loaded (open, proprietary) than locked. Run `gpuprov up` and reboot.",
+    otherwise="no lock names the flavour of the driver's modules, and these GPUs take both",
+    lock="most GPUs take both flavours",
+    without_lock="the flavour of GPUs that take one alone",
+    says="The other flavour of kernel modules is loaded (open, proprietary) than locked, or than these GPUs need. Run "
+    "`gpuprov up` and reboot.",
 )
 def test_flavour(node: Facts, expected: Expected) -> None:
     compare(expected.kernel_modules, node.module.flavour if node.module else None)
@@ -122,6 +125,7 @@ def test_nouveau(node: Facts) -> None:
     vendor="nvidia",
     applies=lambda e: e.module_params,
     otherwise="gpuprov sets no parameter of the driver on this machine",
+    lock="the parameters are those that role nvidia_driver sets",
     says="The driver runs without a parameter that was set for it: it was loaded before. Reboot, or load it again.",
 )
 def test_params(node: Facts, expected: Expected) -> None:
@@ -174,12 +178,12 @@ def test_nodes(node: Facts, expected: Expected) -> None:
     needs=("gpus",),
     vendor="nvidia",
     follows=("driver.version", "driver.module_flavour"),
-    applies=lambda e: e.kernel_modules == "open",
-    otherwise="only the open modules need the GPU system processor",
     says="A GPU runs other system processor firmware than the driver's own, or none. Reboot the node.",
 )
-def test_gsp(node: Facts) -> None:
-    gpus = answering(node)
+def test_gsp(node: Facts, expected: Expected) -> None:
+    gpus, flavour = answering(node), expected.kernel_modules or (node.module.flavour if node.module else None)
+    if flavour != "open":
+        skip("only the open modules need the GPU system processor" if flavour else "no tool says which modules run")
     loaded = node.smi.driver_version if node.smi else None
     versions = sorted({str(gpu.gsp_firmware) for gpu in gpus})
     saw(expected=loaded, actual=versions)

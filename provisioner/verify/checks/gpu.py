@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from provisioner.text import counted
-from provisioner.verify.check import check, compare, fail, saw, skip, unknown
+from provisioner.verify.check import check, compare, fail, note, saw, skip, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
@@ -148,16 +148,20 @@ def test_memory(node: Facts, expected: Expected) -> None:
     needs=("gpus",),
     listing=True,
     vendor="nvidia",
-    applies=lambda e: e.persistence is not None,
-    otherwise="no cluster.yaml to say whether persistence mode should be on",
-    says="Persistence mode is not as asked: without it the driver unloads between jobs. Start nvidia-persistenced.",
+    lock="whether the mode has to be on is its cluster.yaml's to say",
+    without_lock="off on some of the GPUs warns, off on all is a note",
+    says="Persistence mode is not as asked, or differs between GPUs: without it the driver unloads between jobs. "
+    "Start nvidia-persistenced.",
 )
 def test_persistence(node: Facts, expected: Expected) -> None:
     modes = {gpu.index: gpu.persistence for gpu in answering(node)}
-    words = {True: "on", False: "off", None: "?"}
-    saw(expected=words[expected.persistence], actual=sorted({words[mode] for mode in modes.values()}))
-    if wrong := [index for index, mode in modes.items() if mode is (not expected.persistence)]:
-        fail(f"persistence mode is {'off' if expected.persistence else 'on'} on {named(wrong)}")
+    words, wanted = {True: "on", False: "off", None: "?"}, expected.persistence is not False
+    saw(expected=words[wanted], actual=sorted({words[mode] for mode in modes.values()}))
+    wrong = [index for index, mode in modes.items() if mode is (not wanted)]
+    if wrong and expected.persistence is None and len(wrong) == len(modes):
+        note("persistence mode is off, and no cluster.yaml says that it should be on")
+    if wrong:
+        fail(f"persistence mode is {'off' if wanted else 'on'} on {named(wrong)}")
     all_report(node, modes, "persistence mode")
 
 

@@ -89,6 +89,7 @@ def test_offset(node: Facts, expected: Expected) -> None:
     needs=NEEDS,
     applies=lambda e: e.tuned is not None,
     otherwise="gpuprov did not configure this machine",
+    lock="on another machine the site's own people and services have accounts",
     says="People have processes on the node although no job has the GPUs. Look whose they are before a job comes.",
 )
 def test_users(node: Facts) -> None:

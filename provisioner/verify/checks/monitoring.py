@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from provisioner.text import counted
-from provisioner.verify.check import ACTIONS, NO_TYPE, check, fail, note, saw, skip, unknown
+from provisioner.verify.check import ACTIONS, NO_LOCK, NO_TYPE, check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.diagnostics import has_nvlink
 from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.unread import end_unread
 from provisioner.verify.expectations import HEALTH_TIMER, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.dcgm_exporter import XIDS
@@ -21,12 +22,19 @@ FRESH_S = 120.0
     action="reconfigure",
     vendor="nvidia",
     follows=("driver.responds",),
-    applies=lambda e: e.dcgm_exporter,
-    otherwise="no exporter is expected",
+    applies=lambda e: e.dcgm_exporter is not False,
+    otherwise="the lock has no exporter",
+    lock="only where it has an exporter one has to answer",
+    without_lock="one that answers without readings of a GPU, or with old ones, warns",
     says="The DCGM exporter does not answer, or has no readings of a GPU: the node would run unwatched.",
 )
 def test_exporter(node: Facts, expected: Expected) -> None:
     source, output = node.source("dcgm-exporter.prom"), node.outputs.get("dcgm-exporter.prom")
+    if node.dcgm is None and not expected.dcgm_exporter:
+        skip("no lock asks for an exporter, and none gives readings")
+    if not expected.dcgm_exporter and node.gpus_present is None and not expected.knows("gpu_count"):
+        skip("no lock asks for an exporter, and nothing says how many GPUs there are")
+    unsure = () if expected.dcgm_exporter else (NO_LOCK,)
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
     saw(expected=f"readings of {present} GPUs", actual=source.reason)
     if present == 0:
@@ -43,9 +51,9 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     # UUIDs are compared where both sides give one for each GPU (and mean the same: some tools mask them), else numbers.
     silent = len(have - uuids) if named else max(0, present - len(node.dcgm.gpus))
     if silent:
-        fail(f"no reading of {silent} of {counted(present, 'GPU')}")
+        fail(f"no reading of {silent} of {counted(present, 'GPU')}", unverified=unsure)
     if node.dcgm.newest is not None and node.collected is not None and node.collected - node.dcgm.newest > FRESH_S:
-        fail(f"the newest reading is {node.collected - node.dcgm.newest:.0f} s old")
+        fail(f"the newest reading is {node.collected - node.dcgm.newest:.0f} s old", unverified=unsure)
 
 
 @check(
@@ -85,9 +93,11 @@ EXPLAINED = (
     severity="fatal",
     documented="NVIDIA DCGM user guide, Health Monitor: Failure; github NVIDIA/NVSentinel, facebookresearch/gcm",
     action="vendor",
-    needs=("dcgmi-health.json",),
+    reads=("dcgmi-health.json",),
     follows=EXPLAINED,
     vendor="nvidia",
+    lock="only it says that DCGM has to be there",
+    without_lock="what DCGM's watches say where it is installed",
     says="DCGM's background watches have seen a part of a GPU fail. Its message says which; drain the node, test it.",
 )
 def test_health(node: Facts, expected: Expected) -> None:
@@ -98,9 +108,11 @@ def test_health(node: Facts, expected: Expected) -> None:
     "dcgm.health_warning",
     severity="warn",
     action="vendor",
-    needs=("dcgmi-health.json",),
+    reads=("dcgmi-health.json",),
     follows=(*EXPLAINED, "dcgm.health", "gpu.inforom", "gpu.pcie_replay", "gpu.throttle"),
     vendor="nvidia",
+    lock="only it says that DCGM has to be there",
+    without_lock="what DCGM's watches say where it is installed",
     says="DCGM's background watches warn of a GPU: replays, heat, power, its InfoROM. Read the message, and watch it.",
 )
 def test_health_warning(node: Facts, expected: Expected) -> None:
@@ -113,8 +125,11 @@ NVIDIA/NVSentinel#1668: 69 of 100 nodes; #1708 leaves them out by default)."""
 
 
 def _watched(node: Facts, expected: Expected, state: str) -> None:
-    assert node.dcgm_health is not None
     health = node.dcgm_health
+    if health is None:
+        unwanted = expected.packages is None and node.source("dcgmi-health.json").state in ("absent", "missing")
+        reason = "no lock says that DCGM is on this machine" if unwanted else None
+        end_unread(node, "dcgmi-health.json", skips=reason)
     if health.overall is None:
         reason = "no watch of DCGM is set: `dcgmi health -s a` sets all, as role dcgm_exporter does"
         unknown(reason) if expected.dcgm_exporter else skip(reason)
@@ -173,18 +188,22 @@ default-counters.csv)."""
     action="reconfigure",
     vendor="nvidia",
     follows=("dcgm.exporter", "driver.responds", "gpu.count"),
-    # Somebody's own exporter has a list of counters of its own.
-    applies=lambda e: e.dcgm_exporter and e.packages is not None,
-    otherwise="no lock has the exporter",
+    applies=lambda e: e.dcgm_exporter is not False,
+    otherwise="the lock has no exporter",
+    lock="somebody's own exporter has a list of fields of its own",
+    without_lock="readings that stand still",
     says="The exporter gives old readings, or lacks fields that alerts need. Restart nvidia-dcgm, then the exporter.",
 )
 def test_fields(node: Facts, expected: Expected) -> None:
     if node.dcgm is None:
         skip("no readings of the exporter: see dcgm.exporter")
-    missing = [name for name in NEEDED if name not in node.dcgm.metrics]
+    # Somebody's own exporter has a list of counters of its own.
+    missing = [name for name in NEEDED if name not in node.dcgm.metrics] if expected.packages is not None else []
     if missing:
         saw(expected=list(NEEDED), actual=missing)
         fail(f"no {', '.join(missing)}")
+    if node.collected is None and expected.packages is None:
+        skip("no lock, and nobody says that both were asked at one time")
     own = {gpu.uuid: gpu.temperature for gpu in node.gpus or () if gpu.uuid and gpu.temperature is not None}
     pairs = {
         f"GPU {index}": (value, float(own[uuid]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import NO_LOCK, check, fail, saw, skip, unknown
 from provisioner.verify.checks.network import beside
+from provisioner.verify.checks.unread import end_unread
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.growth import DAY, HOUR, Growth, port_counter
@@ -220,25 +221,39 @@ def test_gpu_memory(node: Facts) -> None:
     severity="fatal",
     documented="NVIDIA GPUDirect RDMA, nvidia-peermem; Linux dma-buf; github imbue-ai/cluster-health",
     action="reconfigure",
-    needs=("modules.txt", "kernel.txt"),
+    reads=("modules.txt", "kernel.txt"),
     follows=("driver.responds",),
     vendor="nvidia",
-    applies=lambda e: e.network in ("infiniband", "roce") and e.kernel_modules is not None,
+    applies=lambda e: e.network in ("infiniband", "roce"),
     otherwise="its network cards need no module to reach GPU memory",
+    lock="it says that jobs use GPUDirect",
+    without_lock="warns, by the flavour of the modules that run",
     says="Network cards can't reach GPU memory: neither dma-buf nor nvidia-peermem is there. `gpuprov up` loads it.",
 )
 def test_peermem(node: Facts, expected: Expected) -> None:
-    assert node.modules is not None and node.kernel is not None
+    locked = expected.packages is not None
+    reason = "no lock says that jobs use GPUDirect, and its modules were not read"
+    if node.modules is None:
+        end_unread(node, "modules.txt", skips=None if locked else reason)
+    if node.kernel is None:
+        end_unread(node, "kernel.txt", skips=None if locked else reason)
     numbers = node.kernel.split("-")[0].split(".")
     if not (len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit()):
         unknown(f"kernel {node.kernel}has no version number to compare")
-    dmabuf = expected.kernel_modules == "open" and (int(numbers[0]), int(numbers[1])) >= (5, 12)
-    loaded = "nvidia_peermem" in node.modules
+    flavour = expected.kernel_modules or (node.module.flavour if node.module else None)
+    dmabuf = flavour == "open" and (int(numbers[0]), int(numbers[1])) >= (5, 12)
+    loaded = any(name in node.modules for name in PEERMEM)
     saw(expected="dma-buf or nvidia_peermem", actual="dma-buf" if dmabuf else "nvidia_peermem" if loaded else "neither")
-    if not (dmabuf or loaded):
-        fail(
-            f"{expected.kernel_modules} kernel modules on kernel {node.kernel} need nvidia_peermem, which is not loaded"
-        )
+    if dmabuf or loaded:
+        return
+    if flavour is None:
+        skip("no lock, and no tool says which flavour of the driver's modules runs")
+    message = f"{flavour} kernel modules on kernel {node.kernel} need nvidia_peermem, which is not loaded"
+    fail(message, unverified=() if locked else (NO_LOCK,))
+
+
+PEERMEM = ("nvidia_peermem", "nv_peer_mem")
+"""The driver's own module, and the one of Mellanox that came before it (github Mellanox/nv_peer_memory)."""
 
 
 COUNTERS = (

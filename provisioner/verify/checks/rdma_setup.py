@@ -30,8 +30,8 @@ OFED_KERNEL = "mlnx-ofed-kernel-dkms"
     action="reconfigure",
     needs=("modules.txt",),
     follows=("rdma.uverbs",),
-    applies=lambda e: e.network in CARDS and e.packages is not None,
-    otherwise="no lock, or neither InfiniBand nor RoCE",
+    applies=lambda e: e.network in CARDS,
+    otherwise=NO_CARDS,
     says="A kernel module of RDMA is not loaded: tools of the fabric, or programs that connect by address, fail.",
 )
 def test_modules(node: Facts) -> None:
@@ -50,6 +50,7 @@ def test_modules(node: Facts) -> None:
     follows=("packages.locked",),
     applies=lambda e: e.network in CARDS and OFED_KERNEL in (e.packages or {}),
     otherwise="no lock has DOCA's drivers for the network cards",
+    lock="DOCA's driver and the kernel's own are both right, unless it names DOCA's",
     says="The kernel's own driver of the network cards runs in place of DOCA's, or an older one. Reboot, or load it.",
 )
 def test_driver(node: Facts, expected: Expected) -> None:

@@ -18,6 +18,7 @@ NEEDS = ("reach.json",)
     follows=("net.default_route", "host.dns"),
     applies=lambda e: e.sources,
     otherwise="no lock names repositories or registries",
+    lock="what the node has to reach are the lock's repositories and registries",
     says="The node does not reach a repository or a registry of its lock: the next `gpuprov up`, or a pull of an "
     "image, ends there. Look at routes, NAT and firewalls.",
 )
@@ -42,6 +43,7 @@ def test_sources(node: Facts) -> None:
     follows=("host.dns", "net.sources"),
     applies=lambda e: e.sources,
     otherwise="no lock names repositories or registries",
+    lock="what the node has to reach are the lock's repositories and registries",
     says="Looking up names of the world outside takes long: each new connection waits for it. See /etc/resolv.conf.",
 )
 def test_lookup(node: Facts, expected: Expected) -> None:

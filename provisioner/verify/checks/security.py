@@ -76,6 +76,7 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     needs=NEEDS,
     applies=lambda e: e.repo_keys,
     otherwise="no lock names repositories",
+    lock="the fingerprints are those of the lock's repositories",
     says="A repository of the lock is trusted by another key than the pinned one: packages may be somebody else's. "
     "`gpuprov up` brings the right one.",
 )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from provisioner.text import few
 from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
-from provisioner.verify.expectations import Expected
+from provisioner.verify.checks.unread import end_unread
+from provisioner.verify.expectations import IMEX, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.kernel import newest_kernel
-from provisioner.verify.parsers.systemd import JOB_SERVICES
+from provisioner.verify.parsers.systemd import JOB_SERVICES, Unit
 
 ELSEWHERE = frozenset(
     ("nvidia-dcgm-exporter.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service", "docker.service",
@@ -21,6 +23,8 @@ ELSEWHERE = frozenset(
 )  # fmt: skip
 """Units whose not running is another check's finding: dcgm.exporter, nvswitch.fabric, gpu.persistence,
 container.runtime, storage.scratch, container.cdi, gpu.mig, services.imex, cloud.interruption."""
+WITHOUT_LOCK = ("docker.service", "docker.socket")
+"""Those of which another check tells without a lock too (container.runtime)."""
 NEEDED = (
     "*.mount", "*.automount", "containerd*", "docker*", "podman*", "gpuprov-*", "kubelet*", "lustre*", "lnet*",
     "munge*", "nfs*", "nvidia*", "nvsm*", "openibd*", "rdma*", "slurmd*", "ssh*", "chrony*", "systemd-timesyncd*",
@@ -37,14 +41,19 @@ AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generat
     "services.expected",
     severity="warn",
     action="reconfigure",
-    needs=("units.txt",),
+    reads=("units.txt",),
     follows=("services.imex",),
-    applies=lambda e: e.units,
-    otherwise="no lock names what should run",
+    applies=lambda e: e.units or e.own_units,
+    otherwise="neither a lock nor the machine type names what should run",
+    lock="which services have to run is the lock's to say",
+    without_lock="fabric manager and IMEX that run and would not after a reboot",
     says="A service that the node needs does not run, or would not start after a reboot. `gpuprov up` starts it.",
 )
 def test_expected(node: Facts, expected: Expected) -> None:
-    units, wrong = node.units or {}, []
+    units, wrong = _units(node, expected), []
+    if expected.units is None:
+        _started_at_boot(units, expected)
+        return
     for name in expected.units_on(node.bus.nvswitches if node.bus else None):
         unit = units.get(name)
         if unit is None:
@@ -60,19 +69,39 @@ def test_expected(node: Facts, expected: Expected) -> None:
         fail("; ".join(wrong[:4]))
 
 
+def _units(node: Facts, expected: Expected) -> Mapping[str, Unit]:
+    """What systemd says of the units that were asked for."""
+    if node.units is None:
+        reason = "no lock, and systemd was not asked for its units"
+        end_unread(node, "units.txt", skips=None if expected.units else reason)
+    return node.units
+
+
+def _started_at_boot(units: Mapping[str, Unit], expected: Expected) -> None:
+    """Without a lock: what the machine type itself needs and runs now (nvswitch.fabric, services.imex) has to run after
+    a reboot too."""
+    there = {name: unit for name in expected.own_units if (unit := units.get(name)) is not None}
+    active = {name: unit.enabled for name, unit in there.items() if unit.active == "active"}
+    saw(expected="enabled", actual=active or "none of them runs")
+    if not active:
+        skip("no lock names what should run, and what this machine type needs does not run as a unit")
+    if wrong := [f"{name} runs, but is {state or 'unknown'} at boot" for name, state in active.items()
+                 if state not in AT_BOOT]:  # fmt: skip
+        fail("; ".join(wrong))
+
+
 # A warning: gpuprov does not install them, and a node may be proven before its cluster takes it in.
 @check(
     "services.jobs",
     severity="warn",
     action="reconfigure",
-    needs=("units.txt",),
-    applies=lambda e: e.units,
-    otherwise="no lock names what should run",
+    reads=("units.txt",),
     says="What brings jobs to the node (slurmd, munge, kubelet) is meant to start at boot and does not run. Look at "
     "its log; the scheduler holds the node for down.",
 )
-def test_jobs(node: Facts) -> None:
-    here = {name: unit for name in JOB_SERVICES if (unit := (node.units or {}).get(name)) and unit.load == "loaded"}
+def test_jobs(node: Facts, expected: Expected) -> None:
+    units = _units(node, expected)
+    here = {name: unit for name in JOB_SERVICES if (unit := units.get(name)) and unit.load == "loaded"}
     meant = {name: unit.active for name, unit in here.items() if unit.enabled in AT_BOOT[:2]}
     saw(expected="active", actual=meant or "none is meant to run")
     if not meant:
@@ -81,28 +110,29 @@ def test_jobs(node: Facts) -> None:
         fail("; ".join(wrong))
 
 
-IMEX = "nvidia-imex.service"
-
-
 @check(
     "services.imex",
     severity="fatal",
     documented="NVIDIA IMEX service guide; github aws/aws-parallelcluster 3.16",
     action="reconfigure",
     vendor="nvidia",
-    needs=("units.txt",),
+    reads=("units.txt",),
     follows=("driver.responds", "driver.version"),
-    applies=lambda e: e.nvlink_across and IMEX in (e.units or ()),
+    applies=lambda e: e.nvlink_across and (e.units is None or IMEX in e.units),
     otherwise="this machine's NVLinks do not leave the node",
+    lock="without it IMEX may run in a pod",
+    without_lock="a unit that does not run warns",
     says="IMEX does not run: processes on other nodes of the NVLink domain cannot reach this node's GPU memory.",
 )
-def test_imex(node: Facts) -> None:
-    unit = (node.units or {}).get(IMEX)
+def test_imex(node: Facts, expected: Expected) -> None:
+    unit = _units(node, expected).get(IMEX)
     saw(expected="active", actual=unit.active if unit else None)
     if unit is None:
         unknown(f"systemctl reports no state for {IMEX}")
     if unit.active != "active":
-        fail(f"{IMEX} is {unit.active if unit.load == 'loaded' else unit.load}")
+        # Kubernetes has a daemon of its own in a pod (NVIDIA's DRA driver), and the unit off.
+        unsure = () if expected.units is not None else ("that IMEX runs as a unit of the system's",)
+        fail(f"{IMEX} is {unit.active if unit.load == 'loaded' else unit.load}", unverified=unsure)
 
 
 @check(
@@ -130,7 +160,9 @@ def _told_elsewhere(name: str, node: Facts, expected: Expected) -> bool:
         return unit.active != "active"
     if name == "nvidia-fabricmanager.service" and expected.fabric_manager:
         return node.fabric_manager is not None and node.fabric_manager.state != "active"
-    return name in ELSEWHERE and (node.units is not None or name not in (expected.units or ()))
+    if expected.units is None:
+        return name in WITHOUT_LOCK
+    return name in ELSEWHERE and (node.units is not None or name not in expected.units)
 
 
 @check(
@@ -161,6 +193,7 @@ def test_unfinished(node: Facts) -> None:
     needs=("unattended.txt",),
     applies=lambda e: e.held,
     otherwise="no lock names a package to keep",
+    lock="what has to stay as it is are its packages; half an upgrade is `driver.loaded_is_installed`",
     says="unattended-upgrades may move packages of the stack, which then no longer fit. `gpuprov up` forbids it.",
 )
 def test_unattended(node: Facts, expected: Expected) -> None:
@@ -183,6 +216,7 @@ VENDORS = ("developer.download.nvidia.com", "nvidia.github.io", "repo.radeon.com
     needs=NEEDS,
     applies=lambda e: e.repositories is not None,
     otherwise="no lock names repositories",
+    lock="which repositories belong there is the lock's to say",
     says="A repository of a GPU vendor is switched on beside those of the lock: apt may take other versions from it.",
 )
 def test_sources(node: Facts, expected: Expected) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from provisioner.text import few
-from provisioner.verify.check import check, compare, fail, saw, skip, unknown
+from provisioner.verify.check import NO_LOCK, check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import NVIDIA_SMI, Facts
 
@@ -46,6 +47,8 @@ def test_responds(node: Facts) -> None:
     action="reboot",
     vendor="nvidia",
     follows=("driver.responds",),
+    lock="the version is the lock's",
+    without_lock="module and library of different versions",
     says="Another driver is loaded than the lock says, often the old one until the next reboot.",
     silences=SILENT,
 )
@@ -71,6 +74,7 @@ def test_driver(node: Facts, expected: Expected) -> None:
     follows=("driver.version",),
     applies=lambda e: e.cuda,
     otherwise="no lock names a CUDA version",
+    lock="each driver offers the CUDA version that it was built for: another one is wrong only for a lock",
     says="The driver offers another CUDA version than the lock says. Run `gpuprov up` again.",
 )
 def test_cuda(node: Facts, expected: Expected) -> None:
@@ -84,18 +88,37 @@ def test_cuda(node: Facts, expected: Expected) -> None:
     action="reconfigure",
     needs=("packages.txt",),
     vendor="nvidia",
-    applies=lambda e: e.nccl,
-    otherwise="no lock names an NCCL version",
-    says="Another NCCL is installed than the lock says. Run `gpuprov up` again.",
+    applies=lambda e: e.nccl or e.packages is None,
+    otherwise="the lock names no NCCL version",
+    lock="the version is the lock's",
+    without_lock="a library for a newer CUDA than the driver offers warns",
+    says="Another NCCL is installed than the lock says, or one for a newer CUDA than the driver offers. Run "
+    "`gpuprov up` again.",
 )
 def test_nccl(node: Facts, expected: Expected) -> None:
     assert node.packages is not None
     installed = node.packages.get("libnccl2")
+    if expected.nccl is None:
+        _fits_the_driver(node, installed)
+        return
     saw(expected=expected.nccl, actual=installed)
     if installed is None:
         fail("libnccl2 is not installed")
     if installed.split(":")[-1].split("-")[0] != expected.nccl:
         fail(f"libnccl2 is {installed}, the lock says {expected.nccl}")
+
+
+def _fits_the_driver(node: Facts, installed: str | None) -> None:
+    """A library for a newer major version of CUDA than the driver's needs packages for compatibility, as NVIDIA's CUDA
+    Compatibility guide says (minor versions of one major fit)."""
+    offered = node.smi.cuda_version if node.smi else None
+    built = re.search(r"\+cuda(\d+)", installed or "")
+    saw(expected=f"for CUDA {offered} or older", actual=installed)
+    if built is None or offered is None:
+        skip("no lock names an NCCL version, and no package of it says for which CUDA it is")
+    bridged = any(name.startswith("cuda-compat-") for name in node.packages or ())
+    if int(built[1]) > int(offered.split(".")[0]) and not bridged:
+        fail(f"libnccl2 is {installed}, the driver offers CUDA {offered}", unverified=(NO_LOCK,))
 
 
 @check(
@@ -107,6 +130,7 @@ def test_nccl(node: Facts, expected: Expected) -> None:
     follows=("nccl.version",),
     applies=lambda e: e.packages,
     otherwise="no lock names a package",
+    lock="the versions that packages have to have are the lock's",
     says="Packages differ from the lock. Run `gpuprov up` again; if they moved by themselves, see kernel.hold.",
 )
 def test_packages(node: Facts, expected: Expected) -> None:
@@ -128,6 +152,7 @@ def test_packages(node: Facts, expected: Expected) -> None:
     follows=("nccl.version",),
     applies=lambda e: e.brought,
     otherwise="the machine boots the distribution's own image",
+    lock="what the cloud's GPU image has to hold is what was locked",
     says="The cloud's GPU image holds another version than the lock says, or lacks a part. Lock again with a newer "
     "gpuprov, or leave out `base: vendor-hpc`; a node that was changed by hand is replaced.",
 )
@@ -173,6 +198,7 @@ def _upstream(version: str) -> str:
     needs=("holds.txt",),
     applies=lambda e: e.held,
     otherwise="no lock names a package to hold",
+    lock="which packages have to be held is the lock's to say",
     says="Locked packages are not on hold: an automatic upgrade would tear driver and libraries apart.",
 )
 def test_held(node: Facts, expected: Expected) -> None:
@@ -191,6 +217,7 @@ def test_held(node: Facts, expected: Expected) -> None:
     needs=("os-release.txt",),
     applies=lambda e: e.system,
     otherwise="no lock names a distribution",
+    lock="the distribution is the one that was locked for",
     says="The node runs another distribution than its packages are for. Boot the right image, or lock for what runs.",
 )
 def test_system(node: Facts, expected: Expected) -> None:
@@ -206,6 +233,7 @@ def test_system(node: Facts, expected: Expected) -> None:
     needs=("image.json",),
     applies=lambda e: e.image,
     otherwise="the lock names no golden image",
+    lock="the golden image is the one that it names",
     says="The node was made of another golden image than the lock names; what is on it is judged for itself.",
 )
 def test_image(node: Facts, expected: Expected) -> None:
@@ -221,6 +249,7 @@ def test_image(node: Facts, expected: Expected) -> None:
     needs=("kernel.txt", "packages.txt", "holds.txt"),
     applies=lambda e: e.packages is not None,
     otherwise="without a lock nothing is held",
+    lock="kernel and driver are held where it has both; `host.kernel_next` tells of a kernel that the next boot brings",
     says="The running kernel's package is not on hold: an upgrade would boot a kernel without the driver.",
 )
 def test_kernel_hold(node: Facts) -> None:

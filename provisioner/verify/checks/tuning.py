@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, compare, fail, saw, skip, unknown
+from provisioner.verify.check import check, compare, fail, note, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
-from provisioner.verify.expectations import Expected
+from provisioner.verify.expectations import TUNED, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.host_software import UNLIMITED
 
@@ -33,17 +33,18 @@ def test_swap(node: Facts) -> None:
     severity="warn",
     action="reconfigure",
     needs=NEEDS,
-    applies=lambda e: e.tuned and "governor" in e.tuned,
-    otherwise=UNTUNED,
+    lock="performance is what role base sets",
+    without_lock="another governor is a note",
     says="Processors save power: data loading and NCCL's own threads are slower. Start gpuprov-tuning.",
 )
 def test_governor(node: Facts, expected: Expected) -> None:
-    governors, wanted = host_of(node).governors, (expected.tuned or {})["governor"]
+    governors, wanted = host_of(node).governors, (expected.tuned or TUNED)["governor"]
     if not governors:
         skip("no cpufreq governor here, as on most virtual machines")
     saw(expected=wanted, actual=dict(governors))
     if set(governors) != {wanted}:
-        fail(", ".join(f"{count} processors on {name}" for name, count in governors.items() if name != wanted))
+        slow = ", ".join(f"{count} processors on {name}" for name, count in governors.items() if name != wanted)
+        fail(slow) if expected.tuned else note(slow)
 
 
 @check(
@@ -53,6 +54,7 @@ def test_governor(node: Facts, expected: Expected) -> None:
     needs=NEEDS,
     applies=lambda e: e.tuned and "transparent_hugepage" in e.tuned,
     otherwise=UNTUNED,
+    lock="always and madvise both have their users: which one is right is what role base sets",
     says="Transparent huge pages are not as the roles set them: programs may stall. Start gpuprov-tuning.",
 )
 def test_thp(node: Facts, expected: Expected) -> None:
@@ -66,7 +68,7 @@ def _setting(node: Facts, expected: Expected, name: str) -> None:
     settings = host_of(node).settings
     if name not in settings:
         skip(f"this kernel has no {name.replace('/', '.')}")
-    compare(int((expected.tuned or {})[name]), settings[name])
+    compare(int((expected.tuned or TUNED)[name]), settings[name])
 
 
 @check(
@@ -74,11 +76,14 @@ def _setting(node: Facts, expected: Expected, name: str) -> None:
     severity="warn",
     action="reconfigure",
     needs=NEEDS,
-    applies=lambda e: e.tuned and "kernel/numa_balancing" in e.tuned,
-    otherwise=UNTUNED,
+    lock="off is what role base sets, the kernel's default is on",
+    without_lock="on is a note",
     says="The kernel moves pages away from the cores that a job has pinned. Start gpuprov-tuning.",
 )
 def test_numa_balancing(node: Facts, expected: Expected) -> None:
+    settings = host_of(node).settings
+    if not expected.tuned and settings.get("kernel/numa_balancing"):
+        note(f"kernel.numa_balancing is {settings['kernel/numa_balancing']}, the kernel's default")
     _setting(node, expected, "kernel/numa_balancing")
 
 
@@ -87,8 +92,10 @@ def test_numa_balancing(node: Facts, expected: Expected) -> None:
     severity="warn",
     action="reconfigure",
     needs=NEEDS,
-    applies=lambda e: e.tuned and ("vm/nr_hugepages" in e.tuned or e.efa_huge_mib_per_cpu),
+    applies=lambda e: e.efa_huge_mib_per_cpu or (e.tuned and "vm/nr_hugepages" in e.tuned),
     otherwise=UNTUNED,
+    lock="that no job wants huge pages is known of nodes that the roles have set up",
+    without_lock="huge pages for EFA",
     says="Huge pages that nobody asked for take memory from jobs (start gpuprov-tuning), or EFA has fewer than it uses"
     " (reboot: efa-config reserves them at boot).",
 )
@@ -124,6 +131,7 @@ def _huge_pages_of_efa(node: Facts, mib_per_cpu: int) -> None:
     needs=NEEDS,
     applies=lambda e: e.tuned and "vm/max_map_count" in e.tuned,
     otherwise=UNTUNED,
+    lock="the kernel's default is lower, and enough for many: more is what role base sets",
     says="A process may map fewer files than the roles allow: data loaders with many files fail. Start gpuprov-tuning.",
 )
 def test_map_count(node: Facts, expected: Expected) -> None:

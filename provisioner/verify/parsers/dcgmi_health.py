@@ -17,7 +17,7 @@ from provisioner.verify.parsers.untrusted import read_map
 from provisioner.verify.tool import Tool, listed, nvidia
 
 if TYPE_CHECKING:
-    from provisioner.verify.expectations import Expected
+    pass
 
 STATES = ("Healthy", "Warning", "Failure", "Internal error")
 _ROW = re.compile(r"^\|( *(?:-> )?)([^|]*?) *\| ([^|]*?) *\|$")
@@ -98,10 +98,6 @@ def _incident(entity: str, system: str, state: Any, said: list[str]) -> Incident
     return Incident(entity[:40], system[:40], str(known), " ".join(said)[:300])
 
 
-def _locked(expected: Expected) -> bool:
-    return nvidia(expected) and expected.dcgm_exporter is not None
-
-
 TOOLS = (
     Tool(
         file="dcgmi-health.json",
@@ -110,7 +106,7 @@ TOOLS = (
         parse=parse,
         command=("dcgmi", "health", "-c", "-j"),
         seconds=15,
-        when=_locked,
+        when=nvidia,
         document={"dcgm_health": lambda value: {"overall": value.overall, "incidents": listed(value.incidents)}},
     ),
 )

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provisioner.verify.expectations import Expected
+from provisioner.verify.expectations import IMEX, Expected
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.parsers.untrusted import read_map, read_object, read_text
 from provisioner.verify.tool import Tool
-
-UNIT = "nvidia-imex.service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ def parse(text: str) -> Domain:
 
 
 def _joined(expected: Expected) -> bool:
-    return UNIT in (expected.units or ())
+    return expected.nvlink_across and (expected.units is None or IMEX in expected.units)
 
 
 TOOLS = (

@@ -135,8 +135,7 @@ TOOLS = (
         field="units",
         parse=parse_units,
         seconds=10,
-        when=lambda expected: expected.units,
-        configured=True,
+        drift=True,
         label="systemctl show",
     ),
 )

@@ -653,8 +653,8 @@ def test_a_real_h100_node_is_judged_healthy_where_it_was_captured() -> None:
     result = judge({"real": Case(bundle(texts), want)})["real"]
     assert ids(result, "fail") == set()
     # Unknown is what was not captured, and nothing else.
-    silent = {check.id for check in declared() if set(check.needs) - {*files, "gpus"}}
-    silent |= {"log.complete", "dcgm.diag", "nccl.bandwidth"}
+    silent = {check.id for check in declared() if {*check.needs, *check.reads} - {*files, "gpus"}}
+    silent |= {"log.complete"}
     silent |= {"ib.rails"}  # it is no DGX, and its ports have other names
     assert {"nvlink.links"} <= ids(result, "unknown") <= silent
 
