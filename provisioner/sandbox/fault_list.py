@@ -45,6 +45,8 @@ class Fault:
     change: Change = _nothing
     break_: Commands = field(default=())
     mend: Commands = field(default=())
+    moment: bool = False
+    """Over at the second look: its check notes it, and does not fail."""
     with_version: Callable[[str], Change] | None = None
     """The change for NAME:VERSION, where the fault may say for which driver it is."""
 

@@ -51,6 +51,15 @@ def _throttle(*reasons: str) -> Change:
     return change
 
 
+def _at_first(*reasons: str) -> Change:
+    """What the first nvidia-smi -q -x shows, and no later one."""
+
+    def change(machine: Json, gpu: int) -> None:
+        machine["gpus"][gpu]["at_first"] = {REASON + reason: "Active" for reason in reasons}
+
+    return change
+
+
 def _links(**values: object) -> Change:
     def change(machine: Json, gpu: int) -> None:
         machine["gpus"][gpu]["links"][0].update(values)
@@ -147,6 +156,8 @@ FAULTS: tuple[Fault, ...] = (
           lambda m: m["vendor"] == "amd" and len(m["gpus"]) > 1, "several AMD GPUs", _xgmi),
     Fault("power-brake", "the power supply brakes one GPU", "gpu.power_brake",
           change=_throttle("slowdown", "power_brake_slowdown")),
+    Fault("power-brake-moment", "the power supply brakes one GPU for a moment: verify looks again, and notes it",
+          "gpu.power_brake", change=_at_first("slowdown", "power_brake_slowdown"), moment=True),
     Fault("thermal-slowdown", "one GPU is slowed down by heat", "gpu.throttle", change=_throttle("thermal_slowdown")),
     Fault("gpu-hot", "one GPU is a degree below its slowdown", "gpu.temperature", _reads_temperature,
           "a GPU that says its slowdown temperature", lambda m, g: _printed(temperature__gpu_temp=str(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from time import process_time
@@ -106,6 +106,15 @@ class After:
     log: dmesg.KernelLog | None
     rdma: tuple[rdma_sysfs.Device, ...] | None
     interfaces: tuple[host_software.Interface, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A further look at what may be momentary (tool.py: further_looks); None where none was made, or gave nothing."""
+
+    smi: nvidia_smi.Smi | None = None
+    nvlinks: dict[int, nvlink.Links] | None = None
+    ib: ibstat.Ibstat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +222,8 @@ class Facts:
     samples: tuple[gpu_samples.Samples, ...] | None = None
     """What the GPUs showed from then to the end of the load, every few seconds."""
     after: After | None = None
+    second: Again | None = None
+    third: Again | None = None
     fabric: fabric.Fabric | None = None
     """How it did with other nodes of its group."""
     fio: fio.Fio | None = None
@@ -226,6 +237,13 @@ class Facts:
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, not_given(name))
+
+    def looks(self, field: str) -> tuple[Any, ...]:
+        """What every look at one thing ("smi", "nvlinks", "ib") found, the first one first; without those that were not
+        made, or gave nothing."""
+        first = getattr(self, field)
+        further = [getattr(again, field) for again in (self.second, self.third) if again is not None]
+        return tuple(look for look in (first, *further) if look is not None)
 
     @property
     def gpus(self) -> tuple[nvidia_smi.Gpu, ...] | None:
@@ -275,11 +293,16 @@ class Facts:
         return getattr(found, inner) if inner and found is not None else found
 
 
+NESTED: Mapping[str, type[After] | type[Again]] = {"after": After, "second": Again, "third": Again}
+"""Fields of Facts that hold fields of their own, which tools name as "after.log"."""
+
+
 def _in_order() -> tuple[Tool, ...]:
     """The tools in the order of the fields, in which they are read. LookupError for a field that is not there."""
     order: list[str] = []
     for outer in fields(Facts):
-        order += [f"after.{inner.name}" for inner in fields(After)] if outer.name == "after" else [outer.name]
+        nested = NESTED.get(outer.name)
+        order += [f"{outer.name}.{inner.name}" for inner in fields(nested)] if nested else [outer.name]
     for tool in TOOLS:
         if tool.field not in order:
             raise LookupError(f"facts.Facts has no field {tool.field!r}, which the tool {tool.file} fills")
@@ -298,13 +321,13 @@ def read(bundle: Bundle) -> Facts:
         value, source = read_file(tool.file, bundle, tool.parse, NODE_S - (process_time() - began))
         sources.setdefault(tool.file, source)
         values[tool.field] = value
-    after = After(**{inner.name: values.pop(f"after.{inner.name}") for inner in fields(After)})
+    for outer, kind in NESTED.items():
+        values[outer] = kind(**{inner.name: values.pop(f"{outer}.{inner.name}") for inner in fields(kind)})
     smi_output = bundle.files.get("nvidia-smi.xml")
     if smi_output is not None and smi_output.partial and values["smi"] is not None:
         values["smi"] = replace(values["smi"], excerpt=True)
     return Facts(
         **values,
-        after=after,
         smi_failure=nvidia_smi.failure(smi_output.text + smi_output.error) if smi_output else None,
         sources=sources,
         outputs={name: replace(output, text="") for name, output in bundle.files.items()},

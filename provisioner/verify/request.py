@@ -65,6 +65,8 @@ its word; awsome-distributed-training saw -r 2 take up to 10.5 minutes and -r 4 
 45 minutes to 2.25 hours."""
 EVERY_S = 5.0
 """Between two questions to the GPUs while they work: heat takes longer than that to come, and asking takes 0.1 s."""
+LOOK_WAIT_S = 5.0
+"""Between two looks at what may be momentary: three of them fit into the deadline of each tool that has some."""
 MOMENTS = ("during", "throughout", "after")
 
 
@@ -92,6 +94,8 @@ class ProbeRequest:
     """Whom to ask for scheduled maintenance."""
     diag: int = 1
     """Run level of dcgmi diag."""
+    wait_s: float = LOOK_WAIT_S
+    """Between two looks at what may be momentary."""
 
     @property
     def deadline(self) -> float:
@@ -112,6 +116,7 @@ class ProbeRequest:
             "writes": self.writes,
             "efa": self.efa,
             "diag": self.diag,
+            "wait": self.wait_s,
             **({"maintenance": dict(self.maintenance)} if self.maintenance is not None else {}),
             "tools": self._tools(),
             **({"load": dict(self.load)} if self.load is not None else {}),
@@ -219,6 +224,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         shared=tuple(one["path"] for one in expected.shared),
         efa=expected.ports if expected.network == "efa" and expected.efa and not expected.simulated else 0,
         maintenance=expected.maintenance,
+        wait_s=LOOK_WAIT_S if not expected.simulated else 0.3,
     )
 
 

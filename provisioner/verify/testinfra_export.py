@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import private_dir, write_whole
-from provisioner.verify.checks.services import IMEX
+from provisioner.verify.expectations import IMEX
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected

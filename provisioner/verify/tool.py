@@ -8,7 +8,7 @@ to add one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from provisioner.verify.document import plain
@@ -16,10 +16,10 @@ from provisioner.verify.document import plain
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
 
-Asked = Literal["look", "load", "during", "throughout", "after", "elsewhere"]
-"""When a tool runs: with every look at a node; as a load of its own (from level standard on, by request.py); beside the
-load program in the middle of its matrix products; again and again from then to its end; when the load has ended; never
-on the node, because this computer asks somebody else about it."""
+Asked = Literal["look", "again", "load", "during", "throughout", "after", "elsewhere"]
+"""When a tool runs: with every look at a node; again where such a look shows what may be momentary; as a load of its
+own (from level standard on, by request.py); beside the load program in the middle of its matrix products; again and
+again from then to its end; when the load has ended; never on the node, because this computer asks somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ class Tool:
     """Where there is no output, standard error is the answer."""
     joined: Callable[[str, str], str] | None = None
     """(output, standard error) → the text that is parsed, where part of the answer is on standard error."""
+    momentary: str = ""
+    """Regular expression of what may be over in a moment: where the output has it, the tool is asked again, until it
+    has it no more, LOOKS times at most. Each further answer is a file of its own (`further_looks`)."""
+    training: str = ""
+    """The same of what is momentary only in the first minutes after a boot: links that train."""
     label: str = ""
     """The command for people; by default `command`, or the first of `paths`."""
     added_later: bool = False
@@ -78,8 +83,48 @@ class Tool:
     def to_json(self) -> dict[str, Any] | None:
         """What the probe has to know to make the file; None where a function of the probe's makes it."""
         if self.command:
-            return {"argv": list(self.command), "merge": self.merge, "omit": self.omit}
+            made: dict[str, Any] = {"argv": list(self.command), "merge": self.merge, "omit": self.omit}
+            if self.momentary or self.training:
+                made["again"] = {
+                    "momentary": self.momentary,
+                    "training": self.training,
+                    "training_s": TRAINING_S,
+                    "files": [look_file(self.file, number) for number in range(2, LOOKS + 1)],
+                }
+            return made
         return {"paths": list(self.paths), "empty": self.empty} if self.paths else None
+
+
+LOOKS = 3
+"""How often at most a tool is asked whose first answer shows what may be momentary: as often in a row as NVSentinel has
+to see a fault (github NVIDIA/NVSentinel#1765; #1668 of the power brake, #1701 of links that train after a boot, which
+it showed of 214 of 288 nodes without a fault)."""
+TRAINING_S = 600.0
+"""Seconds since boot in which a link may still train. gpuprov's own: DGX and cloud nodes take minutes to start fabric
+manager (unverified)."""
+TURNS = ("second", "third")
+
+
+def look_file(file: str, number: int) -> str:
+    """Name of a further look's file.
+
+    >>> look_file("nvidia-smi.xml", 2)
+    'nvidia-smi-2.xml'
+    """
+    stem, _, suffix = file.rpartition(".")
+    return f"{stem}-{number}.{suffix}"
+
+
+def further_looks(tool: Tool) -> tuple[Tool, ...]:
+    """The declarations of the files that hold a tool's second and third answer."""
+    return tuple(
+        replace(
+            tool, file=look_file(tool.file, number), field=f"{turn}.{tool.field}", asked="again", by_hand=False,
+            complaint_answers=False, document={}, momentary="", training="",
+            label=f"{tool.source}, look {number} at what may be momentary",
+        )
+        for number, turn in enumerate(TURNS, 2)
+    )  # fmt: skip
 
 
 def nvidia(expected: Expected) -> bool:

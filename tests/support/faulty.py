@@ -35,8 +35,8 @@ def machines(rehearsal: Rehearsal) -> dict[str, str]:
 
 
 def possible(machine: str) -> list[str]:
-    """Faults of one node; those between nodes are test_fabric.py's."""
-    found = [fault.name for fault in faults.list_faults(machine) if not fault.check.startswith("fabric.")]
+    """Faults of one node that make a check fail; those between nodes are test_fabric.py's."""
+    found = [f.name for f in faults.list_faults(machine) if not f.check.startswith("fabric.") and not f.moment]
     return [name for name in found if name not in ELSEWHERE]
 
 

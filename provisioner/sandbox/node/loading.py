@@ -14,6 +14,7 @@ from . import state
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     Json = dict[str, Any]
@@ -92,6 +93,21 @@ def now() -> bool:
     """Whether a container of this node is in the middle of its matrix products."""
     # os.path.exists: False where this program may not look (the exporter runs as nobody).
     return any(os.path.exists(os.path.join(os.path.dirname(given), LOADING)) for given in state.read(state.GIVEN, []))
+
+
+FIRST = "run/gpuprov-sandbox/first-look.json"
+"""Which faults of a moment nvidia-smi has shown: when hardware.json was written."""
+
+
+def at_first(gpus: Sequence[Json]) -> tuple[Json, ...]:
+    """The GPUs with what their faults show for a moment: when nvidia-smi -q -x is first asked after the injection."""
+    if not any("at_first" in gpu for gpu in gpus):
+        return tuple(gpus)
+    written = os.stat(os.path.join(state.ROOT, state.HARDWARE)).st_mtime_ns
+    if state.read(FIRST, None) == written:
+        return tuple(gpus)
+    state.write(FIRST, written)
+    return tuple({**gpu, "printed": {**gpu.get("printed", {}), **gpu.get("at_first", {})}} for gpu in gpus)
 
 
 def shown(gpu: Json, *, running: bool, ran: bool) -> Json:

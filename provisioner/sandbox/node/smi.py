@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import smi_mig, smi_query, smi_text, smi_topo, smi_xml, state
+from . import loading, smi_mig, smi_query, smi_text, smi_topo, smi_xml, state
 from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
@@ -96,7 +96,7 @@ def _dispatch(arguments: list[str], found: Driver) -> int:
     if "-L" in flags or "--list-gpus" in flags:
         sys.stdout.write(smi_text.listing(found))
     elif ("-q" in flags or "--query" in flags) and ("-x" in flags or "--xml-format" in flags):
-        text = smi_xml.document(found, wanted)
+        text = smi_xml.document(found._replace(gpus=loading.at_first(found.gpus)), wanted)
         if "file" in options:
             state.path(options["file"]).write_text(text, encoding="utf-8")
         else:

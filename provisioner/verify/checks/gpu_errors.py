@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
 from provisioner.text import few
-from provisioner.verify.check import ACTIONS, Action, check, fail, saw, skip, unknown
+from provisioner.verify.check import ACTIONS, Action, check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering, named
+from provisioner.verify.checks.looks import Looks
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import nvlink_registers, pci
 from provisioner.verify.parsers.dmesg import KernelLog, Xid
+from provisioner.verify.parsers.nvidia_smi import Smi
 
 
 @check(
@@ -276,25 +279,44 @@ def _named(xid: Xid) -> str:
 
 @check(
     "gpu.throttle",
-    severity="warn",
+    severity="fatal",
+    documented="nvidia-smi(1) Clocks Event Reasons: HW Slowdown and HW Thermal Slowdown halve the clocks or more; "
+    "github Azure/azurehpc-health-checks, leptonai/gpud take the node out for them",
     action="vendor",
     needs=("gpus",),
     vendor="nvidia",
     says="A GPU is slowed down by heat, or by its hardware for a reason it does not give. Look at fans and air flow.",
 )
 def test_throttle(node: Facts) -> None:
-    # The power brake raises the general slowdown beside itself, and has a check of its own.
-    brake = {"hw_power_brake_slowdown", "hw_slowdown"}
-    reasons = {
-        f"GPU {gpu.index}": [
-            r for r in gpu.throttle if r not in brake or not (brake - {"hw_slowdown"}) & {*gpu.throttle}
-        ]
-        for gpu in answering(node)
+    answering(node)
+    looks = Looks(node, "smi", _slowed)
+    saw(expected="none", actual=[_by_gpu(look) for look in looks.each] if any(looks.each) else "none")
+    if looks.lasting:
+        # Software's own reason is a limit that is kept to, and no fault of the hardware's.
+        hard = any(reason.startswith("hw_") for _, reason in looks.lasting)
+        unsure = looks.unsure if hard else ("software slows it down",)
+        fail(f"{_by_gpu(looks.lasting)}{looks.words}", unverified=unsure)
+    if looks.over:
+        note(f"{_by_gpu(looks.over)} for a moment: a later look does not show it")
+
+
+def _slowed(smi: Smi) -> set[tuple[int, str]]:
+    """GPU and reason. The power brake raises the general slowdown beside itself, and has a check of its own."""
+    brake = "hw_power_brake_slowdown"
+    return {
+        (gpu.index, reason)
+        for gpu in smi.gpus
+        for reason in gpu.throttle
+        if reason != brake and not (reason == "hw_slowdown" and brake in gpu.throttle)
     }
-    slowed = {gpu: why for gpu, why in reasons.items() if why}
-    saw(expected="none", actual=slowed or "none")
-    if slowed:
-        fail("; ".join(f"{gpu}: {', '.join(why)}" for gpu, why in slowed.items()))
+
+
+def _by_gpu(slowed: Iterable[tuple[int, str]]) -> str:
+    """GPU 0: hw_slowdown; GPU 1: hw_slowdown, hw_thermal_slowdown."""
+    reasons: dict[int, list[str]] = {}
+    for gpu, reason in sorted(slowed):
+        reasons.setdefault(gpu, []).append(reason)
+    return "; ".join(f"GPU {gpu}: {', '.join(names)}" for gpu, names in reasons.items())
 
 
 CORRUPTED = 14

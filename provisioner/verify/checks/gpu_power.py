@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.gpu import answering
+from provisioner.verify.checks.looks import Looks
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.nvidia_smi import Gpu
@@ -106,10 +107,14 @@ def test_power_limit(node: Facts, expected: Expected) -> None:
     says="The server's power supply brakes a GPU (external power brake): it runs at a fraction of its speed.",
 )
 def test_power_brake(node: Facts) -> None:
-    braked = [gpu.index for gpu in answering(node) if "hw_power_brake_slowdown" in gpu.throttle]
-    saw(expected="not asserted", actual=[f"GPU {index}" for index in braked] or "not asserted")
-    if braked:
-        fail(f"power brake on GPU {', '.join(map(str, braked))}")
+    answering(node)
+    looks = Looks(node, "smi", lambda smi: {g.index for g in smi.gpus if "hw_power_brake_slowdown" in g.throttle})
+    saw(expected="not asserted", actual=[sorted(look) for look in looks.each] if any(looks.each) else "not asserted")
+    if looks.lasting:
+        gpus = ", ".join(map(str, sorted(looks.lasting)))
+        fail(f"power brake on GPU {gpus}{looks.words}", unverified=looks.unsure)
+    if looks.over:
+        note(f"power brake on GPU {', '.join(map(str, sorted(looks.over)))} for a moment: a later look shows none")
 
 
 @check(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from provisioner.text import few
 from provisioner.verify.check import NO_TYPE, check, fail, saw, unknown
+from provisioner.verify.checks.looks import ONE_LOOK, may_train
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.ibstat import Ibstat, Port
@@ -60,7 +61,7 @@ def test_ports(node: Facts, expected: Expected) -> None:
     assert node.ib is not None
     if not expected.knows("network"):
         _ports_of_no_machine(node.ib)
-    ports = training_ports(node, expected)
+    ports = _settled(node, training_ports(node, expected))
     saw(expected=f"{expected.ports} active", actual=shown(ports))
     if node.ib.panic:
         fail(f"ibstat broke off: {node.ib.panic}")
@@ -70,10 +71,12 @@ def test_ports(node: Facts, expected: Expected) -> None:
     if len(at_rate) >= expected.ports:
         return
     down = _down(ports)
+    trains = bool(down) and may_train(node) and any(port.trains for port in ports)
+    unsure = (ONE_LOOK,) if trains and len(node.looks("ib")) == 1 else ()
     place = by_place(node, expected)
     lost = [f"no card at {at}{_whose(at, expected)}" for at in expected.rdma_pci if place and at not in place]
     if down or (lost and len(up) < expected.ports):
-        fail("; ".join((*down, *lost)))
+        fail("; ".join((*down, *lost)), unverified=() if lost else unsure)
     if len(up) < expected.ports and node.ib.excerpt:
         unknown(node.ib.excerpt, action="none")
     if len(up) < expected.ports and node.collected is None and len(node.ib.ports) == 1:
@@ -83,6 +86,12 @@ def test_ports(node: Facts, expected: Expected) -> None:
         rest = [p for p in node.ib.ports if p.up and p.link_layer not in (layer, None) and p.device not in storage]
         told = f"; {len(rest)} active ports are {', '.join(sorted({str(p.link_layer) for p in rest}))}"
         fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (told if rest else ""))
+
+
+def _settled(node: Facts, ports: tuple[Port, ...]) -> tuple[Port, ...]:
+    """The ports with what the last look shows of those that trained when they were looked at first."""
+    last = {(port.device, port.port): port for look in node.looks("ib")[1:] for port in look.ports}
+    return tuple(last.get((p.device, p.port), p) if p.trains else p for p in ports)
 
 
 def _down(ports: Iterable[Port]) -> list[str]:

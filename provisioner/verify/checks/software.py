@@ -9,7 +9,9 @@ from provisioner.text import few
 from provisioner.verify.check import NO_LOCK, check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import NVIDIA_SMI, Facts
+from provisioner.verify.tool import LOOKS, look_file
 
+LOOKS_OF_SMI = tuple(look_file(name, number) for name in NVIDIA_SMI for number in range(2, LOOKS + 1))
 SILENT = (*NVIDIA_SMI, "load.json", "fabric.json", "all_reduce.txt", "dcgmi-diag.json", "dcgmi-health.json",
           "nvidia-smi-load.xml",          "nvidia-smi-after.xml", "nvlink-errors-after.txt")  # fmt: skip
 """What cannot be read without a driver that answers; nothing is loaded then (verify/run.py)."""
@@ -26,7 +28,7 @@ SILENT = (*NVIDIA_SMI, "load.json", "fabric.json", "all_reduce.txt", "dcgmi-diag
     silences=SILENT,
 )
 def test_responds(node: Facts) -> None:
-    sources = {name: node.source(name) for name in NVIDIA_SMI}
+    sources = {name: node.source(name) for name in (*NVIDIA_SMI, *LOOKS_OF_SMI)}
     hung = [source.reason for source in sources.values() if source.state == "hung"]
     saw(expected="answers within its deadline", actual=sources["nvidia-smi.xml"].reason or "answered")
     if hung:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, ibstat_forms, lines, number
-from provisioner.verify.tool import Tool, listed
+from provisioner.verify.tool import Tool, further_looks, listed
 
 _CA = re.compile(r"^CA '([^']{1,64})'$")
 _PORT = re.compile(r"^\s+Port ([0-9]{1,3}):$")
@@ -24,6 +24,9 @@ _FIELDS = {"CA type": "card", "Firmware version": "firmware", "Node GUID": "node
            "Physical state": "physical_state", "Port GUID": "guid", "Link layer": "link_layer"}  # fmt: skip
 STATES = ("Active", "Armed", "Initializing", "Down")
 _NUMBERS = {"Rate": "rate_gbps", "Base lid": "lid", "SM lid": "sm_lid"}
+
+
+TRAINING = ("Polling", "PortConfigurationTraining", "LinkErrorRecovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,12 @@ class Port:
     @property
     def up(self) -> bool:
         return self.state == "Active" and self.physical_state in ("LinkUp", None)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it looks for the other end of its cable, as each port does after a boot, or waits for the subnet
+        manager (states of the InfiniBand specification, as ibstat prints them)."""
+        return not self.up and (self.physical_state in TRAINING or self.state in ("Initializing", "Armed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +113,15 @@ def _value(key: str, text: str) -> dict[str, Any]:
     return {_FIELDS[key]: text.strip()[:40] or None}
 
 
-TOOLS = (
-    Tool(
-        file="ibstat.txt",
-        field="ib",
-        parse=parse,
-        command=("ibstat",),
-        when=lambda expected: expected.network in ("infiniband", "roce"),
-        merge=True,
-        complaint_answers=True,
-        document={"ib_ports": lambda ib: listed(ib.ports), "ib_panic": lambda ib: ib.panic},
-    ),
+LOOK = Tool(
+    file="ibstat.txt",
+    field="ib",
+    parse=parse,
+    command=("ibstat",),
+    when=lambda expected: expected.network in ("infiniband", "roce"),
+    merge=True,
+    training=r"Physical state:\s*(?:Polling|PortConfigurationTraining|LinkErrorRecovery)|\bState:\s*(?:Init|Armed)",
+    complaint_answers=True,
+    document={"ib_ports": lambda ib: listed(ib.ports), "ib_panic": lambda ib: ib.panic},
 )
+TOOLS = (LOOK, *further_looks(LOOK))

@@ -17,7 +17,7 @@ from xml.etree import ElementTree  # the document comes from our own node; expat
 from provisioner.verify.parsers import Unreadable, first_line, nvidia_smi_text, pci, whole
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
 from provisioner.verify.parsers.nvidia_smi_gpu import THROTTLE, given, read_gpu
-from provisioner.verify.tool import Tool, nvidia
+from provisioner.verify.tool import Tool, further_looks, nvidia
 
 __all__ = ["THROTTLE", "Failure", "Gpu", "Process", "Smi", "failure", "joined", "parse"]
 
@@ -170,6 +170,8 @@ LOOK = Tool(
     seconds=30,
     when=nvidia,
     omit=CLOCKS,
+    momentary=r"<clocks_(?:event|throttle)_reason_hw_\w*slowdown>\s*Active\s*<",
+    training=r"<fabric>\s*<state>\s*In Progress\s*<",
     complaint_answers=True,
     joined=joined,
     document={
@@ -182,8 +184,9 @@ LOOK = Tool(
 )
 TOOLS = (
     LOOK,
+    *further_looks(LOOK),
     replace(LOOK, file="nvidia-smi-load.xml", field="under_load", asked="during", complaint_answers=False,
-            label="nvidia-smi -q -x under load", document={}),
+            label="nvidia-smi -q -x under load", document={}, momentary="", training=""),
     replace(LOOK, file="nvidia-smi-after.xml", field="after.smi", asked="after", complaint_answers=False,
-            label="nvidia-smi -q -x after the load", document={}),
+            label="nvidia-smi -q -x after the load", document={}, momentary="", training=""),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from provisioner.verify.document import plain
 from provisioner.verify.parsers import ELIDED, Unreadable, first_line, lines
-from provisioner.verify.tool import Tool, nvidia
+from provisioner.verify.tool import Tool, further_looks, nvidia
 
 _GPU = re.compile(r"^\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: ([^)]*)\))?$")
 _LINK = re.compile(r"^\s*Link ([0-9]{1,3}): (.+)$")
@@ -114,15 +114,15 @@ def _dcgmi(text: str) -> dict[int, Links]:
     return links
 
 
-TOOLS = (
-    Tool(
-        file="nvlink.txt",
-        field="nvlinks",
-        parse=parse,
-        command=("nvidia-smi", "nvlink", "-s"),
-        seconds=30,
-        when=nvidia,
-        merge=True,
-        document={"nvlinks": lambda links: {str(gpu): plain(one) for gpu, one in sorted(links.items())}},
-    ),
+LOOK = Tool(
+    file="nvlink.txt",
+    field="nvlinks",
+    parse=parse,
+    command=("nvidia-smi", "nvlink", "-s"),
+    seconds=30,
+    when=nvidia,
+    merge=True,
+    training=r"(?i)\bLink \d+: <?inactive|all links are inactive",
+    document={"nvlinks": lambda links: {str(gpu): plain(one) for gpu, one in sorted(links.items())}},
 )
+TOOLS = (LOOK, *further_looks(LOOK))

@@ -4,9 +4,10 @@ Standard library only, Python 3.8 or newer. Sent over ssh's standard input in on
 this package behind it and a call of `main` with the request at the end. Nothing is installed or changed on the
 node; what is written is a file on file systems of the network, which is removed again (shared.py).
 
-The request: {"deadline": seconds for everything, "files": {name: seconds}, "tools": {name: {"argv", "merge", "omit"} or
+The request: {"deadline": seconds for everything, "files": {name: seconds}, "tools": {name: {"argv", "merge", "omit",
+"again": {"momentary", "training": patterns, "training_s": since boot, "files": further looks}} or
 {"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpu_count": n, "port": of the DCGM exporter,
-"units": [names], "shared": [paths], "diag": dcgmi's run level,
+"units": [names], "shared": [paths], "diag": dcgmi's run level, "wait": seconds between two looks,
 "efa": devices for which it waits,
 "load": {"vendor", "program", "image", "reference", "options", "settle", "every", "during": [names],
 "throughout": [names], "after": [names], "scratch": {"place", "bytes", "write_s", "read_s"}}}.
@@ -201,10 +202,42 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if "paths" in tool:
         several = tool["empty"] or len(tool["paths"]) > 1
         return files_there(tool["paths"]) if several else read_file(tool["paths"][0])
+    return look_again(tool, seconds, request.get("wait", LOOK_WAIT_S))
+
+
+LOOK_WAIT_S = 5.0
+"""Between two looks at what may be momentary."""
+
+
+def look_again(tool: dict[str, Any], seconds: float, wait: float) -> dict[str, Any]:
+    """The tool's answer, with further ones beside it while they show what may be momentary, all within its deadline."""
+    started, again = time.monotonic(), tool.get("again", {"files": []})
+    first = last = ask(tool, seconds)
+    further: dict[str, Any] = {}
+    for name in again["files"]:
+        left = started + seconds - time.monotonic() - wait
+        if not may_be_over(again, last) or left < 1.0:
+            break
+        time.sleep(wait)
+        last = further[name] = ask(tool, left)
+    return dict(first, beside=further) if further else first
+
+
+def ask(tool: dict[str, Any], seconds: float) -> dict[str, Any]:
     answer = run(tool["argv"], seconds, merge=tool["merge"])
     if tool["omit"]:
         answer["text"] = re.sub(tool["omit"], "", answer["text"], flags=re.S)
     return answer
+
+
+def may_be_over(again: dict[str, Any], answer: dict[str, Any]) -> bool:
+    """Whether an answer shows what may be momentary: by itself, or in the first minutes after a boot."""
+    if again["momentary"] and re.search(again["momentary"], answer["text"]):
+        return True
+    if not again["training"] or not re.search(again["training"], answer["text"]):
+        return False
+    uptime = read_file("/proc/uptime")["text"].split(" ")[0]
+    return not uptime or float(uptime) < again["training_s"]
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:

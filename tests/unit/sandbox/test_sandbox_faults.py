@@ -26,7 +26,8 @@ OUTPUTS = {
     "lspci": ("lspci", "-Dnnx"),
 }
 
-XML = ("power-brake", "thermal-slowdown", "gpu-hot", "power-limit", "compute-mode", "reset-required", "serial-copied",
+XML = ("power-brake", "power-brake-moment",
+       "thermal-slowdown", "gpu-hot", "power-limit", "compute-mode", "reset-required", "serial-copied",
        "sram-threshold", "channel-repair", "pages-retired", "fabric-partition",
        "row-bank-empty", "ecc-corrected", "ecc-pending", "bar-small", "gsp-off", "vbios-mixed",
        "fabric-not-joined", "mig-on")  # fmt: skip

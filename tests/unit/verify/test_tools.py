@@ -31,7 +31,7 @@ PROBE, PARSERS = modules(probe), modules(parsers)
 
 def hint(field: str) -> Any:
     owner, _, name = field.rpartition(".")
-    return get_type_hints(facts.After if owner else facts.Facts)[name]
+    return get_type_hints(facts.NESTED[owner] if owner else facts.Facts)[name]
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.field)
@@ -48,10 +48,11 @@ def test_every_parser_is_declared() -> None:
 def test_every_field_is_filled_by_one_tool() -> None:
     filled = Counter(tool.field for tool in TOOLS)
     assert set(filled.values()) == {1}
-    fields = {field for field in get_type_hints(facts.Facts) if field not in ("after", "smi_failure")}
+    fields = {field for field in get_type_hints(facts.Facts) if field not in (*facts.NESTED, "smi_failure")}
     about = {"sources", "outputs", "error", "simulated", "collected", "received"}
     assert {field for field in filled if "." not in field} == fields - about
-    assert {field for field in filled if "." in field} == {f"after.{name}" for name in get_type_hints(facts.After)}
+    nested = {f"{outer}.{name}" for outer, kind in facts.NESTED.items() for name in get_type_hints(kind)}
+    assert {field for field in filled if "." in field} == nested
 
 
 def test_a_tool_without_its_field_of_facts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
