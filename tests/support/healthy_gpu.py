@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 
 from provisioner.catalog import load
 from provisioner.catalog.models import Machine
@@ -132,17 +133,33 @@ ERRORS = (
 """dmesg-errors.txt: what the kernel calls an error on a machine that is well."""
 
 
-def imex(down: str = "", status: str = "UP") -> str:
-    """`nvidia-imex-ctl -N -j` of two nodes, as the tests of NVIDIA's isvctl keep it of a live domain; `down` is the
-    address of one that is not ready."""
-    hosts = ("10.0.0.1", "10.0.0.2")
+IMEX_HOSTS = ("10.0.3.17", "10.0.3.18", "10.0.3.19")
+"""Addresses of an IMEX domain; the first one is the healthy node's own (healthy_host.py)."""
+
+
+def imex(
+    down: str = "",
+    status: str = "UP",
+    *,
+    state: str = "UNAVAILABLE",
+    cut: Collection[tuple[str, str]] = (),
+    hosts: Sequence[str] = IMEX_HOSTS,
+) -> str:
+    """`nvidia-imex-ctl -N -j` of three nodes, as the tests of NVIDIA's isvctl keep it of a live domain; `down` is the
+    address of one that is in another `state`, `cut` are pairs without a connection."""
+
+    def between(one: str, other: str) -> str:
+        if down in (one, other):
+            return "INVALID"
+        return "VERSION_MISMATCH" if (one, other) in cut or (other, one) in cut else "CONNECTED"
+
     nodes = {
         str(n): {
-            "status": "UNAVAILABLE" if host == down else "READY",
+            "status": state if host == down else "READY",
             "host": host,
-            "hostName": f"gpu-node-{n}",
+            "hostName": "N/A",
             "connections": {
-                str(m): {"host": other, "status": "INVALID" if down in (host, other) else "CONNECTED", "changed": True}
+                str(m): {"host": other, "status": between(host, other), "changed": True}
                 for m, other in enumerate(hosts)
             },
         }

@@ -110,6 +110,13 @@ def imex(_arguments: list[str], version: str) -> int:
     return _daemon("nvidia-imex")
 
 
+def own_addresses() -> set[str]:
+    """The node's IPv4 addresses: what the kernel's table of routes calls a local host."""
+    trie = state.path("proc/net/fib_trie")
+    rows = trie.read_text(encoding="utf-8").splitlines() if trie.exists() else []
+    return {rows[number - 1].split()[-1] for number, row in enumerate(rows) if "/32 host LOCAL" in row}
+
+
 def imex_ctl(arguments: list[str], _version: str) -> int:
     """-N -j: the domain as JSON, every node ready but those that a fault takes away."""
     if arguments != ["-N", "-j"]:
@@ -120,7 +127,10 @@ def imex_ctl(arguments: list[str], _version: str) -> int:
     listed = state.path("etc/nvidia-imex/nodes_config.cfg")
     hosts = listed.read_text(encoding="utf-8").split() if listed.exists() else []
     machine = state.hardware()
-    gone = hosts if machine.get("imex_domain_down") else hosts[-1:] if machine.get("imex_node_lost") else []
+    own = own_addresses()
+    gone = hosts if machine.get("imex_domain_down") else []
+    gone = gone or ([h for h in hosts if h not in own][-1:] if machine.get("imex_node_lost") else [])
+    gone = gone or ([h for h in hosts if h in own] if machine.get("imex_not_ready") else [])
     runs = "nvidia-imex" in kernel.daemons()
     ready = {host: runs and host not in gone for host in hosts}
     between = {True: "CONNECTED", False: "INVALID"}

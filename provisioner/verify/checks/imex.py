@@ -1,4 +1,4 @@
-"""IMEX: whether the nodes of an NVLink domain reach each other's GPU memory."""
+"""IMEX: whether a node of an NVLink domain shares its GPU memory with the others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from provisioner.verify.parsers.imex import Domain
 
 SIDE = ("services.imex", "driver.responds", "driver.version")
 OTHERWISE = "this machine's NVLinks do not leave the node"
+LOCK = "only it says that IMEX runs as a unit of the system's, and has to answer"
+WITHOUT_LOCK = "what its daemon says, where it answers"
+WAITING = ("WAITING_FOR_PEERS", "WAITING_FOR_RECOVERY")
+"""States of a daemon that other nodes keep waiting (github NVIDIA/DCGM, dcgm_fields.h, DCGM_FI_IMEX_DAEMON_STATUS)."""
 
 
 def _joined(expected: Expected) -> bool:
@@ -25,20 +29,74 @@ def _domain(node: Facts, expected: Expected) -> Domain:
     return node.imex if node.imex is not None else unknown(source.reason, "imex.json")
 
 
+def own_line(domain: Domain, node: Facts) -> str | None:
+    """The node's own entry of the domain: that with one of its addresses, or its name; None where that is none, or
+    more than one."""
+    host = node.host
+    if host is None:
+        return None
+    name = (host.hostname or "").split(".")[0]
+    addresses = {*(host.addresses or ())}
+    found = [
+        entry
+        for entry in domain.nodes
+        if entry in addresses or (name and name in (entry.split(".")[0], domain.names.get(entry, "").split(".")[0]))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 @check(
-    "services.imex_domain",
+    "services.imex_own",
     severity="fatal",
-    documented="NVIDIA IMEX guide, nvidia-imex-ctl; NCCL's own word where it fails: check nvidia-imex-ctl -N",
+    documented="NVIDIA IMEX guide, nvidia-imex-ctl; NCCL's own word where it fails: check nvidia-imex-ctl -N; AWS PCS "
+    "user guide: every node is READY and connected (C) with each other",
     action="reconfigure",
     vendor="nvidia",
     reads=("imex.json",),
     follows=SIDE,
     applies=_joined,
     otherwise=OTHERWISE,
-    lock="only it says that IMEX runs as a unit of the system's, and has to answer",
-    without_lock="what its daemon says, where it answers",
-    says="The IMEX domain is down as this node sees it: NCCL ends with an error between its nodes. Look at the "
-    "daemons' versions and at /etc/nvidia-imex/nodes_config.cfg, which must be alike.",
+    lock=LOCK,
+    without_lock=WITHOUT_LOCK,
+    says="This node's own IMEX daemon is not ready, or connected with none of the others: NCCL ends with an error "
+    "between it and them. Look at `journalctl -u nvidia-imex`, its version, and /etc/nvidia-imex/nodes_config.cfg.",
+)
+def test_own(node: Facts, expected: Expected) -> None:
+    domain = _domain(node, expected)
+    own = own_line(domain, node)
+    saw(expected="READY", actual={own: domain.nodes[own]} if own else {"nodes of the domain": len(domain.nodes)})
+    if own is None:
+        reason = f"none of the {len(domain.nodes)} nodes of the domain has this node's address or name"
+        unknown(reason if node.host is not None else "host.json, which has its addresses, was not read", action="none")
+    state = domain.nodes[own]
+    if state in WAITING:
+        fail(f"{own} is {state}: other nodes keep it waiting", unverified=("that it is this node's own fault",))
+    if state != "READY":
+        fail(f"{own}, this node, is {state}")
+    ready = [other for other, said in domain.nodes.items() if said == "READY" and other != own]
+    cut = {(one, other) for one, other, _ in domain.broken}
+    alone = [other for other in ready if (own, other) in cut or (other, own) in cut]
+    among = [(a, b) for a in ready for b in ready if a < b and (a, b) not in cut and (b, a) not in cut]
+    # With one other node alone nobody tells whose fault it is; services.imex_nodes warns then.
+    if len(ready) > 1 and len(alone) == len(ready) and among:
+        states = sorted({said for one, other, said in domain.broken if own in (one, other) and one != other})
+        fail(f"{own}, this node, reaches none of {len(ready)} ready nodes, which reach each other: {', '.join(states)}")
+
+
+# Warnings: what is wrong with other nodes their own checks condemn.
+@check(
+    "services.imex_domain",
+    severity="warn",
+    action="reconfigure",
+    vendor="nvidia",
+    reads=("imex.json",),
+    follows=(*SIDE, "services.imex_own"),
+    applies=_joined,
+    otherwise=OTHERWISE,
+    lock=LOCK,
+    without_lock=WITHOUT_LOCK,
+    says="The IMEX domain is down as this node sees it, although its own daemon is ready: jobs over several nodes "
+    "fail. Look at the other nodes' daemons and at /etc/nvidia-imex/nodes_config.cfg, which must be alike.",
 )
 def test_domain(node: Facts, expected: Expected) -> None:
     domain = _domain(node, expected)
@@ -47,18 +105,17 @@ def test_domain(node: Facts, expected: Expected) -> None:
         fail(f"the domain is {domain.status}")
 
 
-# A warning: it is another node that is missing, and that node's own checks condemn it.
 @check(
     "services.imex_nodes",
     severity="warn",
     action="reconfigure",
     vendor="nvidia",
     reads=("imex.json",),
-    follows=(*SIDE, "services.imex_domain"),
+    follows=(*SIDE, "services.imex_own", "services.imex_domain"),
     applies=_joined,
     otherwise=OTHERWISE,
-    lock="only it says that IMEX runs as a unit of the system's, and has to answer",
-    without_lock="what its daemon says, where it answers",
+    lock=LOCK,
+    without_lock=WITHOUT_LOCK,
     says="Nodes of the IMEX domain are not ready, or not connected: jobs with them fail. Look at those nodes first.",
 )
 def test_nodes(node: Facts, expected: Expected) -> None:

@@ -130,7 +130,7 @@ def test_imex(node: Facts, expected: Expected) -> None:
     if unit is None:
         unknown(f"systemctl reports no state for {IMEX}")
     if unit.active != "active":
-        # Kubernetes has a daemon of its own in a pod (NVIDIA's DRA driver), and the unit off.
+        # Under Kubernetes it runs in a pod, and the unit must be off (kubernetes-sigs/dra-driver-nvidia-gpu#524).
         unsure = () if expected.units is not None else ("that IMEX runs as a unit of the system's",)
         fail(f"{IMEX} is {unit.active if unit.load == 'loaded' else unit.load}", unverified=unsure)
 

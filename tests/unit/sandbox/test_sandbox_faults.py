@@ -74,6 +74,7 @@ CHANGES = {
     "imex-stopped": set(),
     "imex-node-lost": set(),
     "imex-domain-down": set(),
+    "imex-not-ready": set(),
     "ib-partition": set(),
     "ib-pcie-narrow": set(),
     "peer-access-cut": {"p2p"},

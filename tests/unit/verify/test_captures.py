@@ -263,7 +263,19 @@ def roce(found: Any, key: str, wanted: dict[str, Any]) -> Any:
     ]
 
 
+def imex_domain(found: Any, key: str, wanted: dict[str, Any]) -> Any:
+    match key:
+        case "nodes":
+            return len(found.nodes)
+        case "states":
+            return sorted(set(found.nodes.values()))
+        case "broken":
+            return sorted({state for _, _, state in found.broken})
+    return getattr(found, key)
+
+
 READERS = {
+    "imex": imex_domain,
     "roce_qos": roce,
     "nccl_ras": ras,
     "ethtool_modules": optical,

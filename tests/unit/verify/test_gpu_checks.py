@@ -433,15 +433,72 @@ FAULTS: dict[str, Fault] = {
     ),
     "a node of the IMEX domain is not ready": Fault(
         GB200,
-        lambda t: t.update({"imex.json": imex("10.0.0.2", "DEGRADED")}),
+        lambda t: t.update({"imex.json": imex("10.0.3.18", "DEGRADED")}),
         {"services.imex_nodes"},
-        says="10.0.0.2 is UNAVAILABLE; 10.0.0.1 to 10.0.0.2: INVALID",
+        says="10.0.3.18 is UNAVAILABLE; 10.0.3.17 to 10.0.3.18: INVALID",
+        passes={"services.imex_own", "services.imex_domain"},
+    ),
+    "this node is not ready in the IMEX domain": Fault(
+        GB200,
+        lambda t: t.update({"imex.json": imex("10.0.3.17", "DEGRADED")}),
+        {"services.imex_own"},
+        says="10.0.3.17, this node, is UNAVAILABLE",
+    ),
+    "other nodes keep this one waiting in the IMEX domain": Fault(
+        GB200,
+        lambda t: t.update({"imex.json": imex("10.0.3.17", "DEGRADED", state="WAITING_FOR_PEERS")}),
+        {"services.imex_own"},
+        says="(unverified: that it is this node's own fault)",
+    ),
+    "this node reaches nobody in the IMEX domain": Fault(
+        GB200,
+        lambda t: t.update(
+            {"imex.json": imex(status="DEGRADED", cut=[("10.0.3.17", "10.0.3.18"), ("10.0.3.17", "10.0.3.19")])}
+        ),
+        {"services.imex_own"},
+        says="reaches none of 2 ready nodes, which reach each other: VERSION_MISMATCH",
+    ),
+    "another node reaches nobody in the IMEX domain": Fault(
+        GB200,
+        lambda t: t.update(
+            {"imex.json": imex(status="DEGRADED", cut=[("10.0.3.18", "10.0.3.17"), ("10.0.3.18", "10.0.3.19")])}
+        ),
+        {"services.imex_nodes"},
+        passes={"services.imex_own"},
+    ),
+    "two nodes of the IMEX domain that do not reach each other": Fault(
+        GB200,
+        lambda t: t.update(
+            {"imex.json": imex(status="DEGRADED", hosts=("10.0.3.17", "10.0.3.18"), cut=[("10.0.3.17", "10.0.3.18")])}
+        ),
+        {"services.imex_nodes"},
+        passes={"services.imex_own"},
+    ),
+    "an IMEX domain in which this node is not to be told": Fault(
+        GB200,
+        lambda t: t.update({"imex.json": imex(hosts=("compute-domain-daemon-0000", "compute-domain-daemon-0001"))}),
+        set(),
+        unknown={"services.imex_own"},
+    ),
+    "a daemon of another version": Fault(
+        GB200,
+        lambda t: t.update({"imex.json": capture("imex/version-mismatch-down.json").replace("10.0.0.1", "10.0.3.17")}),
+        {"services.imex_own"},
+        says="10.0.3.17, this node, is UNAVAILABLE",
+    ),
+    "an IMEX domain of eighteen nodes": Fault(
+        GB200,
+        lambda t: t.update(
+            {"imex.json": capture("imex/p6e-18-nodes-up.txt").replace("172.31.50.44 ", "10.0.3.17    ")}
+        ),
+        set(),
+        passes={"services.imex_own", "services.imex_domain", "services.imex_nodes"},
     ),
     "an IMEX without an answer": Fault(
         GB200,
         lambda t: t.update({"imex.json": Output("", timed_out=True, seconds=20.0)}),
         set(),
-        unknown={"services.imex_domain", "services.imex_nodes"},
+        unknown={"services.imex_own", "services.imex_domain", "services.imex_nodes"},
     ),
     "two GPUs that do not reach each other": Fault(
         P4D, sub("p2p.txt", r"(GPU3\t(?:OK\t){2})OK", r"\1NS", 1), {"nvlink.peers"}, says="GPU 3 to 2: NS"
