@@ -7,7 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from tests.support.faulty import check_of, level_of, machines, possible, some, try_faults
+from provisioner.sandbox import faults
+from tests.support.faulty import check_of, containers_of, level_of, machines, possible, some, try_faults
 from tests.support.rehearsal import Rehearsal, failing
 
 pytestmark = pytest.mark.sandbox
@@ -51,3 +52,26 @@ def test_a_misspelled_fault_gets_the_nearest_word(p4d: Rehearsal) -> None:
     said = p4d.run("sandbox", "fault", p4d.file, "train-0", "gpu-lots")
     assert said.status == 2
     assert "gpu-lost" in said.stderr
+
+
+def test_a_fault_of_a_moment_is_noted_and_one_that_lasts_condemns(p4d: Rehearsal) -> None:
+    """The probe looks again, up to three times."""
+    where = containers_of(p4d)["train-0"]
+
+    def brake() -> dict[str, str]:
+        verdict = p4d.verify("--level", "quick", "--node", "train-0")
+        checks = {check["id"]: check for check in verdict.json["nodes"][0]["checks"]}
+        return {key: checks["gpu.power_brake"][key] for key in ("status", "severity", "message")}
+
+    try:
+        faults.leave_only(where, [("power-brake-moment", 3)])
+        over = brake()
+        assert (over["status"], "GPU 3 for a moment" in over["message"]) == ("note", True)
+        assert brake()["status"] == "pass"
+        faults.leave_only(where, [("power-brake", 3)])
+        lasting = brake()
+        assert (lasting["status"], lasting["severity"]) == ("fail", "fatal")
+        assert "in each of 3 looks" in lasting["message"]
+    finally:
+        faults.clear(where)
+    assert failing(p4d.verify("--level", "standard").json) == {}

@@ -15,6 +15,7 @@ from provisioner.verify.bundle import Output
 from provisioner.verify.expectations import Expected, expect
 from provisioner.verify.pytest_runner import Case
 from provisioner.verify.registry import declared
+from provisioner.verify.request import request_for
 from provisioner.verify.results import CheckResult
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
 from tests.support.judging import judge
@@ -115,6 +116,17 @@ def one_gpu_less_in_torch(texts: Texts) -> None:
     document = json.loads(str(texts["framework.json"]))
     document["images"][0]["output"] = document["images"][0]["output"].replace('"gpus": 8', '"gpus": 7')
     texts["framework.json"] = json.dumps(document)
+
+
+def test_a_machine_without_a_lock_is_asked_for_what_is_judged_there() -> None:
+    request = request_for(without_lock(DGX))
+    assert {"units.txt", "dcgmi-health.json", "modules.txt"} <= {*request.files}
+    assert {"nvidia-fabricmanager.service", "slurmd.service", "kubelet.service"} <= {*request.units}
+    gb200 = request_for(without_lock(GB200))
+    assert "imex.json" in gb200.files and "nvidia-imex.service" in gb200.units
+    cloud = request_for(without_lock(P4D))
+    assert "maintenance.json" in cloud.files and cloud.maintenance is not None
+    assert request.maintenance is None  # a DGX has no cloud to ask
 
 
 @dataclass(frozen=True)
