@@ -118,6 +118,8 @@ def _fits_the_driver(node: Facts, installed: str | None) -> None:
     saw(expected=f"for CUDA {offered} or older", actual=installed)
     if built is None or offered is None:
         skip("no lock names an NCCL version, and no package of it says for which CUDA it is")
+    if node.collected is None:
+        skip("no lock, and the list of packages may be a part: cuda-compat would make an older driver do")
     bridged = any(name.startswith("cuda-compat-") for name in node.packages or ())
     if int(built[1]) > int(offered.split(".")[0]) and not bridged:
         fail(f"libnccl2 is {installed}, the driver offers CUDA {offered}", unverified=(NO_LOCK,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -297,3 +297,14 @@ def test_a_fault_is_found_without_a_lock(name: str) -> None:
     assert (result.status, fault.says in result.message) == (fault.status, True), result.message
     if result.status == "fail":
         assert result.severity == fault.severity
+
+
+@pytest.mark.parametrize(("id", "breaks"), [("rdma.modules", None), ("peermem.loaded", proprietary_without_peermem)])
+def test_a_list_of_modules_that_somebody_copied_may_be_a_part(id: str, breaks: Callable[[Texts], None] | None) -> None:
+    texts = healthy(DGX)
+    if breaks is not None:
+        breaks(texts)
+    texts["modules.txt"] = "nvidia_uvm 1527808 4\nnvidia_modeset 1306624 1 nvidia_drm\nnvidia 56717312 188 nvidia_uvm\n"
+    copied = replace(bundle(texts), collected=None)
+    checks = judge({"a": Case(copied, without_lock(DGX), None)})["a"].checks
+    assert next(check.status for check in checks if check.id == id) == "skip"
