@@ -170,6 +170,20 @@ def test_a_link_that_is_down_is_looked_at_again_soon_after_a_boot_alone(monkeypa
         assert len(asked(tool, [sick, sick, sick], monkeypatch)) == files
 
 
+@pytest.mark.parametrize(
+    ("file", "real", "looks"),
+    [("ibstat.txt", "ibstat/h100-roce-400g-port-polling.txt", 3), ("ibstat.txt", "ibstat/a100-9ca-active.txt", 1),
+     ("ibstat.txt", "ibstat/h20-2-eth-ports-down.txt", 1), ("nvlink.txt", "nvlink/v100-7gpu-inactive.txt", 3),
+     ("nvlink.txt", "nvlink/a100-1gpu-all-inactive-azure.txt", 3), ("nvlink.txt", "nvlink/a100-8gpu-ok.txt", 1)],
+)  # fmt: skip
+def test_real_outputs_of_ports_and_links_that_may_train(
+    monkeypatch: pytest.MonkeyPatch, file: str, real: str, looks: int
+) -> None:
+    """A port that somebody switched off (Disabled) does not train."""
+    monkeypatch.setattr(probe, "read_file", lambda _: probe.result("95.20 1.00\n", 0))
+    assert len(asked(tool_of(file), [capture(real)] * 3, monkeypatch)) == looks
+
+
 def test_three_looks_fit_into_each_tools_deadline() -> None:
     again = [tool for tool in FILES.values() if tool.momentary or tool.training]
     assert {tool.file for tool in again} == {"nvidia-smi.xml", "nvlink.txt", "ibstat.txt"}
