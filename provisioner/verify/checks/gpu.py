@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from provisioner.text import counted
-from provisioner.verify.check import check, compare, fail, note, saw, skip, unknown
+from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
@@ -149,7 +149,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
     listing=True,
     vendor="nvidia",
     lock="whether the mode has to be on is its cluster.yaml's to say",
-    without_lock="off on some of the GPUs warns, off on all is a note",
+    without_lock="off on some of the GPUs warns",
     says="Persistence mode is not as asked, or differs between GPUs: without it the driver unloads between jobs. "
     "Start nvidia-persistenced.",
 )
@@ -159,7 +159,7 @@ def test_persistence(node: Facts, expected: Expected) -> None:
     saw(expected=words[wanted], actual=sorted({words[mode] for mode in modes.values()}))
     wrong = [index for index, mode in modes.items() if mode is (not wanted)]
     if wrong and expected.persistence is None and len(wrong) == len(modes):
-        note("persistence mode is off, and no cluster.yaml says that it should be on")
+        skip("persistence mode is off, and no cluster.yaml says that it should be on")
     if wrong:
         fail(f"persistence mode is {'off' if wanted else 'on'} on {named(wrong)}")
     all_report(node, modes, "persistence mode")

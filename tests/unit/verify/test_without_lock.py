@@ -189,7 +189,7 @@ FAULTS = {
             {"nvidia-smi.xml": re.sub("(<persistence_mode>)Enabled", r"\1Disabled", str(t["nvidia-smi.xml"]))}
         ),
         "no cluster.yaml",
-        status="note",
+        status="skip",
     ),
     "persistence mode is off on one GPU": Fault(
         DGX,
