@@ -17,7 +17,7 @@ from provisioner.verify.parsers.untrusted import read_map, read_object, read_tex
 from provisioner.verify.tool import Tool
 
 _NODE = re.compile(r"^Node #([0-9]{1,4})\s+- (\S+)\s+(?:\(([^)\s]*)\)\s+)?- ([A-Z_]+)(?:\s|$)")
-_ROW = re.compile(r"^\s*([0-9]{1,4})\s+((?:\S+\s*)+)$")
+_ROW = re.compile(r"^\s*([0-9]{1,4})\s+(\S.*)$")
 _STATUS = re.compile(r"^Domain State: ([A-Z_]+)\s*$")
 CELLS = {
     "C": "CONNECTED", "I": "INVALID", "N": "NEVER_CONNECTED", "R": "RECOVERING", "D": "DISCONNECTED",

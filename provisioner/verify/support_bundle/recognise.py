@@ -118,7 +118,10 @@ LOOK = (
         "dcgmi-health.json",
         r'^\| Health Monitor Report|^\| Overall Health  |"Health Monitor Report"|^Error: Health watches not enabled',
     ),
-    _look("imex.json", r"^Connectivity Table Legend:|^Domain State: (?:UP|DEGRADED|DOWN)\s*$"),
+    _look(
+        "imex.json",
+        r'^Connectivity Table Legend:|^Domain State: (?:UP|DEGRADED|DOWN)\s*$|"connections"\s*:\s*\{\s*"\d+"\s*:\s*\{',
+    ),
     _look("dcgm-exporter.prom", r"^DCGM_FI_DEV_\w+\{"),
     _look(
         "all_reduce.txt",

@@ -306,7 +306,7 @@ CAPTURES = Path(__file__).parent / "captures"
 TOLD = {
     "dcgm_exporter": "dcgm-exporter.prom", "dcgmi_diag": "dcgmi-diag.json", "dmesg": "dmesg.txt",
     "dgx_release": "dgx-release.txt", "fi_info": "fi_info.txt",
-    "ibstat": "ibstat.txt", "lsblk": "lsblk.json", "lspci": "lspci.txt", "mdstat": "mdstat.txt",
+    "ibstat": "ibstat.txt", "imex": "imex.json", "lsblk": "lsblk.json", "lspci": "lspci.txt", "mdstat": "mdstat.txt",
     "nccl_tests": "all_reduce.txt",
     "nvidia_smi": "nvidia-smi.xml", "nvlink": "nvlink.txt", "nvlink_errors": "nvlink-errors.txt",
     "os_release": "os-release.txt", "rocm_smi": "rocm-smi.json", "topo": "topo.txt",
