@@ -110,8 +110,9 @@ class Unknown(Verdict):
         super().__init__(reason)
         self.action = action
         self.condemns = condemns
-        """False where the node is not to blame: the gpuprov that collected the bundle did not know the file yet, or
-        there was no other node to look with. It only warns then, whatever the check's severity."""
+        """False where the node is not to blame: the gpuprov that collected the bundle did not know the file yet, there
+        was no other node to look with, or a failure would only warn for want of a lock. It only warns then, whatever
+        the check's severity."""
         self.unread = unread
         """The file that could not be read, where that is the reason."""
 

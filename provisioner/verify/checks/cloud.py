@@ -84,7 +84,8 @@ def _answered(node: Facts, expected: Expected) -> None:
     """A machine of the type that is not in that cloud, or a bundle made by hand, has no such answer."""
     if node.source("maintenance.json").state != "read":
         reason = "no lock says that this machine is in its type's cloud, and its metadata service does not answer"
-        end_unread(node, "maintenance.json", skips=reason if expected.packages is None else None)
+        any_state = ("absent", "missing", "hung", "unreadable")
+        end_unread(node, "maintenance.json", skips=reason if expected.packages is None else None, states=any_state)
 
 
 @check(

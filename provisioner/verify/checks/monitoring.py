@@ -127,8 +127,7 @@ NVIDIA/NVSentinel#1668: 69 of 100 nodes; #1708 leaves them out by default)."""
 def _watched(node: Facts, expected: Expected, state: str) -> None:
     health = node.dcgm_health
     if health is None:
-        unwanted = expected.packages is None and node.source("dcgmi-health.json").state in ("absent", "missing")
-        reason = "no lock says that DCGM is on this machine" if unwanted else None
+        reason = "no lock says that DCGM is on this machine" if expected.packages is None else None
         end_unread(node, "dcgmi-health.json", skips=reason)
     if health.overall is None:
         reason = "no watch of DCGM is set: `dcgmi health -s a` sets all, as role dcgm_exporter does"

@@ -308,3 +308,12 @@ def test_a_list_of_modules_that_somebody_copied_may_be_a_part(id: str, breaks: C
     copied = replace(bundle(texts), collected=None)
     checks = judge({"a": Case(copied, without_lock(DGX), None)})["a"].checks
     assert next(check.status for check in checks if check.id == id) == "skip"
+
+
+def test_what_could_not_be_read_without_a_lock_is_unknown_and_condemns_nobody() -> None:
+    hung = Output("", timed_out=True, seconds=10.0)
+    found = results(GB200, healthy(GB200) | {"units.txt": hung, "dcgmi-health.json": hung})
+    for id in ("services.jobs", "services.expected", "services.imex", "dcgm.health"):
+        assert (found[id].status, found[id].condemns) == ("unknown", False), id
+    locked = results(GB200, healthy(GB200) | {"units.txt": hung}, expected(GB200, "stress"))
+    assert locked["services.imex"].condemns
