@@ -145,11 +145,17 @@ class Contracts:
         new as the shared ones."""
         names = ("nodes.json", "state.json", "applied.json")
         blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
-        record = load(run / "shared.json")
-        if blob is None or (own and isinstance(record, dict) and record.get("tag") == blob[1]):
+        record, shared = load(run / "shared.json"), self._shared(run)
+        is_new = isinstance(record, dict) and blob is not None and record.get("tag") == blob[1]
+        if blob is None or (own and is_new and all((run / name).exists() for name in names if name in shared)):
             return {name: load(run / name) for name in names}
-        files = json.loads(gzip.decompress(blob[0]))["files"]
-        return {name: json.loads(files[name]) if name in files else None for name in names}
+        return {name: shared.get(name) for name in names}
+
+    def _shared(self, run: Path) -> dict[str, Any]:
+        """The JSON files that a cluster's operators share."""
+        blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
+        files = json.loads(gzip.decompress(blob[0]))["files"] if blob is not None else {}
+        return {name: json.loads(text) for name, text in files.items() if name.endswith(".json")}
 
     def _files(self, run: Path) -> Iterator[str]:
         """What is written down in a run directory, beside what is so."""
@@ -170,19 +176,17 @@ class Contracts:
             if machine and entry and entry["id"] == machine.id and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is in the ledger and was never proven"
         own = [one for one in self.history.run_directories() if one.name == run.name]  # of all operators
-        book, replacing = (
-            {name: row for one in own for name, row in self._rows(one / file).items()}
-            for file in ("quarantine.json", "replace.json")
-        )
+        shared, rows = self._shared(run), dict[str, list[tuple[str, Any]]]()
+        for file in ("quarantine.json", "replace.json", "upgrade.json"):
+            documents = (shared.get(file), *(load(one / file) for one in own))
+            rows[file] = [row for document in documents for row in rows_of(document).items()]
+        written_down = {name for file in ("quarantine.json", "replace.json") for name, _ in rows[file]}
+        written_down |= {name for name, row in rows["upgrade.json"] if row["step"] not in AT_REST}
         running = {one.node for one in self.history.world.cloud.serving() if one.cluster == run.name}
-        upgrading = {
-            name for one in own for name, row in self._rows(one / "upgrade.json").items() if row["step"] not in AT_REST
-        }
         self.history.excused &= set(self.history.world.drained)
         for name in self.history.world.drained.keys() - self.history.excused:
             exists = name in running & {node["name"] for node in nodes} and run.name == self.history.file.name
-            written_down = name in book or name in replacing or name in upgrading
-            if exists and self._is_drained(name, run.name) and not written_down:
+            if exists and self._is_drained(name, run.name) and name not in written_down:
                 yield f"{name} is drained, and nothing that is written down puts it back"
 
     def _recorded(self) -> set[str]:
