@@ -6,9 +6,9 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.basis import watched
@@ -45,15 +45,20 @@ class NodeUnderTest:
     host: str | None
     group: str = ""
     baseline: Baseline | None = None
+    watched: Expected = field(init=False, repr=False, compare=False)
+    """`expected` as a check is given it (basis.watched)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "watched", watched(self.expected))
 
 
+RANK = {level: rank for rank, level in enumerate(LEVELS)}
 MESSAGE, COMPARED = 1000, 8000
 """Characters that a report keeps of a check's message, and of each of what it compared (as JSON)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a check ended. `action` is None where it is the declared one."""
+class Outcome(NamedTuple):
+    """How a check ended; hundreds of thousands are made and compared. `action` is None where it is the declared one."""
 
     status: str
     message: str
@@ -78,7 +83,7 @@ class Outcome:
 
     def bounded(self) -> Outcome:
         """With what was compared in a length that a report can hold."""
-        return replace(self, expected=_bounded(self.expected), actual=_bounded(self.actual))
+        return self._replace(expected=_bounded(self.expected), actual=_bounded(self.actual))
 
 
 def _unverified(status: str, error: BaseException | None) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
     """Call a plain check on a node."""
     given = {
         "node": node.facts,
-        "expected": watched(node.expected),
+        "expected": node.watched,
         "name": node.name,
         "peers": peers,
         "baseline": node.baseline,
@@ -153,14 +158,14 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
     """The first rule of check.py: what a check needs must have been read."""
     facts, expected = node.facts, node.expected
     try:
-        reason = declared.inapplicable(watched(expected))
+        reason = declared.inapplicable(node.watched)
     except (Skipped, Unknown):  # it asks for the machine type: then only what the node itself shows counts
         reason, seen.undecided = "", True
     if reason:
         raise Skipped(reason)
     seen.applies()
     needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
-    if LEVELS.index(expected.level) < LEVELS.index(declared.level):
+    if RANK[expected.level] < RANK[declared.level]:
         absent = [facts.source(file).state == "absent" for file in needs or declared.reads]
         if any(absent) if needs else all(absent):
             raise Skipped(f"{LATER}{declared.level} on")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-_ATOMS = (str, int, float, type(None))
+_ATOMS = frozenset((str, int, float, bool, type(None)))
 _NAMES: dict[type, tuple[str, ...] | None] = {}
 """Class → its fields' names; None of what is no dataclass."""
 
@@ -20,13 +20,17 @@ def asdict(value: Any) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """A value of facts as JSON has it: dataclasses as mappings, tuples as lists."""
-    if isinstance(value, _ATOMS):
-        return value
     kind = type(value)
+    if kind in _ATOMS:
+        return value
     if kind not in _NAMES:
         _NAMES[kind] = tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
     if names := _NAMES[kind]:
-        return {name: plain(getattr(value, name)) for name in names}
+        found = {}
+        for name in names:
+            inner = getattr(value, name)
+            found[name] = inner if type(inner) in _ATOMS else plain(inner)
+        return found
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

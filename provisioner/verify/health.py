@@ -27,7 +27,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.check import Check
 from provisioner.verify.collect import decode, probe_source
 from provisioner.verify.expectations import Expected
-from provisioner.verify.facts import read
+from provisioner.verify.facts import Facts, read
 from provisioner.verify.merged_checks import merge
 from provisioner.verify.parsers import last_look
 from provisioner.verify.peers import Peers
@@ -60,9 +60,10 @@ def main(arguments: list[str]) -> int:
         try:
             expected = Expected.from_json(json.loads(expected_file.read_text(encoding="utf-8")))
             bundle = with_looks(probe(expected))
-            report = judge(bundle, expected)
+            facts = read(bundle)
+            report = judge(facts, expected)
             report = replace(report, checks=tuple(merge(report.checks)))
-            keep_looks(bundle)
+            keep_looks(facts)
         except Exception as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             write(out, metrics(None, time.time(), time.monotonic() - began))
@@ -111,9 +112,9 @@ def with_looks(bundle: Bundle) -> Bundle:
     return replace(bundle, files={**bundle.files, last_look.FILE: Output(text, rc=0)})
 
 
-def keep_looks(bundle: Bundle) -> None:
+def keep_looks(facts: Facts) -> None:
     """For the next look. Where it cannot be kept, that one counts from the boot."""
-    looks = growth.looks(read(bundle))
+    looks = growth.looks(facts)
     if looks is None:
         return
     try:
@@ -126,9 +127,9 @@ def _looks_file() -> Path:
     return Path(os.environ.get("GPUPROV_HEALTH_LOOKS", LOOKS))
 
 
-def judge(bundle: Bundle, expected: Expected) -> NodeReport:
+def judge(facts: Facts, expected: Expected) -> NodeReport:
     """Every plain check of gpuprov on this node alone."""
-    node = check_runner.NodeUnderTest("node", read(bundle), expected, None)
+    node = check_runner.NodeUnderTest("node", facts, expected, None)
     peers = Peers({node.name: node.facts})
     results: dict[str, CheckResult] = {}
     follows: dict[str, tuple[str, ...]] = {}
@@ -144,7 +145,7 @@ def judge(bundle: Bundle, expected: Expected) -> NodeReport:
         expected.machine,
         expected.simulated,
         tuple(blame(results, follows, silences)),
-        error=bundle.error,
+        error=facts.error,
     )
 
 

@@ -22,9 +22,8 @@ from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check_runner, user_checks
 from provisioner.verify.baseline import Baseline
-from provisioner.verify.basis import watched
 from provisioner.verify.check import Check, Skipped, Unknown, seen
-from provisioner.verify.check_runner import NodeUnderTest, Outcome, ready
+from provisioner.verify.check_runner import COMPARED, NodeUnderTest, Outcome, ready
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import Peers
@@ -60,6 +59,8 @@ class Judgement:
         self.out: IO[str] = out.open("w", encoding="utf-8")
         self.nodes: dict[str, NodeUnderTest] = {}
         self.outcomes: dict[Hashable, int] = {}
+        """Of what was written lately: how a check ended → the number of its line."""
+        self.written = 0
         self.results: list[tuple[str, int]] = []
         gc.disable()  # nothing that reading makes goes in circles
         for node, document in nodes_of(Path(config.getoption("--gpuprov-in"))):
@@ -86,14 +87,18 @@ class Judgement:
         may wait for others."""
         # 1, 1.0 and True are one key of a mapping, and three values in a report.
         key: Hashable = test, outcome, type(outcome.expected), type(outcome.actual)
+        text = ""
         try:
             number = self.outcomes.get(key)
         except TypeError:
-            number = self.outcomes.get(key := to_json(_outcome(test, outcome)))
+            number = self.outcomes.get(key := (text := to_json(_outcome(test, outcome))))
         if number is None:
-            record = _outcome(test, outcome.bounded())
-            number = self.outcomes[key] = len(self.outcomes)
-            self.write(kind="outcome", number=number, **record)
+            text = text or to_json(_outcome(test, outcome))
+            if len(text) > COMPARED:
+                text = to_json(_outcome(test, outcome.bounded()))
+            number = self.outcomes[key] = self.written
+            self.written += 1
+            self.out.write(f'{{"kind": "outcome", "number": {number}, {text[1:]}\n')
         self.results.append((node, number))
         if not together or len(self.results) >= TOGETHER:
             self.write_results()
@@ -130,7 +135,7 @@ class Judgement:
 
     @pytest.fixture(scope="session")
     def expected(self, node_under_test: NodeUnderTest) -> Expected:
-        return watched(node_under_test.expected)
+        return node_under_test.watched
 
     @pytest.fixture(scope="session")
     def peers(self, node_under_test: NodeUnderTest) -> Peers:
@@ -230,7 +235,7 @@ class FleetItem(pytest.Item):
                     raise Unknown(f"the check ended pytest: {raised}") from None
                 raise plainly from None
 
-        judgement, declared = self.judgement, declared_of(self)
+        judgement, declared, test = self.judgement, declared_of(self), self.nodeid
         ours = self.path.is_relative_to(OURS)
         for node in judgement.nodes.values():
             if ours and (late := judgement.late.get(node.name)):
@@ -242,8 +247,9 @@ class FleetItem(pytest.Item):
                     outcome = Outcome.of(raised, called=False)
                     if ours:
                         judgement.late[node.name] = declared.id
-            judgement.record(node.name, self.nodeid, outcome, together=ours)
+            judgement.record(node.name, test, outcome, together=ours)
         judgement.write_results()
+        judgement.outcomes.clear()  # the next check's are others, and each node has some of its own
 
 
 def node_of(item: pytest.Item) -> str:
@@ -261,7 +267,7 @@ def declared_of(item: pytest.Item) -> Check:
 
 
 def _outcome(test: str, outcome: Outcome) -> dict[str, Any]:
-    return {"test": test} | {key: getattr(outcome, key) for key in Outcome.__slots__}
+    return {"test": test, **outcome._asdict()}
 
 
 def _record(declared: Check) -> dict[str, Any]:

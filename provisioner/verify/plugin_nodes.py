@@ -8,10 +8,11 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from provisioner.verify import growth
+from provisioner.verify import facts_pickle, growth
 from provisioner.verify.baseline import Baseline, measured
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check_runner import NodeUnderTest
@@ -28,6 +29,8 @@ DOCUMENT = 4 << 20
 
 MANY = 32
 """Nodes from which on reading them is worth a process for each core: 20 ms a node, against 0.1 s to start."""
+TOGETHER = 8
+"""Nodes whose facts are handed over in one piece, in which what they have in common stands once."""
 
 
 def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
@@ -41,11 +44,16 @@ def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
         found: Iterable[tuple[Facts, str, dict[str, Any]]] = map(_read, places)
         if len(places) >= MANY and cores > 1:
             pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores, gc.disable))
-            found = pool.imap(_read, places, chunksize=8)
+            parts = [places[first : first + TOGETHER] for first in range(0, len(places), TOGETHER)]
+            found = chain.from_iterable(map(facts_pickle.loads, pool.imap(_read_several, parts)))
         for facts, document, node in found:
             expected = expectations[node["expects"]]
             record = Baseline.from_json(node["baseline"]) if node["baseline"] is not None else None
             yield NodeUnderTest(node["node"], facts, expected, node["host"], node["group"], record), document
+
+
+def _read_several(places: list[tuple[Path, int]]) -> bytes:
+    return facts_pickle.dumps([_read(place) for place in places])
 
 
 def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:

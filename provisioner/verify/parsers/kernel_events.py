@@ -10,9 +10,11 @@ kernel modules, from memory (unverified) where no capture shows them.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from provisioner.verify.parsers.stamps import stamp
@@ -318,16 +320,14 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     counts: dict[tuple[str, str], int] = {}
     texts: dict[tuple[str, str], str] = {}
     last: dict[tuple[str, str], float | None] = {}
-    whole = "\n".join(rows)
-    words = [word for word in _WORDS if word in whole]
-    for row in rows:
-        if any(word in row for word in words):
-            for kind, where, text in _messages(row):
-                counts[kind, where] = counts.get((kind, where), 0) + 1
-                texts.setdefault((kind, where), text)
-                at = stamp(row)
-                known_before = last.get((kind, where), at)
-                last[kind, where] = at if at is None or known_before is None else max(at, known_before)
+    for index, words in sorted(_rows_with_words(rows).items()):
+        row = rows[index]
+        for kind, where, text in _messages(row, words):
+            counts[kind, where] = counts.get((kind, where), 0) + 1
+            texts.setdefault((kind, where), text)
+            at = stamp(row)
+            known_before = last.get((kind, where), at)
+            last[kind, where] = at if at is None or known_before is None else max(at, known_before)
     # AER announces an error in one line and describes it in another: the description counts where there is one.
     described = {name for name, _ in counts}
     found = []
@@ -338,19 +338,37 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def _rows_with_words(rows: list[str]) -> dict[int, tuple[str, ...]]:
+    """Index of a row → those of _WORDS that are in it, in their order; rows without any are left out. Each word is
+    looked for once in the whole log."""
+    whole = "\n".join(rows)
+    ends = list(accumulate(len(row) + 1 for row in rows))
+    found: dict[int, tuple[str, ...]] = {}
+    for word in _WORDS:
+        at = whole.find(word)
+        while at >= 0:
+            index = bisect_right(ends, at)
+            found[index] = (*found.get(index, ()), word)
+            at = whole.find(word, ends[index])
+    return found
+
+
 def known(row: str) -> bool:
     """Whether a row is of one of KINDS, or is a link that went down."""
-    return bool(_messages(row)) or FLAP.search(row) is not None or LIMITED.search(row) is not None
+    return (
+        bool(_messages(row, tuple(word for word in _WORDS if word in row)))
+        or FLAP.search(row) is not None
+        or LIMITED.search(row) is not None
+    )
 
 
 @lru_cache(2048)
-def _messages(row: str) -> tuple[tuple[str, str, str], ...]:
-    """(kind, device, text) of each message in a row. What stands in a log stands there again after the load."""
+def _messages(row: str, words: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
+    """(kind, device, text) of each message in a row that has these of _WORDS. What stands in a log stands there again
+    after the load."""
     found = []
-    for part, there in _apart(row, list(_WORDS)):
-        for kind in KINDS:
-            if there.isdisjoint(kind.words):
-                continue
+    for part, there in _apart(row, list(words)):
+        for kind in _kinds_with(there):
             match = kind.pattern.search(part)
             if match is None or (kind.but is not None and kind.but.search(part)):
                 continue
@@ -364,10 +382,15 @@ CROWD = 16
 line, so that a line of nothing else would take its length squared."""
 
 
-def _apart(row: str, words: list[str]) -> Iterator[tuple[str, set[str]]]:
+@lru_cache(1024)
+def _kinds_with(words: frozenset[str]) -> tuple[Kind, ...]:
+    return tuple(kind for kind in KINDS if not words.isdisjoint(kind.words))
+
+
+def _apart(row: str, words: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
     """A row with those of the words that are in it, where any is; what crowds a word is taken for that many messages,
     each from that word on."""
-    there = {word for word in words if word in row}
+    there = frozenset(word for word in words if word in row)
     if not there:
         return
     crowded = next((word for word in words if word in there and row.count(word) > CROWD), None)

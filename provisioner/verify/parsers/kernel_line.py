@@ -41,10 +41,14 @@ _WORDS = ("segfault", "trap ", "protection", "executable stack", "oom-kill", "Me
 """One of them is in each of these messages."""
 
 
-def without_names(row: str) -> str:
-    """A line without the names that a user has chosen: of the kernel's messages that repeat them, in its own words."""
-    if not any(word in row for word in _WORDS):
-        return row
+def without_names(rows: list[str]) -> list[str]:
+    """Lines without the names that a user has chosen: of the kernel's messages that repeat them, in its own words."""
+    whole = "\n".join(rows)
+    words = [word for word in _WORDS if word in whole]
+    return [_without_names(row) if any(word in row for word in words) else row for row in rows] if words else rows
+
+
+def _without_names(row: str) -> str:
     return _NAMED.sub(lambda match: next(group for group in match.groups() if group is not None), row, count=1)
 
 

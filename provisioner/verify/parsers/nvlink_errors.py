@@ -31,9 +31,10 @@ def parse(text: str) -> dict[int, dict[int, Counters]]:
             gpu = int(match[1])
             found.setdefault(gpu, {})
         elif gpu is not None and (match := _COUNTER.match(line)):
-            name = _name(match[2])
-            counters = found[gpu].setdefault(int(match[1]), {})
-            counters[name] = max(counters.get(name, 0), int(match[3]))
+            link, printed, count = match.groups()
+            name = _name(printed)
+            counters = found[gpu].setdefault(int(link), {})
+            counters[name] = max(counters.get(name, 0), int(count))
     if not found:
         raise Unreadable(f"no GPU in it: {first_line(text)}")
     # Every link counts the same things: the last one lacks some where the output was cut.

@@ -48,8 +48,12 @@ def read_float(value: Any) -> float | None:
     return found if abs(found) < 1e15 else None
 
 
+_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
 def read_whole(value: Any) -> int | None:
-    return int(str(value)) if re.fullmatch(r"-?[0-9]{1,19}", str(value).strip(), re.ASCII) else None
+    text = str(value).strip()
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def read_answer(value: Any) -> str | None:

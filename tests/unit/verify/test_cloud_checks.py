@@ -14,6 +14,7 @@ import pytest
 
 from provisioner.spec.groups import Capacity, Group
 from provisioner.verify.expectations import INTERRUPTION, Expected
+from provisioner.verify.facts import read
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import Unreadable, interruption, maintenance
 from provisioner.verify.probe import node as probe
@@ -46,7 +47,7 @@ def judged(file: str | None, wanted: Expected | None = None) -> dict[str, CheckR
     texts = healthy(P4D) | ({"interruption.json": file} if file is not None else {})
     if file is None:
         texts.pop("interruption.json", None)
-    report = judge(bundle(texts), wanted)
+    report = judge(read(bundle(texts)), wanted)
     return {check.id: check for check in report.checks if check.id in ("cloud.interruption", "cloud.metadata")}
 
 
@@ -159,7 +160,7 @@ REDEPLOY = {"EventId": "A", "EventType": "Redeploy", "ResourceType": "VirtualMac
 )
 def test_scheduled_events(machine: str, events: Any, status: str) -> None:
     document = json.dumps({"status": 200, "name": "train-0", "text": json.dumps(events)})
-    found = {c.id: c for c in judge(bundle(healthy(machine) | {"maintenance.json": document}),
+    found = {c.id: c for c in judge(read(bundle(healthy(machine) | {"maintenance.json": document})),
                                     expected(machine, "quick")).checks}["cloud.maintenance"]  # fmt: skip
     assert found.status == status, found.message
 
@@ -170,7 +171,7 @@ def test_scheduled_events(machine: str, events: Any, status: str) -> None:
 )
 def test_metadata_that_wants_no_token(machine: str, openly: int | None, status: str) -> None:
     document = json.dumps({"status": 200, "name": "train-0", "text": "[]", "without_token": openly})
-    judged = judge(bundle(healthy(machine) | {"maintenance.json": document}), expected(machine, "quick"))
+    judged = judge(read(bundle(healthy(machine) | {"maintenance.json": document})), expected(machine, "quick"))
     assert {c.id: c.status for c in judged.checks}["cloud.metadata_token"] == status
 
 

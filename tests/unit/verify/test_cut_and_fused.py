@@ -9,6 +9,7 @@ import pytest
 from provisioner.catalog import load
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import expect
+from provisioner.verify.facts import read
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import nvidia_smi, topo
 from provisioner.verify.results import CheckResult
@@ -21,7 +22,7 @@ def judged(machine: str, **files: str) -> dict[str, CheckResult]:
     row = load().machine(machine)
     expected = expect(row, load().gpu(row.gpu_model), None, None, load(), level="quick")
     texts = {name.replace("__", "-").replace("_", "."): text for name, text in files.items()}
-    return {c.id: c for c in judge(Bundle({n: Output(t) for n, t in texts.items()}), expected).checks}
+    return {c.id: c for c in judge(read(Bundle({n: Output(t) for n, t in texts.items()})), expected).checks}
 
 
 def test_cells_that_run_together_shift_no_column() -> None:

@@ -30,7 +30,7 @@ asked = request_for(want).to_json()
 program = f"{probe_source()}\\nPATH = {sys.argv[1]!r} + ':' + PATH\\nmain(json.loads({json.dumps(asked)!r}))\\n"
 done = subprocess.run(["python3", "-I", "-"], input=program, capture_output=True, text=True, timeout=120, check=True)
 bundle = decode(done.stdout.encode())
-(check,) = [one for one in judge(bundle, want).checks if one.id == "host.power_supply"]
+(check,) = [one for one in judge(read(bundle), want).checks if one.id == "host.power_supply"]
 print(json.dumps({
     "package": provisioner.__file__,
     "asked of a cloud's machine": "power-supplies.txt" in request_for(expected("p4d.24xlarge")).files,

@@ -19,6 +19,7 @@ from provisioner.catalog import load
 from provisioner.configure import inventory
 from provisioner.verify import archive, health
 from provisioner.verify.bundle import Bundle
+from provisioner.verify.facts import read
 from provisioner.verify.pytest_runner import Case, judge
 from provisioner.verify.registry import plain_checks
 from tests.support import plans
@@ -43,7 +44,7 @@ def test_it_says_what_verify_says(what: str) -> None:
     """Not a second list: the same checks with the same ends."""
     given, wanted = BUNDLES[what](), expected(P4D, "quick")
     fleets = {c.id: (c.severity, c.status) for c in judge({"node": Case(given, wanted)})["node"].checks}
-    mine = {c.id: (c.severity, c.status) for c in health.judge(given, wanted).checks}
+    mine = {c.id: (c.severity, c.status) for c in health.judge(read(given), wanted).checks}
     assert len(mine) > 100
     assert mine == {id: end for id, end in fleets.items() if id in mine}
     assert {id for id, (_, status) in fleets.items() if id not in mine and status != "skip"} == set()
@@ -70,12 +71,12 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_metrics_of_a_node() -> None:
-    well = samples(health.metrics(health.judge(bundle(healthy(P4D)), expected(P4D, "quick")), 1000.0, 1.5))
+    well = samples(health.metrics(health.judge(read(bundle(healthy(P4D))), expected(P4D, "quick")), 1000.0, 1.5))
     assert (well["gpu.count"], well["gpuprov_node_ok"], well["gpuprov_check_timestamp_seconds"]) == (1, 1, 1000)
     assert "amd.gpu_count" not in well
-    bad = samples(health.metrics(health.judge(broken(), expected(P4D, "quick")), 1000.0, 1.5))
+    bad = samples(health.metrics(health.judge(read(broken()), expected(P4D, "quick")), 1000.0, 1.5))
     assert (bad["gpu.count"], bad["gpuprov_node_ok"]) == (0, 0)
-    gone = samples(health.metrics(health.judge(Bundle(error="gone"), expected(P4D, "quick")), 1000.0, 1.5))
+    gone = samples(health.metrics(health.judge(read(Bundle(error="gone")), expected(P4D, "quick")), 1000.0, 1.5))
     assert math.isnan(gone["gpu.count"])
     assert gone["gpuprov_node_ok"] == 0
     assert samples(health.metrics(None, 1.0, 1.0))["gpuprov_node_ok"] == 0

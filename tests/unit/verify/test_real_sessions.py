@@ -9,6 +9,7 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.verify.expectations import expect
+from provisioner.verify.facts import read as read_facts
 from provisioner.verify.health import judge
 from provisioner.verify.support_bundle import read
 
@@ -62,7 +63,7 @@ def test_the_fault_of_a_real_session_is_told(name: str) -> None:
     assert {file for _, file in supplied.placed} == session.placed, supplied.unplaced
     row = load().machine(session.machine)
     expected = expect(row, load().gpu(row.gpu_model), None, None, load(), level="quick")
-    report = judge(supplied.bundle, expected)
+    report = judge(read_facts(supplied.bundle), expected)
     failed = {check.id: check.message for check in report.checks if check.status == "fail"}
     assert set(failed) == session.fails
     assert session.says in "; ".join(failed.values())

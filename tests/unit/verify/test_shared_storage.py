@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import read
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import Unreadable, shared
 from provisioner.verify.probe import runner
@@ -35,7 +36,7 @@ def wanted(**changed: str) -> Expected:
 
 def judged(places: Any, want: Expected | None = None) -> CheckResult:
     texts = healthy(P4D) | ({} if places is None else {"shared.json": json.dumps(places)})
-    (found,) = (check for check in judge(bundle(texts), want or wanted()).checks if check.id == "storage.shared")
+    (found,) = (check for check in judge(read(bundle(texts)), want or wanted()).checks if check.id == "storage.shared")
     return found
 
 

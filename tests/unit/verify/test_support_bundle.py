@@ -50,7 +50,7 @@ def judged(bundle: Bundle, machine: str) -> dict[str, CheckResult]:
     catalog = load()
     row = catalog.machine(machine)
     expected: Expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level="quick")
-    return {check.id: check for check in judge(bundle, expected).checks}
+    return {check.id: check for check in judge(read_facts(bundle), expected).checks}
 
 
 def test_a_bug_report_is_cut_and_each_part_is_told_by_its_content(tmp_path: Path) -> None:
