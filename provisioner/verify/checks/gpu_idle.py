@@ -78,8 +78,9 @@ def test_utilization(node: Facts, expected: Expected) -> None:
         fail("; ".join(f"{gpu}: {share} % without a process" for gpu, share in busy.items()))
 
 
-CAUSED_BY_PROGRAMS = (13, 31, 43, 45)
-"""Xids that a program's own mistake causes, most often (NVIDIA Xid catalogue)."""
+ENDS_PROGRAMS = (13, 31, 43, 45, 94)
+"""Xids that end a program alone: its own mistake causes them most often, or an error of memory that went no further
+(94; NVIDIA Xid catalogue)."""
 
 
 @check(
@@ -91,7 +92,7 @@ CAUSED_BY_PROGRAMS = (13, 31, 43, 45)
     applies=lambda e: e.gpu_count > 1,
     otherwise="needs at least two GPUs",
     follows=("gpu.xid", "gpu.count"),
-    says="One GPU alone logs an Xid again and again that programs cause: where the other GPUs do the same work without "
+    says="One GPU alone logs an Xid again and again that ends programs: where the other GPUs do the same work without "
     "it, the GPU is bad. Test it under load.",
 )
 def test_repeats(node: Facts, expected: Expected) -> None:
@@ -99,7 +100,7 @@ def test_repeats(node: Facts, expected: Expected) -> None:
     most = expected.most.get("xid.repeats", float("inf"))
     counts: dict[int, Counter[str]] = {}
     for xid in node.log.xids:
-        if xid.code in CAUSED_BY_PROGRAMS:
+        if xid.code in ENDS_PROGRAMS:
             counts.setdefault(xid.code, Counter())[pci(xid.pci)] += xid.minutes
     # A program that fails does so on all the GPUs that it has.
     alone = [f"Xid {code} on {where} in {n} minutes, and on no other GPU" for code, found in counts.items()

@@ -133,6 +133,10 @@ def test_clocks(node: Facts) -> None:
     )
     if not gpus:
         skip("these GPUs, or this driver, have no application clocks")
-    low = [g for g in gpus if (g.clock_application_mhz or 0) < (g.clock_default_mhz or 0)]
+    low = [f"GPU {g.index}: {g.clock_application_mhz} MHz, default {g.clock_default_mhz} MHz" for g in gpus
+           if (g.clock_application_mhz or 0) < (g.clock_default_mhz or 0)]  # fmt: skip
+    low += [f"memory of GPU {g.index}: {g.memory_clock_application_mhz} MHz, default {g.memory_clock_default_mhz} MHz"
+            for g in gpus if g.memory_clock_application_mhz is not None and g.memory_clock_default_mhz is not None
+            and g.memory_clock_application_mhz < g.memory_clock_default_mhz]  # fmt: skip
     if low:
-        fail("; ".join(f"GPU {g.index}: {g.clock_application_mhz} MHz, default {g.clock_default_mhz} MHz" for g in low))
+        fail("; ".join(low))

@@ -51,6 +51,8 @@ def test_clock(node: Facts, expected: Expected) -> None:
     # At its power limit a GPU runs as high as its work lets it.
     free = [gpu for gpu in working(node, expected) if gpu.power_capped is False and not gpu.throttle]
     clocks = {f"GPU {g.index}": (g.clock_sm_mhz, g.clock_max_mhz) for g in free if g.clock_sm_mhz and g.clock_max_mhz}
+    clocks |= {f"memory of GPU {g.index}": (g.memory_clock_mhz, g.memory_clock_max_mhz) for g in free
+               if g.memory_clock_mhz and g.memory_clock_max_mhz}  # fmt: skip
     saw(
         expected=f"{1 - most:.0%} of the highest clock or more",
         actual={gpu: f"{now} of {top} MHz" for gpu, (now, top) in clocks.items()},

@@ -162,6 +162,29 @@ def test_firmware(node: Facts) -> None:
 
 
 @check(
+    "rdma.board",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network in RDMA,
+    otherwise=NO_RDMA,
+    says="A network card for training is of another make than its neighbours: firmware meant for them does not fit it.",
+)
+def test_board(node: Facts, expected: Expected) -> None:
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for device in {device.name: device for device, _ in used(node, expected) if device.board}.values():
+        kinds.setdefault(device.card or "", {}).setdefault(device.board or "", []).append(device.name)
+    saw(expected="one make for a kind", actual={kind: sorted(boards) for kind, boards in kinds.items()})
+    if not kinds:
+        skip("the kernel reports no board of the network cards, as of virtual functions")
+    for kind, boards in kinds.items():
+        if len(boards) > 1:
+            told = "; ".join(f"{board} on {', '.join(names)}" for board, names in sorted(boards.items()))
+            fail(f"{kind}: {told}".removeprefix(": "))
+
+
+@check(
     "rdma.pcie",
     severity="fatal",
     documented="PCI Express base specification: GT/s and lanes of a link; github facebookresearch/gcm, ROCm/cvs",

@@ -24,7 +24,7 @@ _ADDRESS = re.compile(rf"(?<![0-9a-zA-Z:.,]){PCI}(?![0-9a-zA-Z])")
 _MCELOG = r"(?:^|\bmcelog(?:\[\d+\])?: )"
 """mcelog writes the words for bit 61 of MCi_STATUS on a line of their own (github andikleen/mcelog p4.c,
 decode_mci), in a file, on a terminal or through syslog."""
-_DISK = re.compile(r"\b(?:dev(?:ice)?:? |\()((?:nvme|sd|vd|xvd|dm-|md)[0-9a-z]{0,12})\b")
+_DISK = re.compile(r"\b(?:dev(?:ice)?:? |block |\()((?:nvme|sd|vd|xvd|dm-|md)[0-9a-z]{0,12})\b")
 
 
 class Kind(NamedTuple):
@@ -174,6 +174,7 @@ KINDS: tuple[Kind, ...] = (
         r"Buffer I/O error on dev(?:ice)? (?:nvme|sd|vd|xvd|dm-|md)",
         r"nvme nvme\d+: (?:controller is down|Device not ready; aborting|Removing after probe failure|"
         r"Disabling device after reset failure|frozen state error)",
+        r"\bblock nvme\d+n\d+: no available path - failing I/O",  # drivers/nvme/host/multipath.c
         r"\bnvme \S+ Unable to change power state from \S+ to D0, device inaccessible",  # pci.c
         r"md/raid\S*: .*Disk failure on",
         r"EXT4-fs error \(device",
@@ -184,6 +185,7 @@ KINDS: tuple[Kind, ...] = (
         "io_timeout",
         ("nvme",),
         r"nvme nvme\d+: (?:I/O (?:tag )?\d+ .*timeout|Abort status: 0x[0-9a-f]*[1-9a-f])",
+        r"\bblock nvme\d+n\d+: no usable path - requeuing I/O",
     ),
     _kind(
         "network_fs",

@@ -103,6 +103,11 @@ class Gpu:
     clock_application_mhz: int | None = None
     clock_default_mhz: int | None = None
     clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    """At the moment of asking."""
+    memory_clock_application_mhz: int | None = None
+    memory_clock_default_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
     fabric_state: str | None = None
     fabric_status: str | None = None
     fabric_clique: str | None = None

@@ -61,6 +61,7 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     "another partition": (NDV4, port(pkeys=["0x8012", "0x7fff"]), "rdma.pkeys_alike"),
     "no IP address": ("roce", port(gids={"0": "fe80:0000:0000:0000:0015:5dff:fe34:11eb"}), "rdma.gids"),
     "an empty address": ("roce", port(gids={"3": ":".join(["0000"] * 8)}, gid_types={"3": "RoCE v2"}), "rdma.gids"),
+    "a card of another make": (NDV4, device(board_id="MT_0000000223"), "rdma.board"),
     "other firmware": (NDV4, device(fw_ver="28.31.1014"), "rdma.firmware"),
     "a slow PCIe link": (NDV4, device(device__current_link_speed="2.5 GT/s PCIe"), "rdma.pcie"),
     "half of its lanes": (NDV4, device(device__current_link_width="8"), "rdma.pcie"),
