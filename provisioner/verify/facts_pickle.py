@@ -28,8 +28,9 @@ def loads(data: bytes) -> Any:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        read = _reader(type(value))
-        return NotImplemented if read is None else (_made, (type(value), read(value)))
+        kind: Any = type(value)
+        read = _reader(kind)
+        return NotImplemented if read is None else (_made, (kind, read(value)))
 
 
 @cache
@@ -50,7 +51,7 @@ def _slots(kind: type) -> set[str]:
 
 def _made(kind: type, values: Sequence[Any]) -> Any:
     """An object as it was: without its __init__, which has run already."""
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     for write, value in zip(_writers(kind), values, strict=True):
         write(made, value)
     return made

@@ -110,8 +110,12 @@ class NodeReport:
     """What it reached at work, beside the fleet's own record of it."""
     looks: Mapping[str, Any] | None = None
     """What the next look at it is given (growth.looks)."""
+    ok: bool = field(init=False, repr=False, compare=False)
+    """It was looked at, no fatal check failed or is unknown, and something was found right."""
 
     def __post_init__(self) -> None:
+        right = not any(c.condemns for c in self.checks) and any(c.status == "pass" for c in self.checks)
+        object.__setattr__(self, "ok", right and not self.error)
         object.__setattr__(self, "quarantine", printable(self.quarantine))
         for line in ("name", "error"):
             object.__setattr__(self, line, single_line(getattr(self, line)))
@@ -144,13 +148,6 @@ class NodeReport:
             return "healthy"
         wrong = self.absent or self.lost or any(c.status == "fail" for c in self.condemned)
         return "not healthy" if wrong else "unknown"
-
-    @property
-    def ok(self) -> bool:
-        """It was looked at, no fatal check failed or is unknown, and something was found right."""
-        return (
-            not self.error and not any(c.condemns for c in self.checks) and any(c.status == "pass" for c in self.checks)
-        )
 
     def to_json(self) -> dict[str, Any]:
         document = {

@@ -16,7 +16,7 @@ from xml.etree import ElementTree  # the document comes from our own node; expat
 
 from provisioner.verify.parsers import Unreadable, first_line, nvidia_smi_text, pci, whole
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
-from provisioner.verify.parsers.nvidia_smi_gpu import THROTTLE, given, read_gpu
+from provisioner.verify.parsers.nvidia_smi_gpu import ALARMING, THROTTLE, given, read_gpu
 from provisioner.verify.tool import Tool, further_looks, nvidia
 
 __all__ = ["THROTTLE", "Failure", "Gpu", "Process", "Smi", "failure", "joined", "parse"]
@@ -59,7 +59,8 @@ def joined(text: str, error: str) -> str:
 
 
 def parse(text: str) -> Smi:
-    if "no devices were found" in text.lower() and "<gpu" not in text:
+    low = text.lower()
+    if "no devices were found" in low and "<gpu" not in text:
         return Smi(None, None, 0, (), unreachable=_unreachable(text))
     # The prologue is left out: nothing in it is needed, and an encoding or an entity in it could only do harm.
     start = max(text.find("<nvidia_smi_log"), 0)
@@ -74,7 +75,8 @@ def parse(text: str) -> Smi:
         root = ElementTree.fromstring(document.encode("utf-8", "replace"))  # noqa: S314
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"not XML: {error}") from error
-    return _smi(root, [text[:start], text[end:]])
+    # A reference can stand for any character of a word.
+    return _smi(root, [text[:start], text[end:]], alarming="&" in text or any(word in low for word in ALARMING))
 
 
 def _other_form(text: str) -> Smi:
@@ -87,14 +89,14 @@ def _other_form(text: str) -> Smi:
     raise Unreadable(f"it lists no GPUs: {first_line(text)}")
 
 
-def _smi(root: ElementTree.Element, around: list[str]) -> Smi:
-    """The document, and the texts around it."""
+def _smi(root: ElementTree.Element, around: list[str], *, alarming: bool = True) -> Smi:
+    """The document, and the texts around it; `alarming` as for read_gpu."""
     try:
         top, gpus = _texts(root, around, apart="gpu"), []
         elements = root.findall("gpu")
         walked = [_texts(element, around) for element in elements]
         for index, element, texts in zip(_indexes(walked, elements, around), elements, walked, strict=True):
-            gpus.append(read_gpu(index, element, texts))
+            gpus.append(read_gpu(index, element, texts, alarming=alarming))
     except RecursionError as error:
         raise Unreadable("elements within elements without an end") from error
     blank = " \t\r\x00\ufeff"

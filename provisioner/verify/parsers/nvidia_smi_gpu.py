@@ -47,8 +47,13 @@ Texts = Mapping[str, str | None]
 _T = TypeVar("_T")
 
 
-def read_gpu(index: int, element: ElementTree.Element, gpu: Texts) -> Gpu:
-    said = "\n".join(element.itertext()).lower()
+ALARMING = (*ERRORS, "gpu is lost", "gpu requires reset")
+"""What else than a value can stand in any element."""
+
+
+def read_gpu(index: int, element: ElementTree.Element, gpu: Texts, *, alarming: bool) -> Gpu:
+    """`alarming`: whether a word of ALARMING is in the document."""
+    said = "\n".join(element.itertext()).lower() if alarming else ""
     states = _states(element, said)
     text = gpu.get
     name = given(gpu, "product_name")
