@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from typing import Literal
-from xml.etree import ElementTree  # the document comes from our own node; expat >= 2.4.1 bounds entities
+from xml.etree import ElementTree
 
-from provisioner.verify.parsers import Unreadable, first_line, nvidia_smi_text, pci, whole
+from provisioner.verify.parsers import Unreadable, first_line, nvidia_smi_text, nvidia_smi_xml, pci, whole
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
 from provisioner.verify.parsers.nvidia_smi_gpu import ALARMING, THROTTLE, given, read_gpu
 from provisioner.verify.tool import Tool, further_looks, nvidia
@@ -34,9 +34,6 @@ COMPLAINT = re.compile(
     re.I,
 )
 """A line of nvidia-smi's own beside its answer; prompts, titles and what people write around it are none."""
-BETWEEN = re.compile(r">[ \t\r\n]+<")
-"""What only indents: a third of the time that reading the document takes."""
-
 Failure = Literal["mismatch", "no-driver"]
 
 
@@ -71,34 +68,31 @@ def parse(text: str) -> Smi:
         raise Unreadable(f"no complete XML document, it was cut after: {first_line(text.rstrip().splitlines()[-1])}")
     end += len("</nvidia_smi_log>")
     try:
-        document = BETWEEN.sub("><", text[start:end])
-        root = ElementTree.fromstring(document.encode("utf-8", "replace"))  # noqa: S314
+        document = nvidia_smi_xml.read(text[start:end])
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"not XML: {error}") from error
+    except RecursionError as error:
+        raise Unreadable("elements within elements without an end") from error
     # A reference can stand for any character of a word.
-    return _smi(root, [text[:start], text[end:]], alarming="&" in text or any(word in low for word in ALARMING))
+    alarming = "&" in text or any(word in low for word in ALARMING)
+    return _smi(document, [text[:start], text[end:]], alarming=alarming)
 
 
 def _other_form(text: str) -> Smi:
     """`nvidia-smi -q`, its table, -L, --query-gpu …; or only what the library says of GPUs that it cannot open."""
     if (listed := nvidia_smi_text.read(text)) is not None and listed.root.find("gpu") is not None:
-        smi = _smi(listed.root, ["\n".join(listed.stray)])
+        smi = _smi(nvidia_smi_xml.walk(listed.root), ["\n".join(listed.stray)])
         return replace(smi, made_by=listed.made_by, excerpt=listed.excerpt)
     if gone := _unreachable(text):  # nvidia-smi has ended there: of the others it says nothing
         return Smi(None, None, None, (), unreachable=gone, excerpt=True)
     raise Unreadable(f"it lists no GPUs: {first_line(text)}")
 
 
-def _smi(root: ElementTree.Element, around: list[str], *, alarming: bool = True) -> Smi:
+def _smi(document: nvidia_smi_xml.Document, around: list[str], *, alarming: bool = True) -> Smi:
     """The document, and the texts around it; `alarming` as for read_gpu."""
-    try:
-        top, gpus = _texts(root, around, apart="gpu"), []
-        elements = root.findall("gpu")
-        walked = [_texts(element, around) for element in elements]
-        for index, element, texts in zip(_indexes(walked, elements, around), elements, walked, strict=True):
-            gpus.append(read_gpu(index, element, texts, alarming=alarming))
-    except RecursionError as error:
-        raise Unreadable("elements within elements without an end") from error
+    around = [*around, *document.stray]
+    top, indexes = document.top.texts, _indexes(document.gpus, around)
+    gpus = [read_gpu(index, gpu, alarming=alarming) for index, gpu in zip(indexes, document.gpus, strict=True)]
     blank = " \t\r\x00\ufeff"
     said = [line.strip(blank)[:200] for part in around for line in part.splitlines() if line.strip(blank)]
     said = [line for line in said if COMPLAINT.search(line)]
@@ -118,27 +112,6 @@ def _version(text: str | None) -> str | None:
     return match[0] if match else None
 
 
-def _texts(element: ElementTree.Element, stray: list[str], *, apart: str = "") -> dict[str, str | None]:
-    """One walk over all below an element: path → text. What stands between elements goes to `stray`. Elements named
-    `apart` that lie directly below are left out."""
-    found: dict[str, str | None] = {}
-    _walk(element, "", found, stray, apart)
-    return found
-
-
-def _walk(above: ElementTree.Element, path: str, found: dict[str, str | None], stray: list[str], apart: str) -> None:
-    for child in above:
-        tail, place = child.tail, path + child.tag
-        if tail and tail.strip(" \t\r\n"):
-            stray.append(tail)
-        if place == apart:
-            continue
-        if place not in found:
-            found[place] = child.text
-        if len(child):
-            _walk(child, place + "/", found, stray, apart)
-
-
 def _unreachable(text: str) -> tuple[str, ...]:
     """Addresses, or else numbers ("GPU 2"), of GPUs that the library names and cannot open."""
     return tuple(
@@ -146,18 +119,15 @@ def _unreachable(text: str) -> tuple[str, ...]:
     )
 
 
-def _indexes(walked: list[dict[str, str | None]], elements: list[ElementTree.Element], around: list[str]) -> list[int]:
+def _indexes(gpus: list[nvidia_smi_xml.Walked], around: list[str]) -> list[int]:
     """nvidia-smi's own numbers of the listed GPUs. It counts all by their addresses, those that it cannot open too."""
     gone = set(_unreachable("\n".join(around)))
-    addresses = [
-        pci(element.get("id") or texts.get("pci/pci_bus_id") or "")
-        for element, texts in zip(elements, walked, strict=True)
-    ]
+    addresses = [pci(gpu.id or gpu.texts.get("pci/pci_bus_id") or "") for gpu in gpus]
     if not gone or len(set(addresses)) != len(addresses) or gone & {*addresses}:
-        return list(range(len(elements)))
+        return list(range(len(gpus)))
     if numbered := {name for name in gone if name.startswith("GPU ")}:
-        free = (n for n in range(len(elements) + len(numbered)) if f"GPU {n}" not in numbered)
-        return [next(free) for _ in elements]
+        free = (n for n in range(len(gpus) + len(numbered)) if f"GPU {n}" not in numbered)
+        return [next(free) for _ in gpus]
     return [i + sum(lost < address for lost in gone) for i, address in enumerate(addresses)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TypeVar
-from xml.etree import ElementTree
 
 from provisioner.verify.parsers import number, pci, whole
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process
+from provisioner.verify.parsers.nvidia_smi_xml import Walked
 
 THROTTLE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Clock event reasons that no healthy idle GPU shows (sw_power_cap and gpu_idle are normal)."""
@@ -51,14 +51,13 @@ ALARMING = (*ERRORS, "gpu is lost", "gpu requires reset")
 """What else than a value can stand in any element."""
 
 
-def read_gpu(index: int, element: ElementTree.Element, gpu: Texts, *, alarming: bool) -> Gpu:
+def read_gpu(index: int, walked: Walked, *, alarming: bool) -> Gpu:
     """`alarming`: whether a word of ALARMING is in the document."""
-    said = "\n".join(element.itertext()).lower() if alarming else ""
-    states = _states(element, said)
+    gpu, states = walked.texts, _states(walked) if alarming else set()
     text = gpu.get
     name = given(gpu, "product_name")
-    volatile, aggregate = element.find("ecc_errors/volatile"), element.find("ecc_errors/aggregate")
-    address = element.get("id") or given(gpu, "pci/pci_bus_id")
+    volatile, aggregate = (tuple(walked.below(f"ecc_errors/{counted}")) for counted in ("volatile", "aggregate"))
+    address = walked.id or given(gpu, "pci/pci_bus_id")
     # Branch 520 moved the limits from power_readings to gpu_power_readings and renamed them.
     return Gpu(
         index=index,
@@ -105,7 +104,7 @@ def read_gpu(index: int, element: ElementTree.Element, gpu: Texts, *, alarming: 
         ),
         mig_mode=_said(text("mig_mode/current_mig")),
         mig_pending=_said(text("mig_mode/pending_mig")),
-        mig_devices=len(element.findall("mig_devices/mig_device")),
+        mig_devices=sum(path == "mig_device" for path, _ in walked.below("mig_devices")),
         persistence=_yes(text("persistence_mode")),
         pcie_gen=_whole(text("pci/pci_gpu_link_info/pcie_gen/current_link_gen")),
         pcie_gen_max=_whole(text("pci/pci_gpu_link_info/pcie_gen/max_link_gen")),
@@ -154,10 +153,10 @@ def read_gpu(index: int, element: ElementTree.Element, gpu: Texts, *, alarming: 
         fabric_health=_said(text("fabric/health/summary")),
         fabric_bandwidth=_said(text("fabric/health/bandwidth")),
         fabric_faults=tuple(_faults(gpu)),
-        processes=tuple(_processes(element)),
+        processes=tuple(_processes(walked)),
         throttle=tuple(dict.fromkeys(_throttle(gpu))),
         slowed_us=tuple(_slowed(gpu)),
-        errors=_errors(gpu) if any(word in said for word in ERRORS) else (),
+        errors=_errors(gpu) if alarming else (),
     )
 
 
@@ -187,9 +186,19 @@ def _faults(gpu: Texts) -> Iterator[str]:
             yield word if said.lower() in ("true", "yes") else f"{word}: {said}"
 
 
-def _processes(gpu: ElementTree.Element) -> Iterator[Process]:
-    for one in gpu.findall("processes/process_info"):
-        info = {child.tag: child.text for child in reversed(one)}  # of several with one name the first
+PROCESS = "processes/process_info"
+
+
+def _processes(gpu: Walked) -> Iterator[Process]:
+    infos: list[dict[str, str | None]] = []
+    if PROCESS not in gpu.texts:
+        return
+    for path, text in zip(gpu.paths, gpu.values, strict=True):
+        if path == PROCESS:
+            infos.append({})
+        elif path.startswith(PROCESS + "/"):
+            infos[-1].setdefault(path.removeprefix(PROCESS + "/"), text)  # of several with one name the first
+    for info in infos:
         yield Process(
             pid=whole(given(info, "pid")),
             kind=given(info, "type"),
@@ -198,12 +207,9 @@ def _processes(gpu: ElementTree.Element) -> Iterator[Process]:
         )
 
 
-def _states(gpu: ElementTree.Element, said: str) -> set[str]:
-    """Of the states that stand in the values' place, those that say what is wrong with the whole GPU; `said` is all
-    text of the element in small letters."""
-    if "gpu is lost" not in said and "gpu requires reset" not in said:
-        return set()
-    return {(element.text or "").strip().strip("[]").lower() for element in gpu.iter()}
+def _states(gpu: Walked) -> set[str]:
+    """Of the states that stand in the values' place, those that say what is wrong with the whole GPU."""
+    return {(text or "").strip().strip("[]").lower() for text in gpu.values}
 
 
 def given(texts: Texts, path: str) -> str | None:
@@ -245,18 +251,16 @@ def _first(*values: _T | None) -> _T | None:
     return next((value for value in values if value is not None), None)
 
 
-def _total(counters: ElementTree.Element | None, *keys: str) -> int | None:
+def _total(counters: tuple[tuple[str, str | None], ...], *keys: str) -> int | None:
     """Sum of the counters whose names hold a key; Pascal nests them one level deeper (double_bit/total).
 
-    None when one of them holds no number but a lost GPU's text, or when none is a number at all.
+    None when none is a number: a lost GPU has texts in their place.
     """
-    if counters is None:
-        return None
     total: int | None = None
-    for element in counters:
-        if not _named(element.tag, keys):
+    for path, text in counters:
+        name, _, inner = path.partition("/")
+        if inner not in ("", "total") or not _named(name, keys):
             continue
-        text = element.findtext("total") if len(element) else element.text
         value = number(text)
         if value is not None:
             total = (total or 0) + int(value)

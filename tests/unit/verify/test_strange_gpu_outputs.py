@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,6 +14,7 @@ from provisioner.verify.parsers import (
     Unreadable,
     dcgmi_diag,
     nvidia_smi,
+    nvidia_smi_xml,
     nvlink,
     nvlink_errors,
     topo,
@@ -192,3 +195,44 @@ def test_columns_of_a_matrix(names: str) -> None:
     assert found.cells == {"GPU0": {"GPU1": "NV18"}, "GPU1": {"GPU0": "NV18"}}
     assert [list(row.values()) for row in found.near.values()] == [["SYS", "PIX", "NODE"], ["PIX", "SYS", "NODE"]]
     assert found.numa == {"GPU0": "0", "GPU1": "0"}
+
+
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parent / "captures" / "nvidia_smi").glob("*.xml")), ids=lambda file: file.stem
+)
+def test_both_readers_of_the_document_see_the_same(file: Path) -> None:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    start, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
+    if start < 0 or end < 0:
+        pytest.skip("it was cut")
+    document = text[start : end + len("</nvidia_smi_log>")]
+    fast = nvidia_smi_xml.read_by_outline(document)
+    whole = nvidia_smi_xml.walk(ElementTree.fromstring(nvidia_smi_xml.BETWEEN.sub("><", document)))
+    if fast is None:
+        assert "&" in document or not document.isascii() or "<!--" in document or "<gpu>" in document
+        return
+
+    def said(one: nvidia_smi_xml.Walked) -> object:
+        return one.id or None, one.paths, [(value or "").strip() for value in one.values]
+
+    assert [said(one) for one in (fast.top, *fast.gpus)] == [said(one) for one in (whole.top, *whole.gpus)]
+    assert sorted(one.strip() for one in fast.stray) == sorted(one.strip() for one in whole.stray)
+
+
+UNUSUAL = (
+    *("<a>1</b>", "<a>1</a></b>", "<a b='1'>1</a>", "<a>1", "<!-- x --><a>1</a>", "<a>&lt;</a>", "<a>\x01</a>"),
+    *(
+        "<1>1</1>",
+        "</gpu><gpu><y>2</y>",
+        '</gpu><gpu id="2" x="3"><y>2</y>',
+        "<a>\u00b5</a>",
+        "<![CDATA[1]]>",
+        "< a>1</ a>",
+    ),
+)
+
+
+@pytest.mark.parametrize("inside", UNUSUAL)
+def test_what_is_unusual_is_left_to_expat(inside: str) -> None:
+    document = f'<nvidia_smi_log><x>1</x><gpu id="1"><y>1</y>{inside}</gpu></nvidia_smi_log>'
+    assert nvidia_smi_xml.read_by_outline(document) is None
