@@ -116,8 +116,19 @@ def asks(function: Callable[..., None]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
+class NotApplicable(Skipped):
+    """What is expected of the node gives the check nothing to judge."""
+
+
+_not_applicable: dict[str, tuple[Check, Expected, Outcome]] = {}
+"""Check id → the last expectations to which it did not apply, which the nodes of a group share, with its outcome."""
+
+
 def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, peers: Peers) -> Outcome:
     """Call a plain check on a node."""
+    last = _not_applicable.get(declared.id)
+    if last is not None and last[0] is declared and last[1] is node.expected:
+        return last[2]
     given = {
         "node": node.facts,
         "expected": node.watched,
@@ -139,7 +150,10 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
         verdict = raised
     if seen.undecided and not (isinstance(verdict, Failed) and verdict.observed):
         verdict = Skipped(NEEDS_MACHINE)
-    return Outcome.of(verdict)
+    outcome = Outcome.of(verdict)
+    if isinstance(verdict, NotApplicable):
+        _not_applicable[declared.id] = declared, node.expected, outcome
+    return outcome
 
 
 def enough(declared: Check, node: NodeUnderTest) -> None:
@@ -162,7 +176,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
     except (Skipped, Unknown):  # it asks for the machine type: then only what the node itself shows counts
         reason, seen.undecided = "", True
     if reason:
-        raise Skipped(reason)
+        raise NotApplicable(reason)
     seen.applies()
     needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
     if RANK[expected.level] < RANK[declared.level]:
