@@ -105,6 +105,10 @@ class ClusterFile:
         if following:
             group["next"] = following
 
+    def used_sites(self) -> set[str]:
+        """Those at which groups may be: no other one is written."""
+        return {site for group in self.groups.values() for site in self.sites_of(group)}
+
     def sites_of(self, group: dict[str, Any]) -> list[str]:
         """The sites that a group may be at, in order."""
         return [group["site"], *group.get("next", ())]

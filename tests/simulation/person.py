@@ -107,6 +107,9 @@ class Person:
         """A site and its groups as they were when cluster.yaml last had them: those whose names are free, or all where
         none is, as after a new name of the site."""
         here = [file for file in reversed(self.history.versions) if self._groups_at(site, file)]
+        records = [load(run / "sites" / site / "site.json") or {} for run in self.history.run_directories()]
+        made_by = {record.get("provider") for record in records}
+        here = [file for file in here if file.sites[site].get("provider") in made_by] or here
         with_free = [file for file in here if self._groups_at(site, file).keys() - self.history.file.groups.keys()]
         before = (with_free or here)[0]
         restored = self._groups_at(site, before)

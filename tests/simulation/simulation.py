@@ -145,10 +145,18 @@ class Simulation:
         edited = self.file.copy()
         sentence = EDITS[name](edited, drawing(picks))
         edited.fit()
+        if any(map(self._is_forgotten, self.file.used_sites() - edited.used_sites())):
+            return  # after an older backup was put back `up` looks at all sites, before one is taken out (docs/operators.md)
         if edited != self.file:
             self.world.steps.append({"edit": name, "picks": list(picks)})
             self.changes[name] += 1
         self.edit(sentence, lambda file: vars(file).update(vars(edited)))
+
+    def _is_forgotten(self, site: str) -> bool:
+        """Whether machines run there and no run directory has the site any more."""
+        if self.shared or any((run / "sites" / site / "site.json").exists() for run in self.run_directories()):
+            return False
+        return any((one.cluster, one.site) == (self.file.name, site) for one in self.world.cloud.running())
 
     def put_back(self) -> bool:
         """cluster.yaml as it was before the last edit; whether there was one."""
