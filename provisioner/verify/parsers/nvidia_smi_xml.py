@@ -68,6 +68,8 @@ def walk(root: ElementTree.Element) -> Document:
 
     def walked(element: ElementTree.Element, apart: str = "") -> Walked:
         pairs: list[tuple[str, str | None]] = []
+        if element.text and element.text.strip(" \t\r\n"):
+            stray.append(element.text)
         _walk(element, "", pairs, stray, apart)
         return Walked.of(tuple(path for path, _ in pairs), tuple(text for _, text in pairs), element.get("id"))
 
@@ -96,14 +98,19 @@ def read_by_outline(document: str) -> Document | None:
         return None
     if "&" in document or len(raw.translate(None, _CONTROL)) != len(raw) or not document.isascii():
         return None
+    first, *later = document.split('<gpu id="')
     parts: list[tuple[str, str]] = []
-    head = ""
-    for part in document.split("</gpu>"):
-        before, _, gpu = part.partition('<gpu id="')
-        id, _, inside = gpu.partition('">')
-        head += before
-        if gpu:
-            parts.append((id, inside))
+    after = ""
+    for part in later:
+        inside, end, after = part.partition("</gpu>")
+        id, _, text = inside.partition('">')
+        if not end or (after.strip(" \t\r\n") and part is not later[-1]):
+            return None
+        parts.append((id, text))
+    root = first.partition(">")[0].strip("<")
+    head = first + after
+    if "<gpu>" in head or (parts and not (_nest(f"{first}</{root}>") and _nest(f"<{root}>{after}"))):
+        return None  # GPUs without an address, or elsewhere than directly below the first element
     stray: list[str] = []
     found = []
     for id, text in [("", head), *parts]:
@@ -114,8 +121,17 @@ def read_by_outline(document: str) -> Document | None:
         between = [pieces[0], *outline.tails(pieces)]
         stray += [one for one in between if one.strip()] if "".join(between).strip() else []
         found.append(Walked.of(outline.paths, outline.texts(pieces), id))
+    if (text := found[0].values[0]) and text.strip():
+        stray.append(text)
     top = [(path.partition("/")[2], text) for path, text in zip(found[0].paths, found[0].values, strict=True)][1:]
     return Document(Walked.of(tuple(path for path, _ in top), tuple(text for _, text in top)), found[1:], stray)
+
+
+def _nest(text: str) -> bool:
+    """Whether tags close in their order, below one element."""
+    pieces = text.replace(">", "<").split("<")
+    outline = _outline("<".join(pieces[1::2]))
+    return outline is not None and all("/" in path for path in outline.paths[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +151,8 @@ def _outline(tags: str) -> _Outline | None:
     tails: list[int] = []
     above: list[str] = []
     for place, tag in enumerate(tags.split("<") if tags else ()):
-        name = tag.strip("/ ")
-        if not _NAME.fullmatch(name) or tag not in (name, f"/{name}", f"{name}/", f"{name} /"):
+        name = tag.removeprefix("/")
+        if not _NAME.fullmatch(name):
             return None
         if tag.startswith("/"):
             if not above or above.pop() != name:
@@ -145,10 +161,7 @@ def _outline(tags: str) -> _Outline | None:
             continue
         paths.append("/".join([*above, name]))
         texts.append(2 * place + 2)
-        if tag.endswith("/"):
-            tails.append(2 * place + 2)
-        else:
-            above.append(name)
+        above.append(name)
     return None if above else _Outline(tuple(paths), _picks(texts), _picks(tails))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,6 +21,7 @@ from provisioner.verify.parsers import (
     nvlink_errors,
     topo,
 )
+from tests.support.healthy_bundle import healthy
 
 
 def test_a_matrix_whose_header_was_wrapped() -> None:
@@ -206,17 +209,55 @@ def test_both_readers_of_the_document_see_the_same(file: Path) -> None:
     if start < 0 or end < 0:
         pytest.skip("it was cut")
     document = text[start : end + len("</nvidia_smi_log>")]
+    if not compare_readers(document):
+        unusual = ("&", "<!--", "<gpu>", "/>")
+        assert not document.isascii() or any(part in document for part in unusual)
+
+
+def compare_readers(document: str) -> bool:
+    """Whether the fast reader takes the document; it sees what expat sees then."""
     fast = nvidia_smi_xml.read_by_outline(document)
-    whole = nvidia_smi_xml.walk(ElementTree.fromstring(nvidia_smi_xml.BETWEEN.sub("><", document)))
     if fast is None:
-        assert "&" in document or not document.isascii() or "<!--" in document or "<gpu>" in document
-        return
+        return False
+    whole = nvidia_smi_xml.walk(ElementTree.fromstring(nvidia_smi_xml.BETWEEN.sub("><", document)))
 
     def said(one: nvidia_smi_xml.Walked) -> object:
         return one.id or None, one.paths, [(value or "").strip() for value in one.values]
 
     assert [said(one) for one in (fast.top, *fast.gpus)] == [said(one) for one in (whole.top, *whole.gpus)]
     assert sorted(one.strip() for one in fast.stray) == sorted(one.strip() for one in whole.stray)
+    return True
+
+
+PIECES = ("<gpu>", "</gpu>", '<gpu id="x">', "<a/>", "<a>", "</a>", "<a>1</a>", "text", " > ", "<gpu/>", "<gpu id='1'>", "",
+          '<gpu id="">', "</gpu >", "]]>", "<?x y?>", '<b><gpu id="1"><c>1</c></gpu></b>', "</gpu\n>", "<nvidia_smi_log>")  # fmt: skip
+
+
+def test_of_a_damaged_document_both_readers_see_the_same() -> None:
+    document = str(healthy("p4d.24xlarge")["nvidia-smi.xml"])
+    document = document[document.index("<nvidia_smi_log") :]
+    gpus = re.findall(r"<gpu id.*?</gpu>", document, re.DOTALL)[:2]
+    small = document[: document.index("<gpu id")] + "".join(gpus) + document[document.rindex("</gpu>") + 6 :]
+    small = re.sub(r"<supported_clocks>.*?</supported_clocks>", "", small, flags=re.DOTALL)
+    whole, taken = re.findall(r"<[^>]*>|[^<]+", small), 0
+    for seed in range(600):
+        chance, tokens = random.Random(seed), list(whole)
+        for _ in range(chance.choice((1, 1, 1, 2, 3))):
+            first = chance.randrange(len(tokens))
+            last = min(len(tokens), first + chance.choice((1, 1, 2, 5, 40)))
+            change = chance.randrange(5)
+            if change == 0:
+                del tokens[first:last]
+            elif change == 1:
+                tokens[first:first] = tokens[first:last]
+            elif change == 2:
+                tokens[first] = chance.choice(PIECES)
+            elif change == 3:
+                tokens.insert(first, chance.choice(PIECES))
+            else:
+                tokens[first] = tokens[first][: len(tokens[first]) // 2]
+        taken += compare_readers("".join(tokens))
+    assert 60 < taken < 540
 
 
 UNUSUAL = (
