@@ -229,8 +229,11 @@ def compare_readers(document: str) -> bool:
     return True
 
 
-PIECES = ("<gpu>", "</gpu>", '<gpu id="x">', "<a/>", "<a>", "</a>", "<a>1</a>", "text", " > ", "<gpu/>", "<gpu id='1'>", "",
-          '<gpu id="">', "</gpu >", "]]>", "<?x y?>", '<b><gpu id="1"><c>1</c></gpu></b>', "</gpu\n>", "<nvidia_smi_log>")  # fmt: skip
+PIECES = (
+    *("<gpu>", "</gpu>", '<gpu id="x">', "<a/>", "<a>", "</a>", "<a>1</a>", "text", " > ", "<gpu/>", "<gpu id='1'>"),
+    *("", '<gpu id="">', "</gpu >", "]]>", "<?x y?>", "</gpu\n>", "<nvidia_smi_log>"),
+    '<b><gpu id="1"><c>1</c></gpu></b>',
+)
 
 
 def test_of_a_damaged_document_both_readers_see_the_same() -> None:
