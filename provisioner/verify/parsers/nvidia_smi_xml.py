@@ -121,8 +121,8 @@ def read_by_outline(document: str) -> Document | None:
         between = [pieces[0], *outline.tails(pieces)]
         stray += [one for one in between if one.strip()] if "".join(between).strip() else []
         found.append(Walked.of(outline.paths, outline.texts(pieces), id))
-    if (text := found[0].values[0]) and text.strip():
-        stray.append(text)
+    if (own := found[0].values[0]) and own.strip():
+        stray.append(own)
     top = [(path.partition("/")[2], text) for path, text in zip(found[0].paths, found[0].values, strict=True)][1:]
     return Document(Walked.of(tuple(path for path, _ in top), tuple(text for _, text in top)), found[1:], stray)
 
