@@ -280,7 +280,8 @@ def _first_key(
             if key:
                 return key, _compared(node, key, vouched(node))
             if patience.over:
-                error = "no ed25519 host key was shown"
+                why = host_keys.explain_through(carried, node.address) if carried else ""
+                error = why or "no ed25519 host key was shown"
                 break
             patience.pause(0.3)
     raise ProviderError(

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from provisioner import bounded
+from provisioner import bounded, ssh_failure
 
 SCAN_S = 40
 """For a connection that a program carries: it asks its cloud first."""
@@ -17,6 +17,18 @@ SCAN_S = 40
 
 def scan_through(command: str, address: str) -> str:
     """As `scan`, through the command that carries the connection. Nobody logs in."""
+    return _through(command, address)[0]
+
+
+def explain_through(command: str, address: str) -> str:
+    """Why `scan_through` gives no key, by trying it once more; empty where that can't be told."""
+    key, output = _through(command, address)
+    return "" if key else ssh_failure.explain_carried(command, output)
+
+
+def _through(command: str, address: str) -> tuple[str, str]:
+    """The host key, or "", and what ssh printed."""
+    output = ""
     with tempfile.TemporaryDirectory() as folder:
         known = Path(folder) / "known_hosts"
         options = {
@@ -27,11 +39,12 @@ def scan_through(command: str, address: str) -> str:
         }  # fmt: skip
         given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         with contextlib.suppress(subprocess.TimeoutExpired, bounded.UnboundedOutputError):
-            bounded.run(["ssh", "-F", "/dev/null", *given, f"nobody@{address}", "true"], deadline_s=SCAN_S)
+            argv = ["ssh", "-F", "/dev/null", *given, f"nobody@{address}", "true"]
+            output = bounded.run(argv, deadline_s=SCAN_S).stderr
         try:
-            return known.read_text(encoding="utf-8").split(None, 1)[1].strip()
+            return known.read_text(encoding="utf-8").split(None, 1)[1].strip(), output
         except (FileNotFoundError, IndexError):
-            return ""
+            return "", output
 
 
 def scan(address: str, port: int = 22) -> str:

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import stat
 import subprocess
 import tempfile
@@ -49,7 +50,10 @@ EXIT_TIMEOUT_S = 15
 """Seconds in which the process of a shared connection has to answer that it ends."""
 PARALLEL_EXITS = 16
 """Connections that are ended at once: thousands may hang."""
+JUMP, JUMP_KEYS = "jump-", ".known_hosts"
+"""Of the files of a rehearsal's jump host: jump-SITE and jump-SITE.known_hosts (a dot can't be in a site's name)."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+JUMP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 ADDRESS = re.compile(r"[0-9A-Za-z.:-]+")
 KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+( [^\n]*)?")
 RUN_NAME = re.compile(r"[0-9a-f]{8}")
@@ -59,11 +63,64 @@ SOCKET_PATH_MAX = 107 - 17 - len("/") - 40 - len("/") - 8
 hex digits, and a run's folder 8."""
 
 
-def jump(host: str, address: str, to_port: int = 22) -> str:
-    """ssh's ProxyCommand to `address` by way of a jump host, [user@]host[:port], as the caller's own ssh reaches it."""
+def jump(host: str, address: str, to_port: int = 22, config: Path | None = None) -> str:
+    """ssh's ProxyCommand to `address` by way of a jump host, [user@]host[:port], as the caller's own ssh reaches it, or
+    by another configuration."""
     name, _, port = host.partition(":")
     ways = f"-p {port} " if port else ""
-    return f"ssh -o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S} {ways}-W [{address}]:{to_port} {name}"
+    own = f"-F {shlex.quote(str(config))} " if config is not None else ""
+    return f"ssh {own}-o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S} {ways}-W [{address}]:{to_port} {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedJumpHost:
+    """What stands for the jump hosts of a site in a rehearsal. `users`: name of a jump host → login name where none is
+    given; `address`: where all of them are; `key`: its host key as "ssh-ed25519 AAAA…"."""
+
+    users: Mapping[str, str]
+    address: str
+    key: str
+
+
+def jump_config(paths: ClusterPaths, site: str) -> Path:
+    """ssh's configuration for a site's simulated jump host."""
+    return paths.ssh / f"{JUMP}{site}"
+
+
+def save_jump(paths: ClusterPaths, site: str, host: SimulatedJumpHost | None) -> None:
+    """Write how ssh reaches a site's simulated jump host, and its host key, or remove that. Raises GpuprovError for
+    what is no name, address or key."""
+    config = jump_config(paths, site)
+    known_hosts = config.with_name(config.name + JUMP_KEYS)
+    if host is None:
+        for file in (config, known_hosts):
+            file.unlink(missing_ok=True)
+        return
+    wrong = [name for name in host.users if not JUMP_NAME.fullmatch(name)]
+    if wrong or not ADDRESS.fullmatch(host.address) or not KEY.fullmatch(host.key):
+        _refuse(config, f"{wrong or [host.address, host.key]} is no jump host")
+    alias = f"{JUMP}{site}.{paths.name}"
+    private_dir(paths.ssh)
+    write_whole(known_hosts, f"{alias} {host.key}\n")
+    blocks = [f"Host {name}\n  HostName {host.address}\n  User {user}\n\n" for name, user in sorted(host.users.items())]
+    write_whole(config, "".join(blocks) + "Host *\n" + f"  HostKeyAlias {alias}\n" + _strict(paths, known_hosts))
+
+
+def _strict(paths: ClusterPaths, known_hosts: Path) -> str:
+    """Lines of ssh's configuration: the cluster's key and no other, pinned host keys and no others, no questions."""
+    return (
+        f"  IdentityFile {_quoted(identity(paths))}\n"
+        "  IdentitiesOnly yes\n"
+        "  IdentityAgent none\n"
+        "  BatchMode yes\n"
+        "  PasswordAuthentication no\n"
+        "  StrictHostKeyChecking yes\n"
+        f"  UserKnownHostsFile {_quoted(known_hosts)}\n"
+        "  GlobalKnownHostsFile /dev/null\n"
+        "  HostKeyAlgorithms ssh-ed25519\n"
+        "  UpdateHostKeys no\n"
+        f"  ConnectTimeout {CONNECT_TIMEOUT_S}\n"
+    )
 
 
 def load_pins(paths: ClusterPaths) -> Pins:
@@ -125,19 +182,7 @@ def save(
     write_whole(paths.ssh / "pins.json", json.dumps(pins, indent=1) + "\n")
     write_whole(paths.known_hosts, "".join(f"{name}.{paths.name} {key}\n" for name, (_, key) in sorted(pins.items())))
     head = (
-        "Host *\n"
-        f"  IdentityFile {_quoted(identity(paths))}\n"
-        "  IdentitiesOnly yes\n"
-        "  IdentityAgent none\n"
-        "  BatchMode yes\n"
-        "  PasswordAuthentication no\n"
-        "  StrictHostKeyChecking yes\n"
-        f"  UserKnownHostsFile {_quoted(paths.known_hosts)}\n"
-        "  GlobalKnownHostsFile /dev/null\n"
-        "  HostKeyAlgorithms ssh-ed25519\n"
-        "  UpdateHostKeys no\n"
-        f"  ConnectTimeout {CONNECT_TIMEOUT_S}\n"
-        "  ServerAliveInterval 10\n"
+        "Host *\n" + _strict(paths, paths.known_hosts) + "  ServerAliveInterval 10\n"
         "  ServerAliveCountMax 3\n"
         "  ControlMaster auto\n"
         "  ControlPersist 60s\n"
@@ -179,7 +224,14 @@ def refuse_foreign(
     checkout. `proxies`: the commands that may carry a connection; `here`: nodes that may be this machine."""
     if (found := local(paths)) and (foreign := found - set(here())):
         _refuse(paths.ssh / LOCAL, f"{min(foreign)} is this machine there, and not in cluster.yaml")
-    config = paths.ssh / "config"
+    _refuse_foreign_lines(paths.ssh / "config", proxies)
+    for config in sorted(paths.ssh.glob(f"{JUMP}*")):
+        if not config.name.endswith(JUMP_KEYS):
+            _refuse_foreign_lines(config, list)
+
+
+def _refuse_foreign_lines(config: Path, proxies: Callable[[], Collection[str]]) -> None:
+    """Raise GpuprovError for a line that is not gpuprov's. Nothing happens where there is no such file."""
     try:
         lines = config.read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, NotADirectoryError):

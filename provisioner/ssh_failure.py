@@ -3,12 +3,14 @@
 Its exit status says nothing (255, whatever it was), and it is silent in two cases: with `LogLevel ERROR`, which keeps
 hosts' banners out of outputs, "Connection closed by …", "Connection reset by …" and "… timed out" are not printed
 (openssh-portable, packet.c: sshpkt_vfatal logs them at INFO), and a client of a shared connection whose master ends is
-silent at any level (mux.c: mux_client_request_session).
+silent at any level (mux.c: mux_client_request_session). What the ssh to a jump host says is lost where connections are
+shared: standard error of a ProxyCommand is /dev/null then (sshconnect.c: ssh_proxy_connect).
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 
@@ -31,6 +33,18 @@ BROKEN = "the connection ended without an error message, and ssh connects again 
 _CHANGED = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "has changed and you have requested strict checking")
 CHANGED_KEY = "it shows another one"
 """What `error_text` says of a host key that has changed."""
+NO_GREETING = (
+    "kex_exchange_identification: Connection closed by remote host",
+    "Connection timed out during banner exchange",
+    "banner exchange: Connection to UNKNOWN port",
+)
+"""What ssh prints where the other side has not greeted (kex.c: kex_exchange_identification)."""
+CARRIED = "UNKNOWN port"
+"""How ssh calls the other side of a connection that a ProxyCommand carries (packet.c: ssh_remote_ipaddr)."""
+FORWARDING_FAILED = "stdio forwarding failed"
+"""What `ssh -W` prints where the jump host has let it in and does not connect it to the node (ssh.c)."""
+SIMULATED = "`gpuprov up` makes it again where it does not run"
+"""What to do about the container that stands for a jump host in a rehearsal."""
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/=]{20,64}")
 
 
@@ -50,8 +64,11 @@ def error_text(output: str) -> str:
 
 def explain(argv: Sequence[str], output: str) -> str:
     """Why a command of ssh's ended with status 255. `argv`: it up to the destination; `output`: what it printed. Where
-    that is nothing, ssh connects once more, over a connection of its own and without silence."""
-    if text := error_text(output):
+    that is nothing, or only that a jump host gave no connection, ssh connects once more, over a connection of its own
+    and without silence."""
+    text = error_text(output)
+    command = _proxy_command(argv) if has_no_greeting(text) else ""
+    if text and not jump_host(command):
         return text
     options = [argument for option in OPTIONS for argument in ("-o", option)]
     try:
@@ -62,8 +79,57 @@ def explain(argv: Sequence[str], output: str) -> str:
         return str(error)
     except OSError as error:
         return f"{argv[0]}: {error.strerror or error}"
-    text = error_text(done.stderr)
-    return BROKEN if done.returncode == 0 else text or f"exit status {done.returncode}"
+    if done.returncode == 0:
+        return BROKEN
+    said = explain_carried(command or _proxy_command(argv), done.stderr) if has_no_greeting(done.stderr) else ""
+    return said or error_text(done.stderr) or f"exit status {done.returncode}"
+
+
+def has_no_greeting(output: str) -> bool:
+    """Whether ssh printed that the other side has not greeted: no command ran there."""
+    return any(text in output for text in NO_GREETING)
+
+
+def jump_host(command: str) -> str:
+    """The jump host of a ProxyCommand, [user@]host[:port]; empty for any other command.
+
+    >>> jump_host("ssh -o BatchMode=yes -p 2222 -W [10.0.0.5]:22 me@bastion.example.com")
+    'me@bastion.example.com:2222'
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    if "-W" not in words or words[0].rpartition("/")[2] != "ssh":
+        return ""
+    port = words[words.index("-p") + 1] if "-p" in words else ""
+    return f"{words[-1]}:{port}" if port else words[-1]
+
+
+def explain_carried(command: str, output: str) -> str:
+    """What a jump host did with a connection, and what to do. `command`: the ProxyCommand; `output`: what ssh and it
+    printed. Empty where no jump host carries the connection, or the fault is not its."""
+    host = jump_host(command)
+    lines = [line for line in output.splitlines() if not has_no_greeting(line) and CARRIED not in line]
+    reason = error_text("\n".join(lines))
+    if not host or not reason or not has_no_greeting(output):
+        return ""
+    if FORWARDING_FAILED in output:
+        return f"jump host {host} does not connect to the node: {reason}"
+    name, _, port = host.partition(":")
+    simulated = shlex.split(command)[1] == "-F"
+    own = f"does `ssh {f'-p {port} ' if port else ''}{name} true` work from here?"
+    return f"jump host {host} is not reached: {reason}; {SIMULATED if simulated else own}"
+
+
+def _proxy_command(argv: Sequence[str]) -> str:
+    """The ProxyCommand of an ssh command line, as ssh itself reads its configuration; empty without one."""
+    try:
+        done = bounded.run([argv[0], "-G", *argv[1:]], deadline_s=CONNECT_TIMEOUT_S)
+    except (subprocess.TimeoutExpired, bounded.UnboundedOutputError, OSError):
+        return ""
+    settings = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    return settings.get("proxycommand", "").replace("%%", "%")
 
 
 def is_own(argv: Sequence[str], status: int | None) -> bool:

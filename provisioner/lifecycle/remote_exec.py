@@ -55,7 +55,8 @@ def run_on(
             if output.read(max(0.0, min(LOOK_S, left))):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code, text = child.wait(timeout=max(0.0, min(LOOK_S, left))), output.text()
-                    if ssh_failure.is_own(argv, code) and not text.strip():
+                    silent = not text.strip() or ssh_failure.has_no_greeting(text)
+                    if silent and ssh_failure.is_own(argv, code):
                         text = f"ssh: {ssh_failure.explain(argv, text)}"
                     return code, text
             if sessions.ended:

@@ -151,6 +151,8 @@ def _admit(way: Way, node: Node, events: Events) -> bool:
 
 
 def _hint(said: str) -> str:
+    if said.startswith("jump host"):
+        return "nothing is known of the machine: make the jump host work, then run the same command again"
     if "Host key verification failed" in said:
         return (
             "reinstalled, or somebody is in between: compare it on its console with `ssh-keygen -lf "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import ssh_failure
+from provisioner import ssh, ssh_failure
 from provisioner.events import Events
 from provisioner.verify.collect import collect
 from provisioner.verify.request import ProbeRequest
@@ -124,3 +124,65 @@ def test_ssh_is_asked_again_only_where_it_said_nothing(tmp_path: Path, monkeypat
 )
 def test_which_status_is_its_own(argv: list[str], status: int, *, own: bool) -> None:
     assert ssh_failure.is_own(argv, status) is own
+
+
+def through(port: int, folder: Path, *, config: bool = False) -> list[str]:
+    """An ssh to a node behind a jump host at a port of this machine, whose connection would be shared, as gpuprov's."""
+    own = folder / "jump"
+    own.write_text("UserKnownHostsFile /dev/null\nStrictHostKeyChecking no\nIdentityFile none\n")
+    way = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5", config=own if config else None)
+    file = folder / "config"
+    file.write_text(
+        f"Host box-0\n  HostName 10.0.0.5\n  ProxyCommand {way}\nHost *\n  BatchMode yes\n  LogLevel ERROR\n"
+        f"  ControlMaster auto\n  ControlPersist 5s\n  ControlPath {folder}/%C\n"
+    )
+    return ["ssh", "-F", str(file), "box-0"]
+
+
+def test_a_jump_host_that_does_not_run_is_named(tmp_path: Path) -> None:
+    """The ssh to it writes to /dev/null there: what is left says nothing of a jump host."""
+    with listening(None) as port:
+        pass
+    reason = f"jump host me@127.0.0.1:{port} is not reached: ssh: connect to host 127.0.0.1 port {port}: "
+    reason += "Connection refused; "
+    assert probe_error(through(port, tmp_path)) == (
+        f"ssh failed: {reason}does `ssh -p {port} me@127.0.0.1 true` work from here?"
+    )
+    assert probe_error(through(port, tmp_path, config=True)) == f"ssh failed: {reason}{ssh_failure.SIMULATED}"
+
+
+def test_a_jump_host_that_closes_connections_is_named(tmp_path: Path) -> None:
+    with listening(b"SSH-2.0-test\r\n") as port:
+        assert f"jump host me@127.0.0.1:{port} is not reached: Connection closed by 127.0.0.1 port {port}" in (
+            probe_error(through(port, tmp_path, config=True))
+        )
+
+
+WAY = "ssh -o BatchMode=yes -W [10.0.0.5]:22 me@bastion"
+ENDED = "kex_exchange_identification: Connection closed by remote host\nConnection closed by UNKNOWN port 65535\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "text"),
+    [
+        (
+            WAY, f"channel 0: open failed: connect failed: Connection refused\r\nstdio forwarding failed\r\n{ENDED}",
+            "jump host me@bastion does not connect to the node: channel 0: open failed: connect failed: "
+            "Connection refused / stdio forwarding failed",
+        ),
+        (
+            WAY, f"me@bastion: Permission denied (publickey).\r\n{ENDED}",
+            "jump host me@bastion is not reached: me@bastion: Permission denied (publickey).; "
+            "does `ssh me@bastion true` work from here?",
+        ),
+        (WAY, CHANGED + ENDED, "jump host me@bastion is not reached: Host key verification failed: it shows another "
+         "one (SHA256:2RLbE3Ir3OuAXrFbMVvGzLMWJZtyPUCmPNz1PMVZgUA) than is pinned; does `ssh me@bastion true` work "
+         "from here?"),
+        (WAY, ENDED, ""),  # the node's sshd closed it: the ssh to the jump host said nothing
+        (WAY, "ubuntu@10.0.0.5: Permission denied (publickey).\n", ""),
+        ("aws ssm start-session --target i-0ab", f"An error occurred (TargetNotConnected)\n{ENDED}", ""),
+        ("unclosed 'quote", f"x\n{ENDED}", ""),
+    ],
+)  # fmt: skip
+def test_whose_fault_it_is(command: str, output: str, text: str) -> None:
+    assert ssh_failure.explain_carried(command, output) == text
