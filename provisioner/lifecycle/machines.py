@@ -503,11 +503,14 @@ def contact(
     never answers is kept in `run_dir`. Gives the nodes that could not be pinned, each with why."""
     wait_s = float(cluster.spec.timeouts.ssh_s)
     tell_waiting(events, waiting, wait_s)
-    carried = {} if cluster.sandbox else cluster.providers.proxies(nodes)
-    users = _users(cluster, nodes)
+    closed = cluster.providers.save_jump_hosts(nodes)
+    wanted = [node.name for node in nodes if only is None or node.name in only]
+    failed = {node.name: closed[node.site] for node in nodes if node.site in closed and node.name in wanted}
+    users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
     given = {} if cluster.sandbox else cluster.providers.given_keys(nodes)
-    failed = fleet.contact(
-        cluster.paths, list(nodes), users, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
+    failed |= fleet.contact(
+        cluster.paths, list(nodes), users, events, wait_s=wait_s, only=set(wanted) - failed.keys(),
+        vouched=cluster.providers.host_key,
         carried=carried, given=given, local=cluster.providers.local(nodes),
         listed=[node.name for node in _own_machines(cluster, nodes)],
     )  # fmt: skip

@@ -14,6 +14,7 @@ from provisioner.paths import private_dir
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.session import Cluster
+from provisioner.spec.site import JumpHost
 
 PRIVATE = [ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")]
 """Networks of one's own (RFC 1918, 4193, 6598)."""
@@ -47,7 +48,7 @@ def _jump_host(cluster: Cluster, site: str) -> list[Finding]:
     settings, allowed = cluster.spec.sites[site], cluster.spec.access.allow
     if cluster.sandbox or settings.jump is None or cluster.providers.at(site).hosts is not None:
         return []
-    host = settings.jump.rpartition("@")[2].partition(":")[0]
+    host = JumpHost.parse(settings.jump).name
     try:
         addresses = {ip_address(str(row[4][0])) for row in socket.getaddrinfo(host, None)}
     except (OSError, ValueError):

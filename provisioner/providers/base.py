@@ -27,6 +27,7 @@ from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.spec import folders
 from provisioner.spec.site import Site
+from provisioner.ssh import SimulatedJumpHost
 from provisioner.stack.models import BaseImage, Stack
 
 SANDBOX = "sandbox"
@@ -253,6 +254,11 @@ class Provider(ABC):
             return self.who()
         except GpuprovError as error:
             return Finding("blocks", "credentials", error.message, error.hint)
+
+    def jump_host(self, nodes: Collection[str]) -> SimulatedJumpHost | None:  # noqa: ARG002
+        """What stands for the jump hosts of these nodes in a rehearsal; None where they have none, and for real ones.
+        Raises ProviderError where it does not answer."""
+        return None
 
     def refuse_missing_files(self) -> None:  # noqa: B027 (most name none)
         """Raise GpuprovError for a file of this computer, or a variable, that the site names and that is not there, or

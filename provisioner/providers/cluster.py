@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pydantic import ValidationError
 
 from provisioner import ssh
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.paths import ERRORED, STATE, ClusterPaths, write_whole
 from provisioner.providers.base import SANDBOX, Place, Provider, named
@@ -150,10 +150,28 @@ class Providers:
             access = self.at(node.site).access if settings is not None else None
             if access is not None and (command := access.proxy(node.id)):
                 found[node.name] = command
-            elif settings is not None and settings.jump:
+            elif settings is not None and settings.jump and not self._paths.sandbox:
                 found[node.name] = ssh.jump(settings.jump, node.address, node.port)
+        for site, settings in self._spec.sites.items() if self._paths.sandbox else ():
+            mine = {node.name: node for node in nodes if node.site == site}
+            for name, host in settings.jump_hosts(list(mine)).items():
+                config = ssh.jump_config(self._paths, site)
+                found[name] = ssh.jump(host, mine[name].address, mine[name].port, config)
         local = self.local(nodes)
         return {name: command for name, command in found.items() if name not in local}
+
+    def save_jump_hosts(self, nodes: Collection[Node]) -> dict[str, ProviderError]:
+        """Write how ssh reaches the simulated jump hosts at the sites of these nodes; nothing is done for real sites.
+        Gives the sites whose jump host does not answer, each with why."""
+        failed = {}
+        for site in sorted({node.site for node in nodes} & self._spec.sites.keys()) if self._paths.sandbox else ():
+            try:
+                host = self.at(site).jump_host([node.name for node in nodes if node.site == site])
+            except ProviderError as error:
+                failed[site] = ProviderError(f"site {site}: {error.message}", where=error.where, hint=error.hint)
+                continue
+            ssh.save_jump(self._paths, site, host)
+        return failed
 
     def local(self, nodes: Collection[Node]) -> set[str]:
         """The nodes that are this very machine, by cluster.yaml and nothing else."""

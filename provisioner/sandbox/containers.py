@@ -17,13 +17,13 @@ NODE = "gpuprov.node"
 WORKSPACE = "gpuprov.workspace"
 OCTET = "gpuprov.octet"
 ROLE = "gpuprov.role"
-"""Labels of every container that terraform/sandbox makes; role is `node` or `mirror`."""
+"""Labels of every container that terraform/sandbox makes; role is `node`, `mirror` or `jump`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a sandbox cluster. `node` is empty for the mirror; `state` as podman calls it (running,
-    exited…)."""
+    """One container of a sandbox cluster. `node` is empty for the mirror and the jump host; `state` as podman calls it
+    (running, exited…)."""
 
     id: str
     name: str
@@ -36,8 +36,8 @@ class Container:
 
 
 def list_containers(root: Path | None = None, *, podman: Podman | None = None) -> list[Container]:
-    """All containers whose workspace is at or below that directory, or of every sandbox cluster; mirrors included. One
-    of another name has its labels from an image (`podman commit` of a node): it is somebody's."""
+    """All containers whose workspace is at or below that directory, or of every sandbox cluster; mirrors and jump
+    hosts included. One of another name has its labels from an image (`podman commit` of a node): it is somebody's."""
     engine = podman or find_podman()
     answer = json.loads(engine.run("ps", "--all", "--filter", f"label={CLUSTER}", "--format", "json") or "[]") or []
     found = [container for entry in answer if _has_own_name(container := _container(entry))]
@@ -45,7 +45,7 @@ def list_containers(root: Path | None = None, *, podman: Podman | None = None) -
 
 
 def _has_own_name(container: Container) -> bool:
-    """gpuprov-<cluster>-<node>.<octet> or gpuprov-<cluster>.mirror.<octet> (terraform/sandbox/main.tf)."""
+    """gpuprov-<cluster>-<node>.<octet> or gpuprov-<cluster>.<role>.<octet> (terraform/sandbox/main.tf)."""
     own = f"gpuprov-{container.cluster}"
     return container.name.startswith((f"{own}-", f"{own}.")) and container.name.endswith(f".{container.octet}")
 

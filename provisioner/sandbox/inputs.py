@@ -13,6 +13,7 @@ from provisioner.roles.interruption import watched
 from provisioner.sandbox import site_faults
 from provisioner.sandbox.assets import Assets, disk_image
 from provisioner.sandbox.hardware import hardware
+from provisioner.sandbox.jump_host import module_input
 from provisioner.sandbox.leftovers import leased
 from provisioner.sandbox.network import allocate_octet, node_numbers, of_octet
 from provisioner.sandbox.runtime import limits
@@ -51,6 +52,7 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     images |= {name: plan.images[group.name].id for name, group in wanted.items() if group.name in plan.images}
     if on_disk := [name for name, group in wanted.items() if group.machine.name == DISK_BUILDER]:
         images |= dict.fromkeys(on_disk, disk_image(assets.podman))
+    jumps = plan.spec.sites[site].jump_hosts(list(wanted)).values()
     ulimits = dict(item.split("=") for item in limits()[1::2])
     return {
         "image": assets.image,
@@ -66,4 +68,5 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         "nofile": int(ulimits["nofile"].split(":")[0]),
         "nproc": int(ulimits["nproc"].split(":")[0]),
         **({"images": images} if images else {}),
+        **({"jump": module_input(jumps)} if jumps else {}),
     }

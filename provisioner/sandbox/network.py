@@ -25,7 +25,8 @@ from provisioner.sandbox.leftovers import Leftover
 from provisioner.text import counted
 
 OCTETS = range(250, 0, -1)
-MIRROR = 2
+MIRROR, JUMP = 2, 3
+"""Numbers of the containers beside the nodes."""
 FIRST = 4
 MOST_NODES = 250
 OWNER = "workspace"
@@ -82,8 +83,8 @@ def allocate_octet(workspace: Path) -> int:
             continue
         if _claim(root, octet, owner):
             remaining = _clear(network) or leftovers.find_foreign(network)
-            if MIRROR in leftovers.leased(network):
-                remaining.append(f"podman does not give back {network.subnet}.{MIRROR} before the next boot")
+            for number in sorted(leftovers.leased(network) & {MIRROR, JUMP}):
+                remaining.append(f"podman does not give back {network.subnet}.{number} before the next boot")
             if not remaining:
                 layers.remove_unused()
                 return octet
@@ -108,7 +109,7 @@ def _is_ready(octet: int, used: Collection[int]) -> bool:
             where=network.name,
             hint="`gpuprov down FILE`, then `gpuprov up FILE --sandbox`: it takes other addresses where this remains",
         )
-    return MIRROR not in leftovers.leased(network)
+    return leftovers.leased(network).isdisjoint((MIRROR, JUMP))
 
 
 def _clear(network: SandboxNetwork) -> list[str]:

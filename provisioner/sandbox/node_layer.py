@@ -73,6 +73,7 @@ def node_files(*, prepared: bool = True) -> dict[str, File]:
         "usr/lib/gpuprov-sandbox/modules": program("modules", "1"),
         "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
         "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
+        "usr/lib/gpuprov-sandbox/jump": program("jump", "1"),
         "usr/lib/gpuprov-sandbox/fault": program("fault", "1"),
         "usr/lib/gpuprov-sandbox/image": program("image", "1"),
         "etc/systemd/system-generators/gpuprov-sandbox": program("daemon-reload", "1"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -42,6 +42,25 @@ Jump = Annotated[
 ]
 
 
+class JumpHost(NamedTuple):
+    """A jump host as cluster.yaml names it. `user` is empty where the file has none."""
+
+    user: str
+    name: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> JumpHost:
+        """Of [user@]host[:port].
+
+        >>> JumpHost.parse("me@bastion.example.com")
+        JumpHost(user='me', name='bastion.example.com', port=22)
+        """
+        user, _, place = text.rpartition("@")
+        name, _, port = place.partition(":")
+        return cls(user, name, int(port or 22))
+
+
 class Site(Model):
     """Where machines come from. A subclass says which provider it is of (`provider: Literal["aws"]`)."""
 
@@ -67,6 +86,10 @@ class Site(Model):
     def home(self) -> dict[str, str]:
         """Where its machines are, by the keys of cluster.yaml that say so. Machines do not move when one is edited."""
         return {"provider": self.provider}
+
+    def jump_hosts(self, nodes: Collection[str]) -> dict[str, str]:
+        """Node → its jump host, of these nodes of a rehearsal (GROUP-NUMBER); those without one are left out."""
+        return dict.fromkeys(nodes, self.jump) if self.jump else {}
 
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
         """What every node of the site mounts over the network."""

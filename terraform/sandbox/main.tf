@@ -14,6 +14,8 @@ locals {
   ]...)
 
   mirror_ip = "${var.sandbox.network_prefix}.${var.sandbox.network_octet}.2"
+  jump_ip   = "${var.sandbox.network_prefix}.${var.sandbox.network_octet}.3"
+  has_jump  = var.sandbox.jump != null
 
   nodes = {
     for name, member in local.members : name => merge(member, {
@@ -60,6 +62,38 @@ resource "terraform_data" "mirror" {
   }
 }
 
+resource "terraform_data" "jump" {
+  count = local.has_jump ? 1 : 0
+
+  input = merge(local.common, {
+    GPUPROV_ROLE       = "jump"
+    GPUPROV_NODE       = ""
+    GPUPROV_NAME       = "gpuprov-${var.name}.jump.${var.sandbox.network_octet}"
+    GPUPROV_PRIVATE_IP = local.jump_ip
+    GPUPROV_PUBLIC_IP  = "127.77.${var.sandbox.network_octet}.3"
+    GPUPROV_PORTS      = join(" ", var.sandbox.jump.ports)
+    GPUPROV_JUMP       = jsonencode(var.sandbox.jump)
+    GPUPROV_SSH_KEY    = var.ssh_public_key
+    GPUPROV_LABELS     = local.labels
+  })
+  triggers_replace = [
+    var.sandbox.image,
+    local.jump_ip,
+    sha256(join("\u0000", [var.ssh_public_key, jsonencode(var.sandbox.jump)])),
+  ]
+
+  provisioner "local-exec" {
+    command     = "sh \"$GPUPROV_MODULE/node.sh\" create"
+    environment = merge(self.input, { GPUPROV_MODULE = path.module })
+  }
+
+  provisioner "local-exec" {
+    when        = destroy
+    command     = "sh \"$GPUPROV_MODULE/node.sh\" destroy"
+    environment = merge(self.input, { GPUPROV_MODULE = path.module })
+  }
+}
+
 resource "terraform_data" "node" {
   for_each = local.nodes
 
@@ -68,7 +102,7 @@ resource "terraform_data" "node" {
     GPUPROV_NODE       = each.key
     GPUPROV_NAME       = "gpuprov-${var.name}-${each.key}.${var.sandbox.network_octet}"
     GPUPROV_PRIVATE_IP = "${var.sandbox.network_prefix}.${var.sandbox.network_octet}.${each.value.number}"
-    GPUPROV_PUBLIC_IP  = "127.77.${var.sandbox.network_octet}.${each.value.number}"
+    GPUPROV_PUBLIC_IP  = local.has_jump ? "" : "127.77.${var.sandbox.network_octet}.${each.value.number}"
     GPUPROV_MIRROR_IP  = local.mirror_ip
     GPUPROV_HARDWARE   = var.sandbox.hardware[each.key]
     GPUPROV_USER       = var.sandbox.user
@@ -83,6 +117,7 @@ resource "terraform_data" "node" {
     filesha256(var.sandbox.hardware[each.key]),
     each.value.number,
     local.mirror_ip,
+    local.has_jump,
     sha256(join("\u0000", [var.ssh_public_key, var.user_data, var.sandbox.user])),
   ]
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes or removes one container of a sandbox cluster: a node or its mirror.
+# Makes or removes one container of a sandbox cluster: a node, its mirror or its jump host.
 #
 #   node.sh create    replaces a leftover of the same workspace, refuses a container of anybody else
 #   node.sh destroy   removes the container with its volumes, also when it is half made or not there
@@ -167,18 +167,36 @@ create() {
     --label "gpuprov.cluster=$GPUPROV_CLUSTER" --label "gpuprov.node=$GPUPROV_NODE" --label "gpuprov.role=$GPUPROV_ROLE" \
     --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels" \
     --annotation "gpuprov.octet=$GPUPROV_OCTET" # for the runtime, which knows no labels
-  if [ "$GPUPROV_ROLE" = mirror ]; then
+  case $GPUPROV_ROLE in
+  mirror)
     set -- "$@" --hostname mirror.gpuprov.internal --volume "$GPUPROV_MIRROR_DIR:/srv/mirror:ro" \
       --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 "$GPUPROV_IMAGE" /usr/lib/gpuprov-sandbox/mirror
-  else
+    ;;
+  jump)
+    for port in $GPUPROV_PORTS; do
+      set -- "$@" --publish "$GPUPROV_PUBLIC_IP:$port:$port"
+    done
+    set -- "$@" --hostname jump.gpuprov.internal --stop-signal TERM --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 \
+      "$GPUPROV_IMAGE" /usr/lib/gpuprov-sandbox/jump
+    ;;
+  *)
     ensure_volume
+    # Behind a jump host a node has no public address.
+    [ -z "$GPUPROV_PUBLIC_IP" ] || set -- "$@" --publish "$GPUPROV_PUBLIC_IP:22:22"
     # restart: a node that reboots ends its container, which then comes back with its disk and addresses
     set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --restart always --volume "$GPUPROV_NAME:/var/lib/docker" \
       --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \
-      --publish "$GPUPROV_PUBLIC_IP:22:22" --add-host "mirror.gpuprov.internal:$GPUPROV_MIRROR_IP" "$GPUPROV_IMAGE" /sbin/init
-  fi
+      --add-host "mirror.gpuprov.internal:$GPUPROV_MIRROR_IP" "$GPUPROV_IMAGE" /sbin/init
+    ;;
+  esac
   made=$(podman create --pull never "$@")
-  if [ "$GPUPROV_ROLE" = node ]; then
+  case $GPUPROV_ROLE in
+  jump)
+    mkdir -p "$scratch/gpuprov-sandbox"
+    printf '%s\n' "$GPUPROV_JUMP" >"$scratch/gpuprov-sandbox/jump.json"
+    printf '%s\n' "$GPUPROV_SSH_KEY" >"$scratch/gpuprov-sandbox/jump_keys"
+    ;;
+  node)
     seed=$scratch/gpuprov-sandbox/seed
     mkdir -p "$seed"
     cp "$GPUPROV_HARDWARE" "$scratch/gpuprov-sandbox/hardware.json"
@@ -188,8 +206,9 @@ create() {
     printf '%s\n' "$GPUPROV_SSH_KEY" >"$seed/ssh_public_key"
     printf '%s' "$GPUPROV_USER_DATA" >"$seed/user_data"
     chmod 0600 "$seed/user_data"
-    podman cp "$scratch/gpuprov-sandbox/." "$GPUPROV_NAME:/etc/gpuprov-sandbox"
-  fi
+    ;;
+  esac
+  [ "$GPUPROV_ROLE" = mirror ] || podman cp "$scratch/gpuprov-sandbox/." "$GPUPROV_NAME:/etc/gpuprov-sandbox"
   start
 }
 

@@ -1,5 +1,5 @@
 output "nodes" {
-  description = "Every node by name. The public address is on this machine's loopback; ssh listens on port 22 there."
+  description = "Every node by name. The public address is on this machine's loopback, and ssh listens on port 22 there; empty behind a jump host."
   value = {
     for name, node in local.nodes : name => {
       id         = terraform_data.node[name].id

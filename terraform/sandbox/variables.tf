@@ -66,6 +66,8 @@ variable "sandbox" {
     zones = optional(map(string), {})
     # node name → the image that it is made of, where that is not `image`; one that is there stays as it is
     images = optional(map(string), {})
+    # login names and ports of the container that stands for the site's jump hosts; null: none, and nodes are reached by loopback addresses
+    jump = optional(object({ users = list(string), ports = list(number) }))
     # nodes that are not made
     without = optional(list(string), [])
   })

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import stat
@@ -290,6 +291,51 @@ def test_a_connection_that_is_carried(paths: ClusterPaths) -> None:
     ssh.save(paths, NODES, PINS, UBUNTU, {"train-1": "carry 100% of i-1"})
     assert as_ssh_reads_it(paths, "train-1")["proxycommand"] in ("carry 100% of i-1", "carry 100%% of i-1")
     assert "proxycommand" not in as_ssh_reads_it(paths, "train-0")
+
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBastion"
+STANDS_FOR = ssh.SimulatedJumpHost({"bastion.example.com": "me", "gate": "jump"}, "127.77.250.3", HOST_KEY)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_simulated_jump_host_has_a_configuration_of_its_own(name: str, tmp_path: Path) -> None:
+    """Read by ssh, and passed on by the shell that runs the ProxyCommand, whatever the folder is called."""
+    paths = paths_in(tmp_path / name)
+    ssh.ensure_key(paths, None)
+    ssh.save_jump(paths, "east", STANDS_FOR)
+    config = ssh.jump_config(paths, "east")
+    command = ssh.jump("ops@bastion.example.com:2222", "10.77.250.4", config=config)
+    assert shlex.split(command)[:3] == ["ssh", "-F", str(config)]
+    ssh.save(paths, NODES, PINS, UBUNTU, {"train-0": command})
+    carried = as_ssh_reads_it(paths, "train-0")["proxycommand"]
+    assert carried in (command, command.replace("%", "%%"))
+    done = subprocess.run(
+        ["sh", "-c", command.replace("ssh ", "ssh -G ", 1)], capture_output=True, text=True, timeout=20, check=True
+    )
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert (told["hostname"], told["port"], told["user"]) == ("127.77.250.3", "2222", "ops")
+    assert (told["stricthostkeychecking"], told["hostkeyalias"]) == ("true", "jump-east.test")
+    assert (told["identitiesonly"], told["batchmode"]) == ("yes", "yes")
+    known = paths.ssh / "jump-east.known_hosts"
+    assert known.read_text() == f"jump-east.test {HOST_KEY}\n"
+    ssh.refuse_foreign(paths, lambda: [command])
+    ssh.save_jump(paths, "east", None)
+    assert [path.name for path in paths.ssh.glob("jump-*")] == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(STANDS_FOR, users={"a b": "me"}), replace(STANDS_FOR, users={"*": "me"}),
+        replace(STANDS_FOR, address="127.0.0.1\n  ProxyCommand x"), replace(STANDS_FOR, key="ssh-rsa AAAA"),
+        replace(STANDS_FOR, key=""),
+    ],
+)  # fmt: skip
+def test_what_is_no_jump_host_is_not_written(paths: ClusterPaths, wrong: ssh.SimulatedJumpHost) -> None:
+    ssh.ensure_key(paths, None)
+    with pytest.raises(GpuprovError, match="is no jump host"):
+        ssh.save_jump(paths, "east", wrong)
+    assert not ssh.jump_config(paths, "east").exists()
 
 
 def test_a_jump_host_is_reached_as_the_callers_own_ssh_does(paths: ClusterPaths) -> None:

@@ -260,6 +260,20 @@ class BareMetalSite(Site):
             return ("a rehearsal answers no machine on the network: its nodes are simulated ones",)
         return ("a rehearsal asks no MAAS: its nodes are simulated ones",) if self.method == "maas" else ()
 
+    def jump_hosts(self, nodes: Collection[str]) -> dict[str, str]:
+        """A rehearsed node stands for the host of that place in its group."""
+        hosts = listed(self, ())[0]
+        if not hosts:
+            return super().jump_hosts(nodes)
+        found = {}
+        for node in nodes:
+            group, _, number = node.rpartition("-")
+            mine = [host for host in hosts if host.group in ("", group)]
+            host = mine[int(number)] if number.isdigit() and int(number) < len(mine) else None
+            if host is not None and not host.local and (jump := host.jump or self.jump):
+                found[node] = jump
+        return found
+
     def this_machine(self) -> bool:
         return any(host.local for host in listed(self, ())[0])
 

@@ -19,9 +19,11 @@ from provisioner.providers.sandbox.capacity import SimulatedCapacity
 from provisioner.providers.sandbox.disks import SandboxDisks
 from provisioner.providers.sandbox.images import SandboxImages
 from provisioner.providers.sandbox.orphans import OnThisMachine
-from provisioner.sandbox import assets, cloud_base, containers, image, network
+from provisioner.sandbox import assets, cloud_base, containers, image, jump_host, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST, keys
+from provisioner.spec.site import JumpHost
+from provisioner.ssh import SimulatedJumpHost
 from provisioner.stack.models import BaseImage, Stack
 from provisioner.text import counted
 
@@ -30,11 +32,15 @@ MEMORY_PER_NODE_MIB = 150
 """What a configured node was seen to use (docs/sandbox.md), rounded up."""
 
 
+BESIDE = {"mirror": "module.site.terraform_data.mirror", "jump": "module.site.terraform_data.jump[0]"}
+"""Role of a container beside the nodes → its Terraform address."""
+
+
 class SandboxModule(Module):
     """terraform/sandbox."""
 
     folder = "sandbox"
-    shared = ("module.site.terraform_data.mirror",)
+    shared = tuple(BESIDE.values())
 
     def __init__(self, place: Place, capacity: SimulatedCapacity) -> None:
         self._place, self._capacity = place, capacity
@@ -75,7 +81,8 @@ class SandboxModule(Module):
             return []
         running = {(c.role, c.node) for c in containers.list_containers(self._place.workspace) if c.state == "running"}
         missing = [self.address(name) for name in sorted(names) if ("node", name) not in running]
-        return missing + ([] if ("mirror", "") in running else list(self.shared))
+        roles = ("mirror", "jump") if self._place.settings.jump_hosts(sorted(names)) else ("mirror",)
+        return missing + [BESIDE[role] for role in roles if (role, "") not in running]
 
     def _recorded(self) -> set[tuple[str, str]]:
         """Name and key of every resource in the state, which is always a file here."""
@@ -106,9 +113,9 @@ class Mirror:
         return {"gpuprov_registry": REGISTRY, "gpuprov_registry_ca": secrets.ca}
 
 
-TRIED = frozenset(["provider", "user", "region", "zones", "method", "hosts", "inventory", "storage"])
-"""Keys of a site that a sandbox has: its nodes, their user, whether a zone has capacity; of storage and of the method
-there is a sentence of its own."""
+TRIED = frozenset(["provider", "user", "jump", "region", "zones", "method", "hosts", "inventory", "storage"])
+"""Keys of a site that a sandbox has: its nodes, their user, the way to them, whether a zone has capacity; of storage
+and of the method there is a sentence of its own."""
 
 
 class Sandbox(Provider):
@@ -174,6 +181,15 @@ class Sandbox(Provider):
             keys += [f"access.{key}" for key in ("allow", "ssh_key") if key in spec.access.model_fields_set]
             keys += ["state"] if "state" in spec.model_fields_set else []
         return keys
+
+    def jump_host(self, nodes: Collection[str]) -> SimulatedJumpHost | None:
+        hosts = set(self.place.settings.jump_hosts(nodes).values())
+        if not hosts:
+            return None
+        address, key = jump_host.address_and_key(self.place.workspace, hosts)
+        parsed = [JumpHost.parse(text) for text in sorted(hosts)]
+        users = {host.name: host.user or jump_host.USER for host in parsed}
+        return SimulatedJumpHost(users, address, key)
 
     def clean(self, events: Events) -> list[str]:
         """Remove the workspace's containers by label and give its addresses back."""

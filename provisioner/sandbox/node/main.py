@@ -55,6 +55,7 @@ TOOLS = {
     "fault": ("faultctl", "fault"),
     "image": ("faultctl", "image"),
     "mirror": ("mirror", "mirror"),
+    "jump": ("jump", "jump"),
     "sku-customizations": ("azure_hpc", "sku_customizations"),
 }
 

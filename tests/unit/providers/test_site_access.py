@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import spec
+from provisioner import spec, ssh
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths
 from provisioner.providers.cluster import Providers
+from provisioner.sandbox import containers, jump_host
+from provisioner.sandbox.containers import Container
 from provisioner.spec.models import ClusterSpec
 
 FILE = """name: lab
@@ -51,6 +53,75 @@ def test_nodes_behind_a_jump_host_are_reached_through_it(tmp_path: Path) -> None
     ]
     ways = Providers(found, paths).proxies(nodes)
     assert ways == {"a-0": "ssh -o BatchMode=yes -o ConnectTimeout=10 -p 2222 -W [10.0.0.5]:22 me@bastion"}
+
+
+METAL = """name: lab
+sites:
+  room:
+    provider: baremetal
+    jump: ops@bastion.lab
+    hosts:
+      "dgx[1-2].lab": { group: a }
+      far.lab: { group: a, jump: "gate:2222" }
+      desk.lab: { group: b }
+groups:
+  a: { site: room, machine: dgx-a100-80gb, count: 3 }
+  b: { site: room, machine: dgx-a100-80gb, count: 1 }
+"""
+
+
+def rehearsed(*names: str, site: str) -> list[Node]:
+    return [
+        Node(name, name.rpartition("-")[0], site, "m", f"id-{name}", "", f"10.77.250.{number}", f"10.77.250.{number}")
+        for number, name in enumerate(names, start=4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "names", "hosts"),
+    [
+        (FILE, "east", ["a-0"], {"a-0": "-p 2222 -W [10.77.250.4]:22 me@bastion"}),
+        (FILE, "west", ["b-0"], {}),
+        (METAL, "room", ["a-0", "a-1", "a-2", "b-0"], {
+            "a-0": "-W [10.77.250.4]:22 ops@bastion.lab", "a-1": "-W [10.77.250.5]:22 ops@bastion.lab",
+            "a-2": "-p 2222 -W [10.77.250.6]:22 gate", "b-0": "-W [10.77.250.7]:22 ops@bastion.lab",
+        }),
+        (METAL.replace("    jump: ops@bastion.lab\n", ""), "room", ["a-1", "a-2", "a-7", "b-0"],
+         {"a-2": "-p 2222 -W [10.77.250.5]:22 gate"}),
+    ],
+)  # fmt: skip
+def test_a_rehearsal_has_the_same_way_by_a_configuration_of_its_own(
+    tmp_path: Path, text: str, site: str, names: list[str], hosts: dict[str, str]
+) -> None:
+    found, _ = read(tmp_path, text)
+    paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=True)
+    own = f"ssh -F {paths.ssh}/jump-{site} -o BatchMode=yes -o ConnectTimeout=10 "
+    ways = Providers(found, paths).proxies(rehearsed(*names, site=site))
+    assert ways == {name: own + way for name, way in hosts.items()}
+
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBastion"
+
+
+def test_the_way_to_a_rehearsed_jump_host_is_written_and_a_stopped_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = read(tmp_path, FILE)
+    paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=True)
+    ssh.ensure_key(paths, None)
+    providers, nodes = Providers(found, paths), [*rehearsed("a-0", site="east"), *rehearsed("b-0", site="west")]
+    monkeypatch.setattr(jump_host, "address_and_key", lambda *_: ("127.77.250.3", KEY))
+    assert providers.save_jump_hosts(nodes) == {}
+    assert [path.name for path in sorted(paths.ssh.glob("jump-*"))] == ["jump-east", "jump-east.known_hosts"]
+    monkeypatch.undo()
+
+    container = Container("i", "gpuprov-lab.jump.250", "lab", "", str(paths.site("east")), "jump", 250, "exited")
+    monkeypatch.setattr(containers, "list_containers", lambda *_, **__: [container])
+    failed = providers.save_jump_hosts(nodes)
+    assert [*failed] == ["east"]
+    assert "the simulated jump host me@bastion:2222 is exited, not running" in failed["east"].message
+    assert "`gpuprov up` makes it again" in failed["east"].hint
+    assert Providers(found, ClusterPaths(tmp_path, "lab", sandbox=False)).save_jump_hosts(nodes) == {}
 
 
 @pytest.mark.parametrize("jump", ["-oProxyCommand=x", "a b", "me@", "host;id", "$(id)", "host:port"])

@@ -39,6 +39,7 @@ def test_a_container_that_has_its_labels_from_an_image_is_somebodys() -> None:
     assert containers.sweep(Path("/ws"), podman=podman) == ()
     podman.has("gpuprov-lab-dgx-0.250", "dgx-0")
     podman.has("gpuprov-lab.mirror.250", "")
-    names = ["gpuprov-lab-dgx-0.250", "gpuprov-lab.mirror.250"]
+    podman.has("gpuprov-lab.jump.250", "")
+    names = ["gpuprov-lab-dgx-0.250", "gpuprov-lab.jump.250", "gpuprov-lab.mirror.250"]
     assert [container.name for container in containers.list_containers(podman=podman)] == names
     assert containers.octets_in_use(podman=podman) == {250}

@@ -42,6 +42,7 @@ elif verb == "inspect":
     shown(name, things[name], arguments[arguments.index("--format") + 1])
 elif verb == "create":
     name = arguments[arguments.index("--name") + 1] if kind == "container" else name
+    state["arguments"] = arguments
     if state["refuses"] == kind:
         sys.exit(125)
     things[name] = labels
@@ -65,7 +66,7 @@ class Machine:
             "RUNTIME": str(self.folder / "runc"), "ROLE": "node", "NODE": "dgx-0", "CLUSTER": "lab", "LABELS": "",
             "PRIVATE_IP": "10.77.250.4", "PUBLIC_IP": "127.77.250.4", "MIRROR_IP": "10.77.250.2", "IMAGE": "image",
             "HARDWARE": str(self.folder / "hardware.json"), "USER": "u", "SSH_KEY": "k", "USER_DATA": "",
-            "NOFILE": "1", "NPROC": "1",
+            "NOFILE": "1", "NPROC": "1", "PORTS": "22 2222", "JUMP": "{}",
         } | environment  # fmt: skip
         (self.folder / "state.json").write_text(json.dumps(self.state))
         done = subprocess.run(
@@ -105,6 +106,26 @@ def test_a_node_is_made_and_removed_with_its_volume(machine: Machine) -> None:
     assert machine.run("destroy").returncode == 0
     assert (machine.state["container"], machine.state["volume"]) == ({}, {})
     assert machine.deleted() == [f"id-of-{NAME}"]
+
+
+def published(machine: Machine) -> list[str]:
+    words = machine.state["arguments"]
+    return [words[at + 1] for at, word in enumerate(words) if word == "--publish"]
+
+
+def test_behind_a_jump_host_its_ports_are_published_and_those_of_nodes_are_not(machine: Machine) -> None:
+    jump = "gpuprov-lab.jump.250"
+    done = machine.run("create", ROLE="jump", NAME=jump, NODE="", PUBLIC_IP="127.77.250.3", PRIVATE_IP="10.77.250.3")
+    assert done.returncode == 0, done.stderr
+    assert published(machine) == ["127.77.250.3:22:22", "127.77.250.3:2222:2222"]
+    assert machine.state["arguments"][-2:] == ["image", "/usr/lib/gpuprov-sandbox/jump"]
+    assert machine.state["volume"] == {}
+    assert machine.run("create", PUBLIC_IP="").returncode == 0
+    assert published(machine) == []
+    assert machine.run("create").returncode == 0
+    assert published(machine) == ["127.77.250.4:22:22"]
+    assert machine.run("destroy", ROLE="jump", NAME=jump).returncode == 0
+    assert [*machine.state["container"]] == [NAME]
 
 
 def test_a_dot_in_a_name_is_a_dot(machine: Machine) -> None:

@@ -25,7 +25,8 @@ groups:
     [
         ("", "", ""),
         (", zones: [us-east-1a]", "", ""),
-        (", jump: ubuntu@bastion", "access: { ssh_key: ~/key }", "sites.virginia.jump, access.ssh_key"),
+        (", jump: ubuntu@bastion", "", ""),
+        (", internet: nat", "access: { ssh_key: ~/key }", "sites.virginia.internet, access.ssh_key"),
         ("", "access: { allow: [203.0.113.0/24], user: ops }", "access.allow"),
     ],
 )

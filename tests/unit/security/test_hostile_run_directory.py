@@ -56,6 +56,13 @@ def test_no_line_of_a_foreign_ssh_configuration_is_taken(line: str, root: Path) 
         opened(root)
 
 
+@pytest.mark.parametrize("line", ["  ProxyCommand touch /tmp/never", 'Match exec "touch /tmp/never"'])
+def test_no_line_of_a_foreign_jump_hosts_configuration_is_taken(line: str, root: Path) -> None:
+    (root / "ssh" / "jump-east").write_text(f"Host *\n{line}\n")
+    with pytest.raises(GpuprovError, match="line 2 is not gpuprov's"):
+        opened(root)
+
+
 def test_the_configuration_that_gpuprov_writes_is_taken_with_its_own_proxies_alone(root: Path) -> None:
     cluster = open_cluster(root.parent.parent / "cluster.yaml", sandbox=True)
     nodes = cluster.nodes()
