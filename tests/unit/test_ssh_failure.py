@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,6 +127,13 @@ def test_which_status_is_its_own(argv: list[str], status: int, *, own: bool) -> 
     assert ssh_failure.is_own(argv, status) is own
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One whose path leaves room for a socket's name."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
 def through(port: int, folder: Path, *, config: bool = False) -> list[str]:
     """An ssh to a node behind a jump host at a port of this machine, whose connection would be shared, as gpuprov's."""
     own = folder / "jump"
@@ -139,22 +147,22 @@ def through(port: int, folder: Path, *, config: bool = False) -> list[str]:
     return ["ssh", "-F", str(file), "box-0"]
 
 
-def test_a_jump_host_that_does_not_run_is_named(tmp_path: Path) -> None:
+def test_a_jump_host_that_does_not_run_is_named(folder: Path) -> None:
     """The ssh to it writes to /dev/null there: what is left says nothing of a jump host."""
     with listening(None) as port:
         pass
     reason = f"jump host me@127.0.0.1:{port} is not reached: ssh: connect to host 127.0.0.1 port {port}: "
     reason += "Connection refused; "
-    assert probe_error(through(port, tmp_path)) == (
+    assert probe_error(through(port, folder)) == (
         f"ssh failed: {reason}does `ssh -p {port} me@127.0.0.1 true` work from here?"
     )
-    assert probe_error(through(port, tmp_path, config=True)) == f"ssh failed: {reason}{ssh_failure.SIMULATED}"
+    assert probe_error(through(port, folder, config=True)) == f"ssh failed: {reason}{ssh_failure.SIMULATED}"
 
 
-def test_a_jump_host_that_closes_connections_is_named(tmp_path: Path) -> None:
+def test_a_jump_host_that_closes_connections_is_named(folder: Path) -> None:
     with listening(b"SSH-2.0-test\r\n") as port:
         assert f"jump host me@127.0.0.1:{port} is not reached: Connection closed by 127.0.0.1 port {port}" in (
-            probe_error(through(port, tmp_path, config=True))
+            probe_error(through(port, folder, config=True))
         )
 
 
