@@ -53,6 +53,10 @@ PARALLEL_EXITS = 16
 JUMP, JUMP_KEYS = "jump-", ".known_hosts"
 """Of the files of a rehearsal's jump host: jump-SITE and jump-SITE.known_hosts (a dot can't be in a site's name)."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+JUMP_WORDS = (
+    r" (-p [0-9]{1,5} )?-W \[[0-9A-Za-z.:-]+\]:[0-9]{1,5} ([a-z_][a-z0-9_-]{0,31}@)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}"
+)
+"""The end of `jump`'s command, for any address and jump host."""
 JUMP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 ADDRESS = re.compile(r"[0-9A-Za-z.:-]+")
 KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+( [^\n]*)?")
@@ -68,8 +72,20 @@ def jump(host: str, address: str, to_port: int = 22, config: Path | None = None)
     by another configuration."""
     name, _, port = host.partition(":")
     ways = f"-p {port} " if port else ""
+    return f"{_jump_command(config)} {ways}-W [{address}]:{to_port} {name}"
+
+
+def _jump_command(config: Path | None) -> str:
+    """The beginning of `jump`'s command."""
     own = f"-F {shlex.quote(str(config))} " if config is not None else ""
-    return f"ssh {own}-o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S} {ways}-W [{address}]:{to_port} {name}"
+    return f"ssh {own}-o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S}"
+
+
+def _is_jump(command: str, configs: Collection[Path]) -> bool:
+    """Whether `jump` may have written that command, for whatever jump host. With the caller's own configuration, or one
+    of these, it runs ssh to a host whose key is known, and nothing else."""
+    beginnings = "|".join(re.escape(_jump_command(config)) for config in (None, *configs))
+    return re.fullmatch(f"(?:{beginnings}){JUMP_WORDS}", command) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +240,16 @@ def refuse_foreign(
     checkout. `proxies`: the commands that may carry a connection; `here`: nodes that may be this machine."""
     if (found := local(paths)) and (foreign := found - set(here())):
         _refuse(paths.ssh / LOCAL, f"{min(foreign)} is this machine there, and not in cluster.yaml")
-    _refuse_foreign_lines(paths.ssh / "config", proxies)
-    for config in sorted(paths.ssh.glob(f"{JUMP}*")):
-        if not config.name.endswith(JUMP_KEYS):
-            _refuse_foreign_lines(config, list)
+    jumps = [file for file in sorted(paths.ssh.glob(f"{JUMP}*")) if not file.name.endswith(JUMP_KEYS)]
+    for jump_file in jumps:
+        _refuse_foreign_lines(jump_file, list, None)
+    _refuse_foreign_lines(paths.ssh / "config", proxies, jumps)
 
 
-def _refuse_foreign_lines(config: Path, proxies: Callable[[], Collection[str]]) -> None:
-    """Raise GpuprovError for a line that is not gpuprov's. Nothing happens where there is no such file."""
+def _refuse_foreign_lines(config: Path, proxies: Callable[[], Collection[str]], jumps: Collection[Path] | None) -> None:
+    """Raise GpuprovError for a line that is not gpuprov's. Nothing happens where there is no such file. `jumps`: the
+    configurations by which a jump host may be reached; None where no jump host may be named. A jump host of an earlier
+    cluster.yaml stays until the next `up`."""
     try:
         lines = config.read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, NotADirectoryError):
@@ -247,7 +265,8 @@ def _refuse_foreign_lines(config: Path, proxies: Callable[[], Collection[str]]) 
             _refuse(config, f"line {number} is not gpuprov's: {line.strip()[:60]!r}")
         if keyword.lower() == "proxycommand":
             allowed = {command.replace("%", "%%") for command in proxies()} if allowed is None else allowed
-            if value not in allowed:
+            former = jumps is not None and _is_jump(value.replace("%%", "%"), jumps)
+            if value not in allowed and not former:
                 _refuse(config, f"line {number} is not gpuprov's: {line.strip()[:60]!r}")
 
 

@@ -63,6 +63,31 @@ def test_no_line_of_a_foreign_jump_hosts_configuration_is_taken(line: str, root:
         opened(root)
 
 
+WAY = "-o BatchMode=yes -o ConnectTimeout=10 -W [10.0.0.5]:22 me@old.example.com"
+
+
+def test_a_jump_host_that_cluster_yaml_no_longer_names_is_taken_until_the_next_up(root: Path) -> None:
+    config, own = root / "ssh" / "config", root / "ssh" / "jump-east"
+    own.write_text("Host old.example.com\n  HostName 127.77.250.3\n")
+    for way in (f"ssh {WAY}", f"ssh {WAY}".replace("-W", "-p 2222 -W"), f"ssh -F {own} {WAY}"):
+        config.write_text(f"Host box-0\n  ProxyCommand {way}\n")
+        opened(root)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"ssh {WAY};touch /tmp/never", f"ssh {WAY} touch", f"ssh -F /tmp/other {WAY}", f"ssh {WAY[:-18]}$(id)",
+        f"ssh -o LocalCommand=x {WAY}", f"./ssh {WAY}", f"ssh {WAY}".replace("me@", "-oProxyCommand=x@"),
+        f"ssh {WAY}".replace("[10.0.0.5]", "[`id`]"), f"ssh -F jump-west {WAY}",
+    ],
+)  # fmt: skip
+def test_no_other_command_passes_for_a_jump_host(command: str, root: Path) -> None:
+    (root / "ssh" / "config").write_text(f"Host box-0\n  ProxyCommand {command}\n")
+    with pytest.raises(GpuprovError, match="line 2 is not gpuprov's"):
+        opened(root)
+
+
 def test_the_configuration_that_gpuprov_writes_is_taken_with_its_own_proxies_alone(root: Path) -> None:
     cluster = open_cluster(root.parent.parent / "cluster.yaml", sandbox=True)
     nodes = cluster.nodes()
