@@ -509,8 +509,8 @@ def contact(
     users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
     given = {} if cluster.sandbox else cluster.providers.given_keys(nodes)
     failed |= fleet.contact(
-        cluster.paths, list(nodes), users, events, wait_s=wait_s, only=set(wanted) - failed.keys(),
-        vouched=cluster.providers.host_key,
+        cluster.paths, list(nodes), users, events, wait_s=wait_s,
+        only=[name for name in wanted if name not in failed], vouched=cluster.providers.host_key,
         carried=carried, given=given, local=cluster.providers.local(nodes),
         listed=[node.name for node in _own_machines(cluster, nodes)],
     )  # fmt: skip

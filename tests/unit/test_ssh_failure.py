@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import ssh, ssh_failure
+from provisioner import fleet, host_keys, ssh, ssh_failure
+from provisioner.errors import ProviderError
 from provisioner.events import Events
+from provisioner.fleet import Node
 from provisioner.verify.collect import collect
 from provisioner.verify.request import ProbeRequest
 
@@ -164,6 +166,20 @@ def test_a_jump_host_that_closes_connections_is_named(folder: Path) -> None:
         assert f"jump host me@127.0.0.1:{port} is not reached: Connection closed by 127.0.0.1 port {port}" in (
             probe_error(through(port, folder, config=True))
         )
+
+
+def test_a_first_contact_names_the_jump_host() -> None:
+    with listening(None) as port:
+        pass
+    way = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5")
+    assert host_keys.scan_through(way, "10.0.0.5") == ""
+    said = (
+        f"jump host me@127.0.0.1:{port} is not reached: ssh: connect to host 127.0.0.1 port {port}: Connection refused"
+    )
+    assert host_keys.explain_through(way, "10.0.0.5").startswith(said)
+    node = Node("box-0", "box", "here", "m", "i-0", "", "10.0.0.5", "10.0.0.5")
+    with pytest.raises(ProviderError, match=r"jump host me@127\.0\.0\.1:[0-9]+ is not reached"):
+        fleet._first_key(node, fleet.Patience(0), lambda _: None, way)
 
 
 WAY = "ssh -o BatchMode=yes -W [10.0.0.5]:22 me@bastion"

@@ -201,6 +201,14 @@ def test_a_machine_that_down_does_not_reach_is_not_asked_for_python(way: Way, mo
     )
 
 
+def test_a_jump_host_that_is_not_reached_says_nothing_of_the_machine(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "jump host me@bastion is not reached: Host key verification failed: it shows another one"
+    Told(monkeypatch, (255, said))
+    failed = existing.undo(way, [NODE], lambda *_: None)["train-0"]
+    assert said in failed.message
+    assert "make the jump host work" in failed.hint and "reinstalled" not in failed.hint
+
+
 def test_this_very_machine_needs_no_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh.save(way.paths, [NODE], {}, {"train-0": "ops"}, local=["train-0"])
     told = Told(monkeypatch, BEGUN, (0, 'gpuprov:{"done": [], "stays": ["x"]}'))

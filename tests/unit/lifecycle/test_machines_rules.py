@@ -555,9 +555,21 @@ def test_nodes_are_called_the_way_that_their_provider_knows(
     (how,) = asked
     assert how == {
         "wait_s": float(cluster.spec.timeouts.ssh_s), "only": ["train-0"], "vouched": providers.host_key,
-        "carried": {} if sandbox else {"train-0": "proxy"}, "given": {} if sandbox else {"train-0": "key"},
+        "carried": {"train-0": "proxy"}, "given": {} if sandbox else {"train-0": "key"},
         "local": {"train-1"}, "listed": [],
     }  # fmt: skip
+
+
+def test_nodes_behind_a_jump_host_that_does_not_answer_are_not_waited_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(machines.fleet, "contact", lambda *_, **how: asked.append(how) or {})
+    closed = ProviderError("site virginia: the simulated jump host me@bastion is exited, not running")
+    cluster.providers.save_jump_hosts = lambda _: {"virginia": closed}  # type: ignore[method-assign]
+    waiting = ["train-0", "infer-0"]
+    failed = machines.contact(cluster, [*TRAIN, INFER], cluster.events, waiting=waiting, only=waiting)
+    assert (failed, asked[0]["only"]) == ({"train-0": closed}, ["infer-0"])
 
 
 def test_machines_that_exist_and_answer_are_asked_to_let_gpuprov_in(
@@ -573,6 +585,7 @@ def test_machines_that_exist_and_answer_are_asked_to_let_gpuprov_in(
     provider = SimpleNamespace(hosts=SimpleNamespace(listed=lambda _: []), access=None)
     cluster.providers.at = lambda site: provider if site == "virginia" else SimpleNamespace(hosts=None)  # type: ignore[method-assign,assignment,return-value]
     cluster.providers.proxies = lambda _: {}  # type: ignore[method-assign]
+    cluster.providers.save_jump_hosts = lambda _: {}  # type: ignore[method-assign]
     monkeypatch.setattr(machines.existing, "admit", admit)
     monkeypatch.setattr(machines.fleet, "contact", lambda *_, **__: {"train-1": ProviderError("no ssh")})
     third, gone = node("train-2"), node("old-0", "gone")
