@@ -271,6 +271,9 @@ def test_the_console_of_a_machine_that_never_answers_is_kept(
         def console(self, machine: str) -> str | None:
             return f"{machine}: Kernel panic \x1b[2J\r\n" if machine == "i-2" else None
 
+        def proxy(self, machine: str) -> None:
+            """Its address is called."""
+
     monkeypatch.setattr(fleet, "contact", silent)
     monkeypatch.setattr(type(cluster.providers.at("here")), "access", Console())
     with pytest.raises(ProviderError, match="no ssh on") as caught:
