@@ -283,6 +283,8 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
     if topology == "none" or not count:
         return _Links(nvlink=none, peer_cells=FARTHER)
     generation, rate = _link_generation(gpu.arch, catalog)
+    if topology == "bridge":
+        rate = 0  # links of cards differ from those of modules: 14 GB/s one way on GA102, 25 on GA100
     board = _board(generation, count, catalog.boards) if topology == "nvswitch" else None
     nvlink = NVLink(
         generation=generation, links_per_gpu=count, gbps_per_link=rate,

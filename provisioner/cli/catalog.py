@@ -175,7 +175,8 @@ def _row(machine: Machine, known: Catalog) -> tuple[str, ...]:
 def _links(machine: Machine) -> str:
     if machine.nvlink.topology == "none":
         return "-" if machine.gpu_count == 1 else "PCIe"
-    return f"{machine.nvlink.topology} {machine.nvlink.links_per_gpu} x {machine.nvlink.gbps_per_link:g} GB/s"
+    rate = f" x {machine.nvlink.gbps_per_link:g} GB/s" if machine.nvlink.gbps_per_link else " links"
+    return f"{machine.nvlink.topology} {machine.nvlink.links_per_gpu}{rate}"
 
 
 def _network(machine: Machine) -> str:

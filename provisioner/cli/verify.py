@@ -276,7 +276,11 @@ def collect(
 
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
     if sum(given is not None for given in (file, bundle, host)) != 1:
-        raise GpuprovError("pass exactly one of FILE, --bundle PATH and --host USER@ADDRESS")
+        raise GpuprovError(
+            "pass exactly one of FILE, --bundle PATH and --host USER@ADDRESS",
+            hint="for example `gpuprov verify cluster.yaml`, `gpuprov verify --bundle nvidia-smi.txt` or "
+            "`gpuprov verify --host ubuntu@gpu7`",
+        )
 
 
 def _of_a_fleet(file: Path | None, sandbox: bool | None, nodes: Sequence[str] | None) -> None:

@@ -2,7 +2,8 @@
 are no warnings until they end.
 
 Only what warns can be acknowledged: what condemns a node is repaired, or the node is taken out of service. An
-acknowledgement is of one machine; the machine that replaces it begins without.
+acknowledgement is of one machine; the machine that replaces it begins without. Of several checks that are reported
+under one name (merged_checks.py) it is of those that failed when it was made: another one warns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from provisioner import stored
+from provisioner import node_state, stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
@@ -29,10 +30,12 @@ DATE, TIME = "%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """`machine`: the id of the node's machine; `since` and `until`: UTC, 2026-01-31T12:00:00Z."""
+    """`machine`: the id of the node's machine; `since` and `until`: UTC, 2026-01-31T12:00:00Z. `parts`: the checks that
+    it is of, where `check` is a name for several."""
 
     node: str
     check: str
+    parts: tuple[str, ...]
     machine: str
     owner: str
     reason: str
@@ -47,9 +50,10 @@ def load(paths: ClusterPaths) -> list[Acknowledgement]:
     """All that were made, those that have ended among them. Raises GpuprovError for a damaged file."""
     file = paths.root / FILE
     try:
-        rows = [Acknowledgement(**row) for row in stored.load(file)["acknowledged"]]
+        rows = [Acknowledgement(**{**row, "parts": tuple(row["parts"])}) for row in stored.load(file)["acknowledged"]]
         for row in rows:
-            if not all(isinstance(value, str) for value in asdict(row).values()):
+            texts = [value for name, value in asdict(row).items() if name != "parts"]
+            if not all(isinstance(value, str) for value in (*texts, *row.parts)):
                 raise TypeError("a value is no text")
             datetime.strptime(row.until, TIME).replace(tzinfo=UTC)
         return rows
@@ -67,7 +71,7 @@ def until(text: str, now: datetime) -> datetime:
         if text[-1:] in ("d", "h") and text[:-1].isdecimal():
             end = now + timedelta(**{"days" if text[-1] == "d" else "hours": int(text[:-1])})
         else:
-            end = datetime.strptime(text, DATE).replace(tzinfo=UTC) + timedelta(days=1)
+            end = datetime.strptime(text, DATE).replace(tzinfo=UTC) + timedelta(days=1, seconds=-1)
     except (ValueError, OverflowError):
         raise GpuprovError(
             f"--until {text!r} is neither a date nor a time", hint="for example --until 14d, 36h or 2026-01-31"
@@ -78,7 +82,8 @@ def until(text: str, now: datetime) -> datetime:
 
 
 def known(check: str) -> str:
-    """The name under which a check is reported. Raises GpuprovError for one that does not warn, or is none."""
+    """The check, by its name or by that under which it is reported. Raises GpuprovError for one that does not warn, or
+    is none."""
     name = reported(check)
     severities = {reported(one.id): one.severity for one in declared()}
     if name not in severities and name not in by_id():
@@ -89,30 +94,46 @@ def known(check: str) -> str:
             f"{check} condemns a node, and cannot be acknowledged",
             hint="repair the node, or take it out of service: `gpuprov quarantine FILE NODE --reason TEXT`",
         )
-    return name
+    return check
 
 
 def add(cluster: Cluster, node: str, check: str, reason: str, end: datetime, owner: str) -> Acknowledgement:
-    """Acknowledge a check on a node's machine, in place of an earlier acknowledgement of the same. Raises GpuprovError
-    for a name that no node has."""
-    machine, now = cluster.node(node), datetime.now(UTC)
-    made = Acknowledgement(node, check, machine.id, owner, reason, now.strftime(TIME), end.strftime(TIME))
+    """Acknowledge a check on a node's machine, in place of an earlier acknowledgement of the same parts. Raises
+    GpuprovError for a name that no node has."""
+    machine, now, name = cluster.node(node), datetime.now(UTC), reported(check)
+    parts = (check,) if check != name else _failing_parts(cluster, node, check)
+    made = Acknowledgement(node, name, parts, machine.id, owner, reason, now.strftime(TIME), end.strftime(TIME))
     with cluster.exclusively("ack"):
-        _save(cluster.paths, [*_without(load(cluster.paths), node, check, now), made])
+        _save(
+            cluster.paths, [*(one for one in load(cluster.paths) if one.holds(now) and not _is_same(one, made)), made]
+        )
     return made
 
 
+def _failing_parts(cluster: Cluster, node: str, check: str) -> tuple[str, ...]:
+    """The checks of which the newest report says that they fail under this name on a node; all of them where it does
+    not say."""
+    from provisioner.verify.report.compare import earlier
+
+    merged = by_id().get(check)
+    if merged is None:
+        return (check,)
+    document = earlier(node_state.load(cluster.paths).get("report")) or {}
+    rows = next((row["checks"] for row in document.get("nodes", ()) if row["name"] == node), ())
+    return next((tuple(row["parts"]) for row in rows if row["id"] == check and row["status"] == "fail"), merged.parts)
+
+
 def remove(cluster: Cluster, node: str, check: str) -> bool:
-    """Have a check warn again; whether it was acknowledged."""
+    """Have a check warn again, by its name or by that under which it is reported; whether it was acknowledged."""
     with cluster.exclusively("ack"):
         before = load(cluster.paths)
-        kept = _without(before, node, check, datetime.now(UTC))
-        _save(cluster.paths, kept)
-    return any((one.node, one.check) == (node, check) for one in before)
+        gone = [one for one in before if one.node == node and (check == one.check or one.parts == (check,))]
+        _save(cluster.paths, [one for one in before if one not in gone and one.holds(datetime.now(UTC))])
+    return bool(gone)
 
 
-def _without(rows: Sequence[Acknowledgement], node: str, check: str, now: datetime) -> list[Acknowledgement]:
-    return [one for one in rows if (one.node, one.check) != (node, check) and one.holds(now)]
+def _is_same(one: Acknowledgement, other: Acknowledgement) -> bool:
+    return (one.node, one.check, one.parts) == (other.node, other.check, other.parts)
 
 
 def _save(paths: ClusterPaths, rows: Sequence[Acknowledgement]) -> None:
@@ -127,14 +148,16 @@ def mark(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> Report:
         cluster.events("verify", "warning", str(error))
         return report
     machines, now = {node.name: node.id for node in nodes}, datetime.now(UTC)
-    holding = {(one.node, one.check): one for one in rows if one.machine == machines.get(one.node) and one.holds(now)}
+    holding = [one for one in rows if one.machine == machines.get(one.node) and one.holds(now)]
     if not holding:
         return report
 
     def marked(node: str, check: CheckResult) -> CheckResult:
-        one = holding.get((node, check.id))
-        if one is None or not check.warns:
+        mine = [one for one in holding if (one.node, one.check) == (node, check.id)]
+        parts = {part for one in mine for part in one.parts}
+        if not check.warns or not mine or not parts.issuperset(check.parts or (check.id,)):
             return check
+        one = min(mine, key=lambda one: one.until)
         return replace(check, acknowledged={"owner": one.owner, "reason": one.reason, "until": one.until})
 
     return replace(

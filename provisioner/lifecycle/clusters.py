@@ -39,12 +39,16 @@ def _rows(runs: Path) -> Iterator[dict[str, Any]]:
     names = cluster_names(runs.parent)
     for root in sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()):
         name, sandbox = root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)
-        file = next((one for one in names if names[one] == name), runs.parent / "-")
-        paths = ClusterPaths(file, name, sandbox=sandbox)
+        paths = ClusterPaths(runs.parent / "-", name, sandbox=sandbox)
         source = Path(run_folders.source_name(paths)).name
-        current = names.get(runs.parent / source) if source else None
-        created_from = str(runs.parent / source) if source else None
-        yield _row(paths) | {"created_from": created_from, "renamed_to": current if current != name else None}
+        created_from = runs.parent / source if source else None
+        current = names.get(created_from) if created_from else None
+        named = [one for one in names if names[one] == name]  # copies may lie beside the file of the fleet
+        file = created_from if created_from in named else next(iter(named), runs.parent / "-")
+        yield _row(ClusterPaths(file, name, sandbox=sandbox)) | {
+            "created_from": str(created_from) if created_from else None,
+            "renamed_to": current if current != name else None,
+        }
 
 
 def _row(paths: ClusterPaths) -> dict[str, Any]:

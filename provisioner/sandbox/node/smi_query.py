@@ -79,7 +79,7 @@ def values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "power.limit": f"{gpu['product']['power'][0]:.2f}",
         "clocks.current.graphics": product["max" if awake else "idle"][0],
         "clocks.current.sm": product["max" if awake else "idle"][0],
-        "clocks.current.memory": product["idle"][1],
+        "clocks.current.memory": product["max" if awake else "idle"][1],
         "clocks.max.graphics": product["max"][0],
         "clocks.max.sm": product["max"][0],
         "clocks.max.memory": product["max"][1],

@@ -193,7 +193,7 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "most": f"{most:.2f}",
         "smoothing": "Insufficient Permissions" if blackwell else "N/A",
         "idle_graphics": product["max" if awake else "idle"][0],
-        "idle_memory": product["idle"][1],
+        "idle_memory": product["max" if awake else "idle"][1],
         "idle_video": product["idle"][2],
         "max_graphics": product["max"][0],
         "max_memory": product["max"][1],

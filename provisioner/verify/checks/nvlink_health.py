@@ -40,7 +40,7 @@ QUIET = dict.fromkeys(COUNTERS, 0)
     vendor="nvidia",
     follows=("gpu.model", "nvlink.links", "nvswitch.fabric"),
     applies=lambda e: any(e.nvlinks_per_gpu or ()) and e.nvlink_gbps,
-    otherwise="this machine has no NVLink",
+    otherwise="this machine has no NVLink whose rate is known",
     says="NVLinks run below the rate of their generation. Drain and reset the GPUs; if it stays, replace the node.",
 )
 def test_speed(node: Facts, expected: Expected) -> None:

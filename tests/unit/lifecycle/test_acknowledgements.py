@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
+from provisioner import fleet, node_state
 from provisioner.cli.main import main
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle import acknowledgements
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
+from provisioner.verify.report import write
 from provisioner.verify.report.terminal import summary
 from provisioner.verify.results import CheckResult, NodeReport, Report
 
@@ -27,7 +28,7 @@ groups: {train: {machine: p4d.24xlarge, count: 2}}
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 CHECKS = (
     CheckResult("gpu.count", "fatal", "pass", "replace"),
-    CheckResult("host.next_boot", "warn", "fail", "reboot", message="libc6"),
+    CheckResult("host.next_boot", "warn", "fail", "reboot", message="libc6", parts=("host.reboot_required",)),
 )
 
 
@@ -116,8 +117,8 @@ def test_a_damaged_file_acknowledges_nothing(cluster: Cluster, text: str) -> Non
     [
         ("14d", NOW + timedelta(days=14)),
         ("36h", NOW + timedelta(hours=36)),
-        ("2026-11-30", datetime(2026, 12, 1, tzinfo=UTC)),
-        ("2026-11-26", datetime(2026, 11, 27, tzinfo=UTC)),
+        ("2026-11-30", datetime(2026, 11, 30, 23, 59, 59, tzinfo=UTC)),
+        ("2026-11-26", datetime(2026, 11, 26, 23, 59, 59, tzinfo=UTC)),
     ],
 )
 def test_until(text: str, end: datetime) -> None:
@@ -136,8 +137,30 @@ def test_a_time_that_is_none(text: str, said: str) -> None:
         acknowledgements.until(text, NOW)
 
 
-def test_a_part_is_acknowledged_under_the_name_that_is_reported() -> None:
-    assert acknowledgements.known("host.reboot_required") == "host.next_boot"
+def test_another_part_of_the_same_name_warns(cluster: Cluster) -> None:
+    """Of what failed when it was made; somebody has looked at that alone."""
+
+    def owner(*parts: str) -> str | None:
+        check = replace(CHECKS[1], parts=parts)
+        judged = Report((replace(report().nodes[0], checks=(check,)),), {}, 0.0)
+        (marked,) = acknowledgements.mark(cluster, judged, cluster.nodes()).nodes[0].checks
+        return marked.acknowledged["owner"] if marked.acknowledged else None
+
+    acknowledge(cluster, check="host.reboot_required")
+    assert owner("host.reboot_required") == "ada"
+    assert owner("kernel.hold") is None and owner("host.reboot_required", "kernel.hold") is None
+    acknowledge(cluster, check="kernel.hold")
+    assert owner("host.reboot_required", "kernel.hold") == "ada"
+    assert acknowledgements.remove(cluster, "train-0", "host.reboot_required")
+    assert owner("kernel.hold") == "ada" and owner("host.reboot_required") is None
+    page = write(report(), cluster.paths.runs / "one", title="vision")
+    node_state.note(cluster.paths, report=str(page))
+    acknowledge(cluster, check="host.next_boot")
+    assert owner("host.reboot_required") == "ada" and owner("host.reboot_required", "driver.headers") is None
+
+
+def test_a_part_is_acknowledged_by_itself() -> None:
+    assert acknowledgements.known("host.reboot_required") == "host.reboot_required"
     assert acknowledgements.known("host.next_boot") == "host.next_boot"
     with pytest.raises(GpuprovError, match="condemns a node") as refused:
         acknowledgements.known("gpu.count")
@@ -155,7 +178,7 @@ def test_typed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
         return int(ended.value.code or 0), said.out + said.err
 
     code, said = typed("train-0", "host.reboot_required", "--reason", "Monday", "--until", "3d")
-    assert code == 0 and "train-0: host.next_boot is acknowledged by" in said
+    assert code == 0 and "train-0: host.reboot_required is acknowledged by" in said
     assert "train-0 host.next_boot: " in typed()[1]
     assert json.loads((cluster.paths.root / acknowledgements.FILE).read_text())["acknowledged"][0]["machine"] == "i-0"
     assert typed("train-0", "host.next_boot")[0] == 2
