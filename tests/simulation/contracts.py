@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,13 @@ def rows_of(document: Any) -> dict[str, Any]:
     """Its `nodes`; none of what is no such document."""
     rows = document.get("nodes") if isinstance(document, dict) else None
     return rows if isinstance(rows, dict) else {}
+
+
+@lru_cache(maxsize=16)
+def unpacked(content: bytes) -> dict[str, Any]:
+    """The JSON files of what operators share (fleet.json.gz), which is looked at several times after every step."""
+    files = json.loads(gzip.decompress(content))["files"]
+    return {name: json.loads(text) for name, text in files.items() if name.endswith(".json")}
 
 
 class Contracts:
@@ -154,8 +162,7 @@ class Contracts:
     def _shared(self, run: Path) -> dict[str, Any]:
         """The JSON files that a cluster's operators share."""
         blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
-        files = json.loads(gzip.decompress(blob[0]))["files"] if blob is not None else {}
-        return {name: json.loads(text) for name, text in files.items() if name.endswith(".json")}
+        return unpacked(blob[0]) if blob is not None else {}
 
     def _files(self, run: Path) -> Iterator[str]:
         """What is written down in a run directory, beside what is so."""
@@ -200,8 +207,8 @@ class Contracts:
             for name, (content, _, _) in self.history.world.bucket.blobs.items()
             if name.endswith("fleet.json.gz")
         ]
-        ledgers = [json.loads(gzip.decompress(content))["files"].get("applied.json") for content in blobs]
-        return {row["id"] for text in ledgers if text for row in json.loads(text)["nodes"].values()}
+        ledgers = [unpacked(content).get("applied.json") for content in blobs]
+        return {row["id"] for ledger in ledgers for row in rows_of(ledger).values()}
 
     def _named(self, machine: Machine) -> bool:
         """Whether `up` and `down` look where it is, and know it for theirs."""
