@@ -96,6 +96,10 @@ class Ledger:
         entry = self._entries.get(node.name)
         return entry["lock"] if entry and entry["id"] == node.id else None
 
+    def machines(self) -> dict[str, str]:
+        """Node → the id of the machine that was proven as it."""
+        return {name: entry["id"] for name, entry in self._entries.items()}
+
     def lock(self, release: str) -> Lock:
         """The lock of a release that is in use. Raises GpuprovError where it is gone."""
         if release not in self._parsed:

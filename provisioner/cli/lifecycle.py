@@ -171,7 +171,7 @@ def _sites(cluster: Cluster, wanted: Plan) -> str:
 def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: Sequence[tuple[PlannedGroup, str]]) -> str:
     """What is about to be done, in words: machines that are made by number (`made`, by group), all others by name; and
     what is done to machines that exist already, apart from those that are created and removed."""
-    sites = {node.name: node.site for node in cluster.nodes()}
+    sites = {**changes.sites, **{node.name: node.site for node in cluster.nodes()}}
     sites |= {name: group.site for group in wanted.groups for name in group.node_names()}
     own = {name for name, site in sites.items() if _exist(cluster, site)}
     configured = [group for group, _ in made if _exist(cluster, group.site)]

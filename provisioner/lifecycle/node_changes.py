@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from provisioner.fleet import Node
@@ -15,16 +15,18 @@ from provisioner.plan import Plan
 class NodeChanges:
     """Names of nodes. `create`: there is none yet; `recreate`: another machine takes the place of one that is known, or
     was lost; `change`: it stays and something of it changes; `remove`: cluster.yaml wants it no more. `total`: things
-    that are made, changed and destroyed, those that belong to no node among them."""
+    that are made, changed and destroyed, those that belong to no node among them. `sites`: node → the site that ends
+    it."""
 
     create: tuple[str, ...] = ()
     recreate: tuple[str, ...] = ()
     change: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     total: int = 0
+    sites: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        return {key: list(names) for key, names in asdict(self).items() if key != "total"}
+        return {key: list(names) for key, names in asdict(self).items() if key not in ("total", "sites")}
 
     def is_within(self, other: NodeChanges) -> bool:
         """Whether each node's change is one of these, too."""
@@ -41,8 +43,8 @@ class NodeChanges:
 
 
 def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) -> NodeChanges:
-    """What these sites' changes mean for `nodes`, all that are recorded. A machine that Terraform's state has is named
-    also where nobody has recorded it."""
+    """What these sites' changes mean for `nodes`, all that are recorded. A machine is named also where nobody has
+    recorded it and a site knows of it: by Terraform's state, or by a pinned host key."""
     sites = list(planned)
     desired = [name for name, _ in plan.nodes()]
     recorded = [node.name for node in nodes if node.site in {one.site for one in sites}]
@@ -50,12 +52,13 @@ def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) 
     new = {a.node for a in actions if a.what == "create" and not a.attached}
     replaced = {a.node for a in actions if a.what == "replace" and not a.attached}
     touched = {a.node for a in actions}
-    deleted = [a.node for a in actions if a.what == "delete" and not a.attached]
-    recreate = replaced | new & {*recorded}
+    ended = {a.node: one.site for one in sites for a in one.actions if a.what == "delete" and not a.attached and a.node}
+    recreate = replaced | new & {*recorded, *ended}
     return NodeChanges(
-        create=tuple(name for name in desired if name not in recorded and name not in replaced),
+        create=tuple(name for name in desired if name not in recorded and name not in recreate),
         recreate=tuple(name for name in desired if name in recreate),
         change=tuple(name for name in desired if name in recorded and name in touched - recreate),
-        remove=tuple(dict.fromkeys(name for name in (*recorded, *deleted) if name not in desired)),
+        remove=tuple(dict.fromkeys(name for name in (*recorded, *ended) if name not in desired)),
         total=sum(one.total for one in sites),
+        sites=ended,
     )

@@ -18,6 +18,7 @@ from provisioner.plan import Plan
 from provisioner.providers.base import Hosts
 from provisioner.providers.cluster import MARK
 from provisioner.providers.hosts import Host
+from provisioner.release import Ledger
 from provisioner.text import counted, few
 
 LEFT = "left"
@@ -54,6 +55,7 @@ class HostMachines:
         ]
         gone = self._gone(nodes)
         actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name, attached=True) for node in gone]
+        actions += self._former(nodes)
         new = sum(1 for one in actions if one.what != "delete")
         hosts = tuple(node.id for node in nodes.values())
         return Planned(self.site, add=new, destroy=len(gone), actions=tuple(actions), hosts=hosts)
@@ -162,6 +164,19 @@ class HostMachines:
         for sentence in stays:
             self._events("down", "log", f"stays: {sentence}", node=node.name)
 
+    def _former(self, nodes: Mapping[str, Node]) -> list[Action]:
+        """Nodes that nodes.json does not name, and whose hosts were proven and become other ones."""
+        known, proven = {node.id for node in self._known}, Ledger(self._way.paths).machines()
+        names: dict[str, list[str]] = {}
+        for name, id in proven.items():
+            names.setdefault(id, []).append(name)
+        return [
+            Action("delete", f"{former}: its machine {node.id} becomes {name}", former)
+            for name, node in nodes.items()
+            if node.id not in known and name not in names.get(node.id, ())
+            for former in names.get(node.id, ())
+        ]
+
     def _gone(self, nodes: Mapping[str, Node]) -> list[Node]:
         """Machines of the last run that cluster.yaml does not name any more."""
         there = {node.id for node in nodes.values()}
@@ -189,12 +204,13 @@ class HostMachines:
         return found
 
     def _names(self) -> dict[str, str]:
-        """Host → the node that it is; of hosts that nodes.json does not name, the node whose host key was pinned for
-        it. By another name a host that was proven would be a new machine."""
+        """Host → the node that it is; of hosts that nodes.json does not name, the node that it was proven as, or whose
+        host key was pinned for it. By another name a host that was proven would be a new machine."""
         names = {node.id: node.name for node in self._known}
-        pinned = {id: name for name, (id, _) in ssh.load_pins(self._way.paths).items()}
+        recorded = {id: name for name, id in Ledger(self._way.paths).machines().items()}
+        recorded |= {id: name for name, (id, _) in ssh.load_pins(self._way.paths).items()}
         taken = set(names.values())
-        return names | {id: name for id, name in pinned.items() if id not in names and name not in taken}
+        return names | {id: name for id, name in recorded.items() if id not in names and name not in taken}
 
 
 def named(hosts: Sequence[Host], names: Sequence[str], before: Mapping[str, str]) -> dict[str, Host]:

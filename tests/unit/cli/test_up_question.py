@@ -43,6 +43,7 @@ def cluster(tmp_path: Path) -> Cluster:
         (NodeChanges(create=("train-0", "own-0")), "Create 1 p4d.24xlarge; configure 1 dgx-a100-40gb"),
         (NodeChanges(recreate=("train-0", "own-0")), "Recreate train-0; take another machine for own-0"),
         (NodeChanges(remove=("old-0", "late-0")), "Give back old-0; remove late-0"),
+        (NodeChanges(remove=("lost-0", "gone-0"), sites={"lost-0": "rack"}), "Give back lost-0; remove gone-0"),
         (NodeChanges(change=("train-0",)), "Change train-0"),
         (NodeChanges(total=1), "Change no machine, but what they share"),
     ],

@@ -70,6 +70,13 @@ def test_a_machine_that_nobody_has_recorded_is_removed_by_its_name() -> None:
     assert (actual.remove, actual.ends) == (("old-0",), ("old-0",))
 
 
+def test_a_machine_that_ends_at_one_site_and_is_made_at_another_is_recreated_recorded_or_not() -> None:
+    actual = changes([], Action("delete", "a", "train-0"), Action("create", "b", "train-1"))
+    assert (actual.recreate, actual.create) == ((), ("train-0", "train-1", "train-2"))
+    actual = changes([], Action("delete", "a", "train-0"), Action("create", "b", "train-0"))
+    assert (actual.recreate, actual.create) == (("train-0",), ("train-1", "train-2"))
+
+
 def test_nodes_of_sites_that_are_not_planned_are_left_alone() -> None:
     assert changes([*ALL, node("infer-0", "there")]) == NodeChanges()
 
