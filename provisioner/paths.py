@@ -60,12 +60,16 @@ def below(folder: Path, name: str) -> Path:
     return path
 
 
-def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+def write_whole(
+    path: Path, content: str | bytes | Iterator[str], *, mode: int = 0o600, durable: bool = True
+) -> None:  # fmt: skip
     """Write a file whole or not at all: temporary file in the same directory, fsync (where `durable`), rename. Raises
-    OSError with the file's own name, also where somebody puts another file in its place meanwhile."""
-    payload = content.encode() if isinstance(content, str) else content
+    OSError with the file's own name, also where somebody puts another file in its place meanwhile. An iterator gives
+    the text part by part."""
+    parts = iter([content]) if isinstance(content, str | bytes) else content
     with naming(path), directories.replacing(path, mode=mode, durable=durable) as stream:
-        stream.write(payload)
+        for part in parts:
+            stream.write(part.encode() if isinstance(part, str) else part)
 
 
 def touch(path: Path) -> None:

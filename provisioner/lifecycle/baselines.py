@@ -119,7 +119,7 @@ def save(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) 
                 locks.get(machine.name, ""),
                 verdict.simulated,
                 reached,
-                tuple(sorted(str(gpu["uuid"]) for gpu in verdict.facts.get("gpus") or () if gpu.get("uuid"))),
+                tuple(sorted(verdict.uuids)),
             )
         }
     document = Record({name: levels for name, levels in kept.items() if levels}).to_json()

@@ -70,6 +70,12 @@ class Output:
             partial=partial[:SAID] if isinstance(partial, str) else "",
         )
 
+    def without_text(self) -> Output:
+        return Output(
+            "", self.rc, self.seconds, self.timed_out, self.missing, self.truncated,
+            self.error, self.unfit, self.partial,
+        )  # fmt: skip
+
     def status(self) -> dict[str, Any]:
         """Everything but the text."""
         return {
@@ -100,6 +106,11 @@ class Bundle:
     def simulated(self) -> bool:
         """Whether the machine says that gpuprov simulates it: a rehearsed node's own /proc does, whoever asks."""
         return any(SIMULATED in self.files[name].text for name in SAYS_SO if name in self.files)
+
+    @property
+    def characters(self) -> int:
+        """Of all texts."""
+        return sum(len(output.text) for output in self.files.values())
 
     def joined(self, later: Bundle, wanted: Iterable[str]) -> Bundle:
         """This bundle with the files of a later round; what was wanted of that and did not come says why."""

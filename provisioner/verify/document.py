@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+DETAILED = 64
+"""Nodes up to which reports have all facts of each; of a larger fleet they have those of nodes with something wrong."""
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 _NAMES: dict[type, tuple[str, ...] | None] = {}
 """Class → its fields' names; None of what is no dataclass."""
@@ -39,10 +41,11 @@ def plain(value: Any) -> Any:
 
 
 class Document(Mapping[str, Any]):
-    """A JSON object. Of a thousand nodes' facts a report shows a few, and a text weighs a fifth of what is in it."""
+    """A JSON object. Of a thousand nodes' facts a report shows a few, and a text weighs a fifth of what is in it.
+    `read`: values of keys that are asked of every node, so that the rest need not be parsed for them."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, read: Mapping[str, Any] | None = None) -> None:
+        self._text, self._read = text, read or {}
         self._parsed: Mapping[str, Any] | None = None
 
     def _object(self) -> Mapping[str, Any]:
@@ -51,7 +54,7 @@ class Document(Mapping[str, Any]):
         return self._parsed
 
     def __getitem__(self, key: str) -> Any:
-        return self._object()[key]
+        return self._read[key] if key in self._read else self._object()[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._object())

@@ -330,7 +330,7 @@ def read(bundle: Bundle) -> Facts:
         **values,
         smi_failure=nvidia_smi.failure(smi_output.text + smi_output.error) if smi_output else None,
         sources=sources,
-        outputs={name: replace(output, text="") for name, output in bundle.files.items()},
+        outputs={name: output.without_text() for name, output in bundle.files.items()},
         error=bundle.error,
         simulated=bundle.simulated,
         collected=bundle.collected,

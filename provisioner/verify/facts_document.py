@@ -26,6 +26,13 @@ def facts_document(facts: Facts) -> dict[str, Any]:
     return document
 
 
+def facts_entry(facts: Facts, key: str) -> Any:
+    """One value of the document; LookupError for a key that no tool declares."""
+    tool = next(tool for tool in ORDERED if key in tool.entries)
+    value = facts.value(tool.field)
+    return None if value is None else tool.entries[key](value)
+
+
 def _gpus(facts: Facts) -> dict[str, Any]:
     """What nvidia-smi and rocm-smi say of the same things: an AMD GPU has all keys of an NVIDIA one, mostly null."""
     if facts.smi is not None:

@@ -253,18 +253,39 @@ def reported(check: str) -> str:
     return by_part()[check].id if check in by_part() else check
 
 
+class Merger:
+    """Merges the results of a fleet's nodes: what is the same of many is merged once, and stays one object."""
+
+    def __init__(self) -> None:
+        self._notes: dict[int, tuple[CheckResult, CheckResult]] = {}
+        self._merged: dict[tuple[int, ...], tuple[list[CheckResult], CheckResult]] = {}
+        """By the ids of what was given, which is kept with what came of it: no other object has its id then."""
+
+    def merge(self, results: Iterable[CheckResult]) -> list[CheckResult]:
+        """Results as they are reported: what only informs and has something to say is a note, and parts are one result
+        where the first of them stands."""
+        merged, found = by_part(), dict[str, list[CheckResult]]()
+        for number, given in enumerate(results):
+            result = self._note(given) if given.severity == "info" and given.status == "fail" else given
+            check = merged.get(result.id)
+            found.setdefault(check.id if check else f"{number} {result.id}", []).append(result)
+        return [self._one(parts) if parts[0].id in merged else parts[0] for parts in found.values()]
+
+    def _note(self, result: CheckResult) -> CheckResult:
+        if id(result) not in self._notes:
+            self._notes[id(result)] = result, replace(result, status="note", action="none")
+        return self._notes[id(result)][1]
+
+    def _one(self, parts: list[CheckResult]) -> CheckResult:
+        key = tuple(map(id, parts))
+        if key not in self._merged:
+            self._merged[key] = parts, _merged(by_part()[parts[0].id], parts)
+        return self._merged[key][1]
+
+
 def merge(results: Iterable[CheckResult]) -> list[CheckResult]:
-    """Results as they are reported: what only informs and has something to say is a note, and parts are one result
-    where the first of them stands."""
-    found: dict[str, list[CheckResult]] = {}
-    for number, result in enumerate(results):
-        if result.severity == "info" and result.status == "fail":
-            result = replace(result, status="note", action="none")  # noqa: PLW2901
-        merged = by_part().get(result.id)
-        found.setdefault(merged.id if merged else f"{number} {result.id}", []).append(result)
-    return [
-        _merged(by_part()[parts[0].id], parts) if parts[0].id in by_part() else parts[0] for parts in found.values()
-    ]
+    """Of one node (Merger.merge)."""
+    return Merger().merge(results)
 
 
 def _merged(check: MergedCheck, parts: Sequence[CheckResult]) -> CheckResult:

@@ -6,14 +6,16 @@ Loaded by pytest_runner.py in a process of its own: `python -m pytest -p provisi
 `name` (the node's name), `host` (pytest-testinfra's; testinfra_host.py).
 
 A declared check that asks for none but these, `host` apart, is one item that goes over all nodes: an item of pytest
-costs a thousand times what such a function does. Any other test is run once for each node, as pytest does it.
+costs a thousand times what such a function does. gpuprov's own of them come first, on all cores where there are many
+nodes. Any other test is run once for each node, as pytest does it.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Generator, Hashable, Iterator
+import multiprocessing
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,10 +26,11 @@ from provisioner.verify import check_runner, user_checks
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.check import Check, Skipped, Unknown, seen
 from provisioner.verify.check_runner import COMPARED, NodeUnderTest, Outcome, ready
+from provisioner.verify.document import DETAILED
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import Peers
-from provisioner.verify.plugin_nodes import nodes_of, peers_by_node, to_json
+from provisioner.verify.plugin_nodes import cores, late_document, nodes_of, peers_by_node, to_json
 from provisioner.verify.watch import TooLong, Watch
 
 OURS = Path(__file__).parent / "checks"
@@ -68,6 +71,8 @@ class Judgement:
             self.out.write(document)
         self.out.flush()
         self.peers_of = peers_by_node(self.nodes.values())
+        self.wrong: set[str] = set()
+        """Nodes on which a fatal check failed or is unknown, and whose documents are not written yet."""
         self.late: dict[str, str] = {}
         """Node → the check of gpuprov's own that had not ended on it in its time: none other of them is begun there."""
         gc.freeze()  # facts stay until the end: no collection need go through them
@@ -78,13 +83,15 @@ class Judgement:
         self.out.write(to_json(record) + "\n")
         self.out.flush()
 
-    def record_error(self, node: str, test: str, error: BaseException | None, *, called: bool = True) -> None:
+    def record_error(self, node: str, item: pytest.Item, error: BaseException | None, *, called: bool = True) -> None:
         """Write how a check ended on a node."""
-        self.record(node, test, Outcome.of(_plainly(error), called=called))
+        self.record(node, item.nodeid, declared_of(item), Outcome.of(_plainly(error), called=called))
 
-    def record(self, node: str, test: str, outcome: Outcome, *, together: bool = False) -> None:
+    def record(self, node: str, test: str, declared: Check, outcome: Outcome, *, together: bool = False) -> None:
         """An outcome is written once; the nodes on which a check ended so name it by its number. `together`: the line
         may wait for others."""
+        if outcome.status in ("fail", "unknown") and declared.severity == "fatal":
+            self.wrong.add(node)
         # 1, 1.0 and True are one key of a mapping, and three values in a report.
         key: Hashable = test, outcome, type(outcome.expected), type(outcome.actual)
         text = ""
@@ -108,6 +115,47 @@ class Judgement:
         if self.results:
             self.write(kind="results", of=self.results)
             self.results.clear()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """gpuprov's own checks. Those of users follow, one of which may end the program."""
+        ours = [item for item in session.items if isinstance(item, FleetItem) and item.ours]
+        session.items[:] = [item for item in session.items if item not in ours]
+        nodes = list(self.nodes.values())
+        shares = cores() if len(nodes) > DETAILED else 1
+        parts = [nodes[len(nodes) * k // shares : len(nodes) * (k + 1) // shares] for k in range(shares)]
+        self.out.flush()
+        others = [multiprocessing.get_context("fork").Process(target=self._judge_apart, args=(ours, parts[k], k))
+                  for k in range(1, shares)]  # fmt: skip
+        for process in others:
+            process.start()
+        for item in ours:
+            item.judge(parts[0])
+        self.write_documents(parts[0])
+        for process in others:
+            process.join()  # what one that was killed had not come to is unknown
+
+    def _judge_apart(self, items: Sequence[FleetItem], nodes: Sequence[NodeUnderTest], number: int) -> None:
+        """In a process of its own, with a file of its own beside the output."""
+        self.written = number << 32
+        self.watch = Watch(PROCESSOR_S, CLOCK_S)  # timers are not inherited
+        with Path(f"{self.out.name}.{number}").open("w", encoding="utf-8") as self.out:
+            for item in items:
+                item.judge(nodes)
+            self.write_documents(nodes)
+
+    def write_documents(self, nodes: Iterable[NodeUnderTest]) -> None:
+        """The `facts` documents of those of a large fleet that have something wrong; of a small one all are written."""
+        if len(self.nodes) > DETAILED:
+            for node in nodes:
+                if node.name in self.wrong:
+                    self.out.write(late_document(node))
+                    self.wrong.remove(node.name)
+        self.out.flush()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self.write_documents(self.nodes.values())
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
         if check_runner.plain(obj) is not None:
@@ -211,7 +259,7 @@ class Judgement:
             return report
         if call.when == "call" or (call.excinfo is not None and call.when == "setup"):
             error = call.excinfo.value if call.excinfo else None
-            self.record_error(node_of(item), item.nodeid, error, called=call.when == "call")
+            self.record_error(node_of(item), item, error, called=call.when == "call")
         return report
 
 
@@ -222,7 +270,14 @@ class FleetItem(pytest.Item):
         super().__init__(**kwargs)
         self.function, self.judgement = function, judgement
 
+    @property
+    def ours(self) -> bool:
+        return self.path.is_relative_to(OURS)
+
     def runtest(self) -> None:
+        self.judge(list(self.judgement.nodes.values()))
+
+    def judge(self, nodes: Sequence[NodeUnderTest]) -> None:
         @functools.wraps(self.function)
         def call(**given: Any) -> None:
             try:
@@ -235,9 +290,8 @@ class FleetItem(pytest.Item):
                     raise Unknown(f"the check ended pytest: {raised}") from None
                 raise plainly from None
 
-        judgement, declared, test = self.judgement, declared_of(self), self.nodeid
-        ours = self.path.is_relative_to(OURS)
-        for node in judgement.nodes.values():
+        judgement, declared, test, ours = self.judgement, declared_of(self), self.nodeid, self.ours
+        for node in nodes:
             if ours and (late := judgement.late.get(node.name)):
                 outcome = Outcome.of(Unknown(f"not run: {late} timed out on this node"), called=False)
             else:
@@ -247,7 +301,7 @@ class FleetItem(pytest.Item):
                     outcome = Outcome.of(raised, called=False)
                     if ours:
                         judgement.late[node.name] = declared.id
-            judgement.record(node.name, test, outcome, together=ours)
+            judgement.record(node.name, test, declared, outcome, together=ours)
         judgement.write_results()
         judgement.outcomes.clear()  # the next check's are others, and each node has some of its own
 

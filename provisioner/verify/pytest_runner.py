@@ -49,10 +49,13 @@ class Case:
 class Judged:
     checks: tuple[CheckResult, ...]
     facts: Mapping[str, Any]
+    """The `facts` document; of a healthy node of more than DETAILED what is reported of every node: `fabric`."""
     measures: Mapping[str, float] = field(default_factory=dict)
     """What was measured under load, by baseline.Measure's name."""
     looks: Mapping[str, Any] | None = None
     """What the next look is given (growth.looks)."""
+    uuids: tuple[str, ...] = ()
+    """Of the node's GPUs."""
 
 
 def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s: float = 120.0) -> dict[str, Judged]:
@@ -140,20 +143,27 @@ class _Records:
         self.facts: dict[str, Mapping[str, Any]] = {}
         self.measures: dict[str, Mapping[str, float]] = {}
         self.looks: dict[str, Mapping[str, Any] | None] = {}
+        self.uuids: dict[str, tuple[str, ...]] = {}
         self.of: dict[str, list[str]] = {name: [] for name in nodes}
         self.outcomes: dict[int, tuple[str, CheckResult]] = {}
         self.results: dict[str, dict[str, CheckResult]] = {name: {} for name in self.of}
-        with suppress(FileNotFoundError), found.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                with suppress(ValueError, KeyError):
-                    self._take(json.loads(line))
+        for file in (found, *sorted(found.parent.glob(f"{found.name}.*"))):  # plugin.py's processes each have one
+            with suppress(FileNotFoundError), file.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    with suppress(ValueError, KeyError):
+                        self._take(json.loads(line))
 
     def _take(self, record: dict[str, Any]) -> None:
         match record["kind"]:
             case "facts":
                 name = record["node"]
-                self.facts[name], self.measures[name] = Document(record["facts"]), record["measures"]
-                self.looks[name] = record["looks"]
+                self.facts[name], self.measures[name] = {"fabric": record["fabric"]}, record["measures"]
+                self.looks[name], self.uuids[name] = record["looks"], tuple(record["uuids"])
+                if "facts" in record:
+                    self.facts[name] = Document(record["facts"], self.facts[name])
+            case "document":
+                name = record["node"]
+                self.facts[name] = Document(record["facts"], self.facts[name])
             case "broken":
                 self.broken.append(record)
             case "collected":
@@ -188,7 +198,7 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
     silences = {test: records.tests[test]["silences"] for test in results if test in records.tests}
     return Judged(
         tuple(blame(results, follows, silences)), records.facts.get(name, {}), records.measures.get(name, {}),
-        records.looks.get(name),
+        records.looks.get(name), records.uuids.get(name, ()),
     )  # fmt: skip
 
 

@@ -89,7 +89,8 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """All checks of one node, and the facts that they judged (the `facts` document)."""
+    """All checks of one node, and the facts that they judged: the `facts` document, of which a healthy node of a large
+    fleet has what is reported of every node (document.DETAILED)."""
 
     name: str
     group: str
@@ -110,6 +111,8 @@ class NodeReport:
     """What it reached at work, beside the fleet's own record of it."""
     looks: Mapping[str, Any] | None = None
     """What the next look at it is given (growth.looks)."""
+    uuids: tuple[str, ...] = ()
+    """Of its GPUs."""
     ok: bool = field(init=False, repr=False, compare=False)
     """It was looked at, no fatal check failed or is unknown, and something was found right."""
 

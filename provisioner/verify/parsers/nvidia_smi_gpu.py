@@ -56,7 +56,7 @@ def read_gpu(index: int, walked: Walked, *, alarming: bool) -> Gpu:
     gpu, states = walked.texts, _states(walked) if alarming else set()
     text = gpu.get
     name = given(gpu, "product_name")
-    volatile, aggregate = (tuple(walked.below(f"ecc_errors/{counted}")) for counted in ("volatile", "aggregate"))
+    volatile, aggregate = walked.below("ecc_errors/volatile"), walked.below("ecc_errors/aggregate")
     address = walked.id or given(gpu, "pci/pci_bus_id")
     # Branch 520 moved the limits from power_readings to gpu_power_readings and renamed them.
     return Gpu(
@@ -251,6 +251,7 @@ def _first(*values: _T | None) -> _T | None:
     return next((value for value in values if value is not None), None)
 
 
+@lru_cache(4096)
 def _total(counters: tuple[tuple[str, str | None], ...], *keys: str) -> int | None:
     """Sum of the counters whose names hold a key; Pascal nests them one level deeper (double_bit/total).
 

@@ -7,9 +7,10 @@ way (another attribute, a reference, a comment, a control character) is read by 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 from xml.etree import ElementTree  # the document comes from our own node; expat >= 2.4.1 bounds entities
@@ -35,15 +36,18 @@ class Walked:
     def of(cls, paths: tuple[str, ...], values: tuple[str | None, ...], id: str | None = None) -> Walked:
         return cls(id, paths, values, dict(zip(reversed(paths), reversed(values), strict=True)))
 
-    def below(self, path: str) -> Iterator[tuple[str, str | None]]:
+    def below(self, path: str) -> tuple[tuple[str, str | None], ...]:
         """(path from there, text) of what is below the first element at a path."""
-        if path not in self.texts:
-            return
-        prefix = path + "/"
-        for place in range(self.paths.index(path) + 1, len(self.paths)):
-            if not self.paths[place].startswith(prefix):
-                return
-            yield self.paths[place][len(prefix) :], self.values[place]
+        first, paths = _below(self.paths, path)
+        return tuple(zip(paths, self.values[first : first + len(paths)], strict=True))
+
+
+@lru_cache(64)
+def _below(paths: tuple[str, ...], path: str) -> tuple[int, tuple[str, ...]]:
+    """Where what is below the first element at a path begins, and its paths from there."""
+    first = paths.index(path) + 1 if path in paths else len(paths)
+    inner = takewhile(lambda one: one.startswith(path + "/"), paths[first:])
+    return first, tuple(one.removeprefix(path + "/") for one in inner)
 
 
 @dataclass(frozen=True, slots=True)

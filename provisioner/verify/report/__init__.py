@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,22 +26,28 @@ def write(report: Report, directory: Path, *, title: str, previous: str | Path |
     return directory / "report.html"
 
 
-def _document(report: Report) -> str:
-    """Report.to_json as a text, with a line for each check. A thousand nodes have 200,000 of them, most of which are
-    one and the same result: that is encoded once."""
+def _document(report: Report) -> Iterator[str]:
+    """Report.to_json as a text, node by node, with a line for each check. A thousand nodes have 200,000 of them, most
+    of which are one and the same result: that is encoded once."""
     encode = json.JSONEncoder(default=str).encode
     lines: dict[int, str] = {}
-    nodes = []
-    for node in report.nodes:
+    whole = replace(report, nodes=()).to_json() | {"ok": report.ok}
+    before, after = _around(encode(whole | ({"simulated": True} if report.simulated else {})), "nodes")
+    yield before
+    for number, node in enumerate(report.nodes):
         for check in node.checks:
             if id(check) not in lines:
                 lines[id(check)] = encode(check.to_json())
-        bare = encode(replace(node, checks=()).to_json() | {"ok": node.ok})
-        nodes.append(_filled(bare, "checks", [lines[id(check)] for check in node.checks]))
-    whole = replace(report, nodes=()).to_json() | {"ok": report.ok}
-    return _filled(encode(whole | ({"simulated": True} if report.simulated else {})), "nodes", nodes) + "\n"
+        begin, end = _around(encode(replace(node, checks=()).to_json() | {"ok": node.ok}), "checks")
+        yield (",\n" if number else "\n") + begin
+        if node.checks:
+            yield "\n" + ",\n".join([lines[id(check)] for check in node.checks]) + "\n"
+        yield end
+    yield ("\n" if report.nodes else "") + after + "\n"
 
 
-def _filled(document: str, key: str, rows: list[str]) -> str:
-    """An object's text with rows in its empty list `key`. The first one found is it: a quote in a value is escaped."""
-    return document.replace(f'"{key}": []', f'"{key}": [\n' + ",\n".join(rows) + "\n]", 1) if rows else document
+def _around(document: str, key: str) -> tuple[str, str]:
+    """An object's text before and after the rows of its empty list `key`. The first one found is it: a quote in a value
+    is escaped."""
+    before, bracket, after = document.partition(f'"{key}": [')
+    return before + bracket, after

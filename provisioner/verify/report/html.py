@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from provisioner import placement
 from provisioner.paths import data
 from provisioner.text import printable
+from provisioner.verify.document import DETAILED
 from provisioner.verify.merged_checks import reported
 from provisioner.verify.registry import declared
 from provisioner.verify.report.compare import changes
@@ -34,15 +35,14 @@ COUNTERS = {
 }
 """Column → key of a GPU in the `facts` document."""
 SIGNS = {"pass": "✓", "fail": "✗", "unknown": "?", "note": "i", "skip": "-"}
-DETAILED = 64
-"""Nodes up to which healthy ones have their tables too; the page of a large fleet shows those of the others, and says
-where the rest is. (1,000 nodes with a hundred checks each are 50 MB of HTML.)"""
 ORDER = {"fail": 0, "unknown": 1, "note": 2, "pass": 3, "skip": 4}
 
 
 def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
-    """The page. Every value goes through Jinja's autoescape: what a node printed stays text, and its control
-    characters are written out. `before`: the report.json of an earlier run."""
+    """The page. Up to DETAILED nodes healthy ones have their tables too; that of more nodes shows those of the others,
+    and says where the rest is (1,000 nodes with a hundred checks each are 50 MB of HTML). Every value goes through
+    Jinja's autoescape: what a node printed stays text, and its control characters are written out. `before`: the
+    report.json of an earlier run."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

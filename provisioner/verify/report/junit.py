@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from xml.sax.saxutils import escape, quoteattr
 
@@ -11,29 +13,31 @@ from provisioner.verify.results import CheckResult, NodeReport, Report
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(report: Report) -> bytes:
-    """The document, UTF-8. Warnings and informative checks that are not met are failures too, marked by their type."""
-    totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
-    suites: list[str] = []
+def junit(report: Report) -> Iterator[str]:
+    """The document, suite by suite. Warnings and informative checks that are not met are failures too, marked by their
+    type."""
+    outcomes = Counter(_outcome(check) for node in report.nodes for check in _checks(node))
+    counts = {key: outcomes[kind] for key, kind in (("failures", "failure"), ("errors", "error"))}
+    yield "<?xml version='1.0' encoding='utf-8'?>\n"
+    time = f"{report.seconds.get('verify', 0):.3f}"
+    yield _tag("testsuites", name=report.title, time=time, tests=outcomes.total(), **counts) + "\n"
     inner: dict[int, tuple[str, str]] = {}
     for node in report.nodes:
-        text, counts = _suite(node, report.started, inner)
-        suites.append(text)
-        totals = {key: totals[key] + counts[key] for key in totals}
-    counted = {key: totals[key] for key in ("tests", "failures", "errors")}
-    head = _tag("testsuites", name=report.title, time=f"{report.seconds.get('verify', 0):.3f}", **counted)
-    text = "\n".join(["<?xml version='1.0' encoding='utf-8'?>", head, *suites, "</testsuites>\n"])
-    return text.encode("utf-8", "replace")
+        yield _suite(node, report.started, inner) + "\n"
+    yield "</testsuites>\n"
 
 
-def _suite(node: NodeReport, started: float, inner: dict[int, tuple[str, str]]) -> tuple[str, dict[str, int]]:
-    """The suite and its counts. `inner` keeps what is in a test case by its result, which many nodes can share."""
-    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
-    checks = node.checks or (
+def _checks(node: NodeReport) -> Sequence[CheckResult]:
+    return node.checks or (
         CheckResult("verify.checks", "fatal", "unknown", "reconfigure", message=node.error or "nothing was checked"),
     )
+
+
+def _suite(node: NodeReport, started: float, inner: dict[int, tuple[str, str]]) -> str:
+    """`inner` keeps what is in a test case by its result, which many nodes can share."""
+    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     cases, where = [], f' classname={quoteattr(_text(node.name))} time="0">'
-    for check in checks:
+    for check in _checks(node):
         outcome = _outcome(check)
         counts["tests"] += 1
         if outcome:
@@ -47,7 +51,7 @@ def _suite(node: NodeReport, started: float, inner: dict[int, tuple[str, str]]) 
     stamp = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     head = _tag("testsuite", name=node.name, timestamp=stamp, hostname=node.name, **counts, time="0")
     known = "".join(_tag("property", name=key, value=value)[:-1] + "/>" for key, value in properties.items())
-    return "\n".join([head, f"  <properties>{known}</properties>", *cases, "</testsuite>"]), counts
+    return "\n".join([head, f"  <properties>{known}</properties>", *cases, "</testsuite>"])
 
 
 def _inner(check: CheckResult, outcome: str) -> str:

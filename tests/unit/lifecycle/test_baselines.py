@@ -80,7 +80,7 @@ def kept(cluster: Cluster) -> dict[str, Any]:
 def test_healthy_nodes_are_saved_and_the_others_are_named(cluster: Cluster) -> None:
     said = save(
         cluster,
-        verdict("train-0", facts={"gpus": [{"uuid": "GPU-b"}, {"uuid": "GPU-a"}, {"uuid": None}]}),
+        verdict("train-0", uuids=("GPU-b", "GPU-a")),
         verdict("train-1", fails("gpu.ecc", "fatal", "3 errors"), memory=900.0),
         verdict("train-2", fails("fleet.slow_memory")),
         verdict("train-3", replace(fails("load.completes", "fatal", "a job has them"), status="skip"), memory=None),

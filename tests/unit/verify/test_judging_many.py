@@ -1,0 +1,93 @@
+"""A fleet of more nodes than have all their facts in a report: judged by several processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner.verify.document import DETAILED
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from tests.support.healthy_bundle import bundle, expected, healthy, nth
+
+P4D = "p4d.24xlarge"
+BROKEN = "n3"
+SEVERAL = """
+import os
+from provisioner.verify import plugin
+plugin.cores = lambda: 2
+{more}
+"""
+KILLED = """
+plugin.Judgement._judge_apart = lambda *given: os._exit(9)
+"""
+
+
+def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
+    """Have the judging process judge in two, whatever cores this machine has."""
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(SEVERAL.format(more=more), encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Case]:
+    wanted = expected(P4D)
+    found = {f"n{k}": Case(bundle(nth(P4D, k)), wanted, None, "all") for k in range(DETAILED + 2)}
+    texts = healthy(P4D)
+    texts["nvidia-smi.xml"] = ""
+    return found | {BROKEN: Case(bundle(texts), wanted, None, "all")}
+
+
+def unasked(one: Judged) -> list[str]:
+    return [check.id for check in one.checks if check.message.startswith("not run: ")]
+
+
+def condemned(found: dict[str, Judged]) -> set[str]:
+    return {name for name, one in found.items() if any(check.condemns for check in one.checks)}
+
+
+def test_every_node_is_judged_and_the_broken_one_has_all_its_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
+) -> None:
+    several(tmp_path, monkeypatch)
+    found = judge(cases)
+    assert condemned(found) == {BROKEN}
+    assert not any(unasked(one) for one in found.values())
+    assert len({len(one.checks) for one in found.values()}) == 1
+    assert {name for name, one in found.items() if "gpus" in one.facts} == {BROKEN}
+    assert all(set(one.facts) == {"fabric"} for name, one in found.items() if name != BROKEN)
+    assert {len(one.uuids) for name, one in found.items() if name != BROKEN} == {8}
+
+
+def test_nodes_of_a_process_that_was_killed_are_unknown_and_the_others_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
+) -> None:
+    several(tmp_path, monkeypatch, KILLED)
+    found = judge(cases)
+    lost = {name for name, one in found.items() if unasked(one)}
+    names = list(cases)
+    assert lost == set(names[len(names) // 2 :])
+    assert condemned(found) == lost | {BROKEN}
+    assert all(check.status == "unknown" for name in lost for check in found[name].checks)
+
+
+def test_a_users_check_comes_last_and_names_nodes_whose_facts_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
+) -> None:
+    several(tmp_path, monkeypatch)
+    checks = tmp_path / "checks"
+    checks.mkdir()
+    (checks / "mine.py").write_text(
+        "import os\ndef test_name(name):\n    assert name != 'n40'\ndef test_zend(name):\n    assert name != 'n50'\n",
+        encoding="utf-8",
+    )
+    found = judge(cases, checks=[checks])
+    assert condemned(found) == {BROKEN, "n40", "n50"}
+    assert {name for name, one in found.items() if "gpus" in one.facts} == {BROKEN, "n40", "n50"}
+
+    (checks / "mine.py").write_text("import os\ndef test_ends(name):\n    os._exit(7)\n", encoding="utf-8")
+    found = judge(cases, checks=[checks])
+    ours = [check for one in found.values() for check in one.checks if not check.id.startswith("mine.")]
+    assert not any(check.message.startswith("not run: ") for check in ours)
+    assert condemned(found) == set(cases)  # the user's check is unknown on every node
