@@ -46,7 +46,9 @@ def documents(
     whole = {one.site for one in asked} - {one.site for one in managed_machines(cluster) if one not in asked}
     drawn = {site: _drawn([one for one in asked if one.site == site], looked) for site in whole}
     return {
-        one.host.name: document(mine.found, mine.settings, new[one.host.name], drawn.get(one.site))
+        one.host.name: document(
+            mine.found, mine.settings, new[one.host.name], drawn.get(one.site), factory_password=mine.factory_password
+        )
         for one in asked
         if (mine := looked.get(one.host.name)) is not None
     }

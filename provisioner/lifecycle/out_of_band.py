@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from provisioner.machines.redfish import bmc_of
 from provisioner.paths import private_dir, write_whole
 from provisioner.providers.base import Management
 from provisioner.providers.hosts import Host
-from provisioner.redfish import devices, inventory, logs
+from provisioner.redfish import accounts, devices, inventory, logs
 from provisioner.redfish.bios import Setting, settings
 from provisioner.redfish.client import Bmc
 from provisioner.redfish.errors import BmcError
@@ -55,6 +55,8 @@ class Looked:
     settings: tuple[Setting, ...] | None
     logs: tuple[Log, ...]
     resources: dict[str, object]
+    factory_password: bool | None = None
+    """Whether it was read with a user and password that its maker has published; None where it was not asked."""
 
 
 def managed_machines(cluster: Cluster) -> list[Managed]:
@@ -110,7 +112,11 @@ def look(
     cluster: Cluster, asked: Sequence[Managed], seconds: float, stop: threading.Event | None = None
 ) -> list[Outcome[Looked]]:
     """Read each machine, in the order asked; nothing is changed. `stop`: set by who wants it to end."""
-    return _each(cluster, asked, lambda bmc: _read(bmc.tree()), seconds, stop)
+
+    def read(bmc: Bmc) -> Looked:
+        return replace(_read(bmc.tree()), factory_password=accounts.is_factory(bmc.account))
+
+    return _each(cluster, asked, read, seconds, stop)
 
 
 def look_back(asked: Sequence[Managed], folder: Path) -> list[Outcome[Looked]]:

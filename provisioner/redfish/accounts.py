@@ -24,6 +24,26 @@ class Account:
     password: str = field(repr=False)
 
 
+FACTORY = frozenset({
+    ("root", "calvin"),
+    ("ADMIN", "ADMIN"),
+    ("USERID", "PASSW0RD"),
+    ("admin", "admin"),
+    ("root", "0penBmc"),
+    ("root", "superuser"),
+    ("root", "changeme"),
+    ("qct.admin", "qct.admin"),
+})  # fmt: skip
+"""Users and passwords with which makers deliver BMCs: Dell (CMC 3.0 User's Guide, default password warning), Supermicro
+and Lenovo (before they gave each machine its own), NVIDIA DGX GB200 (Firmware Update Guide, BMC credentials and factory
+reset) and others of AMI's firmware, OpenBMC, Intel (Server Management Guide, table 11), Oracle, Quanta."""
+
+
+def is_factory(account: Account) -> bool:
+    """Whether anybody who can reach the BMC knows the password: its maker has published it."""
+    return (account.user, account.password) in FACTORY
+
+
 def find(source: str, host: str, bmc: str, base: Path) -> Account:
     """The account for one machine. `source`: `env:NAME` (NAME_USER and NAME_PASSWORD) or `file:PATH`, relative to
     `base`, the folder of cluster.yaml. Raises BmcError where there is none, naming the machine."""

@@ -22,9 +22,12 @@ def document(
     settings: tuple[bios.Setting, ...] | None,
     new: Iterable[Entry] | None = None,
     site: Mapping[str, Any] | None = None,
+    *,
+    factory_password: bool | None = None,
 ) -> dict[str, Any]:
     """`new`: entries of its event logs since the last look, None where that is not known; `site`: what all machines of
-    its site draw, {"drawn_w": watts, "silent": how many do not say}."""
+    its site draw, {"drawn_w": watts, "silent": how many do not say}; `factory_password`: whether it still takes one
+    that its maker has published, None where nobody has tried."""
     return {
         "schema": 1,
         "vendor": found.vendor,
@@ -56,6 +59,7 @@ def document(
         "capacity_w": found.drawn.capacity_w,
         "site": dict(site) if site is not None else None,
         "override": f"{found.boot.target} ({found.boot.enabled})" if found.boot.overridden else "",
+        "factory_password": factory_password,
         "attached": [one.image or one.id for one in found.media.slots if one.free is False],
     }
 

@@ -57,6 +57,7 @@ def judge(found: Bmc, wanted: Wanted) -> list[Finding]:
         budget(found, wanted.budget_w),
         override(found),
         media(found),
+        password(found),
     ]
     return [one for one in made if one is not None]
 
@@ -277,6 +278,14 @@ def media(found: Bmc) -> Finding | None:
     return Finding("virtual media", "warn", f"attached: {listed(found.attached)}", "eject it in the BMC")
 
 
+def password(found: Bmc) -> Finding | None:
+    """None where nobody has tried."""
+    if not found.factory_password:
+        return None if found.factory_password is None else Finding("password", "pass", "not one that makers deliver")
+    said = "the BMC takes a user and password that its maker has published"
+    return Finding("password", "warn", said, "give it another one, in the BMC and in the site's `credentials`")
+
+
 def firmware_differs(group: Mapping[str, Bmc]) -> dict[str, Finding]:
     """Machine → where its BIOS, BMC or parts have another version than most of its group have. One that does not list
     its firmware is unknown."""
@@ -289,7 +298,9 @@ def firmware_differs(group: Mapping[str, Bmc]) -> dict[str, Finding]:
 def settings_differ(group: Mapping[str, Bmc]) -> dict[str, Finding]:
     """Machine → where a BIOS setting is another than on most of its group; those alone that show such settings."""
     shown = {name: {row.attribute: row.value for row in one.bios_settings or ()} for name, one in group.items()}
-    return _differs({name: rows for name, rows in shown.items() if rows}, "group settings", "BIOS settings",
+    for name, one in group.items():  # its number alone says nothing: a DGX H100 that may draw 10 kW shows 500 W
+        shown[name] |= {"power cap": f"{one.cap_w:.0f} W"} if one.cap_w is not None else {}
+    return _differs({name: rows for name, rows in shown.items() if rows}, "group settings", "settings",
                     "set it alike in the BIOS setup, or by the BMC, and reboot")  # fmt: skip
 
 

@@ -126,8 +126,8 @@ MERGED = (
         "Settings of the node are not as `gpuprov up` left them. `gpuprov up` sets them again.",
         (
             "host.governor", "host.thp", "host.numa_balancing", "host.hugepages", "host.map_count", "host.shm",
-            "host.swap", "host.environment", "limits.nofile", "limits.nproc", "container.live_restore",
-            "container.cgroup", "container.storage", "driver.params", "gpu.persistence",
+            "host.swap", "host.environment", "limits.nofile", "limits.nproc", "limits.stack",
+            "container.live_restore", "container.cgroup", "container.storage", "driver.params", "gpu.persistence",
         ),
     ),
     MergedCheck(
@@ -185,7 +185,7 @@ MERGED = (
         "The node is more open than it has to be. It works; close what nobody needs.",
         (
             "security.ssh_root", "security.ssh_password", "security.root_password", "security.hostengine_exposed",
-            "security.exporter_exposed", "security.open_ports", "cloud.metadata_token",
+            "security.exporter_exposed", "security.open_ports", "cloud.metadata_token", "bmc.password",
         ),
     ),
     MergedCheck(

@@ -274,6 +274,17 @@ def test_virtual_media(node: Facts) -> None:
         _end(finding, "")
 
 
+@check(
+    "bmc.password",
+    severity="warn",
+    action="reconfigure",
+    **NEEDS,
+    says="The BMC takes a user and password that its maker has published: who reaches it can switch the machine off.",
+)
+def test_password(node: Facts) -> None:
+    _end(judging.password(_bmc(node)), "no password was tried: it was read from a file")
+
+
 @lru_cache(maxsize=4)
 def _group(peers: Peers) -> dict[str, Bmc]:
     return {name: one.bmc for name, one in peers.nodes.items() if one.bmc is not None}
@@ -308,10 +319,10 @@ def test_group_firmware(node: Facts, peers: Peers, name: str) -> None:
     severity="warn",
     action="reconfigure",
     **NEEDS,
-    says="A BIOS setting is another than on most machines of its group: NUMA, IOMMU, PCIe ACS, SR-IOV, the profile.",
+    says="A setting of BIOS or BMC is another than on most of its group: NUMA, IOMMU, PCIe ACS, the power cap, …",
 )
 def test_group_settings(node: Facts, peers: Peers, name: str) -> None:
-    if not _bmc(node).bios_settings:
+    if not _bmc(node).bios_settings and _bmc(node).cap_w is None:
         skip("the BMC shows none of the settings that gpuprov knows")
     if len(_settings(peers)) < 2:
         skip("no other machine of this group shows its BIOS settings")

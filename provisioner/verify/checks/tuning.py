@@ -191,9 +191,9 @@ def test_memlock(node: Facts, expected: Expected) -> None:
         unknown("the node reports no limits")
 
 
-FILES = 1024
-"""Open files: the soft limit of every login. A hard limit that is no higher, up to which programs raise theirs, was set
-on purpose."""
+FILES = 4096
+"""Open files. The kernel's own hard limit, up to which programs raise theirs, and often too low: systemd gives 524288
+since version 240 (github containerd/containerd#8924)."""
 
 
 @check(
@@ -228,6 +228,26 @@ def test_nproc(node: Facts, expected: Expected) -> None:
     saw(expected=f"{least} or more", actual="unlimited" if processes[0] == UNLIMITED else processes[0])
     if processes[0] != UNLIMITED and processes[0] < least:
         fail(f"at most {processes[0]} processes", unverified=expected.unsupported("process.least"))
+
+
+STACK = 8 << 20
+"""Bytes: what Linux gives every program (include/uapi/linux/resource.h, _STK_LIM). Less was set on purpose."""
+
+
+@check(
+    "limits.stack",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="A session's programs have a smaller stack than Linux gives: compilers and numerical libraries crash.",
+)
+def test_stack(node: Facts) -> None:
+    session = host_of(node).limits.get("session")
+    if session is None or session.stack is None:
+        skip("the session's limits do not name it (an older probe)")
+    saw(expected=f"{STACK} bytes or more", actual="unlimited" if session.stack[0] == UNLIMITED else session.stack[0])
+    if session.stack[0] != UNLIMITED and session.stack[0] < STACK:
+        fail(f"{session.stack[0]} bytes")
 
 
 SLOWING = {

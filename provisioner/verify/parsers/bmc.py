@@ -95,6 +95,8 @@ class Bmc:
     site: Site | None
     override: str
     attached: tuple[str, ...]
+    factory_password: bool | None = None
+    """Whether it takes a user and password that its maker has published."""
 
 
 def parse(text: str) -> Bmc:
@@ -125,6 +127,7 @@ def parse(text: str) -> Bmc:
         site=_site(read_map(site)) if isinstance(site, dict) else None,
         override=strict_text(found.get("override"))[:200],
         attached=_rows(found.get("attached"), lambda one: one[:500] if isinstance(one, str) else None) or (),
+        factory_password=given if isinstance(given := found.get("factory_password"), bool) else None,
     )
 
 

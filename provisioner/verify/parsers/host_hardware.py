@@ -35,7 +35,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Processors that the kernel uses; `models` name → how many of them; MHz at the moment of looking."""
+    """Processors that the kernel uses; `models` name → how many of them; MHz at the moment of looking: `socket_mhz` of
+    the fastest of each socket; `base_mhz` is the clock that they have without turbo."""
 
     processors: int
     models: Mapping[str, int] = field(default_factory=dict)
@@ -43,6 +44,8 @@ class Cpu:
     cores: int | None = None
     slowest_mhz: float | None = None
     fastest_mhz: float | None = None
+    socket_mhz: Mapping[str, float] = field(default_factory=dict)
+    base_mhz: float | None = None
 
     @property
     def threads_per_core(self) -> int | None:
@@ -111,7 +114,11 @@ def read_cpu(d: Mapping[str, Any]) -> Cpu | None:
         return None
     models = {k: n for k, v in read_map(d.get("models")).items() if (n := read_whole(v)) is not None}
     clocks = [read_float(value) for value in clock] if isinstance(clock, list) and len(clock) == 2 else [None, None]
-    return Cpu(count, models, read_whole(d.get("sockets")), read_whole(d.get("cores")), clocks[0], clocks[1])
+    return Cpu(
+        count, models, read_whole(d.get("sockets")), read_whole(d.get("cores")), clocks[0], clocks[1],
+        {k: mhz for k, v in read_map(d.get("socket_mhz")).items() if (mhz := read_float(v))},
+        read_float(d.get("base_mhz")),
+    )  # fmt: skip
 
 
 def read_ranges(text: str | None) -> int | None:

@@ -49,12 +49,13 @@ class Socket:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one process, soft and hard; UNLIMITED is -1, bytes for locked memory."""
+    """Of one process, soft and hard; UNLIMITED is -1, bytes for locked memory and the stack."""
 
     user: str | None = None
     memlock: tuple[int, int] | None = None
     files: tuple[int, int] | None = None
     processes: tuple[int, int] | None = None
+    stack: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def read_processes(d: Mapping[str, Any]) -> Processes | None:
 
 
 def read_limits(d: Mapping[str, Any]) -> Limits:
-    names = ("Max locked memory", "Max open files", "Max processes")
+    names = ("Max locked memory", "Max open files", "Max processes", "Max stack size")
     return Limits(read_text(d.get("user")), *(read_pair(d.get(name)) for name in names))
 
 

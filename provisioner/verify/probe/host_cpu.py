@@ -24,7 +24,8 @@ def processors() -> dict[str, Any]:
     """/proc/cpuinfo in a few numbers: of 192 processors it is a quarter of a MiB."""
     models: dict[str, int] = {}
     places, cores, count, clock = set(), set(), 0, []
-    package = "0"
+    fastest: dict[str, float] = {}
+    package, mhz = "0", 0.0
     for line in lines_of("/proc/cpuinfo", 8 << 20):
         key, _, value = line.partition(":")
         key, value = key.strip(), value.strip()
@@ -35,15 +36,29 @@ def processors() -> dict[str, Any]:
         elif key == "physical id":
             package = value
             places.add(value)
+            fastest[package] = max(fastest.get(package, 0.0), mhz)
         elif key == "core id":
             cores.add((package, value))
         elif key == "cpu MHz":
             with contextlib.suppress(ValueError):
-                clock.append(float(value))
+                mhz = float(value)
+                clock.append(mhz)
     return {
         "processors": count, "models": models, "sockets": len(places) or None, "cores": len(cores) or None,
         "mhz": [min(clock), max(clock)] if clock else None,
+        "socket_mhz": fastest if clock else {}, "base_mhz": base_mhz(),
     }  # fmt: skip
+
+
+def base_mhz() -> float | None:
+    """The clock below the turbo range: of intel_pstate in kHz, else of ACPI CPPC in MHz (Linux admin-guide,
+    pm/intel_pstate and acpi/cppc_sysfs)."""
+    first = "/sys/devices/system/cpu/cpu0"
+    for folder, name, unit in (("/cpufreq", "base_frequency", 1000.0), ("/acpi_cppc", "nominal_freq", 1.0)):
+        said = texts(first + folder, [name]).get(name, "").strip()
+        if said.isdigit() and int(said) > 0:
+            return int(said) / unit
+    return None
 
 
 def governors() -> dict[str, int]:
@@ -124,6 +139,10 @@ def limits() -> dict[str, Any]:
         "unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own
     ]
     found["session"]["Max open files"] = [str(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE)]
+    own = resource.getrlimit(resource.RLIMIT_STACK)
+    found["session"]["Max stack size"] = [
+        "unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own
+    ]
     pid = str(os.getppid())
     for _ in range(12):
         said = texts("/proc/" + pid, ["status"]).get("status", "")
@@ -146,7 +165,7 @@ def limits() -> dict[str, Any]:
 def limits_of(pid: str) -> dict[str, list[str]]:
     found = {}
     for line in texts("/proc/" + pid, ["limits"]).get("limits", "").splitlines():
-        for name in ("Max locked memory", "Max open files", "Max processes"):
+        for name in ("Max locked memory", "Max open files", "Max processes", "Max stack size"):
             if line.startswith(name):
                 found[name] = line[len(name) :].split()[:2]
     return found

@@ -51,6 +51,21 @@ def test_status_as_json_has_its_schema(
     assert all(not bmc.changes and not bmc.sessions for bmc in bmcs.values()) and bmcs["other"].asked == 0
 
 
+def test_a_password_that_its_maker_has_published_is_told_and_not_shown(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, bmcs = cluster
+    for bmc in bmcs.values():
+        bmc.user, bmc.password = "root", "calvin"
+    monkeypatch.setenv("BMC_USER", "root")
+    monkeypatch.setenv("BMC_PASSWORD", "calvin")
+    assert run(["bmc", str(file), "status", "--json"]) == 1
+    said = capsys.readouterr()
+    machines = json.loads(said.out)["machines"]
+    assert [f["status"] for one in machines for f in one["findings"] if f["check"] == "password"] == ["warn", "warn"]
+    assert "calvin" not in said.out + said.err
+
+
 def test_one_that_fails_does_not_hide_the_others(
     cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,9 +198,12 @@ def test_bios_settings_that_differ_within_a_group() -> None:
     one = bmc(DGX)
     assert one.bios_settings is not None
     rows = tuple(replace(row, value="Disable") if row.setting == "IOMMU" else row for row in one.bios_settings)
-    found = settings_differ({"a": one, "b": one, "c": replace(one, bios_settings=rows), "d": bmc(bios_settings=None)})
+    silent = replace(one, bios_settings=None, cap_w=None)
+    found = settings_differ({"a": one, "b": one, "c": replace(one, bios_settings=rows), "d": silent})
     assert {name: f.status for name, f in found.items()} == {"a": "pass", "b": "pass", "c": "warn"}
     assert found["c"].message == "VTdSupport Disable, not Enable"
+    found = settings_differ({"a": one, "b": one, "c": replace(one, cap_w=900.0), "d": silent})
+    assert found["c"].message == "power cap 900 W, not 500 W"
 
 
 BIOS = f"{SYSTEM}/Bios"
@@ -243,7 +246,7 @@ RED: dict[str, tuple[str, dict[str, Any], tuple[tuple[str, Edit], ...], str]] = 
         "attached: http://x/y.iso",
     ),
 }  # fmt: skip
-ALONE = {"bmc.answers", "bmc.events", "bmc.power_budget", "fleet.firmware", "fleet.bios_settings"}
+ALONE = {"bmc.answers", "bmc.password", "bmc.events", "bmc.power_budget", "fleet.firmware", "fleet.bios_settings"}
 """Judged in tests of their own, below."""
 
 
@@ -275,6 +278,8 @@ def judged() -> dict[str, Judged]:
     healthy_text = json.loads(shown(R750)) | {"events": [], "site": {"drawn_w": 900.0, "silent": 0}}
     event = {"time": "now", "severity": "Critical", "message": "PSU lost", "about": ""}
     cases["healthy"] = case(json.dumps(healthy_text), "g", firmware={"BIOS": "1.8.2"}, budget_w=1000.0)
+    cases["known password"] = case(json.dumps(healthy_text | {"factory_password": True}))
+    cases["own password"] = case(json.dumps(healthy_text | {"factory_password": False}))
     cases["event"] = case(json.dumps(healthy_text | {"events": [event]}))
     cases["over"] = case(json.dumps(healthy_text), budget_w=800.0)
     cases["not all"] = case(json.dumps(healthy_text | {"site": {"drawn_w": 700.0, "silent": 2}}), budget_w=800.0)
@@ -324,6 +329,12 @@ def test_events_budget_and_pins(judged: dict[str, Judged]) -> None:
     assert failing(judged["over"]) == {"bmc.power_budget"}
     assert statuses(judged["not all"])["bmc.power_budget"] == "unknown"
     assert statuses(judged["unpinned part"])["bmc.firmware"] == "unknown"
+
+
+def test_a_password_that_its_maker_has_published(judged: dict[str, Judged]) -> None:
+    assert failing(judged["known password"]) == {"bmc.password"}
+    assert statuses(judged["own password"])["bmc.password"] == "pass"
+    assert statuses(judged["healthy"])["bmc.password"] == "skip", "a saved tree: nobody signed in"
 
 
 def test_firmware_of_a_group_in_verify(judged: dict[str, Judged]) -> None:

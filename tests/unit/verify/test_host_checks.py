@@ -189,7 +189,22 @@ FAULTS: dict[str, Fault] = {
         {"host.memory_free"}, sub("files|proc/meminfo", "MemAvailable: 10", "MemAvailable: 1"), says="in use"
     ),
     "killed": Fault({"host.oom_kills"}, put("oom_kills", "oom_kill 7")),
-    "held down": Fault({"host.clock"}, put("cpu|mhz", [400.0, 800.0]), machine=DGX, says="above 800 MHz"),
+    "held down": Fault(
+        {"host.clock"}, lambda d: (put("cpu|mhz", [400.0, 800.0])(d), put("cpu|socket_mhz", {})(d)), machine=DGX,
+        says="all: no processor above 800 MHz",
+    ),
+    "one socket held down": Fault(
+        {"host.clock"}, put("cpu|socket_mhz", {"0": 3600.0, "1": 400.0}), machine=DGX,
+        says="socket 1: no processor above 400 MHz (base 3000)",
+    ),
+    "below their base clock": Fault(
+        {"host.clock"}, put("cpu|socket_mhz", {"0": 1200.0, "1": 1190.0}), machine=DGX,
+        says="socket 1: no processor above 1190 MHz (base 3000) (unverified: cpu.clock_share",
+    ),
+    "the kernel's own limit of files": Fault(
+        {"limits.nofile"}, put("limits|session|Max open files", ["1024", "4096"]), says="at most 4096"
+    ),
+    "a small stack": Fault({"limits.stack"}, put("limits|session|Max stack size", ["65536", "65536"])),
     "cpus": Fault({"host.cpus"}, put("cpu|processors", 72)),
     "cpus without threads in a cloud": Fault({"host.cpus"}, put("cpu|processors", 48)),
     "numa": Fault({"host.numa"}, put("files|sys/devices/system/node/has_cpu", "0")),

@@ -198,6 +198,12 @@ FAULTS: dict[str, Fault] = {
         P4D, smi("nvidia-smi-load.xml", 3, clocks__sm_clock="705 MHz"), {"load.clock"}, "GPU 3: 705 of 1410 MHz"
     ),
     "little power": Fault(P4D, drawn(3, 110.0), {"load.power"}, "GPU 3: 110 W, median 391"),
+    "little power everywhere": Fault(
+        P4D,
+        lambda texts: [drawn(gpu, 95.0)(texts) for gpu in (0, 1, 2, 4, 5, 6, 7, 3)],
+        {"load.power"},
+        "GPU 0: 95 W of 400",
+    ),
     "one GPU hotter than the rest": Fault(P4D, warmed(3, 70, 40), {"load.temperature_spread"}, "GPU 3: 70 °C, median"),
     "slowed between the looks": Fault(DGX, slowed, {"load.slowed"}, "hw_thermal_slowdown for 4.2 s"),
     "a link went down under load": Fault(DGX, port(link_downed=1), {"load.rdma_link"}, "1 link_downed"),
