@@ -46,7 +46,7 @@ class QuarantineOutput(OpenOutput):
     since: str = Field(description="UTC, 2026-01-31T12:00:00Z")
     checks: list[str] = Field(description="What failed")
     level: Literal["quick", "standard", "stress"] | None = Field(
-        default=None, description="Of the verdict that put it there: one at this level or a deeper one puts it back"
+        default=None, description="A healthy verdict at this level or a deeper one puts it back"
     )
 
 

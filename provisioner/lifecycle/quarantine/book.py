@@ -22,6 +22,15 @@ OURS = "gpuprov"
 """The owner of what a verdict put into quarantine: a later verdict takes it out. A person's stays until somebody
 releases it."""
 
+WORK = ("load.", "nccl.", "dcgm.diag", "framework.", "fabric.", "storage.io")
+"""Checks, by the beginning of their ids, that judge a node at work. They are skipped while a job has its GPUs, and
+skipped is not passed."""
+ERASED = ("gpu.count", "gpu.xid", "dcgm.xid", "load.xid", "nvswitch.sxid", "log.")
+"""Checks whose evidence is gone after a reboot, whether or not what they saw is."""
+PROOF = "load.completes"
+"""What has to pass where the evidence of a fault can be gone: the node at work. At level stress DCGM's own tests of the
+hardware (dcgm.diag) prove as much, for nodes that cannot be loaded."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -44,10 +53,26 @@ class Entry:
         """A command took the node out of service to change its machine; no verdict and no person condemned it."""
         return self.owner == OURS and not self.checks
 
+    @property
+    def owes(self) -> tuple[str, ...]:
+        """`owed`; of an entry that does not know it, what can be told by the checks that condemned it. They may have
+        been unknown because the node was silent, and may not apply to it."""
+        if self.owed is not None:
+            return self.owed
+        work = [id for id in self.checks if id.startswith(WORK) and not id.startswith("fabric.")]
+        return tuple(dict.fromkeys([*work, *([PROOF] if any(id.startswith(ERASED) for id in self.checks) else [])]))
+
+    @property
+    def leaves_at(self) -> Level | None:
+        """The level of the healthy verdict that takes it out: what is owed at work only passes from standard on. None
+        where a person decided."""
+        at_work = any(id.startswith(WORK) for id in self.owes)
+        return deeper(self.level, "standard") if self.level is not None and at_work else self.level
+
     def told(self) -> dict[str, Any]:
         """What reports and `status` say of it."""
         found: dict[str, Any] = {"owner": self.owner, "reason": self.reason, "since": self.since}
-        found |= {"checks": list(self.checks)} | ({"level": self.level} if self.level else {})
+        found |= {"checks": list(self.checks)} | ({"level": self.leaves_at} if self.leaves_at else {})
         return found | ({"trouble": self.trouble} if self.trouble else {})
 
 
@@ -97,6 +122,11 @@ def _entry(found: Mapping[str, Any]) -> Entry:
     if not isinstance(entry.drained, bool):
         raise TypeError("drained is not a boolean")
     return entry
+
+
+def deeper(one: Level | None, other: Level) -> Level:
+    """The one of two levels that proves more."""
+    return other if one is None else max(one, other, key=LEVELS.index)
 
 
 def now() -> str:

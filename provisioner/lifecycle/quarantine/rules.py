@@ -7,21 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from provisioner.fleet import Node
-from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.quarantine.book import ERASED, OURS, PROOF, WORK, Book, Entry, deeper
 from provisioner.spec.models import Quarantine
-from provisioner.verify.expectations import LEVELS, Level
+from provisioner.verify.expectations import Level
 from provisioner.verify.results import PENDING, Breaker, NodeReport, Report
 
 UNREACHED = "the node could not be probed"
-
-WORK = ("load.", "nccl.", "dcgm.diag", "framework.", "fabric.", "storage.io")
-"""Checks, by the beginning of their ids, that judge a node at work. They are skipped while a job has its GPUs, and
-skipped is not passed."""
-ERASED = ("gpu.count", "gpu.xid", "dcgm.xid", "load.xid", "nvswitch.sxid", "log.")
-"""Checks whose evidence is gone after a reboot, whether or not what they saw is."""
-PROOF = "load.completes"
-"""What has to pass where the evidence of a fault can be gone: the node at work. At level stress DCGM's own tests of the
-hardware (dcgm.diag) prove as much, for nodes that cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,7 @@ def decide(
 
 def _changed(entry: Entry, verdict: NodeReport, level: Level) -> Entry:
     """The entry of a node that stays, with what this verdict says."""
-    owed = _owed(_owes(entry), verdict, level)
+    owed = _owed(entry.owes, verdict, level)
     if not verdict.ok:
         why, checks = verdict.why, _checks(verdict)
         return replace(entry, reason=why, checks=checks, level=deeper(entry.level, level), owed=owed)
@@ -95,16 +86,7 @@ def _leaves(entry: Entry | None, machine: Node, level: Level, verdict: NodeRepor
         return False
     if entry.id != machine.id:
         return True
-    return entry.owner == OURS and deeper(entry.level, level) == level and not _owed(_owes(entry), verdict, level)
-
-
-def _owes(entry: Entry) -> tuple[str, ...]:
-    """Of an entry that does not know it, what can be told by the checks that condemned it. They may have been unknown
-    because the node was silent, and may not apply to it."""
-    if entry.owed is not None:
-        return entry.owed
-    work = [id for id in entry.checks if id.startswith(WORK) and not id.startswith("fabric.")]
-    return tuple(dict.fromkeys([*work, *([PROOF] if any(id.startswith(ERASED) for id in entry.checks) else [])]))
+    return entry.owner == OURS and deeper(entry.level, level) == level and not _owed(entry.owes, verdict, level)
 
 
 def _owed(before: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str, ...]:
@@ -121,11 +103,6 @@ def _owed(before: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str
     failed = [check.id for check in condemned if check.status == "fail" or check.id.startswith(WORK)]
     proof = [PROOF] if any(c.id.startswith(ERASED) and c.status == "fail" for c in condemned) else []
     return tuple(dict.fromkeys([*left, *failed, *proof]))
-
-
-def deeper(one: Level | None, other: Level) -> Level:
-    """The one of two levels that proves more."""
-    return other if one is None else max(one, other, key=LEVELS.index)
 
 
 def _checks(verdict: NodeReport) -> tuple[str, ...]:

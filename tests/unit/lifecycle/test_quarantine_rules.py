@@ -13,8 +13,8 @@ from provisioner.errors import GpuprovError
 from provisioner.events import Event
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
-from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
-from provisioner.lifecycle.quarantine.rules import deeper, most_shared
+from provisioner.lifecycle.quarantine.book import OURS, Book, Entry, deeper
+from provisioner.lifecycle.quarantine.rules import most_shared
 from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
@@ -321,3 +321,21 @@ def test_a_node_whose_machine_is_gone_is_released(cluster: Cluster) -> None:
     assert quarantine.release(cluster, ["old-0"]) == ([], {})
     assert hooked(cluster) == ["resume release old-0"]
     assert quarantine_book.load(cluster.paths).entries == {}
+
+
+@pytest.mark.parametrize(
+    ("checks", "level", "owed", "leaves_at"),
+    [
+        (("gpu.xid",), "quick", ("gpu.xid", "load.completes"), "standard"),
+        (("gpu.xid",), "quick", None, "standard"),
+        (("gpu.model",), "quick", ("gpu.model",), "quick"),
+        (("nccl.bandwidth",), "stress", ("nccl.bandwidth",), "stress"),
+        ((), None, None, None),
+    ],
+)
+def test_the_level_that_takes_it_out_is_one_that_can_answer_what_is_owed(
+    checks: tuple[str, ...], level: Level | None, owed: tuple[str, ...] | None, leaves_at: Level | None
+) -> None:
+    entry = Entry("i-1", "gpuprov", "why", "2026-01-31T12:00:00Z", checks, level, owed=owed)
+    assert entry.leaves_at == leaves_at
+    assert entry.told().get("level") == leaves_at
