@@ -337,4 +337,6 @@ def _rows(name: str, key: str, model: type[RowT]) -> tuple[RowT, ...]:
 
 def _unknown(what: str, name: str, known: tuple[str, ...]) -> GpuprovError:
     hint = did_you_mean(name, known, limit=3) or "`gpuprov catalog` lists what is known"
+    if what == "machine" and hint.startswith("`"):
+        hint += "; `gpuprov catalog --from-host USER@ADDRESS` describes another one for `machines` of cluster.yaml"
     return GpuprovError(f"no {what} {name!r} in the catalogue", hint=hint)

@@ -31,8 +31,16 @@ def ack(
     from provisioner.session import open_cluster
 
     cluster, now = open_cluster(file, sandbox=sandbox), datetime.now(UTC)
+    if remove and check is None:
+        missing = "CHECK is" if node else "NODE and CHECK are"
+        raise GpuprovError(
+            f"{missing} missing", hint=f"for example `gpuprov ack FILE {node or 'NODE'} host.next_boot --remove`"
+        )
     if node is None:
-        for one in acknowledgements.load(cluster.paths):
+        rows = acknowledgements.load(cluster.paths)
+        if not rows:
+            typer.echo(f"no warning of {cluster.spec.name} is acknowledged", err=True)
+        for one in rows:
             ended = "" if one.holds(now) else " (it has ended, and warns again)"
             typer.echo(f"{one.node} {one.check}: {one.owner} until {one.until}: {one.reason}{ended}")
         return

@@ -118,10 +118,13 @@ def first_lines(document: dict[str, Any], file: Path) -> Iterator[str]:
         holder = f"process {run['process']}{whose}"
         yield f"`gpuprov {run['command']}` ({holder}) has been at work since {since}{stage}: `{watch}`"
     elif run["command"] in RESUMED:
-        nodes = " NODE" if run["command"] == "replace" else ""
-        again = f"gpuprov {run['command']} {file}{nodes}"
+        replaced = [row["name"] for row in document["nodes"] if row["replace"]]
         state = {"interrupted": "was interrupted", "killed": "was killed", "failed": "failed"}[run["state"]]
-        yield f"the last `gpuprov {run['command']}`, begun {since}, {state}{stage}; `{again}` goes on"
+        ended = f"the last `gpuprov {run['command']}`, begun {since}, {state}{stage}"
+        if run["command"] == "replace" and not replaced:
+            yield f"{ended}; it has changed no machine"
+        else:
+            yield f"{ended}; `{' '.join(['gpuprov', run['command'], str(file), *replaced])}` goes on"
 
 
 def table(document: dict[str, Any], *, offline: bool) -> Table:

@@ -99,9 +99,17 @@ def known(check: str) -> str:
 
 def add(cluster: Cluster, node: str, check: str, reason: str, end: datetime, owner: str) -> Acknowledgement:
     """Acknowledge a check on a node's machine, in place of an earlier acknowledgement of the same parts. Raises
-    GpuprovError for a name that no node has."""
+    GpuprovError for a name that no node has, and for what does not warn there by the newest report: nobody has looked
+    at it."""
     machine, now, name = cluster.node(node), datetime.now(UTC), reported(check)
-    parts = (check,) if check != name else _failing_parts(cluster, node, check)
+    failing = _failing_parts(cluster, node, name)
+    if failing is not None and (check not in failing if check != name else not failing):
+        raise GpuprovError(
+            f"{check} does not warn on {node} by the last report", where=str(cluster.file),
+            hint=f"`gpuprov verify {cluster.file}` shows what warns",
+        )  # fmt: skip
+    merged = by_id().get(name)
+    parts = (check,) if check != name else failing or (merged.parts if merged else (check,))
     made = Acknowledgement(node, name, parts, machine.id, owner, reason, now.strftime(TIME), end.strftime(TIME))
     with cluster.exclusively("ack"):
         _save(
@@ -110,17 +118,20 @@ def add(cluster: Cluster, node: str, check: str, reason: str, end: datetime, own
     return made
 
 
-def _failing_parts(cluster: Cluster, node: str, check: str) -> tuple[str, ...]:
-    """The checks of which the newest report says that they fail under this name on a node; all of them where it does
-    not say."""
+def _failing_parts(cluster: Cluster, node: str, check: str) -> tuple[str, ...] | None:
+    """The checks of which the newest report says that they fail under this name on a node; None where no report has the
+    node."""
     from provisioner.verify.report.compare import earlier
 
-    merged = by_id().get(check)
-    if merged is None:
-        return (check,)
-    document = earlier(node_state.load(cluster.paths).get("report")) or {}
-    rows = next((row["checks"] for row in document.get("nodes", ()) if row["name"] == node), ())
-    return next((tuple(row["parts"]) for row in rows if row["id"] == check and row["status"] == "fail"), merged.parts)
+    state = node_state.load(cluster.paths)
+    partial = (state.get("partial_report") or {}).get("report")  # the newer one, where there is one
+    for page in (partial, state.get("report")):
+        document = earlier(page) or {}
+        checks = next((row["checks"] for row in document.get("nodes", ()) if row["name"] == node), None)
+        if checks is not None:
+            failing = (row for row in checks if row["id"] == check and row["status"] == "fail")
+            return next((tuple(row.get("parts") or (check,)) for row in failing), ())
+    return None
 
 
 def remove(cluster: Cluster, node: str, check: str) -> bool:

@@ -11,6 +11,7 @@ from provisioner import fleet, node_state, run_events, run_folders
 from provisioner.cluster_files import cluster_names
 from provisioner.errors import GpuprovError
 from provisioner.lifecycle.gc import held as run_lock_held
+from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
 
 DEEP = 4
@@ -53,11 +54,13 @@ def _rows(runs: Path) -> Iterator[dict[str, Any]]:
 
 def _row(paths: ClusterPaths) -> dict[str, Any]:
     try:
-        names: list[str] | None = [node.name for node in fleet.load(paths)]
+        nodes = fleet.load(paths)
+        names: list[str] | None = [node.name for node in nodes]
         noted = node_state.load(paths).get("nodes", {})
+        held = {node.name for node in nodes if quarantine_book.load(paths).holds(node)}
     except (GpuprovError, OSError, AttributeError):
-        names, noted = None, {}
-    healthy = sum(noted.get(name, {}).get("ok") is True for name in names or ())
+        names, noted, held = None, {}, set()
+    healthy = sum(noted.get(name, {}).get("ok") is True and name not in held for name in names or ())
     run = run_events.last_run(paths.root, paths.runs, at_work=run_lock_held(paths.root))
     return {
         "cluster": paths.name,

@@ -19,7 +19,7 @@ from provisioner.providers import capacity
 from provisioner.providers.base import Module, Provider
 from provisioner.providers.capacity import Instead
 from provisioner.providers.cloud_errors import CloudError, hints, told
-from provisioner.text import counted
+from provisioner.text import counted, few
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
@@ -258,7 +258,10 @@ class TerraformMachines:
         made = {self._module.address(name) for name in names} & set(state) - set(before)
         if other.then == "nothing":
             if made:
-                message = f"removing {counted(len(made), 'machine')} of groups that are not complete"
+                whose = few(list(other.short), 5, ",")
+                message = (
+                    f"removing what was begun of {whose}, which would not be complete: {counted(len(made), 'machine')}"
+                )
                 self._events("terraform", "warning", message)
                 self._workspace.destroy(only=sorted(made))
             hint, where = "; ".join(filter(None, (other.hint, capacity.LATER))), f"site {self.site}"

@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str]) -> Source:
             source.stop(range_at, 'a name with "[" in it has to be quoted here, such as "dgx[01-04].lab"')
             return source
         position = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        source.stop(position, _syntax(error))
+        source.stop(position, _syntax(error, text))
     except yaml.YAMLError as error:
         source.stop((1, 1), f"this is not YAML: {str(error).splitlines()[0]}")
     return source
@@ -70,11 +70,19 @@ def _unquoted_range(error: yaml.MarkedYAMLError, text: str) -> tuple[int, int] |
     return (mark.line + 1, word.start() + 1) if word and lines[mark.line][mark.column :][:1] == "[" else None
 
 
-def _syntax(error: yaml.MarkedYAMLError) -> str:
+def _second_colon(error: yaml.MarkedYAMLError, text: str) -> str:
+    """Of a ":" that ends no key there: the second one of its line, or one of a line that goes on the line before."""
+    mark, lines = error.problem_mark, text.split("\n")
+    if mark is None or mark.line >= len(lines) or re.search(r":\s", lines[mark.line][: mark.column]):
+        return 'a second ": " in one line; quote the value'
+    return f"this line is indented more than line {mark.line}, and goes on its value; indent the keys of a block alike"
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str) -> str:
     """One sentence for what libyaml found; the usual mistakes in words of their own."""
     problem = error.problem or "unreadable"
     usual = {
-        "mapping values are not allowed in this context": 'a second ": " in one line; quote the value',
+        "mapping values are not allowed in this context": _second_colon(error, text),
         "did not find expected key": "a key was expected here; look at the indentation and at quotes",
         "found unexpected end of stream": "a quote is opened and never closed",
         "could not find expected ':'": 'a key without ":"',

@@ -230,7 +230,8 @@ def _unreached(lonely: _Alone, lost: Mapping[str, str], jobs: Mapping[str, str])
     busy = lonely.busy or bool(lonely.lent) or any(name in refused for name in jobs)
     reasons = [f"{name}: {reason}" for name, reason in refused.items()]
     more = f"; and {len(reasons) - 4} more" if len(reasons) > 4 else ""
-    later = f". `{found.command}` proves it once one of them is idle" if busy and found.command else ""
+    when = "is idle" if busy else "is healthy and in service"
+    later = f". `{found.command}` proves it once one of them {when}" if found.command else ""
     return {
         "state": "unreached",
         "why": f"no other node of its group could be met: {'; '.join(reasons[:4])}{more}{later}",

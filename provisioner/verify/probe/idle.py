@@ -97,10 +97,9 @@ def kubernetes_job(rows: list[dict[str, str]]) -> str:
 def other_job(rows: list[dict[str, str]]) -> str:
     if any(row["comm"] == "condor_starter" for row in rows):
         return "HTCondor has a job on it (condor_starter)"
-    if any(row["comm"] == "pbs_mom" for row in rows):
-        jobs = [name[:-3] for name in listed(PBS_JOBS) if name.endswith(".JB")]
-        if jobs:
-            return "PBS has a job on it: {}".format(", ".join(jobs[:3])[:80])
-        if not texts(PBS_JOBS + "/..", ("mom.lock",)):
-            return f"pbs_mom runs on it, and its jobs are not in {PBS_JOBS}"
+    jobs = [name[:-3] for name in listed(PBS_JOBS) if name.endswith(".JB")]
+    if jobs:  # its processes outlive a restart of pbs_mom
+        return "PBS has a job on it: {}".format(", ".join(jobs[:3])[:80])
+    if any(row["comm"] == "pbs_mom" for row in rows) and not texts(PBS_JOBS + "/..", ("mom.lock",)):
+        return f"pbs_mom runs on it, and its jobs are not in {PBS_JOBS}"
     return ""

@@ -85,6 +85,8 @@ def table(
     parts += [Text("")] if any(notes(node) for node in report.nodes) else []
     parts += [Text(f"note, {line}", "dim") for line in _first(report)]
     parts += [Text(line, "dim") for line in between_nodes(report)]
+    if unlocked := without_lock(report):
+        parts += [Text(""), Text(unlocked, "dim")]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
     held = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
@@ -243,6 +245,19 @@ def _more(count: int, why: str) -> str:
     return f" ({counted(count, 'more check')} {why})" if count else ""
 
 
+def without_lock(report: Report) -> str:
+    """What was not judged for want of a lock; "" where there is one."""
+    ids = {c.id for node in report.nodes for c in node.checks if c.status == "skip" and c.message.startswith("no lock")}
+    if len(ids) < WITHOUT_LOCK:
+        return ""
+    return (
+        f"no lock: {counted(len(ids), 'check')} of versions, packages, images and services did not judge these nodes; "
+        "`gpuprov verify FILE` does"
+    )
+
+
+WITHOUT_LOCK = 5
+"""Checks that had no lock, from which on nothing is locked: a lock may lack some part of it."""
 MOST_ALONE = 4
 """Nodes of which is written out with whom they were measured, or why with nobody."""
 

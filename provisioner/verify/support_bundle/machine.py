@@ -36,7 +36,7 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     models = Counter(gpu.model for gpu in (facts.smi.gpus if facts.smi else ()) if gpu.model and not gpu.lost)
     models = models or Counter(gpu.model for gpu in (facts.rocm.gpus if facts.rocm else ()) if gpu.model)
     if not models:
-        raise GpuprovError("nothing in the bundle tells which machine it is from")
+        raise GpuprovError("no GPU and no firmware tells which machine it is")
     model = models.most_common(1)[0][0]
     count = _count(facts)
     alike = [

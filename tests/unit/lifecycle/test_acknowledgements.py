@@ -185,4 +185,31 @@ def test_typed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("train-7", "host.next_boot", "--reason", "x")[0] == 2
     assert "CHECK is missing" in typed("train-0")[1]
     assert typed("train-0", "host.next_boot", "--remove") == (0, "train-0: host.next_boot warns again\n")
-    assert typed()[1] == ""
+    assert typed()[1] == "no warning of vision is acknowledged\n"
+    assert "NODE and CHECK are missing" in typed("--remove")[1]
+
+
+def test_what_does_not_warn_by_the_newest_report_cannot_be_acknowledged(cluster: Cluster) -> None:
+    """A first warning that comes later is nobody's."""
+
+    def reported(name: str, *failing: dict[str, object]) -> Path:
+        folder = private_dir(cluster.paths.runs) / name
+        folder.mkdir()
+        rows = [{"id": "host.next_boot", "status": "pass"}, *failing]
+        (folder / "report.json").write_text(json.dumps({"nodes": [{"name": "train-0", "checks": rows}]}))
+        return folder / "report.html"
+
+    def add(check: str) -> tuple[str, ...]:
+        end = datetime.now(UTC) + timedelta(days=1)
+        return acknowledgements.add(cluster, "train-0", check, "x", end, "ada").parts
+
+    failing = {"id": "host.settings", "status": "fail", "parts": ["host.thp"]}
+    node_state.note_report(cluster.paths, reported("20260131-000000", failing))
+    with pytest.raises(GpuprovError, match=r"host\.next_boot does not warn on train-0 by the last report"):
+        add("host.next_boot")
+    with pytest.raises(GpuprovError, match=r"host\.swap does not warn"):
+        add("host.swap")
+    assert (add("host.settings"), add("host.thp")) == (("host.thp",), ("host.thp",))
+    later = reported("20260131-000001", failing | {"parts": ["host.swap"]})
+    node_state.note_report(cluster.paths, later, ["train-0"])
+    assert add("host.settings") == ("host.swap",)

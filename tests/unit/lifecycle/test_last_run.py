@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, run_events
+from provisioner import fleet, node_state, run_events
 from provisioner.cli.main import run
+from provisioner.cli.status import first_lines
 from provisioner.fleet import Node
 from provisioner.paths import private_dir
 from provisioner.session import open_cluster
@@ -94,6 +95,18 @@ def test_a_run_that_was_broken_off_says_what_goes_on(
     assert f", {state}, at stage configure; `gpuprov up {file}` goes on" in line
 
 
+def test_a_replace_that_failed_names_its_nodes_or_says_that_nothing_was_done(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = {"run": {"command": "replace", "state": "failed", "stage": "terraform", "since": 0.0, "user": ""}}
+    rows = [{"name": "train-0", "replace": None}, {"name": "train-1", "replace": None}]
+    (line,) = first_lines(document | {"nodes": rows}, file)
+    assert line.endswith(", failed, at stage terraform; it has changed no machine")
+    rows[1]["replace"] = {"step": "making"}
+    (line,) = first_lines(document | {"nodes": rows}, file)
+    assert line.endswith(f"; `gpuprov replace {file} train-1` goes on")
+
+
 def test_a_cluster_that_no_run_has_touched(file: Path) -> None:
     paths = open_cluster(file, sandbox=False).paths
     assert run_events.last_run(paths.root, paths.runs, at_work=False) is None
@@ -110,6 +123,7 @@ def test_a_damaged_record_of_a_run_is_none(record: str, tmp_path: Path) -> None:
 def test_all_clusters_below_a_folder(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    node_state.note(open_cluster(file, sandbox=False).paths, nodes={"train-0": {"stage": "verified", "ok": True}})
     other = tmp_path / "deeper" / "fleet.yaml"
     other.parent.mkdir()
     other.write_text(FILE.replace("vision", "speech"))
@@ -123,15 +137,19 @@ def test_all_clusters_below_a_folder(
         assert run(["status", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["clusters"]
     assert [(row["cluster"], row["sandbox"], row["nodes"], row["healthy"]) for row in rows] == [
-        ("vision", False, 1, 0), ("speech", True, None, 0)
+        ("vision", False, 1, 1), ("speech", True, None, 0)
     ]  # fmt: skip
     assert [row["file"] for row in rows] == [str(file), None]
     assert (rows[0]["run"]["state"], rows[1]["run"]) == ("at work", None)
     assert run(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[1:]] == [
-        ["vision", "cluster.yaml", "1", "0", "up:", "done"], ["speech", "(sandbox)", "-", "?", "0", "-"]
+        ["vision", "cluster.yaml", "1", "1", "up:", "done"], ["speech", "(sandbox)", "-", "?", "0", "-"]
     ]  # fmt: skip
+    held = {"train-0": {"id": "i-0", "owner": "ada", "reason": "x", "since": "y", "checks": []}}
+    (file.parent / ".gpuprov" / "vision" / "quarantine.json").write_text(json.dumps({"nodes": held}))
+    assert run(["status"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["vision", "cluster.yaml", "1", "0"], "in quarantine"
     assert run(["status", "--watch"]) == 2
 
 

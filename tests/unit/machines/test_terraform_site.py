@@ -318,7 +318,9 @@ def test_machines_of_a_group_that_is_not_complete_are_removed_in_their_order(sit
     with pytest.raises(ProviderError, match="machines of train could not be had") as caught:
         machines.apply(PLAN, Planned("here", add=2))
     assert site.terraform.calls == ["apply", 'destroy node["train-0"] node["train-1"]']
-    assert [event.message for event in site.seen] == ["removing 2 machines of groups that are not complete"]
+    assert [event.message for event in site.seen] == [
+        "removing what was begun of train, which would not be complete: 2 machines"
+    ]
     assert [item.summary for item in caught.value.diagnostics] == ["shortage"]
 
 

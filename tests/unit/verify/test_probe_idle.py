@@ -144,6 +144,13 @@ def test_a_list_of_devices_that_cannot_be_read_is_a_job(node: Node, monkeypatch:
     assert "too long" in node.reason
 
 
+def test_a_job_of_pbs_outlives_its_daemon(node: Node) -> None:
+    (node.folder / "mom_priv/jobs").mkdir(parents=True)
+    assert node.reason == ""
+    node.has("mom_priv/jobs/5.sp-03.JB")
+    assert node.reason == "PBS has a job on it: 5.sp-03"
+
+
 def test_jobs_of_pbs_and_of_htcondor(node: Node) -> None:
     node.runs("pbs_mom", "/opt/pbs/sbin/pbs_mom")
     assert node.reason.startswith("pbs_mom runs on it, and its jobs are not in ")

@@ -28,7 +28,7 @@ from tests.support import chromium
 from tests.support.healthy_bundle import bundle, expected, nth, nvlink
 
 P4D, NDV4 = "p4d.24xlarge", "Standard_ND96asr_v4"
-EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7*7 }}"
+EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7331*7 }}"
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_what_tools_print_cannot_break_a_report(fleet: Report) -> None:
     ElementTree.fromstring("".join(junit(report)))
     page = html(report)
     assert "<script" not in page
-    assert "49" not in re.sub(r"#[0-9a-f]{6}", "", page.split("<main>")[1])
+    assert "51317" not in re.sub(r"#[0-9a-f]{6}", "", page.split("<main>")[1])
     shown = render(report)
     assert "gpu.count" in shown
 
@@ -318,6 +318,14 @@ def test_the_page_has_the_runbook_of_what_failed_and_no_more(fleet: Report) -> N
     assert 'href="#do-reset"' in text  # a link is down
     assert "<code>nvidia-smi --gpu-reset</code>" in text
     assert "See it by hand: <code>nvidia-smi nvlink -s</code>" in text
+
+
+def test_the_terminal_says_what_no_lock_left_out(fleet: Report) -> None:
+    skipped = [CheckResult(f"x.{n}", "warn", "skip", "none", message="no lock names a package") for n in range(6)]
+    node = replace(fleet.nodes[0], checks=(*fleet.nodes[0].checks, *skipped))
+    shown = " ".join(render(replace(fleet, nodes=(node,))).split())
+    assert "checks of versions, packages, images and services did not judge these nodes" in shown
+    assert "no lock: " not in render(fleet)
 
 
 def test_the_terminal_says_what_takes_a_node_out_of_quarantine(fleet: Report) -> None:
