@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 from provisioner import fleet, stored
+from provisioner.cluster_files import cluster_names
 from provisioner.errors import GpuprovError
 from provisioner.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
 from provisioner.text import counted
@@ -25,6 +26,11 @@ def source_name(paths: ClusterPaths) -> str:
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         return str(stored.load(paths.intent)["file"])
     return ""
+
+
+def is_named(paths: ClusterPaths) -> bool:
+    """Whether a file beside the run directories has the cluster's name."""
+    return paths.name in cluster_names(paths.spec.absolute().parent).values()
 
 
 def used_specs(file: Path) -> list[ClusterPaths]:

@@ -349,17 +349,20 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
 
 def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
     """Raise GpuprovError where machines were created from the same file under another name: no command would name
-    them, and `up` would create a second fleet. `sandbox` None: whether by a rehearsal or not."""
+    them, and `up` would create a second fleet. Where it was not recorded of which file, no file has that name any more.
+    `sandbox` None: whether by a rehearsal or not."""
     for other in run_folders.beside(paths.spec):
         name, root = other.name, other.root
         if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue
-        if run_folders.source_name(other) == paths.spec.name:
+        source = run_folders.source_name(other)
+        if source == paths.spec.name or (not source and not run_folders.is_named(other)):
             kind = "rehearsal" if other.sandbox else "cluster"
             way = f", or pass --no-sandbox for a real cluster {paths.name}" if other.sandbox and sandbox is None else ""
             raise GpuprovError(
-                f"`name` is {paths.name} now, and {RUNS}/{root.name} has {run_folders.machines_of(other)} that this "
-                f"file created as {kind} {name}: was the cluster renamed?",
+                f"`name` is {paths.name} now, and {RUNS}/{root.name} has {run_folders.machines_of(other)} that "
+                f"{'this file' if source else 'a file of unknown name'} created as {kind} {name}: was the cluster "
+                "renamed?",
                 where=str(paths.spec),
                 hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
             )

@@ -94,8 +94,12 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
     removal, failed = Removal(), dict[str, GpuprovError]()
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
+        made_by = cluster.providers.made()
+        if any(provider.hosts is not None for provider in made_by.values()):
+            # Hosts run on: what is put back into service has to be written down, and shared.
+            quarantine.refuse_damaged(cluster)
         machines.write_ssh_configuration(cluster)
-        for site, provider in cluster.providers.made().items():
+        for site, provider in made_by.items():
             exist = provider.hosts is not None
             events("down", "started", f"{site}: " + ("undoing what was configured" if exist else "removing machines"))
             try:
@@ -118,8 +122,6 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         try:
             quarantine.forget(cluster)
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody
-            if removal.stays:
-                raise
             events("down", "warning", str(error))
         ssh.close(cluster.paths, cluster.nodes())
         rest = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""

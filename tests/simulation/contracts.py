@@ -284,8 +284,8 @@ class Contracts:
                 yield f"`up` ended well and {name} is still drained"
 
     def _is_drained(self, name: str, cluster: str) -> bool:
-        """Whether a drain command named it, and none a node of this name in another cluster afterwards."""
-        drained = self.history.world.drained.get(name)
+        """Whether a drain command of this cluster named it, and none a node of this name in another one afterwards."""
+        drained = self.history.world.drained.get(name) if self.history.world.drained_by.get(name) == cluster else None
         machine = self.history.world.cloud.called(drained) if drained else None
         return drained is not None and (machine is None or machine.cluster in ("", cluster))
 

@@ -44,7 +44,7 @@ APPLIES = {
 """Fault → the effects that it can strike; those of ANYWHERE strike all."""
 PATIENCE = 4
 """While one waits for a late answer, the others have that many turns to each look of its."""
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 """For a simulated command that hangs: no test waits longer."""
 
 

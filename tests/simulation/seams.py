@@ -527,7 +527,7 @@ class Seams:
         self, step: str, command: str | None, nodes: Sequence[Node], *, action: str, reasons: Mapping[str, str],
         cluster: str, folder: Path, deadline_s: float, events: Any,
     ) -> dict[str, str]:  # fmt: skip
-        del reasons, cluster, folder, deadline_s, events, action
+        del reasons, folder, deadline_s, events, action
         if command is None:
             return {}
         bad = {}
@@ -536,7 +536,7 @@ class Seams:
 
             def work(node: Node = node) -> None:
                 self.world.process.changes += 1
-                self.world.hook(step, node.name, node.id)
+                self.world.hook(step, node.name, node.id, cluster)
 
             try:
                 self.world.processes.effect(

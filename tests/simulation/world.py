@@ -125,13 +125,14 @@ class Remote:
 
 @dataclass
 class World:
-    """`folders`: each operator's project folder. `drained`: node → id of the machine that a drain command named.
-    `violations`: invariants that were broken, in words."""
+    """`folders`: each operator's project folder. `drained`: node → id of the machine that a drain command named;
+    `drained_by`: node → the cluster of that command. `violations`: invariants that were broken, in words."""
 
     root: Path
     processes: Processes = field(default_factory=Processes)
     cloud: Cloud = field(default_factory=Cloud)
     drained: dict[str, str] = field(default_factory=dict)
+    drained_by: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0
     lost_holds: set[str] = field(default_factory=set)
     """Nodes of a quarantine.json or upgrade.json that is lost, and those that a person has released with a driver that
@@ -249,8 +250,8 @@ class World:
         if self.hooks and self.drained.get(machine.node) != machine.known_as:
             self.broken(f"{machine.id} ({machine.node}), which was proven, is {change} and was not drained before")
 
-    def hook(self, step: str, node: str, machine: str) -> None:
-        """A hook has worked on a node."""
+    def hook(self, step: str, node: str, machine: str, cluster: str) -> None:
+        """A hook has worked on a node of a cluster."""
         if step == "drain":
             known = self.cloud.called(machine)
             condemned = machine in self.process.condemned
@@ -258,7 +259,7 @@ class World:
                 asked = self.named(node, self.process) or any("→" in text for text in self.process.questions)
                 if not asked:
                     self.broken(f"{node} is healthy and is drained, and no question named it")
-            self.drained[node] = machine
+            self.drained[node], self.drained_by[node] = machine, cluster
         else:
             self.drained.pop(node, None)
 

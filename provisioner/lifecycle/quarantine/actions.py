@@ -115,6 +115,12 @@ def put_back(cluster: Cluster, nodes: Sequence[Node], action: hooks.Action) -> N
     resume(cluster, quarantine_book.load(cluster.paths), nodes, action)
 
 
+def refuse_damaged(cluster: Cluster) -> None:
+    """Raise GpuprovError where the records of nodes that are out of service are damaged."""
+    quarantine_book.load(cluster.paths)
+    upgrade_journal.load(cluster.paths)
+
+
 def forget(cluster: Cluster) -> None:
     """Have the scheduler forget that nodes are drained whose machines are removed for good: a later machine of the same
     name would stay out of service, and nothing would know why. So it does of nodes whose machines `up` has removed
