@@ -94,7 +94,7 @@ def _read(place: Place, *, document: bool) -> Reading:
 
 
 def late_document(node: NodeUnderTest) -> str:
-    """The document of a node whose record had none, as a line for the output; "" where it can't be made, or is more than
+    """The document of a node whose record had none, as a line for the output; "" where it can't be made or is more than
     DOCUMENT: the node was judged all the same."""
     try:
         whole = to_json(facts_document(node.facts))
