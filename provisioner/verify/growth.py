@@ -9,7 +9,7 @@ that since the boot. A counter that is lower than before was set back: all of it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.verify.facts import Facts
@@ -33,13 +33,19 @@ class Growth:
         if host is None:
             return cls(None, None)
         before = None if looks is None else looks.hour if within <= HOUR else looks.day
-        if before is not None and host.boot_id == before.boot_id and host.time > before.time:
-            return cls(before, (host.time - before.time) / 3600)
-        return cls(None, host.uptime / 3600 if host.uptime is not None else None)
+        if host.uptime is None:
+            return cls(None, None)
+        if before is not None and host.boot_id == before.boot_id and host.uptime > before.uptime:
+            return cls(before, (host.uptime - before.uptime) / 3600)
+        return cls(None, host.uptime / 3600)
 
     def by(self, counter: str, now: int) -> int:
-        """By how much a counter has grown."""
-        base = self.earlier.counters.get(counter, 0) if self.earlier is not None else 0
+        """By how much a counter has grown. What the earlier look did not read has not grown since: nobody knows."""
+        if self.earlier is None:
+            return now
+        if owner(counter) not in self.earlier.read:
+            return 0
+        base = self.earlier.counters.get(counter, 0)
         return now - base if now >= base else now
 
     def allowed(self, most: float, hours: float) -> float:
@@ -67,6 +73,11 @@ def link(name: str, counter: str) -> str:
     return f"nvlink/{name}/{counter}"
 
 
+def owner(counter: str) -> str:
+    """The port, interface or link that counts it."""
+    return counter.rpartition("/")[0]
+
+
 def _counters(node: Facts) -> Iterator[tuple[str, int]]:
     for device in node.rdma or ():
         for one in device.ports:
@@ -83,11 +94,13 @@ def _counters(node: Facts) -> Iterator[tuple[str, int]]:
 
 def looks(node: Facts) -> dict[str, Any] | None:
     """The document that the next look is given, {"hour", "day"}: a look stays until it is old enough. None where the
-    node does not tell its boot: nothing could be compared."""
+    node does not tell its boot, or how long it is ago: nothing could be compared."""
     host = node.host
-    if host is None or host.boot_id is None:
+    if host is None or host.boot_id is None or host.uptime is None:
         return None
-    now = Look(host.time, host.boot_id, {name: count for name, count in _counters(node) if count})
+    counted = dict(_counters(node))
+    read = frozenset(map(owner, counted))
+    now = Look(host.uptime, host.boot_id, {name: count for name, count in counted.items() if count}, read)
     kept = node.last_look
     return {
         "hour": _next(kept.hour if kept else None, now, HOUR).to_json(),
@@ -96,5 +109,9 @@ def looks(node: Facts) -> dict[str, Any] | None:
 
 
 def _next(kept: Look | None, now: Look, hours: float) -> Look:
-    fresh = kept is not None and kept.boot_id == now.boot_id and 0 <= now.time - kept.time < hours * 3600
-    return kept if kept is not None and fresh else now
+    if kept is None or kept.boot_id != now.boot_id or not 0 <= now.uptime - kept.uptime < hours * 3600:
+        return now
+    # What was not read then, and is now, begins with what it stands at.
+    late = now.read - kept.read
+    first = {name: count for name, count in now.counters.items() if owner(name) in late}
+    return replace(kept, counters={**kept.counters, **first}, read=kept.read | late)

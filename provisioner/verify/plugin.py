@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import multiprocessing
+import os
+import unittest
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -63,7 +66,7 @@ class Judgement:
         self.nodes: dict[str, NodeUnderTest] = {}
         self.outcomes: dict[Hashable, int] = {}
         """Of what was written lately: how a check ended → the number of its line."""
-        self.written = 0
+        self.written, self.process = 0, os.getpid()
         self.results: list[tuple[str, int]] = []
         gc.disable()  # nothing that reading makes goes in circles
         for node, document in nodes_of(Path(config.getoption("--gpuprov-in"))):
@@ -80,6 +83,8 @@ class Judgement:
         self.watch = Watch(PROCESSOR_S, CLOCK_S)
 
     def write(self, **record: Any) -> None:
+        if os.getpid() != self.process:
+            os._exit(0)  # a user's check has forked, and its child came back here
         self.out.write(to_json(record) + "\n")
         self.out.flush()
 
@@ -90,6 +95,8 @@ class Judgement:
     def record(self, node: str, test: str, declared: Check, outcome: Outcome, *, together: bool = False) -> None:
         """An outcome is written once; the nodes on which a check ended so name it by its number. `together`: the line
         may wait for others."""
+        if os.getpid() != self.process:
+            os._exit(0)
         if outcome.status in ("fail", "unknown") and declared.severity == "fatal":
             self.wrong.add(node)
         # 1, 1.0 and True are one key of a mapping, and three values in a report.
@@ -125,19 +132,23 @@ class Judgement:
         shares = cores() if len(nodes) > DETAILED else 1
         parts = [nodes[len(nodes) * k // shares : len(nodes) * (k + 1) // shares] for k in range(shares)]
         self.out.flush()
-        others = [multiprocessing.get_context("fork").Process(target=self._judge_apart, args=(ours, parts[k], k))
-                  for k in range(1, shares)]  # fmt: skip
-        for process in others:
-            process.start()
+        here, others = list(parts[0]), []
+        for number, part in enumerate(parts[1:], start=1):
+            process = multiprocessing.get_context("fork").Process(target=self._judge_apart, args=(ours, part, number))
+            try:
+                process.start()
+                others.append(process)
+            except OSError:  # no further process, or no memory for one
+                here += part
         for item in ours:
-            item.judge(parts[0])
-        self.write_documents(parts[0])
+            item.judge(here)
+        self.write_documents(here)
         for process in others:
             process.join()  # what one that was killed had not come to is unknown
 
     def _judge_apart(self, items: Sequence[FleetItem], nodes: Sequence[NodeUnderTest], number: int) -> None:
         """In a process of its own, with a file of its own beside the output."""
-        self.written = number << 32
+        self.written, self.process = number << 32, os.getpid()
         self.watch = Watch(PROCESSOR_S, CLOCK_S)  # timers are not inherited
         with Path(f"{self.out.name}.{number}").open("w", encoding="utf-8") as self.out:
             for item in items:
@@ -158,6 +169,9 @@ class Judgement:
         self.write_documents(self.nodes.values())
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
+        if inspect.isclass(obj) and issubclass(obj, unittest.TestCase):
+            said = f"{name} is a unittest.TestCase, which is not run: write functions called test_…"
+            self.write(kind="broken", where=str(collector.path), message=said)
         if check_runner.plain(obj) is not None:
             return FleetItem.from_parent(collector, name=name, function=obj, judgement=self)
         return None
@@ -221,6 +235,9 @@ class Judgement:
         except (SystemExit, pytest.exit.Exception) as error:
             self.write(kind="broken", **user_checks.broken(error, collector.path))
             return pytest.CollectReport(collector.nodeid, "failed", str(error), [])
+        if report.skipped:
+            said = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+            self.write(kind="broken", where=str(collector.path), message=f"no check of it is run: {said}")
         if report.failed:
             call: pytest.CallInfo[Any] = report.call
             raised = call.excinfo.value if call.excinfo else None
@@ -260,6 +277,9 @@ class Judgement:
         if call.when == "call" or (call.excinfo is not None and call.when == "setup"):
             error = call.excinfo.value if call.excinfo else None
             self.record_error(node_of(item), item, error, called=call.when == "call")
+        elif call.when == "teardown" and call.excinfo is not None:
+            raised = Unknown(f"after the check: {type(call.excinfo.value).__name__}: {call.excinfo.value}")
+            self.record_error(node_of(item), item, raised, called=False)
         return report
 
 

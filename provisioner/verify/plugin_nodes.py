@@ -8,9 +8,8 @@ import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +52,68 @@ def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
     data = json.loads(given.read_bytes())
     expectations = [Expected.from_json(one) for one in data["expectations"]]
     places = [(given.with_suffix(".nodes"), start) for start in data["nodes"]]
-    with ExitStack() as stack:
-        read_one = partial(_read, document=len(places) <= DETAILED)
-        found: Iterable[Reading] = map(read_one, places)
-        if len(places) >= MANY and cores() > 1:
-            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores(), gc.disable))
-            size = min(TOGETHER, math.ceil(len(places) / (4 * cores())))
-            parts = [places[first : first + size] for first in range(0, len(places), size)]
-            found = chain.from_iterable(map(facts_pickle.loads, pool.imap(partial(_read_several, read_one), parts)))
-        for facts, line, node in found:
-            expected = expectations[node["expects"]]
-            record = Baseline.from_json(node["baseline"]) if node["baseline"] is not None else None
-            yield NodeUnderTest(node["node"], facts, expected, node["host"], node["group"], record), line
+    read_one = partial(_read, document=len(places) <= DETAILED)
+    several = len(places) >= MANY and cores() > 1
+    for facts, line, node in _read_by_several(read_one, places) if several else map(read_one, places):
+        expected = expectations[node["expects"]]
+        record = Baseline.from_json(node["baseline"]) if node["baseline"] is not None else None
+        yield NodeUnderTest(node["node"], facts, expected, node["host"], node["group"], record), line
+
+
+def _read_by_several(read_one: Callable[[Place], Reading], places: list[Place]) -> Iterator[Reading]:
+    """In several processes. One that ends (out of memory, say) ends them all: what was not read then is read node by
+    node, each in a process of its own."""
+    size = min(TOGETHER, math.ceil(len(places) / (4 * cores())))
+    parts = [places[first : first + size] for first in range(0, len(places), size)]
+    done = 0
+    with _processes(cores()) as pool:
+        pieces = [_submitted(pool, read_one, part) for part in parts]
+        while done < len(parts) and (data := _result(pieces[done])) is not None:
+            pieces[done], done = None, done + 1  # its bytes are of no more use
+            yield from facts_pickle.loads(data)
+    for part, piece in zip(parts[done:], pieces[done:], strict=True):
+        data = _result(piece)
+        yield from facts_pickle.loads(data) if data else (_read_alone(read_one, place) for place in part)
+
+
+def _processes(number: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("fork"), initializer=gc.disable)
+
+
+def _submitted(
+    pool: ProcessPoolExecutor, read_one: Callable[[Place], Reading], part: list[Place]
+) -> Future[bytes] | None:
+    """None where no process can be started, or the others have ended."""
+    try:
+        return pool.submit(_read_several, read_one, part)
+    except (OSError, BrokenExecutor):
+        return None
+
+
+def _result(piece: Future[bytes] | None) -> bytes | None:
+    try:
+        return piece.result() if piece is not None else None
+    except BrokenExecutor:
+        return None
+
+
+def _read_alone(read_one: Callable[[Place], Reading], place: Place) -> Reading:
+    with _processes(1) as alone:
+        data = _result(piece := _submitted(alone, read_one, [place]))
+    if data is None and piece is not None:
+        return _unread(place, "the process that read its answers was killed")
+    reading: Reading = facts_pickle.loads(data)[0] if data is not None else read_one(place)
+    return reading
+
+
+def _unread(place: Place, why: str) -> Reading:
+    """Of a node whose answers nobody can read."""
+    with place[0].open("rb") as stream:
+        stream.seek(place[1])
+        head = json.loads(stream.readline())
+    given = {name: value for name, value in head.items() if name not in ("bundle", "bytes")}
+    facts = read(Bundle(error=why))
+    return _reading(facts, given, to_json(facts_document(facts)), fabric=None, measures={}, looks=None)
 
 
 def _read_several(read_one: Callable[[Place], Reading], places: list[Place]) -> bytes:
@@ -79,18 +128,22 @@ def _read(place: Place, *, document: bool) -> Reading:
         bundle, data = Bundle.receive(stream)
     facts = read(bundle)
     try:
-        fabric, reached, looks = facts_entry(facts, "fabric"), measured(facts), growth.looks(facts)
+        told = {"fabric": facts_entry(facts, "fabric"), "measures": measured(facts), "looks": growth.looks(facts)}
         whole = to_json(facts_document(facts)) if document or bundle.characters > DOCUMENT else ""
-        why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(whole) > DOCUMENT else ""
+        if len(whole) <= DOCUMENT:
+            return _reading(facts, data, whole if document else "", **told)
+        why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts"
     except Exception as error:
         why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
-    if why:
-        facts = read(Bundle(error=why))
-        whole, fabric, reached, looks = to_json(facts_document(facts)), None, {}, None
-    record = {"kind": "facts", "node": data["node"], "fabric": fabric, "measures": reached, "looks": looks}
+    return _unread(place, why)
+
+
+def _reading(facts: Facts, data: dict[str, Any], whole: str, **told: Any) -> Reading:
+    """`whole`: the `facts` document, which stays a string in the record: it is parsed if somebody looks at it. Empty
+    where the record has none."""
+    record = {"kind": "facts", "node": data["node"], **told}
     record["uuids"] = [gpu.uuid for gpu in facts.gpus or () if gpu.uuid]
-    # The document is a string in this record: it is parsed if somebody looks at it.
-    return facts, to_json(record | ({"facts": whole} if document or why else {})) + "\n", data
+    return facts, to_json(record | ({"facts": whole} if whole else {})) + "\n", data
 
 
 def late_document(node: NodeUnderTest) -> str:

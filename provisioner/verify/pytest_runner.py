@@ -1,7 +1,8 @@
-"""Run the checks over all nodes in one pytest process of their own, with a deadline.
+"""Run the checks over all nodes in pytest processes, with a deadline: gpuprov's in one, and a user's in another one
+afterwards, so that nothing of a user's files (a conftest.py, a module that does not end) reaches gpuprov's.
 
-The process can crash, hang or be killed: what it had found until then counts, and every check that it had not come to
-is unknown. Nothing of the user's pytest configuration reaches it.
+A process can crash, hang or be killed: what it had found until then counts, and every check that it had not come to is
+unknown. Nothing of the user's pytest configuration reaches it.
 """
 
 from __future__ import annotations
@@ -59,18 +60,24 @@ class Judged:
 
 
 def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s: float = 120.0) -> dict[str, Judged]:
-    """Judge every node by gpuprov's checks and those in the directories `checks`."""
+    """Judge every node by gpuprov's checks and those in the directories `checks`; each of both has the deadline."""
     if not cases:
         return {}
+    runs = [_run_over(cases, [CHECKS], deadline_s)]
+    runs += [_run_over(cases, [path.absolute() for path in checks], deadline_s)] if checks else []
+    return {name: _judged(name, runs) for name in cases}
+
+
+def _run_over(cases: Mapping[str, Case], paths: list[Path], deadline_s: float) -> _Records:
     with tempfile.TemporaryDirectory(prefix=keeper.scratch("judge")) as scratch:
         root = Path(scratch)
         found, log = root / FOUND, root / LOG
         _give(root / GIVEN, cases)
         (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n", encoding="utf-8")
-        ended = _run(root, [CHECKS, *(path.absolute() for path in checks)], deadline_s)
+        ended = _run(root, paths, deadline_s)
         records = _Records(found, cases)
-        trouble = ended or ("" if records.tests else f"no check was found: {_tail(log)}")
-    return {name: _judged(name, records, trouble) for name in cases}
+        records.trouble = ended or ("" if records.tests or records.broken else f"no check was found: {_tail(log)}")
+    return records
 
 
 def _give(file: Path, cases: Mapping[str, Case]) -> None:
@@ -125,8 +132,8 @@ def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(5)
-    # 0 and 1 are verdicts; 5 (nothing collected) and the rest are trouble that _trouble words.
-    return "" if process.returncode in (0, 1, 2) else f"pytest ended with status {process.returncode}: {_tail(log)}"
+    # 0 and 1 are verdicts; with 5 nothing was collected, which the caller words.
+    return "" if process.returncode in (0, 1, 2, 5) else f"pytest ended with status {process.returncode}: {_tail(log)}"
 
 
 def _tail(log: Path) -> str:
@@ -136,6 +143,9 @@ def _tail(log: Path) -> str:
 
 class _Records:
     """What the process wrote, by node. Whole lines only: a killed process can leave half of one."""
+
+    trouble = ""
+    """Why the process did not end by itself, or found no check."""
 
     def __init__(self, found: Path, nodes: Iterable[str]) -> None:
         self.tests: dict[str, dict[str, Any]] = {}
@@ -179,27 +189,39 @@ class _Records:
                     self.results[node][test] = result
 
 
-def _judged(name: str, records: _Records, trouble: str) -> Judged:
+def _judged(name: str, runs: Sequence[_Records]) -> Judged:
+    """`runs`: of gpuprov's checks first, whose facts and measures count."""
+    results: dict[str, CheckResult] = {}
+    for records in runs:
+        results |= _results(name, records)
+    tests = {test: declared for records in runs for test, declared in records.tests.items() if test in results}
+    follows = {test: declared["follows"] for test, declared in tests.items()}
+    silences = {test: declared["silences"] for test, declared in tests.items()}
+    own, known = runs[0], [records.facts[name] for records in runs if name in records.facts]
+    facts = next((one for one in known if isinstance(one, Document)), known[0] if known else {})
+    return Judged(
+        tuple(blame(results, follows, silences)), facts, own.measures.get(name, {}),
+        own.looks.get(name), own.uuids.get(name, ()),
+    )  # fmt: skip
+
+
+def _results(name: str, records: _Records) -> dict[str, CheckResult]:
+    """Of one run, by test."""
     results: dict[str, CheckResult] = {}
     for record in records.broken:
         message = f"{record['where']}: {record['message']}"
         results[f"broken:{record['where']}"] = CheckResult(
             "verify.checks", "fatal", "unknown", "reconfigure", "an own check is broken", message=message
         )
-    missing = {"status": "unknown", "message": f"not run: {trouble or 'stopped before it'}"}
+    missing = {"status": "unknown", "message": f"not run: {records.trouble or 'stopped before it'}"}
     found = records.results[name]
     for test in records.of[name]:
         results[test] = found.get(test) or _result(records.tests[test], missing)
-    if trouble and not results:
-        results["trouble"] = CheckResult(
-            "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=trouble
+    if records.trouble and not results:
+        results[f"trouble {id(records)}"] = CheckResult(
+            "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=records.trouble
         )
-    follows = {test: records.tests[test]["follows"] for test in results if test in records.tests}
-    silences = {test: records.tests[test]["silences"] for test in results if test in records.tests}
-    return Judged(
-        tuple(blame(results, follows, silences)), records.facts.get(name, {}), records.measures.get(name, {}),
-        records.looks.get(name), records.uuids.get(name, ()),
-    )  # fmt: skip
+    return results
 
 
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from provisioner.verify.merged_checks import by_id
+from provisioner.verify.registry import all_checks
 
 OURS = Path(__file__).parent / "checks"
 
@@ -38,7 +39,8 @@ def broken(raised: BaseException | None, file: Path) -> dict[str, str]:
 def without_doubles(items: Sequence[Item], id_of: Callable[[Item], str]) -> tuple[list[Item], list[dict[str, str]]]:
     """The items without those whose id another check has, and what is to be said of these. gpuprov's own stay; of two
     declared by a user the first does."""
-    ours = {id_of(item): item for item in items if item.path.is_relative_to(OURS)}
+    theirs = any(not item.path.is_relative_to(OURS) for item in items)
+    ours = {check.id: function.__module__.rpartition(".")[2] for function, check in all_checks()} if theirs else {}
     first: dict[str, str] = {}
     kept: list[Item] = []
     refused: dict[str, dict[str, str]] = {}
@@ -47,7 +49,7 @@ def without_doubles(items: Sequence[Item], id_of: Callable[[Item], str]) -> tupl
         if item.path.is_relative_to(OURS):
             kept.append(item)
         elif name in ours or name in by_id():
-            file = f" ({ours[name].path.name})" if name in ours else ""
+            file = f" ({ours[name]}.py)" if name in ours else ""
             said = f"the id {name} is that of a check of gpuprov's own{file}: give it another one"
             refused[where] = {"where": where, "message": said}
         elif hasattr(getattr(item, "function", None), "__check__") and first.setdefault(name, where) != where:

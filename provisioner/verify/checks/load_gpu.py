@@ -65,8 +65,12 @@ def test_clock(node: Facts, expected: Expected) -> None:
 
 def _draws(node: Facts, expected: Expected) -> dict[str, float]:
     """W, the most that each GPU was seen to draw under load."""
-    sampled = {one.index: one.power_w for one in node.samples or ()}
-    draws = {g.index: max(g.power_draw_w or 0.0, sampled.get(g.index) or 0.0) for g in working(node, expected)}
+    sampled = {one.index: one.power_w for one in node.samples or () if one.power_w}
+    draws = {
+        g.index: max(g.power_draw_w or 0.0, sampled.get(g.index) or 0.0)
+        for g in working(node, expected)
+        if g.index in sampled or not sampled  # one look beside the others' highest of many says nothing
+    }
     return {f"GPU {index}": watts for index, watts in draws.items() if watts}
 
 

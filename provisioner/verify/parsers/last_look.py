@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +16,17 @@ FILE = "last-look.json"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`time`: the node's clock then, seconds since 1970; `counters`: counter → what it stood at, without those at 0."""
+    """`uptime`: seconds since the boot `boot_id`, which no clock that is set moves; `counters`: counter → what it stood
+    at, without those at 0; `read`: ports, interfaces and links whose counters were read (growth.owner)."""
 
-    time: float
+    uptime: float
     boot_id: str
     counters: Mapping[str, int]
+    read: frozenset[str]
 
     def to_json(self) -> dict[str, Any]:
-        return {"time": self.time, "boot_id": self.boot_id, "counters": dict(self.counters)}
+        document = {"uptime": self.uptime, "boot_id": self.boot_id, "counters": dict(self.counters)}
+        return document | {"read": sorted(self.read)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,10 @@ def parse(text: str) -> Looks:
 
 def _look(document: Any) -> Look:
     counters = {str(name): count for name, count in document["counters"].items() if type(count) is int}
-    return Look(float(document["time"]), str(document["boot_id"]), counters)
+    uptime = float(document["uptime"])
+    if not math.isfinite(uptime) or uptime < 0:
+        raise ValueError("no uptime")
+    return Look(uptime, str(document["boot_id"]), counters, frozenset(map(str, document["read"])))
 
 
 TOOLS = (

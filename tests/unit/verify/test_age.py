@@ -61,7 +61,7 @@ class Node:
         before = looks(read(bundle(self.texts)))
         assert before is not None
         for look in before.values():
-            look["time"] -= seconds_ago
+            look["uptime"] -= seconds_ago
         self.write(FILE, before)
         return self
 
@@ -149,12 +149,42 @@ def test_a_look_of_another_boot_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"hour": {}}', '{"hour": {"time": "x", "boot_id": "", "counters": {}}}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"hour": {}}',
+        '{"hour": {"uptime": "x", "boot_id": "", "counters": {}, "read": []}}',
+        '{"hour": {"uptime": -1e400, "boot_id": "", "counters": {}, "read": []}}',
+    ],
 )
 def test_a_damaged_look_is_none(text: str) -> None:
     node = Node().port(symbol_error=200)
     node.texts[FILE] = text
     assert node.judged()["rdma.errors"].status == "pass"
+
+
+def test_a_clock_that_is_set_between_two_looks_changes_nothing() -> None:
+    for jump in (-7200, -1, 1, 400 * 86_400):
+        node = Node().port(symbol_error=900_000).seen(3600).port(symbol_error=900_121)
+        host = node.host()
+        node.write("host.json", host | {"time": host["time"] + jump})
+        found = node.judged()["rdma.errors"]
+        assert (found.status, "in 1.0 h, since the last look" in found.message) == ("fail", True), (jump, found)
+
+
+def test_what_the_earlier_look_did_not_read_has_not_grown_since_it() -> None:
+    node = Node().port(symbol_error=900_000, local_link_integrity_errors=4)
+    text = node.texts.pop("rdma.json")
+    node.seen(600).texts["rdma.json"] = text
+    found = node.judged()
+    assert (found["rdma.errors"].status, found["rdma.integrity"].status) == ("pass", "pass")
+    kept = looks(read(bundle(node.texts)))
+    assert kept is not None and 4 in kept["hour"]["counters"].values(), "it begins with what it stands at"
+    node.write(FILE, kept)
+    node.port(local_link_integrity_errors=5)
+    assert node.judged()["rdma.integrity"].status == "fail"
 
 
 def test_looks_stay_until_they_are_old_enough() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.verify.bundle import Output
 from provisioner.verify.document import DETAILED
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
@@ -70,6 +71,46 @@ def test_nodes_of_a_process_that_was_killed_are_unknown_and_the_others_are_judge
     assert lost == set(names[len(names) // 2 :])
     assert condemned(found) == lost | {BROKEN}
     assert all(check.status == "unknown" for name in lost for check in found[name].checks)
+
+
+DIES = """
+from provisioner.verify import plugin_nodes
+read = plugin_nodes.read
+def gone(bundle):
+    if "no GPU answers" in (bundle.files["nvidia-smi.xml"].error if "nvidia-smi.xml" in bundle.files else ""):
+        os.kill(os.getpid(), 9)
+    return read(bundle)
+plugin_nodes.read = gone
+plugin_nodes.cores = plugin.cores
+"""
+NO_FORK = """
+import multiprocessing.process
+def start(process):
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+multiprocessing.process.BaseProcess.start = start
+from provisioner.verify import plugin_nodes
+plugin_nodes.cores = plugin.cores
+"""
+
+
+def test_a_node_whose_answers_end_the_process_that_reads_them_is_unknown_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
+) -> None:
+    several(tmp_path, monkeypatch, DIES)
+    texts: dict[str, str | Output] = dict(healthy(P4D))
+    texts["nvidia-smi.xml"] = Output("", rc=1, error="no GPU answers")
+    found = judge(cases | {BROKEN: Case(bundle(texts), expected(P4D), None, "all")})
+    assert condemned(found) == {BROKEN}
+    assert any("the process that read its answers was killed" in check.message for check in found[BROKEN].checks)
+
+
+def test_where_no_further_process_starts_one_judges_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
+) -> None:
+    several(tmp_path, monkeypatch, NO_FORK)
+    found = judge(cases)
+    assert condemned(found) == {BROKEN}
+    assert not any(unasked(one) for one in found.values())
 
 
 def test_a_users_check_comes_last_and_names_nodes_whose_facts_are_wanted(

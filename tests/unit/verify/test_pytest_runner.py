@@ -23,6 +23,78 @@ def run(directory: Path, content: str, *, host: str | None = None, deadline_s: f
     return {c.id: c for c in judge({"a": case}, checks=[directory], deadline_s=deadline_s)["a"].checks}
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("conftest.py", "def pytest_collection_modifyitems(items):\n    items[:] = []\n", "no check was found"),
+        ("conftest.py", "import nothing_of_that_name\n", "pytest ended with status 4"),
+        ("conftest.py", "raise SystemExit(3)\n", ""),
+        ("mine.py", "import os\nos._exit(0)\n", "no check was found"),
+        ("mine.py", "import pytest\npytest.importorskip('nothing_of_that_name')\n", "no check of it is run: "),
+        ("mine.py", "import unittest\nclass Test(unittest.TestCase):\n    def test(self): pass\n", "unittest.TestCase"),
+    ],
+)
+def test_what_a_users_files_do_costs_no_check_of_gpuprovs(tmp_path: Path, file: str, content: str, said: str) -> None:
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "other.py").write_text("def test_other():\n    pass\n" if file == "mine.py" else "")
+    (tmp_path / "checks" / file).write_text(content)
+    texts = healthy(P4D)
+    del texts["nvidia-smi.xml"]
+    judged = judge({"a": Case(bundle(texts), expected(P4D))}, checks=[tmp_path / "checks"])["a"]
+    assert (
+        judge({"a": Case(bundle(texts), expected(P4D))})["a"].checks
+        == judged.checks[: -2 if "other" in {check.id.partition(".")[2] for check in judged.checks} else -1]
+    )
+    (theirs,) = [check for check in judged.checks if check.id == "verify.checks"]
+    assert (theirs.status, said in theirs.message) == ("unknown", True), theirs
+
+
+def test_a_child_that_a_users_check_forks_reports_nothing(tmp_path: Path) -> None:
+    found = run(
+        tmp_path / "checks",
+        """
+import os, sys
+from provisioner.verify.check import check, fail
+
+@check("site.fork", severity="warn", action="none", says="x")
+def test_fork(node):
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    fail("the parent's")
+
+def test_returns(node):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        assert False, "the parent's"
+""",
+    )
+    assert (found["site.fork"].status, found["site.fork"].message) == ("fail", "the parent's")
+    assert found["mine.returns"].status == "fail"
+
+
+def test_what_ends_badly_after_a_check_is_no_pass(tmp_path: Path) -> None:
+    found = run(
+        tmp_path / "checks",
+        """
+import pytest
+
+@pytest.fixture
+def thing():
+    yield 1
+    raise ValueError("not put back")
+
+def test_thing(thing):
+    pass
+""",
+    )
+    assert (found["mine.thing"].status, found["mine.thing"].message) == (
+        "unknown",
+        "after the check: ValueError: not put back",
+    )
+
+
 def test_checks_of_a_user_have_the_same_fixtures(tmp_path: Path) -> None:
     found = run(
         tmp_path / "checks",
