@@ -73,8 +73,22 @@ def note_failed(paths: ClusterPaths, sites: Collection[str], failed: Mapping[str
 
 
 def note_verdicts(paths: ClusterPaths, report: Report) -> None:
-    """Remember each node's verdict."""
-    note(paths, nodes={n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes})
+    """Remember each node's verdict. What a deeper level found wrong stays until a level that looks as deep finds it
+    right: `quick` cannot answer for `standard`."""
+    with _changing(paths) as state:
+        nodes = state.setdefault("nodes", {})
+        for node in report.nodes:
+            before = nodes.get(node.name, {})
+            if node.ok and before.get("ok") is False and _is_deeper(before.get("level"), report.level):
+                continue
+            level = {"level": report.level} if report.level and not node.ok else {}
+            nodes[node.name] = {"stage": "verified" if node.ok else "unhealthy", "ok": node.ok} | level
+
+
+def _is_deeper(one: object, other: str) -> bool:
+    from provisioner.verify.expectations import LEVELS
+
+    return one in LEVELS and other in LEVELS and LEVELS.index(one) > LEVELS.index(other)
 
 
 def note_report(paths: ClusterPaths, page: Path, nodes: Collection[str] = ()) -> None:
@@ -128,5 +142,5 @@ def _partial_report(noted: object) -> dict[str, Any] | None:
 
 def _node(noted: dict[str, Any]) -> dict[str, Any]:
     """A node's stage and verdict; what is of another type is left out."""
-    types = {"stage": str, "ok": bool | None}
+    types = {"stage": str, "ok": bool | None, "level": str}
     return {key: noted[key] for key, kind in types.items() if key in noted and isinstance(noted[key], kind)}

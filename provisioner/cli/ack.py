@@ -42,16 +42,21 @@ def ack(
             typer.echo(f"no warning of {cluster.spec.name} is acknowledged", err=True)
         for one in rows:
             ended = "" if one.holds(now) else " (it has ended, and warns again)"
-            typer.echo(f"{one.node} {one.check}: {one.owner} until {one.until}: {one.reason}{ended}")
+            parts = f" ({', '.join(one.parts)})" if one.parts != (one.check,) else ""
+            typer.echo(f"{one.node} {one.check}{parts}: {one.owner} until {one.until}: {one.reason}{ended}")
         return
     if check is None:
         raise GpuprovError("CHECK is missing", hint="for example `gpuprov ack FILE NODE host.next_boot --reason TEXT`")
     name = acknowledgements.known(check)
     if remove:
-        was = acknowledgements.remove(cluster, node, name)
-        typer.echo(f"{node}: {name} {'warns again' if was else 'was not acknowledged'}")
+        gone, covered = acknowledgements.remove(cluster, node, name)
+        told = f"{name} {'warns again' if gone else 'was not acknowledged'}"
+        if covered is not None:
+            told = f"{name} stays acknowledged by {covered.owner} as part of {covered.check}: {covered.reason}"
+        typer.echo(f"{node}: {told}")
         raise typer.Exit(Exit.OK)
     if not hooks.plain(reason):
-        raise GpuprovError("--reason is empty", hint="pass a reason; `verify` and reports show it")
+        raise GpuprovError("--reason is missing or empty", hint="pass a reason; `verify` and reports show it")
     made = acknowledgements.add(cluster, node, name, hooks.plain(reason), acknowledgements.until(until, now), person())
-    typer.echo(f"{node}: {name} is acknowledged by {made.owner} until {made.until}")
+    of = f" ({', '.join(made.parts)})" if made.parts != (name,) else ""
+    typer.echo(f"{node}: {name}{of} is acknowledged by {made.owner} until {made.until}")

@@ -134,13 +134,15 @@ def _failing_parts(cluster: Cluster, node: str, check: str) -> tuple[str, ...] |
     return None
 
 
-def remove(cluster: Cluster, node: str, check: str) -> bool:
-    """Have a check warn again, by its name or by that under which it is reported; whether it was acknowledged."""
+def remove(cluster: Cluster, node: str, check: str) -> tuple[bool, Acknowledgement | None]:
+    """Have a check warn again, by its name or by that under which it is reported: then what is acknowledged of it as a
+    whole and by part. Gives whether something was, and what still holds for it."""
     with cluster.exclusively("ack"):
         before = load(cluster.paths)
         gone = [one for one in before if one.node == node and (check == one.check or one.parts == (check,))]
-        _save(cluster.paths, [one for one in before if one not in gone and one.holds(datetime.now(UTC))])
-    return bool(gone)
+        left = [one for one in before if one not in gone and one.holds(datetime.now(UTC))]
+        _save(cluster.paths, left)
+    return bool(gone), next((one for one in left if one.node == node and check in one.parts), None)
 
 
 def _is_same(one: Acknowledgement, other: Acknowledgement) -> bool:
@@ -164,9 +166,9 @@ def mark(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> Report:
         return report
 
     def marked(node: str, check: CheckResult) -> CheckResult:
-        mine = [one for one in holding if (one.node, one.check) == (node, check.id)]
-        parts = {part for one in mine for part in one.parts}
-        if not check.warns or not mine or not parts.issuperset(check.parts or (check.id,)):
+        failing = set(check.parts or (check.id,))
+        mine = [one for one in holding if (one.node, one.check) == (node, check.id) and failing.intersection(one.parts)]
+        if not check.warns or not failing.issubset(part for one in mine for part in one.parts):
             return check
         one = min(mine, key=lambda one: one.until)
         return replace(check, acknowledged={"owner": one.owner, "reason": one.reason, "until": one.until})

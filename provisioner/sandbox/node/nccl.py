@@ -1,10 +1,11 @@
 """Whether NCCL in a container goes from the GPUs' memory to the network cards: GPUDirect RDMA, as the real one decides.
 
 NVIDIA/nccl 5067397, src/graph/paths.cc (ncclTopoCheckGdr): GPU and card have to share a PCI bridge (PXB or nearer),
-unless NCCL_NET_GDR_LEVEL says otherwise. src/graph/xml.cc: without a topology file the bridges are those of /sys; a
-device on a PCI domain of its own hangs at the processor (PHB). src/graph/topo.cc: a topology file that cannot be opened
-is passed over. src/misc/param.cc: the environment stands before NCCL_CONF_FILE (else ~/.nccl.conf), that before
-/etc/nccl.conf, and of one name the first line counts.
+unless NCCL_NET_GDR_LEVEL says otherwise, or the GPU reaches its processor's cards by NVLink-C2C (ncclParamNetGdrC2c).
+src/graph/xml.cc: without a topology file the bridges are those of /sys; a device on a PCI domain of its own hangs at
+the processor (PHB). src/graph/topo.cc: a topology file that cannot be opened is passed over. src/misc/param.cc: the
+environment stands before NCCL_CONF_FILE (else ~/.nccl.conf), that before /etc/nccl.conf, and of one name the first line
+counts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 CONF = "/etc/nccl.conf"
+GRACE = ("GH200", "GB200", "GB300")
 FAR = ("PHB", "SYS")
 """Values of NCCL_NET_GDR_LEVEL with which a processor may stand between GPU and card."""
 
@@ -26,12 +28,19 @@ def direct(machine: Json, environment: dict[str, str], mounts: list[Json]) -> bo
     """`environment` and `mounts` are the container's, as OCI's config.json has them (destination, source)."""
     files = {mount["destination"]: mount["source"] for mount in mounts if mount.get("type", "bind") == "bind"}
     variables = settings(environment, files)
-    if variables.get("NCCL_NET_GDR_LEVEL") in FAR:
+    if variables.get("NCCL_NET_GDR_LEVEL") in FAR or _goes_over_c2c(machine, variables):
         return True
     gpus = _addresses(machine["gpus"], "pci")
     cards = set(_addresses([*machine["nics"], *machine["efa"]], "slot"))
     listed = bridges(_text(files, variables.get("NCCL_TOPO_FILE", "")))
     return all(_near(gpu, cards, listed) for gpu in gpus)
+
+
+def _goes_over_c2c(machine: Json, variables: dict[str, str]) -> bool:
+    """Whether the GPUs are joined to their Grace processors by NVLink-C2C, and go to the cards of these over it
+    (NCCL_NET_GDR_C2C, on by default)."""
+    joined = all(any(chip in str(gpu["name"]) for chip in GRACE) for gpu in machine["gpus"])
+    return joined and variables.get("NCCL_NET_GDR_C2C") != "0"
 
 
 def _near(gpu: str, cards: set[str], listed: list[set[str]]) -> bool:

@@ -90,6 +90,7 @@ def _problems(report: Report) -> list[dict[str, Any]]:
             if check.status == "fail" or (check.condemns and not check.explained_by):
                 key = (check.id, check.status, check.action, check.says)
                 entry = found.setdefault(key, _entry(check.id, check.severity, check.status, check.action, check.says))
+                entry["acknowledged"] = check.acknowledged is not None and (not entry["nodes"] or entry["acknowledged"])
                 by = f" (acknowledged by {check.acknowledgement})" if check.acknowledged else ""
                 entry["nodes"].append({"name": node.name, "message": check.message + by})
     severity = {"fatal": 0, "warn": 1, "info": 2}
@@ -100,7 +101,7 @@ def _entry(id: str, severity: str, status: str, action: str, says: str) -> dict[
     seen = dict.fromkeys(command for check in declared() if check.id == id or reported(check.id) == id
                          for command in by_hand(check))  # fmt: skip
     return {"id": id, "severity": severity, "status": status, "action": action, "says": says, "by_hand": tuple(seen),
-            "nodes": []}  # fmt: skip
+            "nodes": [], "acknowledged": False}  # fmt: skip
 
 
 def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:

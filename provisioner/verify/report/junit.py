@@ -15,7 +15,7 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def junit(report: Report) -> Iterator[str]:
     """The document, suite by suite. Warnings and informative checks that are not met are failures too, marked by their
-    type."""
+    type; a warning that is acknowledged is skipped."""
     outcomes = Counter(_outcome(check) for node in report.nodes for check in _checks(node))
     counts = {key: outcomes[kind] for key, kind in (("failures", "failure"), ("errors", "error"))}
     yield "<?xml version='1.0' encoding='utf-8'?>\n"
@@ -58,7 +58,8 @@ def _inner(check: CheckResult, outcome: str) -> str:
     if not outcome:
         return ""
     if outcome == "skipped":
-        return _tag(outcome, message=check.message) + f"</{outcome}>"
+        owned = f"acknowledged by {check.acknowledgement}: " if check.acknowledged is not None else ""
+        return _tag(outcome, message=owned + check.message) + f"</{outcome}>"
     said = escape(_text(f"{check.says}\nexpected: {check.expected}\nactual: {check.actual}"))
     return _tag(outcome, message=check.message, type=f"{check.severity}.{check.action}") + f"{said}</{outcome}>"
 
@@ -69,6 +70,8 @@ def _tag(name: str, /, **attributes: object) -> str:
 
 
 def _outcome(check: CheckResult) -> str:
+    if check.acknowledged is not None:
+        return "skipped"
     if check.status == "fail":
         return "failure"
     if check.status == "unknown":

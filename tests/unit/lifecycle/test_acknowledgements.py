@@ -88,8 +88,8 @@ def test_a_later_one_takes_its_place_and_it_can_be_taken_back(cluster: Cluster) 
     acknowledge(cluster)
     acknowledge(cluster, days=3)
     assert len(acknowledgements.load(cluster.paths)) == 1
-    assert acknowledgements.remove(cluster, "train-0", "host.next_boot")
-    assert not acknowledgements.remove(cluster, "train-0", "host.next_boot")
+    assert acknowledgements.remove(cluster, "train-0", "host.next_boot") == (True, None)
+    assert acknowledgements.remove(cluster, "train-0", "host.next_boot") == (False, None)
     assert owners(cluster) == [None, None]
 
 
@@ -151,7 +151,7 @@ def test_another_part_of_the_same_name_warns(cluster: Cluster) -> None:
     assert owner("kernel.hold") is None and owner("host.reboot_required", "kernel.hold") is None
     acknowledge(cluster, check="kernel.hold")
     assert owner("host.reboot_required", "kernel.hold") == "ada"
-    assert acknowledgements.remove(cluster, "train-0", "host.reboot_required")
+    assert acknowledgements.remove(cluster, "train-0", "host.reboot_required")[0]
     assert owner("kernel.hold") == "ada" and owner("host.reboot_required") is None
     page = write(report(), cluster.paths.runs / "one", title="vision")
     node_state.note(cluster.paths, report=str(page))
@@ -179,7 +179,7 @@ def test_typed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
 
     code, said = typed("train-0", "host.reboot_required", "--reason", "Monday", "--until", "3d")
     assert code == 0 and "train-0: host.reboot_required is acknowledged by" in said
-    assert "train-0 host.next_boot: " in typed()[1]
+    assert "train-0 host.next_boot (host.reboot_required): " in typed()[1]
     assert json.loads((cluster.paths.root / acknowledgements.FILE).read_text())["acknowledged"][0]["machine"] == "i-0"
     assert typed("train-0", "host.next_boot")[0] == 2
     assert typed("train-7", "host.next_boot", "--reason", "x")[0] == 2

@@ -19,6 +19,7 @@ from provisioner.cli.status import first_lines
 from provisioner.fleet import Node
 from provisioner.paths import private_dir
 from provisioner.session import open_cluster
+from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support.rehearsal import ROOT
 
 FILE = """
@@ -105,6 +106,24 @@ def test_a_replace_that_failed_names_its_nodes_or_says_that_nothing_was_done(
     rows[1]["replace"] = {"step": "making"}
     (line,) = first_lines(document | {"nodes": rows}, file)
     assert line.endswith(f"; `gpuprov replace {file} train-1` goes on")
+
+
+def test_a_quick_verdict_does_not_answer_for_a_deeper_one(file: Path) -> None:
+    paths = open_cluster(file, sandbox=False).paths
+    right, wrong = CheckResult("a", "fatal", "pass", "none"), CheckResult("b", "fatal", "fail", "vendor")
+
+    def noted(level: str, *checks: CheckResult) -> object:
+        node = NodeReport("train-0", "train", "here", "p4d.24xlarge", False, checks)
+        node_state.note_verdicts(paths, Report((node,), {}, 0.0, level=level))
+        return node_state.load(paths)["nodes"]["train-0"]["ok"]
+
+    assert noted("standard", right, wrong) is False
+    assert noted("quick", right) is False
+    assert noted("standard", right) is True
+    assert (noted("quick", right, wrong), noted("quick", right)) == (False, True)
+    noted("stress", wrong)
+    node_state.note_stage(paths, "made", ["train-0"])
+    assert noted("quick", right) is True, "another machine"
 
 
 def test_a_cluster_that_no_run_has_touched(file: Path) -> None:
