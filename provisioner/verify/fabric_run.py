@@ -151,6 +151,9 @@ def fabric(
         elif key in alone and _met_nobody(alone[key], told.get(name), lost):
             jobs = {other: row["why"] for other, row in told.items() if row["state"] == "busy"}
             told[name] = _unreached(alone[key], lost, jobs)
+        elif key in alone and told[name]["state"] == "undecided" and (command := alone[key].neighbours.command):
+            whole = command.partition(" --node")[0]
+            told[name] = {**told[name], "why": f"{told[name]['why']}; `{whole}` judges its neighbours, too"}
     if neighbours is not None:
         unmet = [name for name, verdict in told.items() if verdict["state"] in ("alone", "unreached")]
         for name, cards in _own_cards([by_name[name] for name in unmet], bundles, events).items():

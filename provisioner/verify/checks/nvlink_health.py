@@ -79,6 +79,9 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
         skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
     if not found:
         unknown("no link has a counter")
+    silent = [gpu.index for gpu in node.gpus or () if not gpu.lost and not node.nvlink_errors.get(gpu.index)]
+    if silent and not expected.mig:
+        unknown(f"no link has a counter of GPU {few(list(map(str, silent)), 8, ',')}")
     return found
 
 

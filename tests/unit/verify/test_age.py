@@ -213,6 +213,16 @@ def test_a_link_that_repeats_today_is_a_warning_and_one_of_the_past_a_note() -> 
     assert grown.judged()["nvlink.errors"].status == "fail"
 
 
+def test_links_of_which_no_counter_was_read_are_unknown() -> None:
+    node = Node("p4d.24xlarge")
+    text = str(node.texts["nvlink-errors.txt"])
+    node.texts["nvlink-errors.txt"] = text[: text.index("GPU 4: ")]
+    found = node.judged()
+    assert (found["nvlink.errors"].status, found["nvlink.errors"].message) == (
+        "unknown", "no link has a counter of GPU 4, 5, 6, 7"
+    )  # fmt: skip
+
+
 LATER = ("dcgmi-health.json", "mdstat.txt", "nvlink-errors.txt", "nvlink-errors-after.txt")
 
 

@@ -138,6 +138,7 @@ def test_with_one_neighbour_alone_nothing_tells_the_node_from_the_path(monkeypat
     fleet = Fleet(want := expected(P4D, "standard"), bad=[frozenset({"train-9", "train-0"})])
     found = run(monkeypatch, fleet, want, "train-0")
     assert (found.state, "whether it is the node or the path" in found.why) == ("undecided", True)
+    assert found.why.endswith("; `gpuprov verify fleet.yaml` judges its neighbours, too")
 
 
 def test_a_path_to_one_of_two_neighbours_condemns_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
