@@ -26,6 +26,8 @@ ONE_GPU = re.compile(r"nvidia-smi\b.* (?:-i|--id)[ =]?\S")
 """A command that lists the GPUs that it names."""
 GPUS = ("nvidia-smi.xml", "rocm-smi.json")
 """Files that name the GPUs and their driver: outputs of two machines differ there."""
+LATER_LOOKS = ("nvidia-smi-load.xml", "nvidia-smi-after.xml")
+"""Those of them that show the same GPUs at another time, beside GPUS[0]."""
 PORTS = "ibv_devinfo.txt"
 BOOT = "Linux version"
 """What the kernel says first."""
@@ -98,11 +100,11 @@ def read(path: Path) -> Supplied:
             own = replace(own, files={**own.files, "ibstat.txt": own.files[PORTS]})
     for output in own.files.values():
         _hear(desk, output.text)
+    for name in (name for name in (*GPUS, *LATER_LOOKS) if name in own.files):
+        _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
     if desk.folder and _only_ours(path):
         return Supplied(own, told=_told(desk))
     desk.placed += [(name, name) for name in own.files]
-    for name in (name for name in GPUS if name in own.files):
-        _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
     try:
         with watch.limited(SECONDS):
             budget = Budget(str(path))
@@ -270,7 +272,8 @@ def _refuse_two_machines(desk: _Desk, file: str, name: str, value: object) -> No
     two drivers, would be of neither."""
     uuids = {gpu.uuid for gpu in getattr(value, "gpus", ()) or () if getattr(gpu, "uuid", None)}
     driver = getattr(value, "driver_version", None)
-    for known, theirs, their_driver in desk.seen.setdefault(file, []):
+    kind = GPUS[0] if file in LATER_LOOKS else file
+    for known, theirs, their_driver in desk.seen.setdefault(kind, []):
         what = "GPUs" if uuids and theirs and not uuids & theirs else ""
         if not what and driver and their_driver and driver != their_driver:
             what = f"drivers ({their_driver}, {driver})"
@@ -279,7 +282,7 @@ def _refuse_two_machines(desk: _Desk, file: str, name: str, value: object) -> No
                 f"{known} and {name} have other {what}: outputs of two machines, or of two times", where=name,
                 hint="pass those of one machine at one time",
             )  # fmt: skip
-    desk.seen[file].append((name, uuids, driver))
+    desk.seen[kind].append((name, uuids, driver))
 
 
 def _part(piece: Piece) -> str:

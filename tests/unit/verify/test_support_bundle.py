@@ -298,7 +298,7 @@ def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None
     with pytest.raises(GpuprovError, match=r"is any of|could be"):
         tell(facts, "QEMU Standard PC (Q35 + ICH9, 2009)", load())
     assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
-    with pytest.raises(GpuprovError, match="nothing in the bundle tells"):
+    with pytest.raises(GpuprovError, match="no GPU and no firmware tells"):
         tell(read_facts(Bundle()), "", load())
 
 
@@ -363,6 +363,17 @@ def test_outputs_of_two_machines_are_refused(tmp_path: Path, text: str, said: st
     with pytest.raises(GpuprovError, match=said) as caught:
         read(tmp_path)
     assert "gpu01/smi and gpu02/smi" in str(caught.value)
+
+
+def test_looks_at_two_machines_in_gpuprovs_own_bundle_are_refused(tmp_path: Path) -> None:
+    texts = healthy("p4d.24xlarge")
+    for name in ("nvidia-smi.xml", "nvidia-smi-load.xml", "nvidia-smi-after.xml"):
+        (tmp_path / name).write_text(str(texts[name]))
+    assert "gpu.count" in judged(read(tmp_path).bundle, "p4d.24xlarge")
+    later = tmp_path / "nvidia-smi-load.xml"
+    later.write_text(later.read_text().replace("<uuid>GPU-", "<uuid>GPU-f"))
+    with pytest.raises(GpuprovError, match=r"nvidia-smi-load\.xml have other GPUs"):
+        read(tmp_path)
 
 
 def test_what_quotes_a_kernel_line_is_no_kernel_log(tmp_path: Path) -> None:

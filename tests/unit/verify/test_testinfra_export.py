@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -164,8 +165,8 @@ class SilentHost:
 
     def run(self, _: str) -> Result:
         self.asked += 1
-        if self.error:
-            raise RuntimeError(self.error)
+        if self.error:  # as testinfra's: the result of the command, whose text has all of the script
+            raise RuntimeError(SimpleNamespace(command=b"sh -c ...", stderr=f"{self.error}\n"))
         Event().wait(5)
         return Result(0)
 
