@@ -26,7 +26,7 @@ def test_a_name_of_two_machine_types_is_decided_by_the_gpus(model: str, machine:
 
 
 def test_a_name_of_two_machine_types_without_gpus_tells_nothing() -> None:
-    with pytest.raises(GpuprovError, match="nothing in the bundle tells"):
+    with pytest.raises(GpuprovError, match="no GPU and no firmware tells"):
         tell(read(Bundle()), "NVIDIA DGXA100", load())
 
 
