@@ -157,4 +157,4 @@ def test_corrected(node: Facts, expected: Expected) -> None:
     many = [f"GPU {g.index}: {g.ecc_sram_correctable} in SRAM" for g in gpus if (g.ecc_sram_correctable or 0) > sram]
     many += [f"GPU {g.index}: {g.ecc_dram_correctable} in DRAM" for g in gpus if (g.ecc_dram_correctable or 0) > dram]
     if many:
-        fail("; ".join(many))
+        fail(f"corrected errors: {'; '.join(many)}")

@@ -36,7 +36,7 @@ def test_temperature(node: Facts, expected: Expected) -> None:
         expected=f"more than {least:g} °C below slowdown",
         actual={gpu: f"{value} °C" for gpu, value in left.items()},
     )
-    hot = [f"{gpu}: {degrees} °C left" for gpu, degrees in left.items() if degrees <= least]
+    hot = [f"{gpu}: {degrees} °C left before slowdown" for gpu, degrees in left.items() if degrees <= least]
     if hot:
         fail("; ".join(hot))
     if not left and all(gpu.temperature is None for gpu in gpus):
@@ -64,7 +64,7 @@ def test_memory_temperature(node: Facts, expected: Expected) -> None:
     saw(expected=f"more than {least:g} °C below the limit", actual={gpu: f"{value} °C" for gpu, value in left.items()})
     if not left:
         skip("these GPUs report no maximum memory temperature")
-    hot = [f"{gpu}: {degrees} °C left" for gpu, degrees in left.items() if degrees <= least]
+    hot = [f"{gpu}: {degrees} °C left before its memory's limit" for gpu, degrees in left.items() if degrees <= least]
     if hot:
         fail("; ".join(hot))
 

@@ -61,14 +61,16 @@ def test_thp(node: Facts, expected: Expected) -> None:
     mode = host_of(node).huge_pages_mode
     if mode is None:
         skip("this kernel has no transparent huge pages")
-    compare((expected.tuned or {})["transparent_hugepage"], mode)
+    wanted = (expected.tuned or {})["transparent_hugepage"]
+    compare(wanted, mode, f"transparent huge pages: {mode} instead of {wanted}")
 
 
 def _setting(node: Facts, expected: Expected, name: str) -> None:
     settings = host_of(node).settings
     if name not in settings:
         skip(f"this kernel has no {name.replace('/', '.')}")
-    compare(int((expected.tuned or TUNED)[name]), settings[name])
+    wanted = int((expected.tuned or TUNED)[name])
+    compare(wanted, settings[name], f"{name.replace('/', '.')}: {settings[name]} instead of {wanted}")
 
 
 @check(
