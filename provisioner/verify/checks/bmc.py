@@ -319,7 +319,7 @@ def test_group_firmware(node: Facts, peers: Peers, name: str) -> None:
     severity="warn",
     action="reconfigure",
     **NEEDS,
-    says="A setting of BIOS or BMC is another than on most of its group: NUMA, IOMMU, PCIe ACS, the power cap, …",
+    says="A setting of BIOS or BMC is another than on most of its group: NUMA, IOMMU, PCIe ACS, the power cap.",
 )
 def test_group_settings(node: Facts, peers: Peers, name: str) -> None:
     if not _bmc(node).bios_settings and _bmc(node).cap_w is None:
