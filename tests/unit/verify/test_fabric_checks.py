@@ -21,6 +21,7 @@ from tests.support.healthy_bundle import bundle, expected, healthy
 from tests.support.healthy_fabric import FABRIC_CHECKS, fabric_json
 from tests.support.judging import judge
 
+GB200 = "p6e-gb200.36xlarge"
 P4D, NDV4, GEN3, ERDMA, ETHERNET = (
     "p4d.24xlarge",
     "Standard_ND96asr_v4",
@@ -104,6 +105,12 @@ def judged() -> dict[str, Judged]:
         text = fabric_json(row, **limits | {"usual_gbps": usual}, pairs=bad)
         cases[name] = case(P4D, text)
     cases["slow p4d"], cases["slow p4de"] = case(P4D, slow), case("p4de.24xlarge", slow)
+    cases["nothing moved"] = case(
+        GB200, fabric_json(load().machine(GB200), **limits, pairs=[pair(False, "x", gbps=None)])
+    )
+    cases["slow where nobody knows the network"] = case(
+        GB200, fabric_json(load().machine(GB200), **limits, pairs=[pair(False, "slow", gbps=30.0)])
+    )
     foreign = {"nvidia-smi.xml": Output(str(healthy(P4D)["nvidia-smi.xml"]))}
     cases["of other hands"] = Case(Bundle(files=foreign), expected(P4D, "stress"))
     return judge(cases)
@@ -134,6 +141,16 @@ def test_a_pair_that_is_only_slow_condemns_where_the_limit_was_measured(judged: 
         "p4d": ("fail", "warn"), "p4de": ("fail", "fatal"),
     }  # fmt: skip
     assert found["p4d"].message == "slow (unverified: fabric)"
+
+
+def test_a_pair_in_which_nothing_moved_condemns_where_the_network_is_unverified(judged: dict[str, Judged]) -> None:
+    found = {
+        name: next(c for c in judged[name].checks if c.id == "fabric.pairs")
+        for name in ("nothing moved", "slow where nobody knows the network")
+    }
+    assert {name: (check.status, check.severity) for name, check in found.items()} == {
+        "nothing moved": ("fail", "fatal"), "slow where nobody knows the network": ("fail", "warn"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["one of them over sockets", "a hundredth", "a hundredth of the others"])
