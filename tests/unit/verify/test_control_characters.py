@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ def values(text: str, draw: random.Random) -> str:
         return json.dumps(_texts(json.loads(text), draw))
     if text.lstrip().startswith("<"):
         shown = [evil for evil in EVIL if not re.search("[\x00-\x08\x0b-\x1f]", evil)]
-        return re.sub(r">([^<>\n]+)<", lambda value: f">{value[1]}{draw.choice(shown)}<", text)
+        # The same of the same value: a GPU has its one name in every look at it.
+        evil = lambda value: shown[zlib.crc32(value.encode()) % len(shown)]  # noqa: E731
+        return re.sub(r">([^<>\n]+)<", lambda value: f">{value[1]}{evil(value[1])}<", text)
     return some_words(text, draw)
 
 
