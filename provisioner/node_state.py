@@ -85,10 +85,10 @@ def note_verdicts(paths: ClusterPaths, report: Report) -> None:
             nodes[node.name] = {"stage": "verified" if node.ok else "unhealthy", "ok": node.ok} | level
 
 
-def _is_deeper(one: object, other: str) -> bool:
-    from provisioner.verify.expectations import LEVELS
+def _is_deeper(one: Any, other: Any) -> bool:
+    from provisioner.verify.expectations import LEVELS, deeper
 
-    return one in LEVELS and other in LEVELS and LEVELS.index(one) > LEVELS.index(other)
+    return {one, other} <= {*LEVELS} and deeper(one, other) != other
 
 
 def note_report(paths: ClusterPaths, page: Path, nodes: Collection[str] = ()) -> None:

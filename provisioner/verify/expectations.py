@@ -19,6 +19,12 @@ if TYPE_CHECKING:  # the process that judges reads expectations from JSON and ne
 Level = Literal["quick", "standard", "stress"]
 LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
 
+
+def deeper(one: Level | None, other: Level) -> Level:
+    """The one of two levels that proves more."""
+    return other if one is None else max(one, other, key=LEVELS.index)
+
+
 HEALTH_TIMER = "gpuprov-health.timer"
 """What role health starts, where cluster.yaml wants it."""
 FABRIC_MANAGER = "nvidia-fabricmanager.service"

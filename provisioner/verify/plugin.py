@@ -6,8 +6,8 @@ Loaded by pytest_runner.py in a process of its own: `python -m pytest -p provisi
 `name` (the node's name), `host` (pytest-testinfra's; testinfra_host.py).
 
 A declared check that asks for none but these, `host` apart, is one item that goes over all nodes: an item of pytest
-costs a thousand times what such a function does. gpuprov's own of them come first, on all cores where there are many
-nodes. Any other test is run once for each node, as pytest does it.
+costs a thousand times what such a function does. Of many nodes each core takes a share for gpuprov's own
+checks. Any other test is run once for each node, as pytest does it.
 """
 
 from __future__ import annotations
@@ -83,10 +83,14 @@ class Judgement:
         self.watch = Watch(PROCESSOR_S, CLOCK_S)
 
     def write(self, **record: Any) -> None:
-        if os.getpid() != self.process:
-            os._exit(0)  # a user's check has forked, and its child came back here
+        self._end_foreign()
         self.out.write(to_json(record) + "\n")
         self.out.flush()
+
+    def _end_foreign(self) -> None:
+        """End the child that a user's check has forked, and that came back here."""
+        if os.getpid() != self.process:
+            os._exit(0)
 
     def record_error(self, node: str, item: pytest.Item, error: BaseException | None, *, called: bool = True) -> None:
         """Write how a check ended on a node."""
@@ -95,8 +99,7 @@ class Judgement:
     def record(self, node: str, test: str, declared: Check, outcome: Outcome, *, together: bool = False) -> None:
         """An outcome is written once; the nodes on which a check ended so name it by its number. `together`: the line
         may wait for others."""
-        if os.getpid() != self.process:
-            os._exit(0)
+        self._end_foreign()
         if outcome.status in ("fail", "unknown") and declared.severity == "fatal":
             self.wrong.add(node)
         # 1, 1.0 and True are one key of a mapping, and three values in a report.
@@ -125,7 +128,7 @@ class Judgement:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """gpuprov's own checks. Those of users follow, one of which may end the program."""
+        """gpuprov's own checks that are one item each, on all cores; pytest's own loop takes what is left."""
         ours = [item for item in session.items if isinstance(item, FleetItem) and item.ours]
         session.items[:] = [item for item in session.items if item not in ours]
         nodes = list(self.nodes.values())

@@ -63,20 +63,22 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
     """Judge every node by gpuprov's checks and those in the directories `checks`; each of both has the deadline."""
     if not cases:
         return {}
-    runs = [_run_over(cases, [CHECKS], deadline_s)]
-    runs += [_run_over(cases, [path.absolute() for path in checks], deadline_s)] if checks else []
+    with tempfile.TemporaryDirectory(prefix=keeper.scratch("judge")) as scratch:
+        given = Path(scratch) / GIVEN
+        _give(given, cases)
+        runs = [_run_over(given, cases, [CHECKS], deadline_s)]
+        runs += [_run_over(given, cases, [path.absolute() for path in checks], deadline_s)] if checks else []
     return {name: _judged(name, runs) for name in cases}
 
 
-def _run_over(cases: Mapping[str, Case], paths: list[Path], deadline_s: float) -> _Records:
-    with tempfile.TemporaryDirectory(prefix=keeper.scratch("judge")) as scratch:
+def _run_over(given: Path, nodes: Iterable[str], paths: list[Path], deadline_s: float) -> _Records:
+    with tempfile.TemporaryDirectory(dir=given.parent) as scratch:
         root = Path(scratch)
-        found, log = root / FOUND, root / LOG
-        _give(root / GIVEN, cases)
         (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n", encoding="utf-8")
-        ended = _run(root, paths, deadline_s)
-        records = _Records(found, cases)
-        records.trouble = ended or ("" if records.tests or records.broken else f"no check was found: {_tail(log)}")
+        ended = _run(root, given, paths, deadline_s)
+        records = _Records(root / FOUND, nodes)
+        none = "" if records.tests or records.broken else f"no check was found: {_tail(root / LOG)}"
+        records.trouble = ended or none
     return records
 
 
@@ -97,7 +99,7 @@ def _give(file: Path, cases: Mapping[str, Case]) -> None:
     )
 
 
-def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
+def _run(root: Path, given: Path, paths: list[Path], deadline_s: float) -> str:
     """Run pytest in the scratch directory; the reason why it did not end by itself, or ""."""
     log = root / LOG
     package = str(Path(provisioner.__file__).parent.parent)
@@ -112,7 +114,7 @@ def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
     command += ["-p", "provisioner.verify.plugin", "--import-mode=importlib", "--continue-on-collection-errors"]
     if paths == [CHECKS]:  # what an `assert` saw is told for own checks; gpuprov's say it themselves
         command.append("--assert=plain")
-    command += ["--gpuprov-in", str(root / GIVEN), "--gpuprov-out", str(root / FOUND), *map(str, paths)]
+    command += ["--gpuprov-in", str(given), "--gpuprov-out", str(root / FOUND), *map(str, paths)]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,

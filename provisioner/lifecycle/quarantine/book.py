@@ -16,7 +16,7 @@ from provisioner import fleet, stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
-from provisioner.verify.expectations import LEVELS, Level
+from provisioner.verify.expectations import LEVELS, Level, deeper
 
 OURS = "gpuprov"
 """The owner of what a verdict put into quarantine: a later verdict takes it out. A person's stays until somebody
@@ -122,11 +122,6 @@ def _entry(found: Mapping[str, Any]) -> Entry:
     if not isinstance(entry.drained, bool):
         raise TypeError("drained is not a boolean")
     return entry
-
-
-def deeper(one: Level | None, other: Level) -> Level:
-    """The one of two levels that proves more."""
-    return other if one is None else max(one, other, key=LEVELS.index)
 
 
 def now() -> str:

@@ -225,11 +225,16 @@ def test_nofile(node: Facts) -> None:
 def test_nproc(node: Facts, expected: Expected) -> None:
     session, least = host_of(node).limits.get("session"), int(expected.most["process.least"])
     processes = session.processes if session else None
-    if processes is None:
+    if (low := _below(processes, least, "or more")) is not None:
+        fail(f"at most {low} processes", unverified=expected.unsupported("process.least"))
+
+
+def _below(limit: tuple[int, int] | None, least: int, unit: str) -> int | None:
+    """The soft limit of a session where it is lower than it should be."""
+    if limit is None:
         skip("the session's limits do not name it (an older probe)")
-    saw(expected=f"{least} or more", actual="unlimited" if processes[0] == UNLIMITED else processes[0])
-    if processes[0] != UNLIMITED and processes[0] < least:
-        fail(f"at most {processes[0]} processes", unverified=expected.unsupported("process.least"))
+    saw(expected=f"{least} {unit}", actual="unlimited" if limit[0] == UNLIMITED else limit[0])
+    return limit[0] if limit[0] != UNLIMITED and limit[0] < least else None
 
 
 STACK = 8 << 20
@@ -245,11 +250,8 @@ STACK = 8 << 20
 )
 def test_stack(node: Facts) -> None:
     session = host_of(node).limits.get("session")
-    if session is None or session.stack is None:
-        skip("the session's limits do not name it (an older probe)")
-    saw(expected=f"{STACK} bytes or more", actual="unlimited" if session.stack[0] == UNLIMITED else session.stack[0])
-    if session.stack[0] != UNLIMITED and session.stack[0] < STACK:
-        fail(f"{session.stack[0]} bytes")
+    if (low := _below(session.stack if session else None, STACK, "bytes or more")) is not None:
+        fail(f"{low} bytes")
 
 
 SLOWING = {

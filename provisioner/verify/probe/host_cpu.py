@@ -16,6 +16,11 @@ from provisioner.verify.probe.runner import lines_of, listed, texts
 
 PEOPLE = range(1000, 60000)
 """User numbers of people (login.defs(5): UID_MIN, UID_MAX)."""
+LIMITS = {
+    "Max locked memory": resource.RLIMIT_MEMLOCK, "Max open files": resource.RLIMIT_NOFILE,
+    "Max processes": resource.RLIMIT_NPROC, "Max stack size": resource.RLIMIT_STACK,
+}  # fmt: skip
+"""As /proc/PID/limits calls them."""
 NAMED = ("nvlsm",)
 """Programs that no unit of their own tells of."""
 
@@ -131,18 +136,10 @@ def limits() -> dict[str, Any]:
     """Of this session: the nearest process above the probe that is not root's, else the probe; of services that start
     jobs: theirs."""
     found: dict[str, Any] = {}
-    own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    shown = ["unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own]
-    found["session"] = {"user": "root", "Max locked memory": shown}
-    own = resource.getrlimit(resource.RLIMIT_NPROC)
-    found["session"]["Max processes"] = [
-        "unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own
-    ]
-    found["session"]["Max open files"] = [str(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE)]
-    own = resource.getrlimit(resource.RLIMIT_STACK)
-    found["session"]["Max stack size"] = [
-        "unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own
-    ]
+    found["session"] = {"user": "root"}
+    for limit, kind in LIMITS.items():
+        pair = resource.getrlimit(kind)
+        found["session"][limit] = ["unlimited" if value == resource.RLIM_INFINITY else str(value) for value in pair]
     pid = str(os.getppid())
     for _ in range(12):
         said = texts("/proc/" + pid, ["status"]).get("status", "")
@@ -165,7 +162,7 @@ def limits() -> dict[str, Any]:
 def limits_of(pid: str) -> dict[str, list[str]]:
     found = {}
     for line in texts("/proc/" + pid, ["limits"]).get("limits", "").splitlines():
-        for name in ("Max locked memory", "Max open files", "Max processes", "Max stack size"):
+        for name in LIMITS:
             if line.startswith(name):
                 found[name] = line[len(name) :].split()[:2]
     return found
