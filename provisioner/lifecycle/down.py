@@ -12,7 +12,7 @@ from provisioner.lifecycle import machines
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.sites import refuse_recipe, together
 from provisioner.machines.base import DestroyRefusedError, Machines
-from provisioner.paths import private_dir, write_whole
+from provisioner.paths import ERRORED, STATE, private_dir, write_whole
 from provisioner.plan import Plan, build_plan
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
@@ -54,16 +54,24 @@ def copy_reports(cluster: Cluster, folder: Path) -> int:
 
 
 def _wanted(cluster: Cluster, site: str) -> Plan | None:
-    """The plan of a site that was made on another computer, where its root module has to be written again. Raises
-    GpuprovError for one that cluster.yaml does not name any more."""
-    if cluster.remote is None or (cluster.paths.site(site) / "main.tf").exists():
+    """The plan of a site whose root module has to be written again: it was made on another computer, or its folder has
+    Terraform's state alone. Raises GpuprovError for one that cluster.yaml does not name any more."""
+    folder = cluster.paths.site(site)
+    recorded = cluster.remote is not None or any((folder / name).exists() for name in (STATE, ERRORED))
+    if not recorded or (folder / "main.tf").exists():
         return None
+    elsewhere = f"restore {folder / 'main.tf'}"
+    if cluster.remote is not None:
+        elsewhere = "run `gpuprov down` on the computer that created them"
+    elif not cluster.paths.lock_file.exists():
+        message = f"machines exist at site {site}, and neither its main.tf nor cluster.lock is here"
+        raise GpuprovError(message, where=str(folder), hint=elsewhere)
     plan = build_plan(cluster.spec, cluster.lock)
     if site not in plan.sites():
         raise GpuprovError(
-            f"machines exist at site {site}, which no group uses any more",
+            f"machines exist at site {site}, which no group uses any more, and its main.tf is not here",
             where=str(cluster.file),
-            hint="put the site and its groups back, or run `gpuprov down` on the computer that created them",
+            hint=f"put the site and its groups back, or {elsewhere}",
         )
     return plan
 

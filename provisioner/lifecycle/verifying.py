@@ -155,12 +155,14 @@ def verify_fleet(
 
 def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, holding: bool) -> None:
     """Machines that no run could prove, and that are healthy and as locked now, run the current lock from here on, as
-    after `up`. Nothing is recorded while another run is at work."""
+    after `up`. Nothing is recorded while another run is at work, nor of nodes that an upgrade has out of service."""
     from provisioner.lifecycle.status import drifted
 
     healthy, ledger = {node.name for node in report.nodes if node.ok}, Ledger(cluster.paths)
-    todo = [node for node in nodes if node.name in healthy and ledger.of(node) is None]
-    if not todo or upgrade_journal.load(cluster.paths).busy:
+    journal = upgrade_journal.load(cluster.paths)
+    moving = journal.out_of_service() if journal.busy else []
+    todo = [n for n in nodes if n.name in healthy and n.name not in moving and ledger.of(n) is None]
+    if not todo:
         return
     if (lock := lockfile.read(cluster.paths.lock_file)) is None:
         return

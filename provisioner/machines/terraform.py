@@ -102,11 +102,10 @@ class TerraformMachines:
                 raise ProviderError(damage, where=f"site {self.site}", hint=RESTORE)
             self._events("down", "warning", f"{damage}: looking for nodes by their labels instead")
             return 0
-        module = (self._folder / "main.tf").exists()
-        local = any((self._folder / name).exists() for name in ("terraform.tfstate", ERRORED))
-        if not self._root.backend and not (module and local):
+        local = any((self._folder / name).exists() for name in (STATE, ERRORED))
+        if not self._root.backend and not local:
             return 0
-        if not module and plan is not None:
+        if plan is not None and not (self._folder / "main.tf").exists():
             self._render(plan)
         with self._explaining(plan):
             self._workspace.init()

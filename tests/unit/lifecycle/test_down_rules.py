@@ -11,7 +11,7 @@ import pytest
 from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.events import Event
 from provisioner.lifecycle import down
-from provisioner.paths import private_dir
+from provisioner.paths import ERRORED, STATE, private_dir
 from provisioner.providers.cluster import MADE_BY
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
@@ -168,8 +168,31 @@ def test_the_plan_is_made_where_the_root_module_is_missing(shared: Cluster) -> N
 
 
 def test_a_fleet_of_this_computer_alone_needs_no_plan(cluster: Cluster) -> None:
-    (cluster.paths.site("here") / "main.tf").unlink()
+    folder = cluster.paths.site("here")
+    (folder / "main.tf").unlink()
+    (folder / STATE).unlink(missing_ok=True)
     assert down._wanted(cluster, "here") is None
+    (folder / STATE).write_text("{}")
+    with pytest.raises(GpuprovError, match=r"neither its main\.tf nor cluster\.lock is here") as raised:
+        down._wanted(cluster, "here")
+    assert raised.value.hint == f"restore {folder / 'main.tf'}"
+
+
+@pytest.mark.parametrize("name", [STATE, ERRORED])
+def test_a_state_without_its_root_module_needs_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Cluster, "lock", Lock(request={}, simulated=True, groups={"train": STACK}))
+    cluster.paths.lock_file.write_text("")
+    for site in ("here", "there"):
+        private_dir(cluster.paths.site(site))
+        (cluster.paths.site(site) / "main.tf").unlink(missing_ok=True)
+        (cluster.paths.site(site) / name).write_text("{}")
+    plan = down._wanted(cluster, "here")
+    assert plan is not None and plan.sites() == ["here"]
+    with pytest.raises(GpuprovError, match=r"machines exist at site there, which no group uses any more") as raised:
+        down._wanted(cluster, "there")
+    assert f"restore {cluster.paths.site('there') / 'main.tf'}" in raised.value.hint
 
 
 def test_what_is_shared_is_removed_last(

@@ -417,11 +417,19 @@ def test_what_was_made_is_destroyed_after_its_state_is_put_in_order(site: Site, 
     assert site.text() == "", "the module is the one that made it"
 
 
-@pytest.mark.parametrize(("module", "state"), [(False, "terraform.tfstate"), (True, None), (False, None)])
-def test_nothing_is_destroyed_where_nothing_was_made(site: Site, module: bool, state: str | None) -> None:
-    made(site, module=module, state=state)
+@pytest.mark.parametrize("module", [True, False])
+def test_nothing_is_destroyed_where_nothing_was_made(site: Site, module: bool) -> None:
+    made(site, module=module, state=None)
     assert site.machines().destroy() == 0
     assert site.terraform.calls == []
+
+
+@pytest.mark.parametrize("state", ["terraform.tfstate", ERRORED])
+def test_machines_of_a_state_without_its_module_are_destroyed(site: Site, state: str) -> None:
+    made(site, module=False, state=state)
+    assert site.machines().destroy(PLAN) == 5
+    assert site.terraform.calls[-1] == "destroy"
+    assert "module" in site.text(), "it is written again"
 
 
 @pytest.mark.parametrize("module", [True, False])
