@@ -171,6 +171,8 @@ def _sites(cluster: Cluster, wanted: Plan) -> str:
 def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: Sequence[tuple[PlannedGroup, str]]) -> str:
     """What is about to be done, in words: machines that are made by number (`made`, by group), all others by name; and
     what is done to machines that exist already, apart from those that are created and removed."""
+    from provisioner.lifecycle.node_changes import by_reason
+
     sites = {**changes.sites, **{node.name: node.site for node in cluster.nodes()}}
     sites |= {name: group.site for group in wanted.groups for name in group.node_names()}
     own = {name for name, site in sites.items() if _exist(cluster, site)}
@@ -185,10 +187,10 @@ def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: Sequen
         (changes.change, "change", "change"),
         (changes.remove, "remove", "give back"),
     ):
-        by_verb: dict[str, list[str]] = {}
-        for name in what:
-            by_verb.setdefault(existing if name in own else created, []).append(name)
-        said += [f"{verb} {_some(names)}" for verb, names in by_verb.items()]
+        for verb, exist in ((created, False), (existing, True)):
+            reasons = changes.reasons if what == changes.recreate else {}
+            for why, names in by_reason([name for name in what if (name in own) is exist], reasons).items():
+                said.append(f"{verb} {_some(names)}{f' ({why})' if why else ''}")
     text = "; ".join(said) or "change no machine, but what they share"
     return text[0].upper() + text[1:]
 

@@ -106,6 +106,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         if any(provider.hosts is not None for provider in made_by.values()):
             # Hosts run on: what is put back into service has to be written down, and shared.
             quarantine.refuse_damaged(cluster)
+            machines.follow_hosts(cluster, made_by)
         machines.write_ssh_configuration(cluster)
         for site, provider in made_by.items():
             exist = provider.hosts is not None

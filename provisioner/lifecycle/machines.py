@@ -8,10 +8,11 @@ import json
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioner import fleet, node_state, placement, ssh, stored
+from provisioner import fleet, host_keys, node_state, placement, ssh, stored
 from provisioner.cost import money
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
@@ -329,6 +330,28 @@ def write_ssh_configuration(cluster: Cluster) -> None:
         if nodes := [node for node in cluster.nodes() if node.site in cluster.spec.sites]:
             _key(cluster)
             _save_ssh(cluster, nodes)
+
+
+def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
+    """Give nodes whose machines exist already the addresses that cluster.yaml has for them now, for commands that plan
+    nothing. A host that it calls otherwise is told by its pinned key; not one behind a jump host."""
+    nodes, current = cluster.nodes(), []
+    pins: ssh.Pins = {}
+    with contextlib.suppress(GpuprovError):
+        pins = ssh.load_pins(cluster.paths)
+    for node in nodes:
+        provider = made_by.get(node.site)
+        listed = provider.hosts.listed(()) if provider is not None and provider.hosts is not None else []
+        host = next((host for host in listed if host.name == node.id), None)
+        if host is None and (pinned := pins.get(node.name)) is not None and pinned[0] == node.id:
+            direct = (host for host in listed if not host.local and not host.jump)
+            host = next((host for host in direct if host_keys.scan(host.address, host.port) == pinned[1]), None)
+        if host is not None and not host.local:
+            node = replace(node, address=host.address, private_address=host.address, port=host.port)
+        current.append(node)
+    if current != nodes:
+        fleet.save(cluster.paths, current)
+        (cluster.paths.ssh / "config").unlink(missing_ok=True)
 
 
 def _save_ssh(cluster: Cluster, nodes: Sequence[fleet.Node]) -> None:

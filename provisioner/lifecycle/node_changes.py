@@ -16,7 +16,7 @@ class NodeChanges:
     """Names of nodes. `create`: there is none yet; `recreate`: another machine takes the place of one that is known, or
     was lost; `change`: it stays and something of it changes; `remove`: cluster.yaml wants it no more. `total`: things
     that are made, changed and destroyed, those that belong to no node among them. `sites`: node → the site that ends
-    it."""
+    it; `reasons`: node → why its machine is recreated, where that is known."""
 
     create: tuple[str, ...] = ()
     recreate: tuple[str, ...] = ()
@@ -24,9 +24,10 @@ class NodeChanges:
     remove: tuple[str, ...] = ()
     total: int = 0
     sites: Mapping[str, str] = field(default_factory=dict, compare=False)
+    reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        return {key: list(names) for key, names in asdict(self).items() if key not in ("total", "sites")}
+        return {key: list(names) for key, names in asdict(self).items() if key not in ("total", "sites", "reasons")}
 
     def is_within(self, other: NodeChanges) -> bool:
         """Whether each node's change is one of these, too."""
@@ -53,6 +54,8 @@ def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) 
     replaced = {a.node for a in actions if a.what == "replace" and not a.attached}
     touched = {a.node for a in actions}
     ended = {a.node: one.site for one in sites for a in one.actions if a.what == "delete" and not a.attached and a.node}
+    reasons = dict.fromkeys((new & {*recorded}) - {*ended}, "its machine is gone")
+    reasons |= {a.node: a.why for a in actions if a.why and not a.attached}
     recreate = replaced | new & {*recorded, *ended}
     return NodeChanges(
         create=tuple(name for name in desired if name not in recorded and name not in recreate),
@@ -61,4 +64,13 @@ def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) 
         remove=tuple(dict.fromkeys(name for name in (*recorded, *ended) if name not in desired)),
         total=sum(one.total for one in sites),
         sites=ended,
+        reasons={name: why for name in desired if name in recreate and (why := reasons.get(name))},
     )
+
+
+def by_reason(names: Iterable[str], reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Reason → names, "" for those without."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(reasons.get(name, ""), []).append(name)
+    return groups

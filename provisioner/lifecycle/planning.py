@@ -9,7 +9,7 @@ from typing import Any
 from provisioner import placement
 from provisioner.cost import summary
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
-from provisioner.lifecycle.node_changes import node_changes
+from provisioner.lifecycle.node_changes import by_reason, node_changes
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
@@ -22,7 +22,7 @@ from provisioner.workspace.binary import Binary
 
 def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:
     """What `up` would do, at the sites `only` or at all: {"cluster", "sandbox", "nodes": [{"name", "group", "site",
-    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "changes": {site:
+    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "reasons": {node: text}, "changes": {site:
     {"add", "change", "destroy"}}, "shared": {site: [{"action", "resource"}]}, "stack": {group: {"driver", "cuda",
     "nccl"}}, "images": {group: image and build}, "new_lock", "lock_file", "ends": {group: time},
     "findings": [{"status", "subject", "message", "action"}], "site_choices": as placement.rows, "cost": {"hours",
@@ -48,6 +48,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
         if failed := failed | machines.occupied(cluster, prepared):
             raise together(failed)
         there = _there(cluster, lock) if not untouched else {}
+        intended = node_changes(cluster.nodes(), wanted, prepared.values())
         document = {
             "cluster": cluster.spec.name,
             "sandbox": cluster.sandbox,
@@ -56,7 +57,8 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
                 | there.get(name, {"drift": None, "reboot": None, "waiting": []})
                 for name, group in wanted.nodes()
             ],
-            "machines": node_changes(cluster.nodes(), wanted, prepared.values()).to_json(),
+            "machines": intended.to_json(),
+            "reasons": dict(intended.reasons),
             "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared.values()},
             "shared": {
                 p.site: [{"action": one.what, "resource": one.name} for one in p.actions if not one.node]
@@ -113,8 +115,10 @@ def text(document: dict[str, Any]) -> str:
     if document.get("new_lock"):
         file = document.get("lock_file", "cluster.lock")
         lines.append(f"  {file} does not exist yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
-    changes = document.get("machines", {})
-    lines += [f"  {verb} {few(changes[verb], MOST_NAMES, ',')}" for verb in VERBS if changes.get(verb)]
+    changes, reasons = document.get("machines", {}), document.get("reasons", {})
+    for verb in VERBS:
+        for why, names in by_reason(changes.get(verb, ()), reasons if verb == "recreate" else {}).items():
+            lines.append(f"  {verb} {few(names, MOST_NAMES, ',')}{f' ({why})' if why else ''}")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {_resources(counts, document.get('shared', {}).get(site, []))}")
     lines += [f"  {line}" for line in placement.lines(document.get("site_choices", []))]

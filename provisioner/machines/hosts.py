@@ -49,7 +49,10 @@ class HostMachines:
             if name in nodes and before.get(name) == nodes[name].id:
                 raise self._irreplaceable(name, nodes[name].id)
         actions = [
-            Action("create" if name not in before else "replace", f"{node.id} as {name}", name)
+            Action(
+                "replace" if (former := before.get(name)) else "create", f"{node.id} as {name}", name,
+                why=f"{node.id} takes the place of {former}" if former else "",
+            )
             for name, node in nodes.items()
             if before.get(name) != node.id
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,7 +74,7 @@ class TerraformMachines:
             anew = list(dict.fromkeys([*lost, *map(self._module.address, replace)]))
             changes = self._workspace.plan(replace=anew)
         mounts.refuse_loss(changes.actions, self.site, self._module.data_resources)
-        return self._planned(plan, changes)
+        return self._planned(plan, changes, self._reasons(changes, lost))
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         if planned.total or planned.outputs or always:
@@ -133,14 +133,27 @@ class TerraformMachines:
         self._workspace.init()
         self._workspace.plan(replace=list(replace))
 
-    def _planned(self, plan: Plan, changes: Changes) -> Planned:
+    def _reasons(self, changes: Changes, lost: Collection[str]) -> dict[str, str]:
+        """Address → why the machine at it is replaced."""
+        replaced = [a for a, what in changes.actions if what == "replace" and self._module.node_at(a)]
+        forced = [address for address in replaced if changes.reasons.get(address) == "cannot_update"]
+        forcing = self._workspace.forcing(forced) if forced else {}
+        reasons = {address: f"{few(names, 5, ',')} changed" for address, names in forcing.items() if names}
+        for address in replaced:
+            if changes.reasons.get(address) == "tainted":
+                reasons[address] = "its creation had failed"
+            elif address in lost:
+                reasons[address] = "its machine is gone"
+        return reasons
+
+    def _planned(self, plan: Plan, changes: Changes, reasons: Mapping[str, str]) -> Planned:
         machines = {name for address, _ in changes.actions if (name := self._module.node_at(address))}
         nodes = {name for name, group in plan.nodes() if group.site == self.site} | self._known | machines
         attached = {address: name for name in nodes for address in self._module.attached(name)}
         actions = tuple(
             Action(
                 what, address, self._module.node_at(address) or attached.get(address, ""),
-                attached=address in attached, shared=address in self._module.shared,
+                attached=address in attached, shared=address in self._module.shared, why=reasons.get(address, ""),
             )
             for address, what in changes.actions
         )  # fmt: skip

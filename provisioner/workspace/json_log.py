@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,13 +23,15 @@ IDLE = ("noop", "read")
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What a plan or an apply adds, changes and destroys: numbers of resources. `actions` of a plan: each resource's
-    address with what is to be done to it (create, update, replace, delete); `outputs`: whether an output changes."""
+    address with what is to be done to it (create, update, replace, delete); `reasons`: address → Terraform's word for why
+    (tainted, requested, cannot_update, …); `outputs`: whether an output changes."""
 
     add: int = 0
     change: int = 0
     destroy: int = 0
     actions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     outputs: bool = field(default=False, compare=False)
+    reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def total(self) -> int:
@@ -44,6 +46,7 @@ class JsonLog:
     events: Events
     changes: Changes = Changes()
     planned: list[tuple[str, str]] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
     errors: list[Diagnostic] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)
     """Lines that are no JSON."""
@@ -64,7 +67,7 @@ class JsonLog:
             counts = record.get("changes", {})
             self.changes = Changes(
                 counts.get("add", 0), counts.get("change", 0), counts.get("remove", 0), tuple(self.planned),
-                outputs=self.outputs,
+                outputs=self.outputs, reasons=self.reasons,
             )  # fmt: skip
         elif kind == "outputs":  # of a plan they have an action, of an apply a value
             rows = record.get("outputs", {}).values()
@@ -73,7 +76,10 @@ class JsonLog:
         elif kind == "planned_change":
             change = record.get("change", {})
             if change.get("action") not in IDLE:
-                self.planned.append((change.get("resource", {}).get("addr", "?"), change.get("action", "?")))
+                address = change.get("resource", {}).get("addr", "?")
+                self.planned.append((address, change.get("action", "?")))
+                if reason := change.get("reason"):
+                    self.reasons[address] = str(reason)
         elif kind == "apply_complete":
             self.events(
                 "terraform",

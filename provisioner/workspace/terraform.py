@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,6 +166,12 @@ class Workspace:
             out=PLAN_FILE,
             replace=list(replace),
         ).changes
+
+    def forcing(self, addresses: Collection[str]) -> dict[str, list[str]]:
+        """Address → the attributes whose change makes Terraform replace it, by the plan that was just made. Raises
+        ProviderError. https://developer.hashicorp.com/terraform/internals/json-format#change-representation"""
+        rows = json.loads(self._ask("show", "-json", PLAN_FILE) or "{}").get("resource_changes", [])
+        return {row["address"]: _forcing(row["change"]) for row in rows if row["address"] in addresses}
 
     def apply(self) -> Changes:
         """Do what was planned. Raises ProviderError naming the resource that failed and why."""
@@ -342,3 +348,22 @@ def _address(resource: Mapping[str, Any], instance: Mapping[str, Any]) -> str:
     module = f"{resource['module']}." if resource.get("module") else ""
     key = instance.get("index_key")
     return f"{module}{resource['type']}.{resource['name']}" + ("" if key is None else f"[{json.dumps(key)}]")
+
+
+def _forcing(change: Mapping[str, Any]) -> list[str]:
+    """Names of attributes: of one that is a group of values, those values that differ."""
+    names = []
+    for path in change.get("replace_paths", []):
+        old, new = (_at(change.get(side), path) for side in ("before", "after"))
+        inner = [key for key in old if old[key] != new.get(key)] if isinstance(old, dict) and isinstance(new, dict) else []
+        names += inner or [".".join(str(step) for step in path)]
+    return list(dict.fromkeys(names))
+
+
+def _at(value: Any, path: Sequence[str | int]) -> Any:
+    for step in path:
+        try:
+            value = value[step]
+        except (LookupError, TypeError):
+            return None
+    return value

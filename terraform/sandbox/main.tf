@@ -112,14 +112,14 @@ resource "terraform_data" "node" {
     GPUPROV_NPROC      = tostring(var.sandbox.nproc)
     GPUPROV_LABELS     = local.labels
   })
-  triggers_replace = [
-    var.sandbox.image,
-    filesha256(var.sandbox.hardware[each.key]),
-    each.value.number,
-    local.mirror_ip,
-    local.has_jump,
-    sha256(join("\u0000", [var.ssh_public_key, var.user_data, var.sandbox.user])),
-  ]
+  triggers_replace = {
+    image    = var.sandbox.image
+    hardware = filesha256(var.sandbox.hardware[each.key])
+    number   = each.value.number
+    mirror   = local.mirror_ip
+    jump     = local.has_jump
+    ssh_key  = sha256(join("\u0000", [var.ssh_public_key, var.user_data, var.sandbox.user]))
+  }
 
   lifecycle {
     precondition {

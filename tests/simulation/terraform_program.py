@@ -195,6 +195,8 @@ class Terraform:
             case ["output"]:
                 nodes = json.loads(self._state().text())["outputs"]
                 yield json.dumps({"nodes": {**nodes["nodes"], "sensitive": False}} if nodes else {})
+            case ["show", "plan.bin"]:
+                yield json.dumps(_shown(json.loads((self.folder / "plan.bin").read_text(encoding="utf-8"))))
             case ["state", "list"]:
                 state = self._state()
                 yield from sorted(state.resources)
@@ -273,26 +275,26 @@ class Terraform:
         self._refresh(state, root)
         replace = {flag.partition("=")[2] for flag in flags if flag.startswith("-replace=")}
         actions: dict[str, str] = {} if NETWORK in state.resources else {NETWORK: "create"}
+        reasons: dict[str, str] = {}
         for node, (_, kind, _zone) in root.desired.items():
             address = address_of(node)
             if address not in state.resources:
                 actions[address] = "create"
-            elif (
-                state.resources[address][1]
-                or address in replace
-                or state.resources[address][0]["instance_type"] != kind
-            ):
+                continue
+            attributes, tainted = state.resources[address]
+            if tainted or address in replace or attributes["instance_type"] != kind:
                 actions[address] = "replace"
-            elif state.resources[address][0]["tags"]["gpuprov-id"] != root.identity:
+                reasons[address] = "tainted" if tainted else "requested" if address in replace else "cannot_update"
+            elif attributes["tags"]["gpuprov-id"] != root.identity:
                 actions[address] = "update"
         gone = [a for a in state.resources if a != NETWORK and node_of(a) not in root.desired]
         actions |= dict.fromkeys(gone, "delete")
         for address, action in actions.items():
-            yield json.dumps(_planned(address, action))
+            yield json.dumps(_planned(address, action, reasons.get(address)))
         changed = actions or state.outputs() != before
         yield json.dumps(_outputs(("update" if before else "create") if changed else "noop"))
         yield json.dumps(_summary(actions, "plan"))
-        saved = {"serial": serial, "actions": actions, "known": sorted(state.resources)}
+        saved = {"serial": serial, "actions": actions, "reasons": reasons, "known": sorted(state.resources)}
         self.write_file(self.folder / "plan.bin", json.dumps(saved))
 
     def _apply(self, file: str) -> Iterator[str]:
@@ -416,10 +418,18 @@ def _split(address: str) -> Record:
     }  # fmt: skip
 
 
-def _planned(address: str, action: str) -> Record:
+def _planned(address: str, action: str, reason: str | None = None) -> Record:
     said = f"{address}: Plan to {action}"
-    return {"@level": "info", "@message": said, "type": "planned_change",
-            "change": {"resource": _split(address), "action": action}}  # fmt: skip
+    change = {"resource": _split(address), "action": action} | ({"reason": reason} if reason else {})
+    return {"@level": "info", "@message": said, "type": "planned_change", "change": change}
+
+
+def _shown(saved: Record) -> Record:
+    """The plan as `terraform show -json` has it, as far as gpuprov reads it."""
+    paths = {address: [["instance_type"]] for address, why in saved["reasons"].items() if why == "cannot_update"}
+    rows = [{"address": address, "change": {"actions": [action], "replace_paths": paths.get(address, [])}}
+            for address, action in saved["actions"].items()]  # fmt: skip
+    return {"format_version": "1.2", "resource_changes": rows}
 
 
 def _hook(kind: str, address: str, action: str) -> Record:

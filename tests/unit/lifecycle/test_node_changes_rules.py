@@ -36,7 +36,9 @@ def test_nodes_that_nobody_has_recorded_are_created() -> None:
 
 def test_a_recorded_node_whose_machine_is_created_is_recreated() -> None:
     """Somebody terminated it."""
-    assert changes(ALL, Action("create", "a", "train-1")) == NodeChanges(recreate=("train-1",))
+    actual = changes(ALL, Action("create", "a", "train-1"))
+    assert actual == NodeChanges(recreate=("train-1",))
+    assert actual.reasons == {"train-1": "its machine is gone"}
 
 
 @pytest.mark.parametrize("nodes", [ALL, ALL[:1]])
@@ -44,6 +46,13 @@ def test_a_machine_that_is_replaced_is_recreated_recorded_or_not(nodes: list[Nod
     actual = changes(nodes, Action("replace", "a", "train-2"))
     assert actual.recreate == ("train-2",)
     assert "train-2" not in (*actual.create, *actual.change)
+    assert actual.reasons == {}
+
+
+def test_a_replacement_has_its_reason() -> None:
+    volume = Action("replace", "volume", "train-1", attached=True, why="size changed")
+    actual = changes(ALL, Action("replace", "a", "train-2", why="image changed"), volume)
+    assert actual.reasons == {"train-2": "image changed"}
 
 
 @pytest.mark.parametrize("what", ["create", "replace", "delete", "update"])
@@ -75,6 +84,7 @@ def test_a_machine_that_ends_at_one_site_and_is_made_at_another_is_recreated_rec
     assert (actual.recreate, actual.create) == ((), ("train-0", "train-1", "train-2"))
     actual = changes([], Action("delete", "a", "train-0"), Action("create", "b", "train-0"))
     assert (actual.recreate, actual.create) == (("train-0",), ("train-1", "train-2"))
+    assert actual.reasons == {}
 
 
 def test_nodes_of_sites_that_are_not_planned_are_left_alone() -> None:

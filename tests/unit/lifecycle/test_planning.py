@@ -49,6 +49,13 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
+def test_machines_that_are_recreated_are_told_by_their_reason() -> None:
+    machines = DOCUMENT["machines"] | {"recreate": ["train-0", "head-0", "train-1"], "change": ["train-0"]}
+    reasons = {"train-0": "image changed", "head-0": "image changed"}
+    lines = planning.text(DOCUMENT | {"machines": machines, "reasons": reasons}).splitlines()
+    assert lines[4:7] == ["  recreate train-0, head-0 (image changed)", "  recreate train-1", "  change train-0"]
+
+
 def test_the_plan_is_read_in_one_look() -> None:
     assert planning.text(DOCUMENT).splitlines() == [
         "vision (rehearsal: simulated hardware)",

@@ -155,8 +155,12 @@ def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> No
         (NodeChanges(create=("train-0", "train-1"), total=5), "Create 2 p4d.24xlarge in the sandbox (5 resources)?"),
         (NodeChanges(remove=("train-1", "train-2"), total=2), "Remove train-1, train-2 in the sandbox (2 resources)?"),
         (
-            NodeChanges(create=("train-1",), recreate=("train-0",), change=("head-0",), remove=("old-0",), total=7),
-            "Create 1 p4d.24xlarge; recreate train-0; change head-0; remove old-0 in the sandbox (7 resources)?",
+            NodeChanges(
+                create=("train-1",), recreate=("train-0", "train-2"), change=("head-0",), remove=("old-0",), total=7,
+                reasons={"train-2": "image changed"},
+            ),
+            "Create 1 p4d.24xlarge; recreate train-0; recreate train-2 (image changed); change head-0; remove old-0 "
+            "in the sandbox (7 resources)?",
         ),
         (NodeChanges(total=1), "Change no machine, but what they share in the sandbox (1 resource)?"),
     ],

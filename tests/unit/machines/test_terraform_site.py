@@ -88,6 +88,10 @@ class Terraform:
         self.calls.append(" ".join(["plan", *replace]))
         return self.changes
 
+    def forcing(self, addresses: Collection[str]) -> dict[str, list[str]]:
+        self.calls.append(f"forcing {' '.join(addresses)}")
+        return {address: ["ami", "user_data"] for address in addresses}
+
     def apply(self) -> Changes:
         self.calls.append("apply")
         if self.short:
@@ -187,6 +191,20 @@ def test_each_action_is_of_the_node_whose_machine_or_attachment_it_is(site: Site
         Action("replace", "mirror", shared=True),
         Action("replace", "network"),
     )
+
+
+def test_a_replacement_says_why(site: Site) -> None:
+    names = [f'node["train-{number}"]' for number in range(4)]
+    reasons = dict(zip(names, ("cannot_update", "tainted", "requested", "requested"), strict=True))
+    reasons['volume["train-0"]'] = "cannot_update"
+    actions = (*((name, "replace") for name in names), ('volume["train-0"]', "replace"))
+    site.terraform.changes = Changes(actions=actions, reasons=reasons)
+    site.module.lost_nodes = ("train-2",)
+    planned = site.machines(known={"train-2"}).plan(PLAN, replace=["train-3"])
+    assert [action.why for action in planned.actions] == [
+        "ami, user_data changed", "its creation had failed", "its machine is gone", "", ""
+    ]  # fmt: skip
+    assert site.terraform.calls[-1] == 'forcing node["train-0"]'
 
 
 def test_what_belongs_to_nodes_of_other_sites_is_of_no_node_here(site: Site) -> None:

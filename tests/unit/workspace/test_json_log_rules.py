@@ -37,6 +37,13 @@ def test_the_summary_has_the_numbers_and_the_actions_before_it() -> None:
     assert not log.changes.outputs
 
 
+def test_a_planned_change_has_its_reason() -> None:
+    change = planned("replace")
+    change["change"]["reason"] = "cannot_update"
+    log, _ = reading(change, planned("create", "node.b"), SUMMARY)
+    assert log.changes.reasons == {"node.a": "cannot_update"}
+
+
 def test_what_a_line_lacks_is_none_or_unknown() -> None:
     log, _ = reading({"type": "planned_change", "change": {}}, {"type": "change_summary"})
     assert (log.changes, log.changes.actions) == (Changes(), (("?", "?"),))

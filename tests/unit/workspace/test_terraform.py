@@ -67,6 +67,30 @@ def test_apply_streams_and_a_second_plan_is_empty(tmp_path: Path) -> None:
     assert space.destroy() == Changes(destroy=2)
 
 
+FORCED = """
+resource "terraform_data" "node" {
+  for_each         = toset(["a-0", "a-1"])
+  triggers_replace = { image = IMAGE, key = "same" }
+}
+resource "terraform_data" "plain" {
+  triggers_replace = IMAGE
+}
+"""
+
+
+def test_a_replacement_is_explained_by_what_forces_it(tmp_path: Path) -> None:
+    space, _ = workspace(tmp_path, FORCED.replace("IMAGE", '"jammy"'))
+    space.plan()
+    space.apply()
+    (tmp_path / "main.tf").write_text(FORCED.replace("IMAGE", '"noble"'))
+    changes = space.plan()
+    node, plain = 'terraform_data.node["a-0"]', "terraform_data.plain"
+    assert changes.reasons[node] == changes.reasons[plain] == "cannot_update"
+    assert space.forcing([node, plain]) == {node: ["image"], plain: ["triggers_replace"]}
+    changes = space.plan(replace=[node])
+    assert space.forcing([node]) == {node: ["image"]}
+
+
 def test_an_error_names_the_resource_and_the_cause(tmp_path: Path) -> None:
     space, _ = workspace(tmp_path, BROKEN)
     space.plan()
