@@ -8,8 +8,10 @@ DEMO := examples/aws-p4d.yaml
 WORKERS ?= 3
 SANDBOX_WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -q
-UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
-REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
+# A test that hangs ends with its stack after so many seconds, and is named; the longest takes a tenth of them.
+HANGS := -o faulthandler_exit_on_timeout=true -o faulthandler_timeout
+UNIT := $(PYTEST) -n $(WORKERS) $(HANGS)=900 tests/unit tests/schema
+REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) $(HANGS)=2400 tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 # Seconds of `make fuzz`.

@@ -175,10 +175,10 @@ def interrupted() -> bool:
 
 
 def _end_with_parent(parent: int, sign: int) -> Callable[[], None]:
-    libc = ctypes.CDLL(None, use_errno=True)
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here: between fork and exec another thread's lock stays
 
     def prepare() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, sign)
+        prctl(PR_SET_PDEATHSIG, sign)
         if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
 

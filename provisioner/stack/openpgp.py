@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
-from provisioner.text import printable
+from provisioner.text import one_line, printable
 
 DEADLINE = 30.0
 FILE_DEADLINE = 300.0
 """Seconds for the signature of a whole archive, which may have a gigabyte."""
 BEGIN = b"-----BEGIN PGP SIGNED MESSAGE-----"
+
+UNSIGNED = "a repository needs InRelease, or Release with Release.gpg"
 
 Refuse = Callable[[str, str], GpuprovError]
 """What is wrong, what to do → the error that names the repository."""
@@ -77,7 +79,7 @@ def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, de
     Raises what `refuse` makes for text that is not signed, was changed, was signed by another key or too long ago.
     """
     if detached is None and (not signed.startswith(BEGIN) or signed.count(BEGIN) > 1):
-        raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
+        raise refuse(f"it is not signed ({_beginning(signed)})", UNSIGNED)
     with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
         at = Path(home)
         (at / "ring.gpg").write_bytes(ring)
@@ -143,8 +145,16 @@ def _judge(done: subprocess.CompletedProcess[bytes], fingerprint: str, refuse: R
             "unsupported signature: gpgv does not accept its algorithm", "the repository has to be signed with SHA-256"
         )
     complaint = printable(done.stderr[-500:].decode(errors="replace").strip().rpartition("\n")[2])
-    why = "it is not signed" + (f" ({complaint})" if complaint else "")
-    raise refuse(why, "a repository needs InRelease, or Release with Release.gpg")
+    raise refuse(f"it is not signed ({complaint or f'gpgv ended with status {done.returncode}'})", UNSIGNED)
+
+
+def _beginning(text: bytes) -> str:
+    """What stands in a file in place of a signature, such as the page of a proxy."""
+    if not text.strip():
+        return "it is empty"
+    if text.startswith(BEGIN):
+        return "it holds several signed texts"
+    return f"it begins with {one_line(text[:60].decode(errors='replace'))!r}"
 
 
 def _primary_keys(colons: bytes) -> list[tuple[str, str, int]]:
