@@ -59,11 +59,13 @@ class Ending:
         }
 
 
-def typed(command: str, file: Path, *, sandbox: bool, sites: Sequence[str] = ()) -> str:
-    """A command on a file, to be typed as it is: with sudo for a person who came with it."""
+def typed(
+    command: str, file: Path, *, sandbox: bool | None, sites: Sequence[str] = (), names: Sequence[str] = ()
+) -> str:  # fmt: skip
+    """A command on a file and nodes of it, to be typed as it is: with sudo for a person who came with it."""
     program = f"sudo {ownership.program()}" if ownership.person() else "gpuprov"
-    only = "".join(f" --site {site}" for site in sites)
-    return f"{program} {command} {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}{only}"
+    only = "".join([*(f" {name}" for name in names), *(f" --site {site}" for site in sites)])
+    return f"{program} {command} {shlex.quote(str(file))}{only}{' --sandbox' if sandbox else ''}"
 
 
 @contextlib.contextmanager

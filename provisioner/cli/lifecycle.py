@@ -187,10 +187,13 @@ def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: Sequen
         (changes.change, "change", "change"),
         (changes.remove, "remove", "give back"),
     ):
-        for verb, exist in ((created, False), (existing, True)):
-            reasons = changes.reasons if what == changes.recreate else {}
-            for why, names in by_reason([name for name in what if (name in own) is exist], reasons).items():
-                said.append(f"{verb} {_some(names)}{f' ({why})' if why else ''}")
+        by_verb: dict[str, list[str]] = {}
+        for name in what:
+            by_verb.setdefault(existing if name in own else created, []).append(name)
+        reasons = changes.reasons if what == changes.recreate else {}
+        for verb, names in by_verb.items():
+            for why, mine in by_reason(names, reasons).items():
+                said.append(f"{verb} {_some(mine)}{f' ({why})' if why else ''}")
     text = "; ".join(said) or "change no machine, but what they share"
     return text[0].upper() + text[1:]
 
@@ -279,7 +282,8 @@ def down(
         refuse_unwritable(keep_reports)
         kept = lifecycle.copy_reports(cluster, keep_reports)
         typer.echo(f"{counted(kept, 'report')} copied to {keep_reports}", err=True)
-    with resumable("run the same command to resume"), display(quiet=json_) as show:
+    again = typed("down", file, sandbox=cluster.sandbox)
+    with resumable(f"resume with `{again}`"), display(quiet=json_) as show:
         cluster.events.subscribe(show)
         removal = lifecycle.down(cluster, find(terraform, needed=cluster.needs_terraform))
     _say_down(cluster.spec.name, removal.removed, removal.stays, as_json=json_)
@@ -365,7 +369,7 @@ def upgrade(
             question, yes=yes, where=str(file), declined="no node was moved", screen=screen, details=details
         )
 
-    with resumable("run the same command to resume"), screen as show:
+    with resumable(f"resume with `{typed('upgrade', file, sandbox=cluster.sandbox)}`"), screen as show:
         cluster.events.subscribe(show)
         done = lifecycle.upgrade(cluster, find(terraform, needed=cluster.needs_terraform), options, confirm=confirm)
     document = lifecycle.document(cluster, done)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.exit import resumable
+from provisioner.cli.exit import resumable, typed
 from provisioner.cli.options import File, Json, TerraformBinary, Yes
 from provisioner.errors import Declined
 from provisioner.text import counted
@@ -46,7 +46,7 @@ def replace(
         question = f"Destroy {', '.join(nodes)} of {cluster.label} and create {new} ({counted(changes, 'resource')})?"
         return confirmed(question, yes=yes, where=str(file), declined="nothing was destroyed", screen=screen)
 
-    with resumable("run the same command to resume"), screen as show:
+    with resumable(f"resume with `{typed('replace', file, sandbox=cluster.sandbox, names=nodes)}`"), screen as show:
         cluster.events.subscribe(show)
         run = replacement.replace(
             cluster, find(terraform, needed=cluster.needs_terraform), nodes, options, confirm=confirm

@@ -74,7 +74,7 @@ class PlanOutput(OpenOutput):
     sandbox: bool
     nodes: list[PlannedNode]
     machines: MachineChanges = MachineChanges()
-    reasons: dict[str, str] = Field(default={}, description="By node: why its machine is recreated, where that is known")
+    reasons: dict[str, str] = Field(default={}, description="By node: why its machine is recreated, if known")
     changes: dict[str, SiteChanges] = Field(description="By site")
     shared: dict[str, list[SharedChange]] = Field(default={}, description="By site: changes that are of no node")
     stack: dict[str, PlannedStack] = Field(description="By group")

@@ -339,7 +339,8 @@ def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
     pins: ssh.Pins = {}
     with contextlib.suppress(GpuprovError):
         pins = ssh.load_pins(cluster.paths)
-    for node in nodes:
+    for recorded in nodes:
+        node = recorded
         provider = made_by.get(node.site)
         listed = provider.hosts.listed(()) if provider is not None and provider.hosts is not None else []
         host = next((host for host in listed if host.name == node.id), None)

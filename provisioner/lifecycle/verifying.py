@@ -18,6 +18,7 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import acknowledgements, baselines, diff, looks, neighbours, second_boot
 from provisioner.lifecycle.configuring import Brought
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.paths import private_dir
@@ -136,6 +137,7 @@ def verify_fleet(
             raise GpuprovError(f"node {name} is not in cluster.yaml any more", where=str(cluster.file))
     subjects = [replace(s, expected=replace(s.expected, level=deep)) for s in subjects_of(cluster, nodes)]
     verdict = Verdict(prove(cluster, subjects, nodes, baseline_required=True))
+    _tell_half_made(cluster, verdict.report)
     with keeping(verdict.unsaved), cluster.noted("verify") as holding:
         settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline)
         if LEVELS.index(deep) >= LEVELS.index(cluster.spec.verify.level):
@@ -151,6 +153,16 @@ def verify_fleet(
             node_state.note_report(cluster.paths, verdict.page)
     verdict.healthy = verdict.report.enough("100%" if only else cluster.spec.verify.min_healthy)
     return verdict
+
+
+def _tell_half_made(cluster: Cluster, report: Report) -> None:
+    """Name unhealthy nodes whose machines an interrupted `replace` has made and not proven. After this verdict `up`
+    goes on, because quarantine has them."""
+    unproven = {name for name, place in replace_journal.load(cluster).nodes.items() if place.step == "proving"}
+    for node in report.nodes:
+        if node.name in unproven and not node.ok:
+            message = f"its new machine was not proven, `replace` was interrupted: `gpuprov up {cluster.file}` goes on"
+            cluster.events("quarantine", "warning", message, node=node.name)
 
 
 def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, holding: bool) -> None:

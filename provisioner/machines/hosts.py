@@ -50,7 +50,9 @@ class HostMachines:
                 raise self._irreplaceable(name, nodes[name].id)
         actions = [
             Action(
-                "replace" if (former := before.get(name)) else "create", f"{node.id} as {name}", name,
+                "replace" if (former := before.get(name)) else "create",
+                f"{node.id} as {name}",
+                name,
                 why=f"{node.id} takes the place of {former}" if former else "",
             )
             for name, node in nodes.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = "gpuprov-testinfra/1"
 DATA = "expected.json"
+README = "README.md"
 FACTS: Mapping[str, tuple[str, ...]] = {
     "gpu_count": ("gpu_count",),
     "gpu_model": ("gpu_model",),
@@ -141,9 +142,19 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
     for name in earlier:
         if name not in files:
             (folder / name).unlink(missing_ok=True)
+    files[README] = _named(files[README], str(content["cluster"]), list(content["nodes"]))
     for name, text in files.items():
         write_whole(folder / name, text, mode=0o644)
     write_whole(folder / DATA, _text(content), mode=0o644)
+
+
+def _named(readme: bytes, cluster: str, nodes: Sequence[str]) -> bytes:
+    """The README with this fleet's own names in its examples."""
+    hosts = ",".join(f"ssh://{cluster}-{node}" for node in nodes[:2])
+    text = readme.decode().replace("ssh://vision-train-0,ssh://vision-train-1", hosts)
+    first = nodes[0] if nodes else "train-0"
+    text = text.replace("vision-train-0", f"{cluster}-{first}")
+    return re.sub(r"([`=])train-0`", lambda match: f"{match[1]}{first}`", text).encode()
 
 
 def _text(content: Mapping[str, Any]) -> str:

@@ -23,8 +23,8 @@ IDLE = ("noop", "read")
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What a plan or an apply adds, changes and destroys: numbers of resources. `actions` of a plan: each resource's
-    address with what is to be done to it (create, update, replace, delete); `reasons`: address → Terraform's word for why
-    (tainted, requested, cannot_update, …); `outputs`: whether an output changes."""
+    address with what is to be done to it (create, update, replace, delete); `reasons`: address → Terraform's word for
+    why (tainted, requested, cannot_update, …); `outputs`: whether an output changes."""
 
     add: int = 0
     change: int = 0

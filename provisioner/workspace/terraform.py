@@ -355,7 +355,8 @@ def _forcing(change: Mapping[str, Any]) -> list[str]:
     names = []
     for path in change.get("replace_paths", []):
         old, new = (_at(change.get(side), path) for side in ("before", "after"))
-        inner = [key for key in old if old[key] != new.get(key)] if isinstance(old, dict) and isinstance(new, dict) else []
+        groups = isinstance(old, dict) and isinstance(new, dict)
+        inner = [key for key in old if old[key] != new.get(key)] if groups else []
         names += inner or [".".join(str(step) for step in path)]
     return list(dict.fromkeys(names))
 

@@ -64,7 +64,7 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     candidates = ", ".join(m.name for m in (mine or alike or left)[:8])
     if not candidates:
         raise GpuprovError(f"{seen} is no machine of the catalogue")
-    raise GpuprovError(f"{seen} is {'what is left of one' if left else 'any'} of {candidates}")
+    raise GpuprovError(f"{seen} could be {'a part of one' if left else 'any'} of {candidates}")
 
 
 def _has(machine: Machine, model: str, facts: Facts, catalog: Catalog) -> bool:

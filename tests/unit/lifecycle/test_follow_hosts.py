@@ -17,19 +17,19 @@ FILE = """
 name: metal
 sites:
   lab: {provider: baremetal, user: ubuntu, hosts: {HOSTS}}
-groups: {train: {machine: dgx-h100, count: 2, site: lab}}
+groups: {x: {machine: dgx-h100, count: 2, site: lab}}
 """
 KEYS = {"10.0.0.1": "ssh-ed25519 A", "10.0.0.2": "ssh-ed25519 B", "10.0.0.9": "ssh-ed25519 B"}
 
 
 def node(name: str, host: str, address: str) -> Node:
     return Node(
-        name=name, group="train", site="lab", machine="dgx-h100", id=host, zone="", address=address,
+        name=name, group="x", site="lab", machine="dgx-h100", id=host, zone="", address=address,
         private_address=address, port=22, user="ubuntu",
     )  # fmt: skip
 
 
-NODES = [node("train-0", "a", "10.0.0.1"), node("train-1", "b", "10.0.0.2")]
+NODES = [node("x-0", "a", "10.0.0.1"), node("x-1", "b", "10.0.0.2")]
 
 
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, pins: str = "") -> Cluster:
@@ -52,19 +52,21 @@ def followed(cluster: Cluster) -> list[tuple[str, str, int]]:
 
 
 def test_hosts_that_are_where_they_were_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = opened(tmp_path, monkeypatch, "a: {group: train, address: 10.0.0.1}, b: {group: train, address: 10.0.0.2}")
+    cluster = opened(tmp_path, monkeypatch, "a: {group: x, address: 10.0.0.1}, b: {group: x, address: 10.0.0.2}")
     assert followed(cluster) == [("a", "10.0.0.1", 22), ("b", "10.0.0.2", 22)]
     assert (cluster.paths.ssh / "config").exists()
 
 
 def test_a_host_is_looked_for_at_its_new_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = opened(tmp_path, monkeypatch, "a: {group: train, address: 10.0.0.1}, b: {group: train, address: 10.0.0.9, port: 2222}")
+    cluster = opened(
+        tmp_path, monkeypatch, "a: {group: x, address: 10.0.0.1}, b: {group: x, address: 10.0.0.9, port: 2222}"
+    )
     assert followed(cluster) == [("a", "10.0.0.1", 22), ("b", "10.0.0.9", 2222)]
     assert not (cluster.paths.ssh / "config").exists(), "it is written again"
 
 
 def test_a_host_of_another_name_is_told_by_its_pinned_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = opened(tmp_path, monkeypatch, "a: {group: train, address: 10.0.0.1}, c: {group: train, address: 10.0.0.9}")
+    cluster = opened(tmp_path, monkeypatch, "a: {group: x, address: 10.0.0.1}, c: {group: x, address: 10.0.0.9}")
     assert followed(cluster) == [("a", "10.0.0.1", 22), ("b", "10.0.0.9", 22)]
 
 
@@ -73,11 +75,11 @@ def test_a_host_that_shows_another_key_or_is_behind_a_jump_host_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: str
 ) -> None:
     address = "10.0.0.9" if jump else "10.0.0.8"
-    hosts = f"a: {{group: train, address: 10.0.0.1}}, c: {{group: train, address: {address}{jump}}}"
+    hosts = f"a: {{group: x, address: 10.0.0.1}}, c: {{group: x, address: {address}{jump}}}"
     assert followed(opened(tmp_path, monkeypatch, hosts))[1] == ("b", "10.0.0.2", 22)
 
 
 def test_damaged_pins_keep_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = "c: {group: train, address: 10.0.0.2}, a: {group: train, address: 10.0.0.9}"
+    hosts = "c: {group: x, address: 10.0.0.2}, a: {group: x, address: 10.0.0.9}"
     cluster = opened(tmp_path, monkeypatch, hosts, pins="{")
     assert followed(cluster) == [("a", "10.0.0.9", 22), ("b", "10.0.0.2", 22)]

@@ -156,7 +156,11 @@ def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> No
         (NodeChanges(remove=("train-1", "train-2"), total=2), "Remove train-1, train-2 in the sandbox (2 resources)?"),
         (
             NodeChanges(
-                create=("train-1",), recreate=("train-0", "train-2"), change=("head-0",), remove=("old-0",), total=7,
+                create=("train-1",),
+                recreate=("train-0", "train-2"),
+                change=("head-0",),
+                remove=("old-0",),
+                total=7,
                 reasons={"train-2": "image changed"},
             ),
             "Create 1 p4d.24xlarge; recreate train-0; recreate train-2 (image changed); change head-0; remove old-0 "

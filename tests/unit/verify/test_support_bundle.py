@@ -285,17 +285,17 @@ def test_a_zip_is_opened_too(tmp_path: Path) -> None:
 def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "smi").write_text(capture("nvidia_smi/q-h100-8gpu-535.txt"))
     facts = read_facts(read(tmp_path / "smi").bundle)
-    with pytest.raises(GpuprovError, match=r"8 x NVIDIA H100 80GB HBM3 is any of .*dgx-h100"):
+    with pytest.raises(GpuprovError, match=r"8 x NVIDIA H100 80GB HBM3 could be any of .*dgx-h100"):
         tell(facts, "", load())
     line = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-e18afb8d-1627-f8ff-2ba3-c05c5a8e9e67)\n"
     one = read_facts(Bundle({"nvidia-smi.xml": Output(line)}))
-    with pytest.raises(GpuprovError, match=r"1 x NVIDIA H100 80GB HBM3 is any of p5\.4xlarge, .*dgx-h100"):
+    with pytest.raises(GpuprovError, match=r"1 x NVIDIA H100 80GB HBM3 could be any of p5\.4xlarge, .*dgx-h100"):
         tell(one, "", load())  # -L of one GPU may be a line of eight
     with pytest.raises(GpuprovError, match=r"could be p5\.4xlarge, or a machine that the catalogue has not"):
         tell(one, "Amazon EC2", load())  # which sells one such GPU in several sizes
     with pytest.raises(GpuprovError, match=r"g9\.8xlarge is no machine of the catalogue"):
         tell(one, "Amazon EC2 g9.8xlarge", load())
-    with pytest.raises(GpuprovError, match=r"is any of|could be"):
+    with pytest.raises(GpuprovError, match=r"could be"):
         tell(facts, "QEMU Standard PC (Q35 + ICH9, 2009)", load())
     assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
     with pytest.raises(GpuprovError, match="no GPU and no firmware tells"):
@@ -457,7 +457,7 @@ def test_fewer_gpus_than_any_machine_has_are_what_is_left_of_one(count: int) -> 
         f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-0000000{n}-0000-0000-0000-00000000000{n})\n" for n in range(count)
     )
     facts = read_facts(Bundle({"nvidia-smi.xml": Output(text)}))
-    with pytest.raises(GpuprovError, match=rf"{count} x NVIDIA H100 80GB HBM3 is what is left of one of .*dgx-h100"):
+    with pytest.raises(GpuprovError, match=rf"{count} x NVIDIA H100 80GB HBM3 could be a part of one of .*dgx-h100"):
         tell(facts, "", load())
 
 

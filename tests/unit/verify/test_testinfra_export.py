@@ -149,6 +149,14 @@ def test_unverified_facts_are_facts_of_the_suite(machine: str) -> None:
     assert set(facts["unverified"]) <= FACTS.keys() <= facts.keys()
 
 
+def test_its_readme_names_this_fleets_hosts(tmp_path: Path) -> None:
+    nodes = {"eval-0": ("eval", expected(P4D)), "eval-1": ("eval", expected(P4D))}
+    testinfra_export.write(tmp_path / "suite", testinfra_export.document("speech", nodes, simulated=False))
+    readme = (tmp_path / "suite" / "README.md").read_text()
+    assert "--hosts=ssh://speech-eval-0,ssh://speech-eval-1 " in readme
+    assert "`eval-0`, or `speech-eval-0`" in readme and "train-0" not in readme
+
+
 def test_the_suite_imports_nothing_but_pytest_and_the_standard_library() -> None:
     for name, text in suite_files().items():
         for line in ast.walk(ast.parse(text)) if name.endswith(".py") else ():

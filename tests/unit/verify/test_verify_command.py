@@ -289,6 +289,16 @@ def test_the_fleet_of_a_file(cluster: Path, capsys: pytest.CaptureFixture[str]) 
     assert "train-" in capsys.readouterr().err
 
 
+def test_a_half_made_replacement_is_told(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = open_cluster(cluster, sandbox=False).paths.root / "replace.json"
+    nodes = {"train-0": {"id": "i-old", "step": "proving"}, "train-1": {"id": "i-old", "step": "proving"}}
+    journal.write_text(json.dumps({"nodes": nodes}))
+    assert run("verify", cluster) == 0  # min_healthy is 50%
+    err = capsys.readouterr().err
+    told = [line for line in err.splitlines() if "`replace` was interrupted" in line]
+    assert len(told) == 1 and "train-1" in told[0] and f"`gpuprov up {cluster}` goes on" in told[0]
+
+
 def test_a_node_that_is_wanted_and_not_there_is_not_healthy(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.write_text(FILE.replace("count: 2", "count: 3"))
     paths = open_cluster(cluster, sandbox=False).paths
