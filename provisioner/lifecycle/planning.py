@@ -22,9 +22,9 @@ from provisioner.workspace.binary import Binary
 
 def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:
     """What `up` would do, at the sites `only` or at all: {"cluster", "sandbox", "nodes": [{"name", "group", "site",
-    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "reasons": {node: text},
-    "changes": {site: {"add", "change", "destroy"}}, "shared": {site: [{"action", "resource"}]}, "stack": {group: {"driver", "cuda",
-    "nccl"}}, "images": {group: image and build}, "new_lock", "lock_file", "ends": {group: time},
+    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "reasons": {node:
+    text}, "changes": {site: {"add", "change", "destroy"}}, "shared": {site: [{"action", "resource"}]}, "stack": {group:
+    {"driver", "cuda", "nccl"}}, "images": {group: image and build}, "new_lock", "lock_file", "ends": {group: time},
     "findings": [{"status", "subject", "message", "action"}], "site_choices": as placement.rows, "cost": {"hours",
     "groups", "totals", "not_included"}}.
 
