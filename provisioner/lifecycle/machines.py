@@ -176,13 +176,14 @@ def _share_undoing(cluster: Cluster) -> None:
 def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
     """How machines that exist already are entered."""
     users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
-    hosts = {node.id for node in cluster.nodes()}
+    listed: set[str] = set()
     for site in cluster.spec.sites:
         with contextlib.suppress(GpuprovError):  # that site fails by itself
-            listed = cluster.providers.at(site).hosts
-            hosts |= {host.name for host in listed.listed(())} if listed is not None else set()
+            hosts = cluster.providers.at(site).hosts
+            listed |= {host.name for host in hosts.listed(())} if hosts is not None else set()
     key, identity = functools.cache(lambda: _key(cluster)), functools.cache(lambda: _identity(cluster))
-    return Way(cluster.paths, users, carried, key, identity, frozenset(hosts))
+    known = frozenset(node.id for node in cluster.nodes())
+    return Way(cluster.paths, users, carried, key, identity, known | listed, frozenset(listed))
 
 
 def _users(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, str]:

@@ -44,7 +44,7 @@ class Way:
     """How a cluster's machines are reached. `users`: node → its account; `carried`: node → ssh's ProxyCommand; `key`:
     the public key that is let in; `identity`: what tells the cluster from others of its name (both are made when they
     are first asked for); `hosts`: the names of all machines that exist already, of nodes and of those that cluster.yaml
-    lists at any site."""
+    lists at any site, `listed`."""
 
     paths: ClusterPaths
     users: Mapping[str, str]
@@ -52,6 +52,7 @@ class Way:
     key: Callable[[], str]
     identity: Callable[[], str]
     hosts: frozenset[str]
+    listed: frozenset[str] = frozenset()
 
     @property
     def line(self) -> str:

@@ -100,13 +100,12 @@ class HostMachines:
         foreign = [name for name, error in failed.items() if isinstance(error, existing.ForeignError)]
         for name in foreign:
             self._events("down", "warning", f"{failed.pop(name).message}: left alone", node=name)
-        listed = {host.name for host in self._hosts.listed(())}
         for node in self._known:
             if node.name not in failed:
                 left.add(node.id)
             elif node.id in left:
                 failed.pop(node.name)
-            elif node.id not in listed:
+            elif node.id not in self._way.listed:  # at any site: it may have been configured for another one
                 self._events(
                     "down", "warning", f"left with gpuprov's changes: {failed.pop(node.name).message}", node=node.name
                 )

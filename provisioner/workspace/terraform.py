@@ -32,6 +32,9 @@ ASK_TIMEOUT_S = 120.0
 
 PLAN_FILE = "plan.bin"
 
+OVERTAKEN = ("over newer state with serial", "over unrelated state with lineage")
+"""What `state push` says of a state that the one in the backend does not come from."""
+
 _REGISTRIES = ("registry.terraform.io/", "registry.opentofu.org/")
 _REQUIRED = re.compile(r'source = "([a-z0-9-]+/[a-z0-9-]+)", version')
 """Of the root module (templates/root.tf.j2)."""
@@ -214,8 +217,9 @@ class Workspace:
 
     def save_errored(self, *, repair: bool) -> None:
         """Write the state that an apply before could not save, before anything else is done. Raises ProviderError where
-        that fails, and without `repair`: whatever is planned on the older state would make everything again.
-        https://developer.hashicorp.com/terraform/cli/commands/state/push"""
+        that fails, and without `repair`: whatever is planned on the older state would make everything again. Where
+        another operator has written the state since, it is put aside: that run took machines in by their tags, or this
+        one does. https://developer.hashicorp.com/terraform/cli/commands/state/push"""
         errored = self.path / ERRORED
         if not errored.exists():
             return
@@ -227,6 +231,13 @@ class Workspace:
         try:
             self._ask("state", "push", ERRORED)
         except GpuprovError as error:
+            if any(refusal in error.message for refusal in OVERTAKEN):
+                kept = self._put_aside(errored, "outdated")
+                message = (
+                    f"the state was written by another run since: {kept} is kept, and what it alone has is looked "
+                )
+                self._events("terraform", "warning", f"{message}for by its tags")
+                return
             raise ProviderError(
                 f"{said}, and it could not be written back: {error.message}", where=str(self.path),
                 hint=f"nothing was done; when the state can be reached again, run it again, or `terraform state push "
@@ -234,8 +245,12 @@ class Workspace:
                 "known by their tags alone (`gpuprov gc`)",
                 diagnostics=getattr(error, "diagnostics", ()),
             ) from None  # fmt: skip
+        self._put_aside(errored, "saved")
+
+    @staticmethod
+    def _put_aside(errored: Path, what: str) -> Path:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        errored.replace(errored.with_name(f"{ERRORED}.saved-{stamp}"))
+        return errored.replace(errored.with_name(f"{ERRORED}.{what}-{stamp}"))
 
     def adopt(self, address: str, number: str) -> None:
         """Write a resource that stands into the state, as if it had been made by it. Raises ProviderError."""

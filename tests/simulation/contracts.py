@@ -82,6 +82,7 @@ class Contracts:
             refused = refused and "an upgrade is in progress" not in text  # machines may be recorded
             refused = refused and "was made by a run that died" not in text  # Terraform's state was put in order
             refused = refused and " now; no capacity at " not in text  # what a former run left at the first site goes
+            refused = refused and "it is written back first" not in text
             if refused and (changes := before.changes(after, notes=False)):
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
         broken += [

@@ -208,7 +208,14 @@ class Terraform:
                 del state.resources[address]
                 self._save(state)
             case ["state", "push", file]:
-                self._save(State.parse((self.folder / file).read_text(encoding="utf-8")), fresh=False)
+                pushed, current = State.parse((self.folder / file).read_text(encoding="utf-8")), self._state()
+                if current.lineage not in ("", pushed.lineage):
+                    ids = f'"{pushed.lineage}" over unrelated state with lineage "{current.lineage}"'
+                    raise Failed((f"Failed to write state: cannot import state with lineage {ids}", ""))
+                if current.serial > pushed.serial:
+                    serials = f"{pushed.serial} over newer state with serial {current.serial}"
+                    raise Failed((f"Failed to write state: cannot import state with serial {serials}", ""))
+                self._save(pushed, fresh=False)
             case _:
                 raise Failed((f"unknown command {words}", ""))
 

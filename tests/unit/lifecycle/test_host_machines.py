@@ -36,10 +36,11 @@ class Lab:
 
     def machines(
         self, hosts: dict[str, dict[str, object]], known: list[Node] | None = None, events: Events | None = None,
-        users: dict[str, str] | None = None,
+        users: dict[str, str] | None = None, elsewhere: frozenset[str] = frozenset(),
     ) -> HostMachines:  # fmt: skip
         settings = BareMetalSite.model_validate({"provider": "baremetal", "hosts": hosts})
-        way = existing.Way(self.paths, users or {}, {}, lambda: "ssh-ed25519 AAAA me", lambda: "abc", frozenset())
+        listed = frozenset(host.name for host in settings.machines(())) | elsewhere
+        way = existing.Way(self.paths, users or {}, {}, lambda: "ssh-ed25519 AAAA me", lambda: "abc", listed, listed)
         return HostMachines("here", BareMetalHosts(settings), known or [], way, events or Events())
 
 
@@ -128,6 +129,8 @@ def test_down_goes_on_where_it_stopped_and_is_not_kept_by_a_machine_that_is_gone
     with pytest.raises(ProviderError) as caught:
         lab.machines(hosts, known).destroy()
     assert "train-1" in caught.value.message and "train-0" not in caught.value.message, "gpuprov's key is gone from it"
+    with pytest.raises(ProviderError, match="train-1"):
+        lab.machines({"a": {}, "c": {}}, known, elsewhere=frozenset({"b"})).destroy()
     assert lab.machines({"a": {}, "c": {}}, known).destroy() == 3
 
 

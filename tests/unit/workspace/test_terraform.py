@@ -192,18 +192,30 @@ def test_a_state_that_could_not_be_saved_is_written_back_first(tmp_path: Path) -
     space.save_errored(repair=True)  # there is nothing any more
 
 
+@pytest.mark.parametrize("lineage", [None, "another"])
+def test_a_state_that_another_run_has_overtaken_is_put_aside(tmp_path: Path, lineage: str | None) -> None:
+    space, seen = workspace(tmp_path, GOOD)
+    space.plan()
+    space.apply()
+    state = json.loads((tmp_path / "terraform.tfstate").read_text())
+    before = json.dumps(state | ({"lineage": lineage} if lineage else {}))
+    space.plan(replace=['terraform_data.node["a-1"]'])
+    space.apply()
+    (tmp_path / ERRORED).write_text(before)
+    space.save_errored(repair=True)
+    assert not (tmp_path / ERRORED).exists()
+    assert [file.read_text() for file in tmp_path.glob(f"{ERRORED}.outdated-*")] == [before]
+    assert "is looked for by its tags" in seen[-1].message
+    assert space.plan() == Changes()
+
+
 def test_a_state_that_still_cannot_be_saved_stops_the_run_and_stays(tmp_path: Path) -> None:
-    """Somebody has planned on the older state since: another lineage."""
     file = errored(tmp_path)
-    (tmp_path / "terraform.tfstate").write_text(
-        '{"version": 4, "serial": 9, "lineage": "other", "outputs": {}, "resources": [{"mode": "managed", '
-        '"type": "terraform_data", "name": "x", "provider": "provider[\\"terraform.io/builtin/terraform\\"]", '
-        '"instances": [{"schema_version": 0, "attributes": {"id": "1"}}]}]}'
-    )
+    file.write_text(file.read_text()[:-20])
     space, _ = opened(tmp_path)
     with pytest.raises(ProviderError, match="could not be written back") as caught:
         space.save_errored(repair=True)
-    assert "lineage" in caught.value.message and "Keep the file" in caught.value.hint
+    assert "Keep the file" in caught.value.hint
     assert file.exists()
 
 
