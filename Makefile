@@ -80,6 +80,7 @@ lint: dev system-dev
 	cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline -q playbooks roles
 	shellcheck .ci/run $$(git ls-files '*.sh')
 	$(BIN)/python scripts/find_secrets.py
+	$(BIN)/python -m scripts.names
 	$(BIN)/python scripts/module_table.py --check $$(dirname $$(grep -l module_table.py terraform/*/README.md))
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
 	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)
