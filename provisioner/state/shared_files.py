@@ -156,9 +156,7 @@ class SharedFiles:
         GpuprovError before anything is written where they are damaged or larger than LIMIT, and LockedError where the
         lease of this run is lost."""
         self._refuse_lost()
-        files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}
-        for name, text in files.items():  # what one operator's disk has damaged must not reach the others
-            _refuse_damage(name, text, str(self._paths.root / name), self._repair(name))
+        files = self._read_whole()
         if self._paths.user_lock.exists():
             files[LOCK] = self._paths.user_lock.read_text(encoding="utf-8")
         content, known, sent = self._packed(files), self._known(), self._sent()
@@ -169,6 +167,17 @@ class SharedFiles:
         except Conflict:
             tag = self._write_over_own(content, sent)
         self._remember(tag, names=files)
+
+    def refuse_damaged(self) -> None:
+        """Raise GpuprovError where `push` would, because a local file is damaged: before machines are created."""
+        self._read_whole()
+
+    def _read_whole(self) -> dict[str, str]:
+        """The local files. Raises GpuprovError: what one operator's disk has damaged must not reach the others."""
+        files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._local()}
+        for name, text in files.items():
+            _refuse_damage(name, text, str(self._paths.root / name), self._repair(name))
+        return files
 
     def _repair(self, name: str) -> str:
         """What to do about a damaged local file. Without a tag, which `pull` has read, the store has no copy."""

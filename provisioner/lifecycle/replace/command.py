@@ -53,6 +53,8 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         journal = replace_journal.load(cluster)
         refuse(cluster, [cluster.node(name) for name in names], journal, options)
         machines.refuse_damaged_pins(cluster)
+        if cluster.sharing:
+            cluster.sharing.refuse_damaged()
         with run.stage("stack"):
             lock, plan = _locked(cluster)
         with run.stage("preflight"):
