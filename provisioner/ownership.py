@@ -37,10 +37,10 @@ def person() -> Person | None:
     if os.geteuid() != 0:
         return None
     try:
-        found = Person(int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+        caller = Person(int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
     except (KeyError, ValueError):
         return None
-    return found if found.uid > 0 and found.gid >= 0 else None
+    return caller if caller.uid > 0 and caller.gid >= 0 else None
 
 
 def program() -> str:
@@ -50,43 +50,43 @@ def program() -> str:
 
 def trusted() -> set[int]:
     """User ids whose files and links decide where this process writes: root's, its own, and of who called sudo."""
-    whose = person()
-    return {0, os.geteuid(), *([whose.uid] if whose else [])}
+    owner = person()
+    return {0, os.geteuid(), *([owner.uid] if owner else [])}
 
 
 def give_file(descriptor: int, folder: int) -> None:
     """Hand over an open file of root's in the open directory `folder`, if that is the person's."""
-    whose = person()
-    if whose and os.fstat(folder).st_uid == whose.uid:
-        _give(descriptor, whose)
+    owner = person()
+    if owner and os.fstat(folder).st_uid == owner.uid:
+        _give(descriptor, owner)
 
 
 def give_directory(name: str, folder: int) -> None:
     """Hand over the directory `name`, just made in the open directory `folder`, if that is the person's."""
-    whose = person()
-    if whose and os.fstat(folder).st_uid == whose.uid:
+    owner = person()
+    if owner and os.fstat(folder).st_uid == owner.uid:
         with _opened(name, _DIRECTORY | os.O_NOFOLLOW, folder) as created:
-            _give(created, whose)
+            _give(created, owner)
 
 
 def refuse_foreign(root: Path) -> None:
     """Raise GpuprovError for a run directory (FOLDER/.gpuprov/<cluster>) that somebody else may have filled: what lies
     in it decides where ssh goes, and what runs."""
-    for path, others in ((root.parent, stat.S_IWOTH), (root, stat.S_IWGRP | stat.S_IWOTH)):
+    for path, writable_bits in ((root.parent, stat.S_IWOTH), (root, stat.S_IWGRP | stat.S_IWOTH)):
         try:
-            found = path.lstat()
+            status = path.lstat()
         except OSError:
             return
-        why = ""
-        if stat.S_ISLNK(found.st_mode):
-            why = "it is a symbolic link"
-        elif found.st_uid not in trusted():
-            why = f"it belongs to another user (uid {found.st_uid})"
-        elif found.st_mode & others:
-            why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
-        if why:
+        reason = ""
+        if stat.S_ISLNK(status.st_mode):
+            reason = "it is a symbolic link"
+        elif status.st_uid not in trusted():
+            reason = f"it belongs to another user (uid {status.st_uid})"
+        elif status.st_mode & writable_bits:
+            reason = f"others may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+        if reason:
             raise GpuprovError(
-                f"the run directory is not trusted: {why}",
+                f"the run directory is not trusted: {reason}",
                 where=str(path),
                 hint="check who created it; if it is yours, `chown` and `chmod 700` it, else move it away",
             )
@@ -98,14 +98,14 @@ def refuse_foreign_output(folder: Path, what: str) -> None:
     one (/tmp) keeps each user's files."""
     if os.geteuid() != 0:
         return
-    found = folder.stat()
-    why = ""
-    if found.st_uid not in trusted():
-        why = f"uid {found.st_uid}, whose folder it is, can change it there"
-    elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-        why = f"others may write to the folder (mode {stat.S_IMODE(found.st_mode):04o})"
-    if why:
-        raise GpuprovError(f"the {what} is not written here: {why}", where=str(folder), hint="pass a new directory")
+    status = folder.stat()
+    reason = ""
+    if status.st_uid not in trusted():
+        reason = f"uid {status.st_uid}, whose folder it is, can change it there"
+    elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        reason = f"others may write to the folder (mode {stat.S_IMODE(status.st_mode):04o})"
+    if reason:
+        raise GpuprovError(f"the {what} is not written here: {reason}", where=str(folder), hint="pass a new directory")
 
 
 def _refuse_links(root: Path) -> None:
@@ -141,20 +141,20 @@ def settle_one(root: Path) -> None:
     """Hand over a run directory (FOLDER/.gpuprov/<cluster>) with everything in it that is root's, whoever wrote it:
     Terraform and Ansible know nothing of sudo. Nothing is done where FOLDER is not the person's, or where one of the
     two directories is a symbolic link or is not there."""
-    whose = person()
-    if whose is None:
+    owner = person()
+    if owner is None:
         return
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = stack.enter_context(_opened(root.parent.parent, _DIRECTORY))
-        if os.fstat(folder).st_uid != whose.uid:
+        if os.fstat(folder).st_uid != owner.uid:
             return
         for name in (root.parent.name, root.name):
             folder = stack.enter_context(_opened(name, _DIRECTORY | os.O_NOFOLLOW, folder))
-            _give(folder, whose)
+            _give(folder, owner)
         for _, folders, files, inside in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
             for name in (*folders, *files):
                 with contextlib.suppress(OSError):  # gone meanwhile
-                    _give_entry(name, inside, whose)
+                    _give_entry(name, inside, owner)
 
 
 def remove_flat(path: Path, uid: int) -> None:
@@ -171,31 +171,31 @@ def remove_flat(path: Path, uid: int) -> None:
 def barrier(path: str) -> tuple[Path, int] | None:
     """The first part of a path that this process may not enter or read and that is somebody else's, with the uid of its
     owner; None where there is none."""
-    whole = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow what can't be read
-    for part in (*reversed(whole.parents), whole):
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow what can't be read
+    for part in (*reversed(absolute.parents), absolute):
         try:
-            found = part.stat()
+            status = part.stat()
         except OSError:
             return None
-        if found.st_uid != os.geteuid() and not os.access(part, os.X_OK if stat.S_ISDIR(found.st_mode) else os.R_OK):
-            return part, found.st_uid
+        if status.st_uid != os.geteuid() and not os.access(part, os.X_OK if stat.S_ISDIR(status.st_mode) else os.R_OK):
+            return part, status.st_uid
     return None
 
 
-def _give(descriptor: int, whose: Person) -> None:
+def _give(descriptor: int, owner: Person) -> None:
     if os.fstat(descriptor).st_uid == 0:
-        os.fchown(descriptor, whose.uid, whose.gid)
+        os.fchown(descriptor, owner.uid, owner.gid)
 
 
-def _give_entry(name: str, folder: int, whose: Person) -> None:
+def _give_entry(name: str, folder: int, owner: Person) -> None:
     with _opened(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, folder) as entry:
-        found = os.fstat(entry)
-        if found.st_uid != 0:
+        status = os.fstat(entry)
+        if status.st_uid != 0:
             return
-        if stat.S_ISLNK(found.st_mode):
-            os.chown(name, whose.uid, whose.gid, dir_fd=folder, follow_symlinks=False)
-        elif stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:
-            os.chown(f"/proc/self/fd/{entry}", whose.uid, whose.gid)  # of exactly the one that was looked at
+        if stat.S_ISLNK(status.st_mode):
+            os.chown(name, owner.uid, owner.gid, dir_fd=folder, follow_symlinks=False)
+        elif stat.S_ISDIR(status.st_mode) or status.st_nlink == 1:
+            os.chown(f"/proc/self/fd/{entry}", owner.uid, owner.gid)  # of exactly the one that was looked at
 
 
 @contextlib.contextmanager

@@ -45,15 +45,15 @@ class Release:
 def content(stack: Stack, *, simulated: bool) -> dict[str, Any]:
     """What a stack puts on a node. Why it was chosen is no part of it; neither are the digests and keys of a rehearsal,
     which follow from the machine that rehearses."""
-    found = on_node(stack)
+    installed = on_node(stack)
     if simulated:
-        for image in found["images"]:
+        for image in installed["images"]:
             image.update(digest="", pull="")
-        for repository in found["repositories"]:
+        for repository in installed["repositories"]:
             repository.update(uri="", key_url="", fingerprint="")
             for late in ("archives", "packages"):
                 repository.pop(late, None)
-    return found
+    return installed
 
 
 def identity(lock: Lock) -> str:
@@ -62,10 +62,10 @@ def identity(lock: Lock) -> str:
     return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def same(one: Lock, other: Lock, group: str) -> bool:
+def same(first_lock: Lock, other: Lock, group: str) -> bool:
     """Whether both locks put the same on the nodes of a group."""
-    stacks = [lock.groups.get(group) for lock in (one, other)]
-    first, second = (content(s, simulated=one.simulated) if s else None for s in stacks)
+    stacks = [lock.groups.get(group) for lock in (first_lock, other)]
+    first, second = (content(s, simulated=first_lock.simulated) if s else None for s in stacks)
     return first is not None and first == second
 
 
@@ -103,22 +103,22 @@ class Ledger:
     def lock(self, release: str) -> Lock:
         """The lock of a release that is in use. Raises GpuprovError where it is gone."""
         if release not in self._parsed:
-            found = self._read(below(self._locks, f"{release}.lock"))
-            if found is None:
+            kept_lock = self._read(below(self._locks, f"{release}.lock"))
+            if kept_lock is None:
                 raise self._missing(release)
-            self._parsed[release] = found
+            self._parsed[release] = kept_lock
         return self._parsed[release]
 
     def _missing(self, release: str) -> GpuprovError:
         """What names the lock: applied.json, or else the journal of an upgrade."""
         if any(entry["lock"] == release for entry in self._entries.values()):
-            what = "which nodes run"
+            users = "which nodes run"
             hint = f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock"
         else:
-            what = "between which and another one an upgrade moves nodes"
+            users = "between which and another one an upgrade moves nodes"
             hint = "check with `gpuprov status` which nodes are out of service, put them back, then remove "
             hint += str(self._file.with_name("upgrade.json"))
-        return GpuprovError(f"the lock {release}, {what}, is missing", where=str(self._locks), hint=hint)
+        return GpuprovError(f"the lock {release}, {users}, is missing", where=str(self._locks), hint=hint)
 
     def without(self, release: str, group: str) -> GpuprovError:
         """A release whose lock does not have the group of a node that runs it."""
@@ -135,10 +135,10 @@ class Ledger:
     def _read(self, file: Path) -> Lock | None:
         """A lock that was kept. Raises GpuprovError where it is damaged, or another one than its name says."""
         try:
-            found = lockfile.read(file)
-            if found is not None and identity(found) != file.stem:
+            kept_lock = lockfile.read(file)
+            if kept_lock is not None and identity(kept_lock) != file.stem:
                 raise GpuprovError(ANOTHER_RELEASE)
-            return found
+            return kept_lock
         except GpuprovError as error:
             hint = f"remove it; if nodes run it, remove {self._file} too: `gpuprov up` then configures every node"
             raise GpuprovError(f"is damaged: {error.message}", where=str(file), hint=hint) from error
@@ -163,12 +163,14 @@ class Ledger:
 
     def obsolete(self, lock: Lock) -> dict[str, list[str]]:
         """Group → packages that a kept lock put on its nodes and this one does not: eras of a stack differ in names."""
-        kept = [found for file in sorted(self._locks.glob("*.lock")) if (found := self._read(file)) is not None]
+        kept_locks = [
+            kept_lock for file in sorted(self._locks.glob("*.lock")) if (kept_lock := self._read(file)) is not None
+        ]
         names: dict[str, list[str]] = {}
         for group, stack in lock.groups.items():
-            had = {p.name for other in kept if group in other.groups for p in other.groups[group].packages}
-            brought = {package.name for package in stack.vendor.packages} if stack.vendor else set()
-            names[group] = sorted(had - brought - {package.name for package in stack.packages})
+            had = {p.name for other in kept_locks if group in other.groups for p in other.groups[group].packages}
+            vendor_packages = {package.name for package in stack.vendor.packages} if stack.vendor else set()
+            names[group] = sorted(had - vendor_packages - {package.name for package in stack.packages})
         return names
 
     def record(self, nodes: Collection[Node], lock: Lock) -> None:
@@ -181,14 +183,14 @@ class Ledger:
 
     def prune(self, nodes: Collection[Node], also: Collection[str] = ()) -> None:
         """Forget machines that are gone, and locks that neither a machine nor `also` needs."""
-        there = {node.name for node in nodes}
-        kept = {name: entry for name, entry in self._entries.items() if name in there}
-        if kept != self._entries:
-            self._entries = kept
-            write_whole(self._file, json.dumps({"nodes": kept}, indent=1) + "\n")
-        wanted = {entry["lock"] for entry in kept.values()} | set(also)
+        names = {node.name for node in nodes}
+        entries = {name: entry for name, entry in self._entries.items() if name in names}
+        if entries != self._entries:
+            self._entries = entries
+            write_whole(self._file, json.dumps({"nodes": entries}, indent=1) + "\n")
+        releases = {entry["lock"] for entry in entries.values()} | set(also)
         for file in self._locks.glob("*.lock") if self._locks.is_dir() else ():
-            if file.stem not in wanted:
+            if file.stem not in releases:
                 self._parsed.pop(file.stem, None)
                 file.unlink()
 
@@ -203,36 +205,36 @@ def assigned_releases(spec: ClusterSpec, ledger: Ledger, nodes: Sequence[Node], 
     than `lock` does; for all others that of `lock`."""
     current = release_of(spec, lock)
     known = {current.id: current}
-    held: dict[tuple[str, str], Release] = {}  # by release and group, which thousands of nodes share
+    by_group: dict[tuple[str, str], Release] = {}  # by release and group, which thousands of nodes share
     for node in nodes:
         applied = ledger.of(node) or current.id
         if applied not in known:
             known[applied] = release_of(spec, ledger.lock(applied))
         if applied != current.id and node.group not in known[applied].lock.groups:
             raise ledger.without(applied, node.group)
-        if (applied, node.group) not in held:
+        if (applied, node.group) not in by_group:
             unchanged = same(known[applied].lock, lock, node.group)
-            held[applied, node.group] = current if unchanged else known[applied]
-    return {node.name: held[ledger.of(node) or current.id, node.group] for node in nodes}
+            by_group[applied, node.group] = current if unchanged else known[applied]
+    return {node.name: by_group[ledger.of(node) or current.id, node.group] for node in nodes}
 
 
 def changes(old: Stack, new: Stack) -> list[str]:
     """What differs between two stacks, one short phrase each: versions by name, images by reference, and how many
     packages move; empty where both install the same."""
-    found = []
+    phrases = []
     for name in COMPONENTS:
         versions = old.version_of(name), new.version_of(name)
         if versions[0] != versions[1]:
-            found.append(f"{title(name)} {versions[0] or 'none'} → {versions[1] or 'none'}")
+            phrases.append(f"{title(name)} {versions[0] or 'none'} → {versions[1] or 'none'}")
     images = {i.reference for i in old.images}, {i.reference for i in new.images}
-    found += [f"without {name}" for name in sorted(images[0] - images[1])]
-    found += [f"with {name}" for name in sorted(images[1] - images[0])]
-    found += [f"{i.reference} by another digest" for i in new.images if _moved(i, old)]
-    before, after = ({p.name: p.version for p in s.packages} for s in (old, new))
-    moved = sum(before.get(name) != after.get(name) for name in {*before, *after})
+    phrases += [f"without {name}" for name in sorted(images[0] - images[1])]
+    phrases += [f"with {name}" for name in sorted(images[1] - images[0])]
+    phrases += [f"{i.reference} by another digest" for i in new.images if _moved(i, old)]
+    old_packages, new_packages = ({p.name: p.version for p in s.packages} for s in (old, new))
+    moved = sum(old_packages.get(name) != new_packages.get(name) for name in {*old_packages, *new_packages})
     if moved:
-        found.append(counted(moved, "package"))
-    return found
+        phrases.append(counted(moved, "package"))
+    return phrases
 
 
 def _moved(image: Image, old: Stack) -> bool:

@@ -71,14 +71,14 @@ def jump(host: str, address: str, to_port: int = 22, config: Path | None = None)
     """ssh's ProxyCommand to `address` by way of a jump host, [user@]host[:port], as the caller's own ssh reaches it, or
     by another configuration."""
     name, _, port = host.partition(":")
-    ways = f"-p {port} " if port else ""
-    return f"{_jump_command(config)} {ways}-W [{address}]:{to_port} {name}"
+    options = f"-p {port} " if port else ""
+    return f"{_jump_command(config)} {options}-W [{address}]:{to_port} {name}"
 
 
 def _jump_command(config: Path | None) -> str:
     """The beginning of `jump`'s command."""
-    own = f"-F {shlex.quote(str(config))} " if config is not None else ""
-    return f"ssh {own}-o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S}"
+    options = f"-F {shlex.quote(str(config))} " if config is not None else ""
+    return f"ssh {options}-o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S}"
 
 
 def _is_jump(command: str, configs: Collection[Path]) -> bool:
@@ -163,9 +163,9 @@ def parse_pins(loaded: Any) -> Pins:
 def unpin(paths: ClusterPaths, machine: str) -> None:
     """Forget the host key of a machine, by its id: it was installed anew, and has made itself another one."""
     pins = load_pins(paths)
-    kept = {name: pin for name, pin in pins.items() if pin[0] != machine}
-    if kept != pins:
-        write_whole(paths.ssh / "pins.json", json.dumps(kept, indent=1) + "\n")
+    remaining = {name: pin for name, pin in pins.items() if pin[0] != machine}
+    if remaining != pins:
+        write_whole(paths.ssh / "pins.json", json.dumps(remaining, indent=1) + "\n")
 
 
 def pin(paths: ClusterPaths, machine: str, key: str) -> None:
@@ -238,7 +238,7 @@ def refuse_foreign(
 ) -> None:
     """Raise GpuprovError for a configuration that `save` would not write: a run directory may have come with somebody's
     checkout. `proxies`: the commands that may carry a connection; `here`: nodes that may be this machine."""
-    if (found := local(paths)) and (foreign := found - set(here())):
+    if (local_nodes := local(paths)) and (foreign := local_nodes - set(here())):
         _refuse(paths.ssh / LOCAL, f"{min(foreign)} is this machine there, and not in cluster.yaml")
     jumps = [file for file in sorted(paths.ssh.glob(f"{JUMP}*")) if not file.name.endswith(JUMP_KEYS)]
     for jump_file in jumps:
@@ -270,9 +270,9 @@ def _refuse_foreign_lines(config: Path, proxies: Callable[[], Collection[str]], 
                 _refuse(config, f"line {number} is not gpuprov's: {line.strip()[:60]!r}")
 
 
-def _refuse(file: Path, what: str) -> NoReturn:
+def _refuse(file: Path, message: str) -> NoReturn:
     raise GpuprovError(
-        what, where=str(file), hint="check who wrote it, remove it, and run `gpuprov up`, which writes it again"
+        message, where=str(file), hint="check who wrote it, remove it, and run `gpuprov up`, which writes it again"
     )
 
 
@@ -408,16 +408,16 @@ def _claim_run_folder(base: Path) -> Path:
         if other != folder:
             _remove_dead(other, os.getuid())
     while True:
-        made = False
+        is_new = False
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-            made = True
+            is_new = True
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:  # another run has just taken it for a dead one's
             continue
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if made else fcntl.LOCK_NB))
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if is_new else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(handle)
             return folder
@@ -480,16 +480,16 @@ def _made_mine(folder: Path) -> bool:
 def _is_mine(folder: Path) -> bool:
     """Whether a folder is this user's alone."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def _for_all_users(folder: Path) -> str:
     """The folder's place in ssh's configuration."""
-    mine = f"gpuprov-{os.getuid()}-"
-    return _quoted(folder.parent, "/" + folder.name.replace(mine, "gpuprov-%i-", 1) + "/%C")
+    prefix = f"gpuprov-{os.getuid()}-"
+    return _quoted(folder.parent, "/" + folder.name.replace(prefix, "gpuprov-%i-", 1) + "/%C")
 
 
 def mend(paths: ClusterPaths) -> None:
@@ -499,19 +499,19 @@ def mend(paths: ClusterPaths) -> None:
     folder = _sockets(paths, os.getuid())
     if folder is None or (_is_short(folder) and _made_mine(folder)):
         return
-    text, now = config.read_text(encoding="utf-8"), _for_all_users(control_dir(paths))
-    write_whole(config, CONTROL_PATH.sub(lambda _: f"  ControlPath {now}", text))
+    text, current = config.read_text(encoding="utf-8"), _for_all_users(control_dir(paths))
+    write_whole(config, CONTROL_PATH.sub(lambda _: f"  ControlPath {current}", text))
 
 
 def _sockets(paths: ClusterPaths, uid: int) -> Path | None:
     """Where ssh's configuration has the sockets of a user; None where nothing is configured yet."""
     try:
-        found = CONTROL_PATH.search((paths.ssh / "config").read_text(encoding="utf-8"))
+        match = CONTROL_PATH.search((paths.ssh / "config").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    if found is None:
+    if match is None:
         return None
-    plain = re.sub(r'\\(["\\])', r"\1", found[1])
+    plain = re.sub(r'\\(["\\])', r"\1", match[1])
     return Path(re.sub("%(.)", lambda c: str(uid) if c[1] == "i" else c[1], plain))
 
 
@@ -521,23 +521,23 @@ def identity(paths: ClusterPaths) -> Path:
     return Path(pointer.read_text(encoding="utf-8").strip()) if pointer.exists() else paths.ssh / "id_ed25519"
 
 
-def ensure_key(paths: ClusterPaths, wanted: str | None) -> str:
+def ensure_key(paths: ClusterPaths, key_file: str | None) -> str:
     """The public key for the nodes: of the key that cluster.yaml names, else of one that gpuprov makes for this
     cluster alone. Returns "ssh-ed25519 AAAA… comment". Raises GpuprovError where there is no such key, or where ssh
     can't be told its place."""
     _quoted(private_dir(paths.ssh))
-    if wanted is None:
-        own = paths.ssh / "id_ed25519"
-        if not (own.exists() and own.with_suffix(".pub").exists()):
-            _make_key(own, f"gpuprov-{paths.name}")
+    if key_file is None:
+        own_key = paths.ssh / "id_ed25519"
+        if not (own_key.exists() and own_key.with_suffix(".pub").exists()):
+            _make_key(own_key, f"gpuprov-{paths.name}")
         (paths.ssh / "identity").unlink(missing_ok=True)
-        return own.with_suffix(".pub").read_text(encoding="utf-8").strip()
-    private = Path(wanted).expanduser()
+        return own_key.with_suffix(".pub").read_text(encoding="utf-8").strip()
+    private = Path(key_file).expanduser()
     public = private.with_name(private.name + ".pub")
-    for path, what in ((private, "private"), (public, "public")):
+    for path, kind in ((private, "private"), (public, "public")):
         if not path.is_file():
             raise GpuprovError(
-                f"there is no {what} key {path}",
+                f"there is no {kind} key {path}",
                 where="access.ssh_key",
                 hint=f"make one with `ssh-keygen -t ed25519 -f {private}`, or leave access.ssh_key out",
             )
@@ -593,13 +593,13 @@ def copy_argv(
 ) -> list[str]:
     """The command that copies a file. `source`, `target`: node and path; an empty node is this computer."""
 
-    def place(node: str, path: str) -> str:
+    def scp_location(node: str, path: str) -> str:
         if node and node not in local(paths):
             return f"{node}:{path}"
         return path if path.startswith(("/", "./")) else f"./{path}"  # a colon in it names no host
 
     flags = ["-r"] if recursive else []
-    places = [place(*source), place(*target)]
+    places = [scp_location(*source), scp_location(*target)]
     if {source[0], target[0]} <= local(paths) | {""}:
         return ["cp", *flags, "--", *places]
     config = str(paths.ssh / "config")

@@ -121,21 +121,21 @@ class Pass(NamedTuple):
 EVERYTHING = Pass()
 
 
-def passes(found: Iterable[Difference]) -> list[Pass]:
+def passes(differences: Iterable[Difference]) -> list[Pass]:
     """What mends these differences, in this order. All roles run for what no single role answers for, and for a role
     that others depend on, unless only a unit of it does not run. A node that an image has installed most of is given
     the rest first, and is then configured."""
-    mended = [difference for difference in found if difference.mended]
-    named = {difference.role for difference in mended if difference.role is not None}
+    to_mend = [difference for difference in differences if difference.mended]
+    role_names = {difference.role for difference in to_mend if difference.role is not None}
     # the unit of a role that was only installed is not there yet
-    unborn = {difference.role for difference in mended if difference.kind == "stamp" and difference.configures}
-    install = {d.role for d in mended if not d.configures and not (d.kind == "unit" and d.role in unborn)}
-    leading = {d.role for d in mended if d.kind != "unit" and d.role is not None and roles.get(d.role).others_follow}
-    everything = None in install or bool(leading) or not named <= set(playbook.load().roles)
-    which = frozenset[str]() if everything else frozenset(named)
+    unborn = {difference.role for difference in to_mend if difference.kind == "stamp" and difference.configures}
+    install = {d.role for d in to_mend if not d.configures and not (d.kind == "unit" and d.role in unborn)}
+    leading = {d.role for d in to_mend if d.kind != "unit" and d.role is not None and roles.get(d.role).others_follow}
+    everything = None in install or bool(leading) or not role_names <= set(playbook.load().roles)
+    which = frozenset[str]() if everything else frozenset(role_names)
     if not install:
-        return [Pass(which, "configure")] if named else []
-    if None in install or leading & install or len(named) < 2 * len(install):
+        return [Pass(which, "configure")] if role_names else []
+    if None in install or leading & install or len(role_names) < 2 * len(install):
         return [Pass(which)]
     return [Pass(frozenset(name for name in install if name), "install"), Pass(which, "configure")]
 
@@ -157,20 +157,20 @@ def _stamp(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
             yield from _role(role, right, stamp.roles.get(role))
 
 
-def _role(role: str, right: RoleStamp, there: RoleStamp | None) -> Iterator[Difference]:
+def _role(role: str, right: RoleStamp, present: RoleStamp | None) -> Iterator[Difference]:
     """What of one role is not as it is to be; `right` and `there` are its stamps."""
-    text = right.digest, there.digest if there else None
-    variables = right.configured, there.configured if there else None
-    if there is None:
+    text = right.digest, present.digest if present else None
+    variables = right.configured, present.configured if present else None
+    if present is None:
         yield Difference("stamp", role, *text, f"role {role} has not run yet", role)
-    elif there.configured is None:
+    elif present.configured is None:
         message = f"role {role} is installed and not configured yet"
-        yield Difference("stamp", role, *variables, message, role, configures=right.installs_as(there))
+        yield Difference("stamp", role, *variables, message, role, configures=right.installs_as(present))
     elif text[0] != text[1]:
         yield Difference("stamp", role, *text, f"role {role} has changed since it ran", role)
     elif variables[0] != variables[1]:
         message = f"role {role} ran with other variables"
-        yield Difference("stamp", role, *variables, message, role, configures=right.installs_as(there))
+        yield Difference("stamp", role, *variables, message, role, configures=right.installs_as(present))
 
 
 def _packages(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
@@ -178,11 +178,11 @@ def _packages(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
         yield from _unread(facts, "packages.txt")
         return
     for package in lock.packages:
-        found = (facts.unfinished or {}).get(package.name) or facts.packages.get(package.name)
-        if found != package.version:
-            message = f"{package.name} is {found or 'not installed'}, locked {package.version}"
+        version = (facts.unfinished or {}).get(package.name) or facts.packages.get(package.name)
+        if version != package.version:
+            message = f"{package.name} is {version or 'not installed'}, locked {package.version}"
             role, driver = roles.of_part(package.part), package.part == "driver"
-            yield Difference("package", package.name, package.version, found, message, role, reboots=driver)
+            yield Difference("package", package.name, package.version, version, message, role, reboots=driver)
 
 
 def _vendor(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
@@ -191,23 +191,23 @@ def _vendor(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
         return
     for part, version in lock.vendor.parts.items():
         if part == "driver":
-            found: tuple[str, ...] = (facts.module.version,) if facts.module else ()
+            versions: tuple[str, ...] = (facts.module.version,) if facts.module else ()
         else:
-            found = brought(facts, part, [p.name for p in lock.vendor.packages if p.part == part and p.asked])
-        if not any(is_version(one, version) for one in found):
-            have = ", ".join(found) or "not there"
+            versions = brought(facts, part, [p.name for p in lock.vendor.packages if p.part == part and p.asked])
+        if not any(is_version(version_there, version) for version_there in versions):
+            have = ", ".join(versions) or "not there"
             message = f"{part} of the image is {have}, locked {version}"
-            yield Difference("package", part, version, found[0] if found else None, message, mended=False)
+            yield Difference("package", part, version, versions[0] if versions else None, message, mended=False)
 
 
 def _holds(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if facts.holds is None:
         yield from _unread(facts, "holds.txt")
         return
-    held, there = set(facts.holds), facts.packages or {}
+    held_names, packages = set(facts.holds), facts.packages or {}
     for package in lock.packages:
-        right = there.get(package.name) == package.version  # else the package itself is the difference
-        if right and package.repository is not None and package.name not in held:
+        right = packages.get(package.name) == package.version  # else the package itself is the difference
+        if right and package.repository is not None and package.name not in held_names:
             role = roles.of_part(package.part)
             yield Difference("hold", package.name, "hold", None, f"{package.name} is not held", role)
 
@@ -223,11 +223,11 @@ def _units(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
         if unswitched and name in lock.switch_units:
             continue
         unit = facts.units.get(name)
-        found = _state(unit)
-        if found != "active":
+        state = _state(unit)
+        if state != "active":
             role = roles.of_unit(name)
             configures = role is not None and unit is not None and unit.load == "loaded"
-            yield Difference("unit", name, "active", found, f"{name} is {found}", role, configures=configures)
+            yield Difference("unit", name, "active", state, f"{name} is {state}", role, configures=configures)
 
 
 def _state(unit: Unit | None) -> str:
@@ -247,10 +247,10 @@ def _shared(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
         return
     if facts.shared is None:
         yield from _unread(facts, "shared.json")
-    for one in facts.shared or ():
-        name = unit(one.path)
-        if name in lock.units and os.strerror(errno.ENOTCONN) in one.error:
-            message = f"the process that serves {one.path} has ended"
+    for mount in facts.shared or ():
+        name = unit(mount.path)
+        if name in lock.units and os.strerror(errno.ENOTCONN) in mount.error:
+            message = f"the process that serves {mount.path} has ended"
             yield Difference("unit", name, "active", "ended", message, roles.of_unit(name))
 
 
@@ -260,14 +260,14 @@ def _hook(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if facts.interruption is None:
         yield from _unread(facts, "interruption.json")
     elif facts.interruption.digest != lock.hook:
-        found = facts.interruption.digest
+        digest = facts.interruption.digest
         message = (
             "hooks.interrupted on the node differs from cluster.yaml"
-            if found
+            if digest
             else "hooks.interrupted is missing on the node"
         )
         message = message if lock.hook else "a hook is on the node, but cluster.yaml has no hooks.interrupted"
-        yield Difference("hook", "hooks.interrupted", lock.hook or None, found or None, message, "interruption")
+        yield Difference("hook", "hooks.interrupted", lock.hook or None, digest or None, message, "interruption")
 
 
 def _images(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
@@ -277,12 +277,14 @@ def _images(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
         yield from _unread(facts, "container-images.json")
         return
     for image in lock.images:
-        named = [i for i in facts.images if "@" in image.reference or tag(image.reference) in map(tag, i.tags)]
-        if any(image.digest in i.digests for i in named):
+        candidates = [i for i in facts.images if "@" in image.reference or tag(image.reference) in map(tag, i.tags)]
+        if any(image.digest in i.digests for i in candidates):
             continue
-        found = next((digest for i in named for digest in i.digests), named[0].id if named else None)
-        message = f"{image.reference} is {found or 'missing'}, locked {image.digest}"
-        yield Difference("image", image.reference, image.digest, found, message, "pytorch_images")
+        present_digest = next(
+            (digest for i in candidates for digest in i.digests), candidates[0].id if candidates else None
+        )
+        message = f"{image.reference} is {present_digest or 'missing'}, locked {image.digest}"
+        yield Difference("image", image.reference, image.digest, present_digest, message, "pytorch_images")
 
 
 def _updates(facts: Facts, lock: DesiredState) -> Iterator[Difference]:

@@ -42,8 +42,8 @@ class Acknowledgement:
     since: str
     until: str
 
-    def holds(self, now: datetime) -> bool:
-        return now < datetime.strptime(self.until, TIME).replace(tzinfo=UTC)
+    def holds(self, moment: datetime) -> bool:
+        return moment < datetime.strptime(self.until, TIME).replace(tzinfo=UTC)
 
 
 def load(paths: ClusterPaths) -> list[Acknowledgement]:
@@ -64,20 +64,20 @@ def load(paths: ClusterPaths) -> list[Acknowledgement]:
         raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
 
 
-def until(text: str, now: datetime) -> datetime:
+def until(text: str, moment: datetime) -> datetime:
     """When it ends: a number of days or hours (14d, 36h), or a date (2026-01-31, the end of that day, UTC). Raises
     GpuprovError for anything else, what is past, and more than a year."""
     try:
         if text[-1:] in ("d", "h") and text[:-1].isdecimal():
-            end = now + timedelta(**{"days" if text[-1] == "d" else "hours": int(text[:-1])})
+            end = moment + timedelta(**{"days" if text[-1] == "d" else "hours": int(text[:-1])})
         else:
             end = datetime.strptime(text, DATE).replace(tzinfo=UTC) + timedelta(days=1, seconds=-1)
     except (ValueError, OverflowError):
         raise GpuprovError(
             f"--until {text!r} is neither a date nor a time", hint="for example --until 14d, 36h or 2026-01-31"
         ) from None
-    if not now < end <= now + LONGEST:
-        raise GpuprovError(f"--until {text} is {'past' if end <= now else 'more than a year from now'}")
+    if not moment < end <= moment + LONGEST:
+        raise GpuprovError(f"--until {text} is {'past' if end <= moment else 'more than a year from now'}")
     return end
 
 
@@ -85,7 +85,7 @@ def known(check: str) -> str:
     """The check, by its name or by that under which it is reported. Raises GpuprovError for one that does not warn, or
     is none."""
     name = reported(check)
-    severities = {reported(one.id): one.severity for one in declared()}
+    severities = {reported(check_row.id): check_row.severity for check_row in declared()}
     if name not in severities and name not in by_id():
         hint = did_you_mean(check, [*severities], limit=3) or "`gpuprov verify FILE` names what warns"
         raise GpuprovError(f"there is no check {check}", hint=hint)
@@ -101,7 +101,7 @@ def add(cluster: Cluster, node: str, check: str, reason: str, end: datetime, own
     """Acknowledge a check on a node's machine, in place of an earlier acknowledgement of the same parts. Raises
     GpuprovError for a name that no node has, and for what does not warn there by the newest report: nobody has looked
     at it."""
-    machine, now, name = cluster.node(node), datetime.now(UTC), reported(check)
+    machine, moment, name = cluster.node(node), datetime.now(UTC), reported(check)
     failing = _failing_parts(cluster, node, name)
     if failing is not None and (check not in failing if check != name else not failing):
         raise GpuprovError(
@@ -110,12 +110,13 @@ def add(cluster: Cluster, node: str, check: str, reason: str, end: datetime, own
         )  # fmt: skip
     merged = by_id().get(name)
     parts = (check,) if check != name else failing or (merged.parts if merged else (check,))
-    made = Acknowledgement(node, name, parts, machine.id, owner, reason, now.strftime(TIME), end.strftime(TIME))
+    added = Acknowledgement(node, name, parts, machine.id, owner, reason, moment.strftime(TIME), end.strftime(TIME))
     with cluster.exclusively("ack"):
         _save(
-            cluster.paths, [*(one for one in load(cluster.paths) if one.holds(now) and not _is_same(one, made)), made]
+            cluster.paths,
+            [*(row for row in load(cluster.paths) if row.holds(moment) and not _is_same(row, added)), added],
         )
-    return made
+    return added
 
 
 def _failing_parts(cluster: Cluster, node: str, check: str) -> tuple[str, ...] | None:
@@ -138,19 +139,19 @@ def remove(cluster: Cluster, node: str, check: str) -> tuple[bool, Acknowledgeme
     """Have a check warn again, by its name or by that under which it is reported: then what is acknowledged of it as a
     whole and by part. Gives whether something was, and what still holds for it."""
     with cluster.exclusively("ack"):
-        before = load(cluster.paths)
-        gone = [one for one in before if one.node == node and (check == one.check or one.parts == (check,))]
-        left = [one for one in before if one not in gone and one.holds(datetime.now(UTC))]
-        _save(cluster.paths, left)
-    return bool(gone), next((one for one in left if one.node == node and check in one.parts), None)
+        rows = load(cluster.paths)
+        removed = [row for row in rows if row.node == node and (check == row.check or row.parts == (check,))]
+        remaining = [row for row in rows if row not in removed and row.holds(datetime.now(UTC))]
+        _save(cluster.paths, remaining)
+    return bool(removed), next((row for row in remaining if row.node == node and check in row.parts), None)
 
 
-def _is_same(one: Acknowledgement, other: Acknowledgement) -> bool:
-    return (one.node, one.check, one.parts) == (other.node, other.check, other.parts)
+def _is_same(first: Acknowledgement, other: Acknowledgement) -> bool:
+    return (first.node, first.check, first.parts) == (other.node, other.check, other.parts)
 
 
 def _save(paths: ClusterPaths, rows: Sequence[Acknowledgement]) -> None:
-    write_whole(paths.root / FILE, json.dumps({"acknowledged": [asdict(one) for one in rows]}, indent=1) + "\n")
+    write_whole(paths.root / FILE, json.dumps({"acknowledged": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
 def mark(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> Report:
@@ -160,20 +161,26 @@ def mark(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> Report:
     except GpuprovError as error:
         cluster.events("verify", "warning", str(error))
         return report
-    machines, now = {node.name: node.id for node in nodes}, datetime.now(UTC)
-    holding = [one for one in rows if one.machine == machines.get(one.node) and one.holds(now)]
+    machines, moment = {node.name: node.id for node in nodes}, datetime.now(UTC)
+    holding = [ack for ack in rows if ack.machine == machines.get(ack.node) and ack.holds(moment)]
     if not holding:
         return report
 
     def marked(node: str, check: CheckResult) -> CheckResult:
         failing = set(check.parts or (check.id,))
-        mine = [one for one in holding if (one.node, one.check) == (node, check.id) and failing.intersection(one.parts)]
-        if not check.warns or not failing.issubset(part for one in mine for part in one.parts):
+        matching = [
+            ack for ack in holding if (ack.node, ack.check) == (node, check.id) and failing.intersection(ack.parts)
+        ]
+        if not check.warns or not failing.issubset(part for ack in matching for part in ack.parts):
             return check
-        one = min(mine, key=lambda one: one.until)
-        return replace(check, acknowledged={"owner": one.owner, "reason": one.reason, "until": one.until})
+        earliest = min(matching, key=lambda earliest: earliest.until)
+        return replace(
+            check, acknowledged={"owner": earliest.owner, "reason": earliest.reason, "until": earliest.until}
+        )
 
     return replace(
         report,
-        nodes=tuple(replace(row, checks=tuple(marked(row.name, one) for one in row.checks)) for row in report.nodes),
+        nodes=tuple(
+            replace(row, checks=tuple(marked(row.name, check) for check in row.checks)) for row in report.nodes
+        ),
     )

@@ -64,7 +64,7 @@ def beside(
     if record is None:
         return list(subjects)
     locks, machines = _locks(cluster, nodes), {node.name: node for node in nodes}
-    found = []
+    with_baseline = []
     for subject in subjects:
         baseline = record.of(
             subject.name,
@@ -75,8 +75,8 @@ def beside(
             lock=locks.get(subject.name, ""),
             simulated=subject.simulated,
         )
-        found.append(replace(subject, baseline=baseline))
-    return found
+        with_baseline.append(replace(subject, baseline=baseline))
+    return with_baseline
 
 
 def _locks(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
@@ -100,17 +100,17 @@ def save(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) 
     that is there is damaged."""
     machines = {node.name: node for node in nodes}
     judged = [verdict for verdict in report.nodes if verdict.name in machines]
-    left = {verdict.name: why for verdict in judged if (why := unfit(verdict))}
-    fit = [verdict for verdict in judged if verdict.name not in left]
+    left_out = {verdict.name: reason for verdict in judged if (reason := unfit(verdict))}
+    fit = [verdict for verdict in judged if verdict.name not in left_out]
     if not fit:
-        return Saved(left=left)
-    before, locks = load(cluster.paths) or Record(), _locks(cluster, nodes)
-    kept = {node.name: dict(before.nodes.get(node.name, {})) for node in cluster.nodes()}
+        return Saved(left=left_out)
+    record, locks = load(cluster.paths) or Record(), _locks(cluster, nodes)
+    entries = {node.name: dict(record.nodes.get(node.name, {})) for node in cluster.nodes()}
     for verdict in fit:
         machine = machines[verdict.name]
-        own = {name: one for name, one in kept.get(verdict.name, {}).items() if one.id == machine.id}
-        reached = {one.name: one.value for one in verdict.measures}
-        kept[verdict.name] = own | {
+        own_entries = {name: entry for name, entry in entries.get(verdict.name, {}).items() if entry.id == machine.id}
+        reached = {measure.name: measure.value for measure in verdict.measures}
+        entries[verdict.name] = own_entries | {
             level: Entry(
                 machine.id,
                 verdict.group,
@@ -122,29 +122,29 @@ def save(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) 
                 tuple(sorted(verdict.uuids)),
             )
         }
-    document = Record({name: levels for name, levels in kept.items() if levels}).to_json()
+    document = Record({name: levels for name, levels in entries.items() if levels}).to_json()
     write_whole(cluster.paths.baseline, json.dumps(document, indent=1) + "\n")
-    behind = {verdict.name: said for verdict in fit if (said := slower(verdict))}
-    return Saved(tuple(verdict.name for verdict in fit), left, behind)
+    slower_nodes = {verdict.name: text for verdict in fit if (text := slower(verdict))}
+    return Saved(tuple(verdict.name for verdict in fit), left_out, slower_nodes)
 
 
 def unfit(verdict: NodeReport) -> str:
     """Why a node's measures are nothing to hold it to, or ""."""
     if not verdict.ok:
         return f"not healthy: {verdict.why}"
-    wrong = [one for c in verdict.checks if c.status == "fail" for one in c.parts or (c.id,)]
+    wrong = [part for c in verdict.checks if c.status == "fail" for part in c.parts or (c.id,)]
     if failed := [id for id in wrong if id.startswith(SPOIL)]:
         return f"failed {', '.join(failed)}"
     if not verdict.measures:
-        why = next((c.message for c in verdict.checks if c.id == "load.completes" and c.message), "")
-        return f"nothing was measured{f': {why}' if why else ''}"
+        reason = next((c.message for c in verdict.checks if c.id == "load.completes" and c.message), "")
+        return f"nothing was measured{f': {reason}' if reason else ''}"
     return ""
 
 
 def slower(verdict: NodeReport) -> str:
     """In what a machine is behind its own record, and by how much; "" where it is in nothing."""
-    found = [one for one in verdict.measures if one.slower and one.own]
-    return ", ".join(f"{NAMED[one.name].title} {one.share or 0:+.1%}" for one in found)
+    slower_measures = [measure for measure in verdict.measures if measure.slower and measure.own]
+    return ", ".join(f"{NAMED[measure.name].title} {measure.share or 0:+.1%}" for measure in slower_measures)
 
 
 def note(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Report:
@@ -160,14 +160,14 @@ def note(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) 
             "level": level,
             "at": _utc(report.started),
             "simulated": verdict.simulated,
-            "measures": {one.name: round(one.value, 4) for one in verdict.measures},
+            "measures": {measure.name: round(measure.value, 4) for measure in verdict.measures},
         }
         for verdict in measured
     ]
     _append(cluster.paths, fresh)
     history = _history(cluster.paths)
-    here = {node.id for node in cluster.nodes()}
-    newest = {key: runs[-KEPT:] for key, runs in history.items() if key[0] in here}
+    machine_ids = {node.id for node in cluster.nodes()}
+    newest = {key: runs[-KEPT:] for key, runs in history.items() if key[0] in machine_ids}
     if sum(map(len, history.values())) > 2 * sum(map(len, newest.values())):
         _rewrite(cluster.paths, newest)
     trend = {
@@ -200,22 +200,22 @@ def _line(run: Mapping[str, Any]) -> bytes:
     return json.dumps(run, separators=(",", ":")).encode() + b"\n"
 
 
-def _rewrite(paths: ClusterPaths, kept: Mapping[Key, Sequence[Mapping[str, Any]]]) -> None:
+def _rewrite(paths: ClusterPaths, runs_by_key: Mapping[Key, Sequence[Mapping[str, Any]]]) -> None:
     """Only what is kept, oldest first. What another run writes in this moment may be lost, one point of a line."""
-    runs = sorted((run for runs in kept.values() for run in runs), key=lambda run: str(run["at"]))
+    runs = sorted((run for runs in runs_by_key.values() for run in runs), key=lambda run: str(run["at"]))
     write_whole(paths.measures, b"".join(map(_line, runs)))
 
 
 def _history(paths: ClusterPaths) -> dict[Key, list[dict[str, Any]]]:
     """The runs that can be read, in the order in which they were written."""
-    found: dict[Key, list[dict[str, Any]]] = {}
+    runs_by_key: dict[Key, list[dict[str, Any]]] = {}
     for line in paths.measures.read_text(encoding="utf-8", errors="replace").splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             run = json.loads(line)
             run["measures"] = {n: float(v) for n, v in run["measures"].items() if n in NAMED and is_rate(v)}
             if all(isinstance(run[key], str) for key in ("node", "id", "level", "at")):
-                found.setdefault((run["id"], run["level"]), []).append(run)
-    return found
+                runs_by_key.setdefault((run["id"], run["level"]), []).append(run)
+    return runs_by_key
 
 
 def _utc(moment: float) -> str:

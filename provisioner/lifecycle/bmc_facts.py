@@ -38,63 +38,76 @@ Beside = Callable[[], dict[str, dict[str, Output]]]
 
 
 def documents(
-    cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
+    cluster: Cluster, machines: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
 ) -> dict[str, dict[str, Any]]:
     """Host → its bmc.json. `live`: they were asked just now, and their events are seen once the caller says so
     (`count_as_seen`). What a site draws is known where all its machines were asked."""
     new = _new_events(cluster, looked) if live else dict.fromkeys(looked)
-    whole = {one.site for one in asked} - {one.site for one in managed_machines(cluster) if one not in asked}
-    drawn = {site: _drawn([one for one in asked if one.site == site], looked) for site in whole}
+    complete_sites = {machine.site for machine in machines} - {
+        machine.site for machine in managed_machines(cluster) if machine not in machines
+    }
+    drawn = {site: _drawn([machine for machine in machines if machine.site == site], looked) for site in complete_sites}
     return {
-        one.host.name: document(
-            mine.found, mine.settings, new[one.host.name], drawn.get(one.site), factory_password=mine.factory_password
+        machine.host.name: document(
+            machine_facts.found,
+            machine_facts.settings,
+            new[machine.host.name],
+            drawn.get(machine.site),
+            factory_password=machine_facts.factory_password,
         )
-        for one in asked
-        if (mine := looked.get(one.host.name)) is not None
+        for machine in machines
+        if (machine_facts := looked.get(machine.host.name)) is not None
     }
 
 
 def _drawn(site: Sequence[Managed], looked: Mapping[str, Looked]) -> dict[str, Any]:
     """What the machines of a site draw together, and how many that are not off do not say."""
-    found = [looked[one.host.name].found if one.host.name in looked else None for one in site]
-    watts = [one.drawn.drawn_w if one is not None else None for one in found]
-    silent = sum(w is None and (one is None or one.power != "Off") for one, w in zip(found, watts, strict=True))
+    inventories = [looked[machine.host.name].found if machine.host.name in looked else None for machine in site]
+    watts = [inventory.drawn.drawn_w if inventory is not None else None for inventory in inventories]
+    silent = sum(
+        w is None and (inventory is None or inventory.power != "Off")
+        for inventory, w in zip(inventories, watts, strict=True)
+    )
     return {"drawn_w": sum(w for w in watts if w is not None), "silent": silent}
 
 
 def findings(
-    cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
+    cluster: Cluster, machines: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
 ) -> dict[str, list[Finding]]:
     """Host → what its facts mean, beside the others of its group."""
-    read, made = dict[str, Bmc](), dict[str, list[Finding]]()
-    for host, shown in documents(cluster, asked, looked, live=live).items():
+    read, by_host = dict[str, Bmc](), dict[str, list[Finding]]()
+    for host, facts in documents(cluster, machines, looked, live=live).items():
         try:
-            read[host] = parse(json.dumps(shown))
+            read[host] = parse(json.dumps(facts))
         except Unreadable as error:  # thousands of parts, or none that has a name: it can answer anything
-            made[host] = [Finding("facts", "unknown", f"what the BMC shows is not understood: {error}")]
-    for one in asked:
-        if (mine := read.get(one.host.name)) is not None:
-            group = cluster.spec.groups.get(one.host.group)
-            gpus = cluster.spec.machine(one.host.group).gpu_count if group is not None else None
-            wanted = expected(one)
-            judged = judge(mine, Wanted(gpus, None, wanted["serial"], wanted["firmware"], wanted["budget_w"]))
-            made[one.host.name] = judged
-    for name in {one.host.group for one in asked}:
+            by_host[host] = [Finding("facts", "unknown", f"what the BMC shows is not understood: {error}")]
+    for machine in machines:
+        if (bmc := read.get(machine.host.name)) is not None:
+            group = cluster.spec.groups.get(machine.host.group)
+            gpus = cluster.spec.machine(machine.host.group).gpu_count if group is not None else None
+            expectation = expected(machine)
+            judged = judge(
+                bmc, Wanted(gpus, None, expectation["serial"], expectation["firmware"], expectation["budget_w"])
+            )
+            by_host[machine.host.name] = judged
+    for name in {machine.host.group for machine in machines}:
         members = {
-            one.host.name: read[one.host.name] for one in asked if one.host.group == name and one.host.name in read
+            machine.host.name: read[machine.host.name]
+            for machine in machines
+            if machine.host.group == name and machine.host.name in read
         }
         for host, finding in (*firmware_differs(members).items(), *settings_differ(members).items()):
-            made[host].append(finding)
+            by_host[host].append(finding)
     if live:
         count_as_seen(cluster)
-    return made
+    return by_host
 
 
-def expected(one: Managed) -> dict[str, Any]:
+def expected(machine: Managed) -> dict[str, Any]:
     """What verify expects of its BMC (Expected.bmc)."""
-    management = one.management
+    management = machine.management
     return {
-        "serial": one.serial, "firmware": dict(management.firmware.get(one.host.group, {})),
+        "serial": machine.serial, "firmware": dict(management.firmware.get(machine.host.group, {})),
         "budget_w": management.power_budget_w,
     }  # fmt: skip
 
@@ -103,24 +116,26 @@ def expected(one: Managed) -> dict[str, Any]:
 def beside(cluster: Cluster, nodes: Sequence[Node]) -> Iterator[tuple[dict[str, dict[str, Any]], Beside]]:
     """What BMCs add to proving these nodes: node → what is expected of its BMC, and what gives node → bmc.json, once
     all are read. They are asked in a thread of their own from the beginning, within LOOK_S."""
-    asked = [one for one in managed_machines(cluster) if one.node in {node.name for node in nodes}]
-    if cluster.sandbox or not asked:
+    machines = [machine for machine in managed_machines(cluster) if machine.node in {node.name for node in nodes}]
+    if cluster.sandbox or not machines:
         yield {}, dict
         return
-    budgeted = {one.site for one in asked if one.management.power_budget_w is not None}
-    others = [one for one in managed_machines(cluster) if one.site in budgeted and one not in asked]
+    budgeted = {machine.site for machine in machines if machine.management.power_budget_w is not None}
+    neighbours = [
+        machine for machine in managed_machines(cluster) if machine.site in budgeted and machine not in machines
+    ]
     stop, reading = threading.Event(), Future[dict[str, dict[str, Output]]]()
 
     def read() -> None:
         try:
-            reading.set_result(_files(cluster, asked, others, stop))
+            reading.set_result(_files(cluster, machines, neighbours, stop))
         except Exception as error:
             reading.set_exception(error)
 
     thread = threading.Thread(target=read, daemon=True, name="bmcs")
     thread.start()
     try:
-        yield {one.node: expected(one) for one in asked}, reading.result
+        yield {machine.node: expected(machine) for machine in machines}, reading.result
     except BaseException:  # Ctrl-C: the sessions are closed, and nobody waits for a BMC
         stop.set()
         thread.join(GRACE_S)
@@ -136,8 +151,8 @@ def with_tree(bundle: Bundle, folder: Path) -> Bundle:
     if not trees or FILE in bundle.files:
         return bundle
     if len(trees) > 1:
-        said = f"{len(trees)} Redfish trees lie here: {', '.join(one_line(one.name, 80) for one in trees[:4])}"
-        raise GpuprovError(said, where=str(folder), hint="leave the one of this machine")
+        message = f"{len(trees)} Redfish trees lie here: {', '.join(one_line(tree.name, 80) for tree in trees[:4])}"
+        raise GpuprovError(message, where=str(folder), hint="leave the one of this machine")
     try:
         output = Output(json.dumps(of_tree(saved(trees[0]))), rc=0)
     except BmcError as error:
@@ -146,37 +161,39 @@ def with_tree(bundle: Bundle, folder: Path) -> Bundle:
 
 
 def _files(
-    cluster: Cluster, asked: Sequence[Managed], others: Sequence[Managed], stop: threading.Event
+    cluster: Cluster, machines: Sequence[Managed], neighbours: Sequence[Managed], stop: threading.Event
 ) -> dict[str, dict[str, Output]]:
     """Node → bmc.json as a file of its bundle; of a BMC that could not be read why not. `others` are asked what they
     draw: their event logs do not count as seen."""
-    outcomes = {one.machine: one for one in look(cluster, [*asked, *others], LOOK_S, stop)}
-    looked = {host: one.value for host, one in outcomes.items() if one.value is not None}
-    mine = {one.host.name: looked[one.host.name] for one in asked if one.host.name in looked}
-    made = documents(cluster, asked, mine)
-    found = {}
-    for one in asked:
-        host, error = one.host.name, outcomes[one.host.name].error
-        if host in made:
-            site = _drawn([other for other in (*asked, *others) if other.site == one.site], looked)
-            found[one.node] = {FILE: Output(json.dumps(made[host] | {"site": site}), rc=0)}
+    outcomes = {outcome.machine: outcome for outcome in look(cluster, [*machines, *neighbours], LOOK_S, stop)}
+    looked = {host: outcome.value for host, outcome in outcomes.items() if outcome.value is not None}
+    looked_machines = {
+        machine.host.name: looked[machine.host.name] for machine in machines if machine.host.name in looked
+    }
+    host_documents = documents(cluster, machines, looked_machines)
+    outputs = {}
+    for machine in machines:
+        host, error = machine.host.name, outcomes[machine.host.name].error
+        if host in host_documents:
+            site = _drawn([other for other in (*machines, *neighbours) if other.site == machine.site], looked)
+            outputs[machine.node] = {FILE: Output(json.dumps(host_documents[host] | {"site": site}), rc=0)}
         else:
-            found[one.node] = {FILE: Output("", missing=True, error=why(error))}
-    return found
+            outputs[machine.node] = {FILE: Output("", missing=True, error=why(error))}
+    return outputs
 
 
 def _new_events(cluster: Cluster, looked: Mapping[str, Looked]) -> dict[str, list[logs.Entry]]:
     """Host → entries that were not there when somebody judged the log last; everything at the first look. An entry is
     known by time and text: BMCs give ids anew after a log is cleared."""
     try:
-        seen = json.loads((cluster.paths.root / SEEN).read_text(encoding="utf-8"))
-        before = {host: set(one) for host, one in seen.items()}
+        judged = json.loads((cluster.paths.root / SEEN).read_text(encoding="utf-8"))
+        previous = {host: set(entry_keys) for host, entry_keys in judged.items()}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-        before = {}
-    new, after = {}, dict(before)
-    for host, one in looked.items():
-        entries = {f"{e.time} {e.message}"[:200]: e for log in one.logs for e in log.entries}
-        new[host] = [entry for key, entry in entries.items() if key not in before.get(host, set())]
+        previous = {}
+    new, after = {}, dict(previous)
+    for host, machine_facts in looked.items():
+        entries = {f"{e.time} {e.message}"[:200]: e for log in machine_facts.logs for e in log.entries}
+        new[host] = [entry for key, entry in entries.items() if key not in previous.get(host, set())]
         after[host] = set(entries)
     content = json.dumps({host: sorted(entries) for host, entries in sorted(after.items())})
     write_whole(cluster.paths.root / LOOKED, content + "\n")

@@ -68,15 +68,15 @@ def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Seq
 
     units = {subject.name: subject.expected.units or () for subject in subjects}
     known: dict[tuple[str, str], dict[str, RoleStamp]] = {}
-    found = {}
+    states = {}
     for node in nodes:
         release = releases[node.name]
         key = (release.id, node.group)
         if key not in known:
             known[key] = stamps.desired(release.plan, node.group, variables)
         group = release.plan.group(node.group)
-        found[node.name] = drift.desired_state(release.plan, group, known[key], units[node.name])
-    return found
+        states[node.name] = drift.desired_state(release.plan, group, known[key], units[node.name])
+    return states
 
 
 def bring(
@@ -99,42 +99,42 @@ def bring(
     if settled:
         events("configure", "log", f"quick checks, no load: {counted(len(settled), 'node')} verified with this lock")
     imaged = {node.name for node in nodes if node.name in new and node.group in releases[node.name].lock.images}
-    blank = {*new} - imaged
-    seen = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in blank]
-    bundles = look(cluster, seen, f"comparing {counted(len(seen), 'node')} with the lock", for_drift=imaged)
-    found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
-    brought = Brought(subjects, found, before=dict(found))
-    behind = [n for n in nodes if n.name in blank or any(d.mended for d in found[n.name])]
-    as_locked = imaged - {node.name for node in behind}
-    whole = [s for s in seen if s.name in as_locked]
-    bundles |= look(cluster, whole, f"looking at {counted(len(whole), 'node')}")
-    for node in behind:
-        _tell(cluster, node.name, found.get(node.name, ()))
-    mend = [] if blank else drift.passes([d for node in behind for d in found.get(node.name, ())])
+    unprobed = {*new} - imaged
+    probed = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in unprobed]
+    bundles = look(cluster, probed, f"comparing {counted(len(probed), 'node')} with the lock", for_drift=imaged)
+    differences = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
+    result = Brought(subjects, differences, before=dict(differences))
+    drifted = [n for n in nodes if n.name in unprobed or any(d.mended for d in differences[n.name])]
+    as_locked = imaged - {node.name for node in drifted}
+    complete = [s for s in probed if s.name in as_locked]
+    bundles |= look(cluster, complete, f"looking at {counted(len(complete), 'node')}")
+    for node in drifted:
+        _tell(cluster, node.name, differences.get(node.name, ()))
+    mend = [] if unprobed else drift.passes([d for node in drifted for d in differences.get(node.name, ())])
     for passes in (mend, [drift.EVERYTHING]) if mend not in ([], [drift.EVERYTHING]) else ([drift.EVERYTHING],):
-        if not behind:
+        if not drifted:
             break
-        for one in passes:
-            going = [node for node in behind if one is passes[0] or node.name not in brought.failed]
+        for role_pass in passes:
+            going = [node for node in drifted if role_pass is passes[0] or node.name not in result.failed]
             if going:
-                _configure(cluster, nodes, going, releases, variables, run_dir, brought, one)
-        again = look(
+                _configure(cluster, nodes, going, releases, variables, run_dir, result, role_pass)
+        bundles_after = look(
             cluster,
-            [s for s in subjects if s.name in {node.name for node in behind}],
-            f"comparing {counted(len(behind), 'configured node')} with the lock",
+            [s for s in subjects if s.name in {node.name for node in drifted}],
+            f"comparing {counted(len(drifted), 'configured node')} with the lock",
         )
-        bundles |= again
-        brought.drift |= {name: drift.differences(bundle, locks[name]) for name, bundle in again.items()}
-        behind = [node for node in behind if not brought.clean(node.name)]
-    for node in behind:
-        if node.name not in brought.failed:
-            left = "; ".join([d.message for d in brought.drift[node.name] if d.mended][:MOST_LINES])
-            events("configure", "warning", f"still differs from the lock: {left}", node=node.name)
-    light = settled - set(brought.configured)
-    brought.subjects = [
+        bundles |= bundles_after
+        result.drift |= {name: drift.differences(bundle, locks[name]) for name, bundle in bundles_after.items()}
+        drifted = [node for node in drifted if not result.clean(node.name)]
+    for node in drifted:
+        if node.name not in result.failed:
+            messages = "; ".join([d.message for d in result.drift[node.name] if d.mended][:MOST_LINES])
+            events("configure", "warning", f"still differs from the lock: {messages}", node=node.name)
+    light = settled - set(result.configured)
+    result.subjects = [
         _seen(_lightly(subject) if subject.name in light else subject, bundles[subject.name]) for subject in subjects
     ]
-    return brought
+    return result
 
 
 def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release]) -> set[str]:
@@ -186,47 +186,47 @@ def look(
 def _configure(
     cluster: Cluster,
     nodes: Sequence[Node],
-    behind: Sequence[Node],
+    drifted: Sequence[Node],
     releases: Mapping[str, Release],
     variables: dict[str, Any],
     run_dir: Path,
-    brought: Brought,
+    result: Brought,
     run: Pass,
 ) -> None:
     """Run the roles, once for each release; what failed is noted, not raised."""
     from provisioner.configure import inventory, stamps
     from provisioner.configure.run import configure
 
-    brought.configured = tuple(dict.fromkeys([*brought.configured, *(node.name for node in behind)]))
-    for release in {releases[node.name].id: releases[node.name] for node in behind}.values():
-        mine = [node for node in behind if releases[node.name].id == release.id]
+    result.configured = tuple(dict.fromkeys([*result.configured, *(node.name for node in drifted)]))
+    for release in {releases[node.name].id: releases[node.name] for node in drifted}.values():
+        release_nodes = [node for node in drifted if releases[node.name].id == release.id]
         tags, half = run.roles, f" ({run.half} only)" if run.half else ""
         which = f"role{'s' * (len(tags) > 1)} {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
-        said = f"running {which}{half} on {counted(len(mine), 'node')}"
-        cluster.events("configure", "started", said, total=len(mine))
+        message = f"running {which}{half} on {counted(len(release_nodes), 'node')}"
+        cluster.events("configure", "started", message, total=len(release_nodes))
         theirs = _held_to(cluster, release, nodes, releases)
         known = {group.name: stamps.desired(release.plan, group.name, variables) for group in release.plan.groups}
         old = Ledger(cluster.paths).obsolete(release.lock)
         written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
-        applying = frozenset(role for node in mine for role in known[node.group])  # to skip a task costs, too
+        applying = frozenset(role for node in release_nodes for role in known[node.group])  # to skip a task costs, too
         these = run._replace(roles=run.roles or applying)
-        outcomes = configure(cluster.paths, mine, written, run_dir, cluster.events, these)
-        brought.outcomes |= outcomes
+        outcomes = configure(cluster.paths, release_nodes, written, run_dir, cluster.events, these)
+        result.outcomes |= outcomes
         for name, outcome in outcomes.items():
-            brought.failed.pop(name, None)
+            result.failed.pop(name, None)
             if outcome.failed:
-                brought.failed[name] = "; ".join(outcome.failed)
+                result.failed[name] = "; ".join(outcome.failed)
 
 
 def _held_to(cluster: Cluster, release: Release, nodes: Sequence[Node], releases: Mapping[str, Release]) -> list[Node]:
     """All nodes of the cluster that are held to a release: the inventory is of them, whoever is configured now."""
     known = {node.name for node in nodes}
-    others = [n for n in cluster.nodes() if n.name not in known and n.group in release.lock.groups]
-    of = {**upgrade_journal.assigned(cluster, others, release.lock), **releases}
-    return [node for node in (*nodes, *others) if of[node.name].id == release.id]
+    other_nodes = [n for n in cluster.nodes() if n.name not in known and n.group in release.lock.groups]
+    of = {**upgrade_journal.assigned(cluster, other_nodes, release.lock), **releases}
+    return [node for node in (*nodes, *other_nodes) if of[node.name].id == release.id]
 
 
-def _tell(cluster: Cluster, node: str, found: Sequence[Difference]) -> None:
-    said = [difference.message for difference in found if difference.mended] or ["a new machine"]
-    more = f" and {len(said) - MOST_LINES} more" if len(said) > MOST_LINES else ""
-    cluster.events("configure", "log", "; ".join(said[:MOST_LINES]) + more, node=node, data={"all": said})
+def _tell(cluster: Cluster, node: str, differences: Sequence[Difference]) -> None:
+    messages = [difference.message for difference in differences if difference.mended] or ["a new machine"]
+    more = f" and {len(messages) - MOST_LINES} more" if len(messages) > MOST_LINES else ""
+    cluster.events("configure", "log", "; ".join(messages[:MOST_LINES]) + more, node=node, data={"all": messages})

@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def since(self) -> datetime | None:
-        return min((thing.since for thing in self.things if thing.since), default=None)
+        return min((resource.since for resource in self.things if resource.since), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,56 +57,56 @@ def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec |
     """Everything that is there. `folders`: where a `.gpuprov` may lie; `spec`: the file that was named, whose cluster
     is alive also where its state is kept elsewhere. Raises ProviderError."""
     known = [folder.absolute() for folder in folders]
-    things, unknown = _found(places)
-    found: dict[tuple[str, str, str, str, str], list[Thing]] = {}
-    for thing in things.values():
-        key = (thing.place, thing.cluster, thing.site, thing.workspace, thing.identity)
-        found.setdefault(key, []).append(thing)
+    resources, unknown = _found(places)
+    by_cluster: dict[tuple[str, str, str, str, str], list[Thing]] = {}
+    for resource in resources.values():
+        key = (resource.place, resource.cluster, resource.site, resource.workspace, resource.identity)
+        by_cluster.setdefault(key, []).append(resource)
     clusters = []
-    for (where, name, site, workspace, identity), mine in sorted(found.items()):
+    for (location, name, site, workspace, identity), cluster_resources in sorted(by_cluster.items()):
         alive = alive_here(name, known, spec, identity)
         if workspace:  # the provider knows which directory made it, and `down` finds all of it from there
             alive = workspace if Path(workspace).is_dir() else ""
-        clusters.append(Cluster(name, site, where, tuple(mine), alive, identity))
+        clusters.append(Cluster(name, site, location, tuple(cluster_resources), alive, identity))
     return Remainder(tuple(clusters), unknown)
 
 
 def _found(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
     """Things by kind and id. What several regions see (IAM) is kept only if none of them can say whose it is."""
-    things: dict[tuple[str, str], Thing] = {}
+    resources: dict[tuple[str, str], Thing] = {}
     unknown: list[str] = []
-    for place in places:
-        answer = place.find()
+    for provider in places:
+        answer = provider.find()
         unknown += answer.unknown
-        for thing in answer.things:
-            key = (thing.kind, thing.id)
-            things[key] = things[key] if key in things and not things[key].kept else thing
-    return things, tuple(dict.fromkeys(unknown))
+        for resource in answer.things:
+            key = (resource.kind, resource.id)
+            resources[key] = resources[key] if key in resources and not resources[key].kept else resource
+    return resources, tuple(dict.fromkeys(unknown))
 
 
 def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Cluster]:
     """The one cluster of that name (at all its places), if nobody here knows it. `identity`: which one, where several
     have the name; NO_ID for the one without. Raises GpuprovError."""
-    mine = [cluster for cluster in found.clusters if cluster.name == name]
-    there = sorted({cluster.identity or NO_ID for cluster in mine})
+    matching = [cluster for cluster in found.clusters if cluster.name == name]
+    identities = sorted({cluster.identity or NO_ID for cluster in matching})
     if identity is not None:
-        mine = [cluster for cluster in mine if (cluster.identity or NO_ID) == identity]
-        if not mine and there:
-            raise GpuprovError(f"no cluster {name} has the id {identity}", hint=f"--id takes {', '.join(there)}")
-    elif len(there) > 1:
+        matching = [cluster for cluster in matching if (cluster.identity or NO_ID) == identity]
+        if not matching and identities:
+            raise GpuprovError(f"no cluster {name} has the id {identity}", hint=f"--id takes {', '.join(identities)}")
+    elif len(identities) > 1:
         raise GpuprovError(
-            f"{len(there)} clusters are called {name}: their tags gpuprov-id differ; nothing was removed",
+            f"{len(identities)} clusters are called {name}: their tags gpuprov-id differ; nothing was removed",
             hint="name the one to remove: "
-            + " or ".join(f"--cluster {quote(name)} --id {quote(one)}" for one in there),
+            + " or ".join(f"--cluster {quote(name)} --id {quote(identity_tag)}" for identity_tag in identities),
         )
-    if alive := next((cluster.alive for cluster in mine if cluster.alive), ""):
+    if alive := next((cluster.alive for cluster in matching if cluster.alive), ""):
         if alive.endswith(RECIPE_FOLDER):
             hint = "`gpuprov image prune RECIPE --sandbox --all` removes all builds of its recipe"
             raise GpuprovError(f"{name} is alive here: {alive}", where=name, hint=hint)
         moved = f"; where that is not possible, move {alive} away and run this again" if Path(alive).is_dir() else ""
         hint = f"remove it with `gpuprov down FILE`{moved}"
         raise GpuprovError(f"{name} is alive here: {alive}", where=name, hint=hint)
-    return mine
+    return matching
 
 
 def remove(
@@ -114,39 +114,39 @@ def remove(
 ) -> tuple[int, list[str]]:
     """Remove all of these clusters that may be removed. Returns how many things are gone, and one sentence for each
     that is left: what was refused, what holds data, what is found again. Raises ProviderError."""
-    wanted = {(thing.kind, thing.id) for cluster in clusters for thing in cluster.things}
-    left: list[str] = []
-    for place in places:
-        mine = [thing for thing in place.find().things if (thing.kind, thing.id) in wanted]
-        left += place.remove(mine, tell) if any(not thing.kept for thing in mine) else []
-    again, unknown = _found(places)
-    still = [thing for key, thing in again.items() if key in wanted]
-    kept = [f"{thing}: {thing.kept}" for thing in still if thing.kept]
-    if not left:  # else they wait for what was refused
-        left = [f"{thing}: still there" for thing in still if not thing.kept]
-    left += kept
-    return len(wanted) - len(still), [*left, *unknown]
+    keys = {(resource.kind, resource.id) for cluster in clusters for resource in cluster.things}
+    remaining: list[str] = []
+    for provider in places:
+        resources = [resource for resource in provider.find().things if (resource.kind, resource.id) in keys]
+        remaining += provider.remove(resources, tell) if any(not resource.kept for resource in resources) else []
+    second_look, unknown = _found(places)
+    still = [resource for key, resource in second_look.items() if key in keys]
+    kept_sentences = [f"{resource}: {resource.kept}" for resource in still if resource.kept]
+    if not remaining:  # else they wait for what was refused
+        remaining = [f"{resource}: still there" for resource in still if not resource.kept]
+    remaining += kept_sentences
+    return len(keys) - len(still), [*remaining, *unknown]
 
 
 def alive_here(name: str, folders: Iterable[Path], spec: ClusterSpec | None = None, identity: str = "") -> str:
     """Who on this machine knows a cluster of that name; empty where nobody does. `identity`: its tag gpuprov-id; a run
     directory that has another one made another cluster of that name."""
-    if spec is not None and spec.name == name and spec.state.backend != "local" and (said := _elsewhere(spec)):
-        return said
+    if spec is not None and spec.name == name and spec.state.backend != "local" and (owner := _elsewhere(spec)):
+        return owner
     for folder in folders:
         root = ClusterPaths(folder / "cluster.yaml", name, sandbox=False).root
-        if (said := _directory(root)) and identity in ("", _own(root) or identity):
-            return said
+        if (owner := _directory(root)) and identity in ("", _own(root) or identity):
+            return owner
     return ""
 
 
 def _own(root: Path) -> str:
     """The id of the cluster that a run directory made; empty where it has none that can be read."""
     try:
-        kept = (root / "id").read_text(encoding="utf-8").strip()
+        identity = (root / "id").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""
-    return kept if IDENTITY.fullmatch(kept) else ""
+    return identity if IDENTITY.fullmatch(identity) else ""
 
 
 def _elsewhere(spec: ClusterSpec) -> str:

@@ -35,14 +35,14 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     the run directory. Without one beside cluster.yaml that lock is the rehearsal's: it stays as it is while it fits
     cluster.yaml, and where it does not, what is no longer asked for moves and nothing else.
     """
-    found = lockfile.read(cluster.paths.user_lock)
-    if found is None and cluster.sandbox:
-        found = lockfile.read(cluster.paths.lock_file)
-        if found is not None and lockfile.differences(found, stack.request(cluster.spec)):
-            return _moved(cluster, events, found, write=write)
-    if found is None:
+    lock = lockfile.read(cluster.paths.user_lock)
+    if lock is None and cluster.sandbox:
+        lock = lockfile.read(cluster.paths.lock_file)
+        if lock is not None and lockfile.differences(lock, stack.request(cluster.spec)):
+            return _moved(cluster, events, lock, write=write)
+    if lock is None:
         return renew(cluster, events, write=write, refuse=True)
-    changed = lockfile.differences(found, stack.request(cluster.spec))
+    changed = lockfile.differences(lock, stack.request(cluster.spec))
     if changed:
         raise GpuprovError(
             "the lock no longer fits cluster.yaml:\n  " + "\n  ".join(changed),
@@ -51,21 +51,21 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
             "again and shows what changes",
         )
     if cluster.sandbox:
-        golden = _golden(cluster, found) | _proving(cluster, found)
-        return _pinned(cluster, _of_images(cluster, found.groups, golden), events, write=write, golden=golden)
-    if found.simulated and not _simulated(cluster):
+        golden = _golden(cluster, lock) | _proving(cluster, lock)
+        return _pinned(cluster, _of_images(cluster, lock.groups, golden), events, write=write, golden=golden)
+    if lock.simulated and not _simulated(cluster):
         raise GpuprovError(
             "this lock was created in the sandbox: its packages are simulated",
             where=str(cluster.paths.user_lock),
             hint=f"`gpuprov lock {cluster.file}` creates a real one",
         )
-    return found
+    return lock
 
 
-def _moved(cluster: Cluster, events: Events, before: Lock, *, write: bool) -> Lock:
+def _moved(cluster: Cluster, events: Events, previous: Lock, *, write: bool) -> Lock:
     """A rehearsal's lock after an edit of cluster.yaml, and what it moves, as `gpuprov lock --sandbox` says it."""
-    lock = renew(cluster, events, lockfile.versions(before), write=write, refuse=True)
-    for change in lockfile.changes(before, lock):
+    lock = renew(cluster, events, lockfile.versions(previous), write=write, refuse=True)
+    for change in lockfile.changes(previous, lock):
         events("stack", "warning", change)
     return lock
 
@@ -77,62 +77,66 @@ def renew(
     together with the rest. `refuse`: raise GpuprovError where no site's cloud knows who asks."""
     events("stack", "started", "choosing compatible versions")
     if old := facts.old():
-        said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
-        events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
+        message = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
+        events("stack", "warning", f"{message}; a newer release of gpuprov knows newer ones")
     golden = _golden(cluster, lockfile.read(cluster.paths.lock_file) if keep else None)
-    wanted = _of_images(cluster, _solved(cluster, events, _with_images(keep, golden), refuse=refuse), golden)
-    return _pinned(cluster, wanted, events, keep, write=write, golden=golden)
+    stacks = _of_images(cluster, _solved(cluster, events, _with_images(keep, golden), refuse=refuse), golden)
+    return _pinned(cluster, stacks, events, keep, write=write, golden=golden)
 
 
-def _golden(cluster: Cluster, before: Lock | None) -> dict[str, Chosen]:
+def _golden(cluster: Cluster, previous: Lock | None) -> dict[str, Chosen]:
     """Group → the golden image that it asks for: the build that is locked, where the reference is the same."""
-    place, known = cluster_yaml.placer(cluster.file), before.images if before is not None else {}
-    found = {}
+    locate, known = cluster_yaml.placer(cluster.file), previous.images if previous is not None else {}
+    chosen = {}
     for name, group in cluster.spec.groups.items():
         if group.image is not None:
             build = known[name].build if name in known and known[name].name == group.image else None
-            found[name] = choose(
-                cluster.spec, name, cluster.file, sandbox=cluster.sandbox, where=place(f"groups.{name}.image"),
+            chosen[name] = choose(
+                cluster.spec, name, cluster.file, sandbox=cluster.sandbox, where=locate(f"groups.{name}.image"),
                 build=build,
             )  # fmt: skip
-    return found
+    return chosen
 
 
 def _proving(cluster: Cluster, lock: Lock) -> dict[str, Chosen]:
     """Of the clusters that prove an image (lifecycle/image): their lock names one that is in no channel yet."""
-    asked = {name for name, group in cluster.spec.groups.items() if group.image is not None}
-    return {name: Chosen(golden, lock.groups[name]) for name, golden in lock.images.items() if name not in asked}
+    with_image = {name for name, group in cluster.spec.groups.items() if group.image is not None}
+    return {name: Chosen(golden, lock.groups[name]) for name, golden in lock.images.items() if name not in with_image}
 
 
 def _with_images(keep: Kept | None, golden: Mapping[str, Chosen]) -> Kept | None:
     """What stays: of groups with an image the versions that it has."""
     if not golden:
         return keep
-    of_images = {name: {k: one.version for k, one in mine.stack.components.items()} for name, mine in golden.items()}
+    of_images = {
+        name: {k: component.version for k, component in image.stack.components.items()}
+        for name, image in golden.items()
+    }
     return {**(keep or {}), **of_images}
 
 
 def _of_images(cluster: Cluster, solved: Mapping[str, Stack], golden: Mapping[str, Chosen]) -> dict[str, Stack]:
     """The stacks, those of groups with an image as their image has them. Raises GpuprovError where cluster.yaml asks
     for other versions than are on it."""
-    place = cluster_yaml.placer(cluster.file)
-    for name, mine in golden.items():
-        asked, has = solved[name].components, mine.stack.components
-        other = [key for key in asked if key not in has or has[key].version != asked[key].version]
+    locate = cluster_yaml.placer(cluster.file)
+    for name, image in golden.items():
+        requested, has = solved[name].components, image.stack.components
+        other = [key for key in requested if key not in has or has[key].version != requested[key].version]
         if other:
-            told = ", ".join(f"{key} {has[key].version if key in has else 'none'}" for key in other)
-            wants = ", ".join(f"{key} {asked[key].version}" for key in other)
+            present_versions = ", ".join(f"{key} {has[key].version if key in has else 'none'}" for key in other)
+            requested_versions = ", ".join(f"{key} {requested[key].version}" for key in other)
             raise GpuprovError(
-                f"image {mine.golden.name}, build {mine.golden.build}, has {told}; cluster.yaml asks for {wants}",
-                where=place(f"groups.{name}.image"),
+                f"image {image.golden.name}, build {image.golden.build}, has {present_versions}; "
+                f"cluster.yaml asks for {requested_versions}",
+                where=locate(f"groups.{name}.image"),
                 hint="leave the versions to the image, or build one with these",
             )
-        theirs = {(one.name, one.fingerprint) for one in mine.stack.repositories}
-        known = {(one.name, one.fingerprint) for one in solved[name].repositories}
-        if not cluster.sandbox and (foreign := sorted(one for one, _ in theirs - known)):
+        theirs = {(repository.name, repository.fingerprint) for repository in image.stack.repositories}
+        known = {(repository.name, repository.fingerprint) for repository in solved[name].repositories}
+        if not cluster.sandbox and (foreign := sorted(name for name, _ in theirs - known)):
             raise GpuprovError(
-                f"image {mine.golden.name} takes packages from {', '.join(foreign)}, which nothing asks for",
-                where=place(f"groups.{name}.image"), hint="find out who changed the build's manifest",
+                f"image {image.golden.name} takes packages from {', '.join(foreign)}, which nothing asks for",
+                where=locate(f"groups.{name}.image"), hint="find out who changed the build's manifest",
             )  # fmt: skip
     return {name: golden[name].stack if name in golden else stack for name, stack in solved.items()}
 
@@ -144,38 +148,38 @@ ROUNDS = 4
 def _solved(cluster: Cluster, events: Events, keep: Kept | None, *, refuse: bool) -> dict[str, Stack]:
     """Group → its stack. Real images are asked what they hold: what an image says of itself counts, whatever the tables
     of this release say."""
-    place = cluster_yaml.placer(cluster.file)
+    locate = cluster_yaml.placer(cluster.file)
     simulated = _simulated(cluster)
     real = [name for name in cluster.spec.groups if cluster.spec.site_of(name) not in simulated]
     if not real:
-        return stack.solve(cluster.spec, place=place, keep=keep)
+        return stack.solve(cluster.spec, place=locate, keep=keep)
     _refuse_architecture(cluster)
     accounts.ask(cluster, sorted({cluster.spec.site_of(name) for name in real}), events, refuse=refuse)
     from provisioner.stack import pinning
 
     sources, read = _sources(cluster, keep), {}
-    wanted = list(dict.fromkeys(cluster.spec.stack.containers))
+    references = list(dict.fromkeys(cluster.spec.stack.containers))
     for _ in range(ROUNDS):
-        for reference, told in pinning.read_images(wanted, sources, events).items():
-            read[reference] = told
-            for said in image_facts.say(reference, named(reference), told, facts.as_of()):
-                events("stack", "warning", said)
-        solved = stack.solve(cluster.spec, place=place, keep=keep, read=read)
-        wanted = list(dict.fromkeys(i.reference for n in real for i in solved[n].images if i.reference not in read))
-        if not wanted:
+        for reference, facts_of_image in pinning.read_images(references, sources, events).items():
+            read[reference] = facts_of_image
+            for message in image_facts.say(reference, named(reference), facts_of_image, facts.as_of()):
+                events("stack", "warning", message)
+        solved = stack.solve(cluster.spec, place=locate, keep=keep, read=read)
+        references = list(dict.fromkeys(i.reference for n in real for i in solved[n].images if i.reference not in read))
+        if not references:
             break
     return solved
 
 
-def kept(before: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
+def kept(previous: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
     """What of a lock stays: all of it, or with `upgrade` all but the components named, or nothing where none is named.
 
     Raises GpuprovError for a name that is no component of the lock.
     """
     if names and not upgrade:
         raise GpuprovError(f"{names[0]}: components are named with --upgrade", hint="gpuprov lock FILE --upgrade NAME")
-    versions = lockfile.versions(before)
-    known = list(dict.fromkeys(key for mine in versions.values() for key in mine))
+    versions = lockfile.versions(previous)
+    known = list(dict.fromkeys(key for components in versions.values() for key in components))
     # An image's component is called after it; people name the image.
     names = [name if name in known or f"image {name}" not in known else f"image {name}" for name in names]
     for name in names:
@@ -183,28 +187,30 @@ def kept(before: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
             _refuse_component(name, known)
     if upgrade and not names:
         return {}
-    return {group: {k: v for k, v in mine.items() if k not in names} for group, mine in versions.items()}
+    return {group: {k: v for k, v in components.items() if k not in names} for group, components in versions.items()}
 
 
 def explain(cluster: Cluster, name: str) -> list[str]:
     """Why a component has its version, group by group: who asked, what speaks for it, and why not the others."""
-    found = lockfile.read(cluster.paths.lock_file) or lockfile.read(cluster.paths.user_lock)
-    place = cluster_yaml.placer(cluster.file)
-    solved = found.groups if found else stack.solve(cluster.spec, place=place)
-    known = list(dict.fromkeys(key for mine in solved.values() for key in mine.components))
+    lock = lockfile.read(cluster.paths.lock_file) or lockfile.read(cluster.paths.user_lock)
+    locate = cluster_yaml.placer(cluster.file)
+    solved = lock.groups if lock else stack.solve(cluster.spec, place=locate)
+    known = list(dict.fromkeys(key for group_stack in solved.values() for key in group_stack.components))
     if name not in known:
         _refuse_component(name, known)
     lines = []
-    for group, mine in solved.items():
-        if found is not None and group in found.images and name in mine.components:
-            golden = found.images[group]
-            lines.append(f"{group}: {name} {mine.components[name].version}: in {golden.name}, build {golden.build}")
-        elif name in mine.components:
-            chosen = mine.components[name]
+    for group, group_stack in solved.items():
+        if lock is not None and group in lock.images and name in group_stack.components:
+            golden = lock.images[group]
+            lines.append(
+                f"{group}: {name} {group_stack.components[name].version}: in {golden.name}, build {golden.build}"
+            )
+        elif name in group_stack.components:
+            chosen = group_stack.components[name]
             lines.append(f"{group}: {name} {chosen.version}: {chosen.why}")
             lines += [
                 f"  {line}"
-                for line in stack.alternatives(cluster.spec, group, name, chosen.version, place, mine.images)
+                for line in stack.alternatives(cluster.spec, group, name, chosen.version, locate, group_stack.images)
             ]
     return lines
 
@@ -215,7 +221,7 @@ def _refuse_component(name: str, known: Sequence[str]) -> NoReturn:
 
 
 def _pinned(
-    cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep: Kept | None = None, *, write: bool = True,
+    cluster: Cluster, stacks: Mapping[str, Stack], events: Events, keep: Kept | None = None, *, write: bool = True,
     golden: Mapping[str, Chosen] = MappingProxyType({}),
 ) -> Lock:  # fmt: skip
     """The lock of these stacks, written where that is wanted. A rehearsal's packages and images are its mirror's;
@@ -226,8 +232,8 @@ def _pinned(
     for site in simulated:
         mirror = cluster.providers.at(site).rehearsal
         assert mirror is not None
-        pinned |= mirror.pin({n: s for n, s in wanted.items() if cluster.spec.site_of(n) == site}, events)
-    real = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) not in simulated}
+        pinned |= mirror.pin({n: s for n, s in stacks.items() if cluster.spec.site_of(n) == site}, events)
+    real = {name: stack for name, stack in stacks.items() if cluster.spec.site_of(name) not in simulated}
     pinned |= {name: real.pop(name) for name in golden if name in real}
     if real:
         _refuse_architecture(cluster)
@@ -238,8 +244,8 @@ def _pinned(
     lock = Lock(
         request=stack.request(cluster.spec),
         simulated=bool(simulated),
-        bases={name: _bases(cluster, name, wanted, keep, golden) for name in cluster.spec.sites},
-        images={name: mine.golden for name, mine in golden.items()},
+        bases={name: _bases(cluster, name, stacks, keep, golden) for name in cluster.spec.sites},
+        images={name: image.golden for name, image in golden.items()},
         groups={name: pinned[name] for name in cluster.spec.groups},
     )
     if write:
@@ -251,23 +257,23 @@ def _pinned(
 
 def _simulated(cluster: Cluster) -> list[str]:
     """The sites whose machines are simulated."""
-    found = []
+    sites = []
     for name in cluster.spec.sites:
         with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
             if cluster.providers.at(name).rehearsal is not None:
-                found.append(name)
-    return found
+                sites.append(name)
+    return sites
 
 
 def _refuse_architecture(cluster: Cluster) -> None:
     """Raise GpuprovError for a machine whose processors are not those that the repositories and images are read for."""
-    place = cluster_yaml.placer(cluster.file)
+    locate = cluster_yaml.placer(cluster.file)
     for name in cluster.spec.groups:
         machine = cluster.spec.machine(name)
         if machine.cpu != "amd64":
             raise GpuprovError(
                 f"{machine.name} has {machine.cpu} processors, but packages can be locked for amd64 only",
-                where=place(f"groups.{name}.machine"),
+                where=locate(f"groups.{name}.machine"),
                 hint="rehearse it with --sandbox, or leave the group out of this file",
             )
 
@@ -275,49 +281,49 @@ def _refuse_architecture(cluster: Cluster) -> None:
 def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
     from provisioner.stack.pinning import Sources
 
-    before = lockfile.read(cluster.paths.lock_file)
+    previous = lockfile.read(cluster.paths.lock_file)
     return Sources(
         folder=cluster.file.absolute().parent,
         place=cluster_yaml.placer(cluster.file),
         own=frozenset(cluster.spec.stack.repositories),
-        confirmed={name: own.sha256 or () for name, own in cluster.spec.stack.repositories.items()},
-        before=before.groups if before is not None and not before.simulated else {},
+        confirmed={name: repository.sha256 or () for name, repository in cluster.spec.stack.repositories.items()},
+        before=previous.groups if previous is not None and not previous.simulated else {},
         sites={name: cluster.spec.site_of(name) for name in cluster.spec.groups},
         keep=keep or {},
     )
 
 
 def _bases(
-    cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept | None, golden: Collection[str]
+    cluster: Cluster, site: str, stacks: Mapping[str, Stack], keep: Kept | None, golden: Collection[str]
 ) -> dict[str, BaseImage]:
     """What the machines of a site boot, but those of groups with a golden image or the cloud's own, where its provider
     can say; else why it can't. An image that was locked stays unless everything is upgraded."""
-    here = [name for name in wanted if site in cluster.spec.sites_of(name) and name not in golden]
-    here = [name for name in here if wanted[name].vendor is None]
-    systems = sorted({wanted[name].os for name in here})
+    groups = [name for name in stacks if site in cluster.spec.sites_of(name) and name not in golden]
+    groups = [name for name in groups if stacks[name].vendor is None]
+    systems = sorted({stacks[name].os for name in groups})
     try:
         provider = cluster.providers.at(site)
     except GpuprovError:
         name = cluster.spec.sites[site].provider
-        why = f"gpuprov cannot query the images of {name} yet; the kernel is the image's"
-        return {system: BaseImage(id=None, why=f"{why}, unless stack.kernel pins one") for system in systems}
-    before = lockfile.read(cluster.paths.lock_file)
-    known = before.bases.get(site, {}) if before is not None and not before.simulated and keep else {}
-    found = {}
+        reason = f"gpuprov cannot query the images of {name} yet; the kernel is the image's"
+        return {system: BaseImage(id=None, why=f"{reason}, unless stack.kernel pins one") for system in systems}
+    previous = lockfile.read(cluster.paths.lock_file)
+    known = previous.bases.get(site, {}) if previous is not None and not previous.simulated and keep else {}
+    images = {}
     for system in systems:
         try:
-            found[system] = known[system] if system in known and known[system].id else provider.base_image(system)
+            images[system] = known[system] if system in known and known[system].id else provider.base_image(system)
         except GpuprovError as error:
-            found[system] = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
-    return found
+            images[system] = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
+    return images
 
 
 def _with_vendor_image(cluster: Cluster, group: str, stack: Stack, keep: Kept | None) -> Stack:
     """A group's stack with the id of the cloud's own GPU image, where it boots one; else the stack as it is."""
     if stack.vendor is None:
         return stack
-    before = lockfile.read(cluster.paths.lock_file)
-    old = before.groups[group].vendor if before is not None and keep and group in before.groups else None
+    previous = lockfile.read(cluster.paths.lock_file)
+    old = previous.groups[group].vendor if previous is not None and keep and group in previous.groups else None
     if old is not None and old.name == stack.vendor.name and old.base is not None and old.base.id is not None:
         base = old.base
     else:

@@ -135,20 +135,20 @@ def of_site(
         if record:
             cluster.providers.record(site)
     if provider.hosts is not None:
-        there = [node for node in cluster.nodes() if node.site == site]
+        nodes = [node for node in cluster.nodes() if node.site == site]
         managed = provider.management
         if managed is not None and managed.installation is not None:
             from provisioner.machines.redfish import RedfishMachines
 
             return RedfishMachines(
-                site, provider.hosts, managed, managed.installation, there, _way(cluster, cluster.nodes()),
+                site, provider.hosts, managed, managed.installation, nodes, _way(cluster, cluster.nodes()),
                 cluster.events, float(cluster.spec.timeouts.machine_s), cluster.file.parent,
                 cluster.spec.user(site),
                 provider.access.proxy if provider.access else lambda _: None,
                 lambda: _share_undoing(cluster),
             )  # fmt: skip
         return HostMachines(
-            site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events, lambda: _share_undoing(cluster)
+            site, provider.hosts, nodes, _way(cluster, cluster.nodes()), cluster.events, lambda: _share_undoing(cluster)
         )
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
@@ -246,16 +246,16 @@ def tell_waiting(events: Events, names: Sequence[str], wait_s: float = fleet.SSH
 def applying(cluster: Cluster, planned: Sequence[Planned]) -> Iterator[set[str]]:
     """Say what is made at these sites, and when that is over; sites that fail are put into what it gives."""
     events = cluster.events
-    total, sites = sum(one.total for one in planned), ", ".join(one.site for one in planned)
+    total, sites = sum(site.total for site in planned), ", ".join(site.site for site in planned)
     if total:
         wait = f"a machine may take {cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
         events("terraform", "started", f"{sites}: {counted(total, 'resource')}; {wait}", total=total)
     failed: set[str] = set()
     yield failed
-    done = [one for one in planned if one.site not in failed]
-    changes = counted(sum(one.total for one in done), "resource")
+    done = [site for site in planned if site.site not in failed]
+    changes = counted(sum(site.total for site in done), "resource")
     if done:
-        events("terraform", "done", f"{', '.join(one.site for one in done)}: {changes}")
+        events("terraform", "done", f"{', '.join(site.site for site in done)}: {changes}")
 
 
 class Made(NamedTuple):
@@ -278,32 +278,32 @@ def make(
     with applying(cluster, [planned for _, planned in prepared]) as unmade:
         done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
         partly: dict[str, GpuprovError] = {}
-        kept = [node for node in cluster.nodes() if node.site not in sites]
+        other_nodes = [node for node in cluster.nodes() if node.site not in sites]
         for site, error in list(failed.items()):
             if isinstance(error, PartlyMadeError):
                 done[site], partly[site] = error.nodes, failed.pop(site)
         failed |= occupied(cluster, {site: planned for site, (_, planned) in sites.items() if site not in failed})
         done = {site: nodes for site, nodes in done.items() if site not in failed}
         partly = {site: error for site, error in partly.items() if site not in failed}
-        kept += [node for error in partly.values() if isinstance(error, PartlyMadeError) for node in error.known]
+        other_nodes += [node for error in partly.values() if isinstance(error, PartlyMadeError) for node in error.known]
         unmade.update(failed)
-    nodes = [node for mine in done.values() for node in mine]
+    nodes = [node for site_nodes in done.values() for node in site_nodes]
     if failed:
-        told = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*kept, *nodes])
-        failed = {site: _with(error, told) for site, error in failed.items()}
+        standing = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*other_nodes, *nodes])
+        failed = {site: _with(error, standing) for site, error in failed.items()}
     else:
-        record(cluster, [*kept, *nodes])
+        record(cluster, [*other_nodes, *nodes])
     names = [node.name for node in nodes]
     silent = contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir) if nodes else {}
     _keep_addresses(cluster, former, silent)
     for site in done:
-        mine = [node for node in nodes if node.site == site]
-        errors: list[GpuprovError] = [silent[node.name] for node in mine if node.name in silent]
+        site_nodes = [node for node in nodes if node.site == site]
+        errors: list[GpuprovError] = [silent[node.name] for node in site_nodes if node.name in silent]
         if errors:
             # Each machine of one's own is served for itself; a site of a cloud is tried again whole.
-            some = len(errors) < len(mine) and cluster.providers.at(site).hosts is not None
-            before = [partly.pop(site)] if site in partly else []
-            (partly if some else failed)[site] = _joined([*before, *errors])
+            some = len(errors) < len(site_nodes) and cluster.providers.at(site).hosts is not None
+            earlier_errors = [partly.pop(site)] if site in partly else []
+            (partly if some else failed)[site] = _joined([*earlier_errors, *errors])
     cluster.share()
     reached = [node for node in nodes if node.site not in failed and node.name not in silent]
     return Made(reached, failed, partly)
@@ -366,22 +366,22 @@ def _joined(errors: Sequence[GpuprovError]) -> GpuprovError:
     """What several machines of a site failed with, as one error; that of a single one as it is."""
     if len(errors) == 1:
         return errors[0]
-    said = "\n  ".join(f"{error.where}: {error.message}" if error.where else error.message for error in errors)
-    return ProviderError(said, hint="; ".join(dict.fromkeys(error.hint for error in errors if error.hint)))
+    lines = "\n  ".join(f"{error.where}: {error.message}" if error.where else error.message for error in errors)
+    return ProviderError(lines, hint="; ".join(dict.fromkeys(error.hint for error in errors if error.hint)))
 
 
-def _with(error: GpuprovError, told: str) -> GpuprovError:
+def _with(error: GpuprovError, standing: str) -> GpuprovError:
     """The error, with what stands now."""
-    if not told:
+    if not standing:
         return error
-    said, message = getattr(error, "diagnostics", ()), f"{error.message}\n  {told}"
+    diagnostics, message = getattr(error, "diagnostics", ()), f"{error.message}\n  {standing}"
     if isinstance(error, NoCapacityError):
         return NoCapacityError(
-            message, where=error.where, hint=error.hint, diagnostics=said, groups=error.groups, data=error.data
+            message, where=error.where, hint=error.hint, diagnostics=diagnostics, groups=error.groups, data=error.data
         )
-    found = ProviderError(message, where=error.where, hint=error.hint, diagnostics=said)
-    found.exit_code = error.exit_code
-    return found
+    result = ProviderError(message, where=error.where, hint=error.hint, diagnostics=diagnostics)
+    result.exit_code = error.exit_code
+    return result
 
 
 def occupied(cluster: Cluster, planned: Mapping[str, Planned]) -> dict[str, GpuprovError]:
@@ -415,7 +415,7 @@ def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned
     killed. Terraform is asked for them only where its plan shows that there are some."""
     recorded = {node.name for node in cluster.nodes()}
     for machines, changes in prepared:
-        actions = {one.node: one.what for one in changes.actions if one.node and not one.attached}
+        actions = {action.node: action.what for action in changes.actions if action.node and not action.attached}
         desired = {name for name, group in plan.nodes() if group.site == machines.site}
         desired -= set(capacity.without(cluster.paths.site(machines.site)))
         existing = {name for name in {*desired, *actions} if actions.get(name) != "create"}
@@ -446,28 +446,28 @@ def _record_incomplete(
 ) -> str:
     """Write down what stands after an apply that failed at these sites, and say it; empty where nothing does. What
     could not be asked is said, too. `others`: the nodes of other sites."""
-    before = {node.name: node for node in cluster.nodes()}
+    previous = {node.name: node for node in cluster.nodes()}
     nodes, unknown = list(others), []
-    mine = plan.at([site.site for site in sites])
+    intended = plan.at([site.site for site in sites])
     for site in sites:
         try:
             nodes += site.standing()
         except (GpuprovError, OSError, ValueError, LookupError) as error:
             unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
-            nodes += [node for node in before.values() if node.site == site.site]
+            nodes += [node for node in previous.values() if node.site == site.site]
     elsewhere = {node.name for node in others}
-    new = [node.name for node in nodes if node.name not in before or before[node.name].id != node.id]
+    new = [node.name for node in nodes if node.name not in previous or previous[node.name].id != node.id]
     if not nodes:
         if not unknown:
-            node_state.note_stage(cluster.paths, "planned", [name for name, _ in mine.nodes()])
+            node_state.note_stage(cluster.paths, "planned", [name for name, _ in intended.nodes()])
         return "; ".join(unknown)
     record(cluster, nodes)
     node_state.note_stage(cluster.paths, INCOMPLETE, [name for name in new if name not in elsewhere], ok=False)
     names = {node.name for node in nodes}
-    node_state.note_absent(cluster.paths, [n for n, g in mine.nodes() if n not in names], before)
+    node_state.note_absent(cluster.paths, [n for n, g in intended.nodes() if n not in names], previous)
     cluster.share()
     spent = running_cost.so_far(cluster)
-    price = ", ".join(f"{money(one['hour'], one['currency'])} an hour" for one in spent["sums"]) if spent else ""
+    price = ", ".join(f"{money(total['hour'], total['currency'])} an hour" for total in spent["sums"]) if spent else ""
     cost = f", about {price} by list prices" if price else ""
     some = f", {len(new)} of them made by this run," if 0 < len(new) < len(nodes) else ""
     stand = f"{counted(len(nodes), 'machine')} of the cluster{some} stand{'s' if len(nodes) == 1 else ''} now{cost}"
@@ -500,15 +500,17 @@ def _forget(cluster: Cluster, foreign: Sequence[fleet.Node]) -> None:
     record(cluster, [node for node in cluster.nodes() if node.name not in names])
     for site in {node.site for node in foreign}:
         file, ids = cluster.paths.site(site) / MARK, {node.id for node in foreign if node.site == site}
-        kept = [host for host in file.read_text(encoding="utf-8").split() if host not in ids] if file.exists() else []
-        write_whole(file, "".join(f"{host}\n" for host in kept))
+        remaining_hosts = (
+            [host for host in file.read_text(encoding="utf-8").split() if host not in ids] if file.exists() else []
+        )
+        write_whole(file, "".join(f"{host}\n" for host in remaining_hosts))
     cluster.share()
 
 
 def keep_consoles(cluster: Cluster, nodes: Sequence[fleet.Node], run_dir: Path) -> list[Path]:
     """Write what these machines' consoles show into the run's folder, where their provider hands it out; gives the
     files. To be called before a machine goes that nobody could log in to."""
-    kept = []
+    files = []
     for node in nodes:
         access = cluster.providers.at(node.site).access if node.site in cluster.spec.sites else None
         text = access.console(node.id) if access is not None else None
@@ -516,8 +518,8 @@ def keep_consoles(cluster: Cluster, nodes: Sequence[fleet.Node], run_dir: Path) 
             file = run_dir / f"console-{node.name}.txt"
             write_whole(file, printable(text.replace("\r\n", "\n")) + "\n")
             cluster.events("fleet", "log", f"its console is kept in {file}", node=node.name)
-            kept.append(file)
-    return kept
+            files.append(file)
+    return files
 
 
 def contact(
@@ -529,20 +531,20 @@ def contact(
     wait_s = float(cluster.spec.timeouts.ssh_s)
     tell_waiting(events, waiting, wait_s)
     closed = cluster.providers.save_jump_hosts(nodes)
-    wanted = [node.name for node in nodes if only is None or node.name in only]
-    failed = {node.name: closed[node.site] for node in nodes if node.site in closed and node.name in wanted}
+    names = [node.name for node in nodes if only is None or node.name in only]
+    failed = {node.name: closed[node.site] for node in nodes if node.site in closed and node.name in names}
     users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
-    given = {} if cluster.sandbox else cluster.providers.given_keys(nodes)
+    given_keys = {} if cluster.sandbox else cluster.providers.given_keys(nodes)
     failed |= fleet.contact(
         cluster.paths, list(nodes), users, events, wait_s=wait_s,
-        only=[name for name in wanted if name not in failed], vouched=cluster.providers.host_key,
-        carried=carried, given=given, local=cluster.providers.local(nodes),
+        only=[name for name in names if name not in failed], vouched=cluster.providers.host_key,
+        carried=carried, given=given_keys, local=cluster.providers.local(nodes),
         listed=[node.name for node in _own_machines(cluster, nodes)],
     )  # fmt: skip
     failed |= admitted(cluster, [node for node in nodes if node.name in waiting and node.name not in failed])
     for node in nodes:
-        if (error := failed.get(node.name)) and run_dir and (kept := keep_consoles(cluster, [node], run_dir)):
-            hint = f"its console: {kept[0]}; {error.hint}"
+        if (error := failed.get(node.name)) and run_dir and (files := keep_consoles(cluster, [node], run_dir)):
+            hint = f"its console: {files[0]}; {error.hint}"
             failed[node.name] = ProviderError(error.message, where=error.where, hint=hint)
     reached = len(waiting) - len(failed)
     events("fleet", "failed" if failed else "done", f"{counted(reached, 'node')} reachable", total=len(waiting))

@@ -58,11 +58,11 @@ class Ready:
 
     def overwritten(self) -> list[Host]:
         """Those on whose disks an installation may overwrite data."""
-        known = {name: one.serial for name, one in self.journal.load().items()}
+        known = {name: entry.serial for name, entry in self.journal.load().items()}
         return [host for host in self.hosts if self.may_overwrite(host.serial or known.get(host.name, ""))]
 
     def may_overwrite(self, serial: str) -> bool:
-        return serial.casefold() in {one.casefold() for one in self.how.installation.reinstall}
+        return serial.casefold() in {allowed.casefold() for allowed in self.how.installation.reinstall}
 
     def config(self, url: str) -> str:
         """dnsmasq.conf for the web server at `url`."""
@@ -98,8 +98,8 @@ def ready(cluster: Cluster, site: str | None) -> Ready:
         raise GpuprovError(f"{', '.join(lacks)} is not installed on this computer", hint=network.NEEDS)
     _verify(how)
     address, colon, port = how.installation.serve.rpartition(":")
-    wanted = address if colon else port
-    here = network.address(how.interface, wanted, f"site {name}")
+    serve_address = address if colon else port
+    here = network.address(how.interface, serve_address, f"site {name}")
     if not how.proxy:
         network.refuse_unusable(hosts, here, how.gateway, how.interface, f"site {name}")
     folder = cluster.paths.site(name)
@@ -111,10 +111,10 @@ def ready(cluster: Cluster, site: str | None) -> Ready:
     )  # fmt: skip
 
 
-def write(one: Ready) -> Path:
+def write(site: Ready) -> Path:
     """dnsmasq's configuration, as `run` would start it; nothing is started."""
-    file = one.folder / "dnsmasq.conf"
-    write_whole(file, one.config(f"http://{one.here.ip}:{one.port}"))
+    file = site.folder / "dnsmasq.conf"
+    write_whole(file, site.config(f"http://{site.here.ip}:{site.port}"))
     return file
 
 
@@ -131,124 +131,130 @@ class Ended(NamedTuple):
     why: str = ""
 
 
-def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
+def run(site: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
     """Answer the site's machines until each is installed, has failed, or has not come up in time (timeouts.machine_s).
 
     Gives host → how far it is. Raises GpuprovError where nobody can be answered. The caller holds the cluster's
     lock."""
-    refuse_without_root(one.cluster.file)
-    for host in one.hosts:  # one that failed, and is to be overwritten, begins anew; by this run, and once
-        before = one.journal.load().get(host.name)
-        if before is not None and before.step == "failed" and one.may_overwrite(before.serial):
-            one.journal.note(Journaled(host.name, before.serial), "chosen")
-    events, stop, said = one.cluster.events, threading.Event(), dict[str, str]()
+    refuse_without_root(site.cluster.file)
+    for host in site.hosts:  # one that failed, and is to be overwritten, begins anew; by this run, and once
+        earlier = site.journal.load().get(host.name)
+        if earlier is not None and earlier.step == "failed" and site.may_overwrite(earlier.serial):
+            site.journal.note(Journaled(host.name, earlier.serial), "chosen")
+    events, stop, sentences = site.cluster.events, threading.Event(), dict[str, str]()
 
-    for name, step in steps(one).items():
+    for name, step in steps(site).items():
         if step == "failed":
-            said[name] = "was not installed by an earlier run"
+            sentences[name] = "was not installed by an earlier run"
 
-    def told(host: Host, sentence: str) -> None:
-        said[host.name] = sentence
+    def report(host: Host, sentence: str) -> None:
+        sentences[host.name] = sentence
         events("fleet", "log", sentence, node=host.name)
 
-    one = _prepared(one)
-    answers = serve.Answers({host.mac: host for host in one.hosts}, one.journal, one.make, told)
-    with serve.serving(str(one.here.ip), one.port, answers):
-        file = one.folder / "dnsmasq.conf"
-        write_whole(file, one.config(answers.url))
+    site = _prepared(site)
+    answers = serve.Answers({host.mac: host for host in site.hosts}, site.journal, site.make, report)
+    with serve.serving(str(site.here.ip), site.port, answers):
+        file = site.folder / "dnsmasq.conf"
+        write_whole(file, site.config(answers.url))
         with dnsmasq.running(file, lambda line: events("fleet", "log", line)) as daemon:
             events(
-                "fleet", "log", f"answering {counted(len(one.hosts), 'machine')} on {one.how.interface}; switch them on"
+                "fleet",
+                "log",
+                f"answering {counted(len(site.hosts), 'machine')} on {site.how.interface}; switch them on",
             )
-            _follow(one, daemon, stop, pause_s)
-    return {host: Ended(step, _why(one, host, step, said.get(host, ""))) for host, step in steps(one).items()}
+            _follow(site, daemon, stop, pause_s)
+    return {host: Ended(step, _why(site, host, step, sentences.get(host, ""))) for host, step in steps(site).items()}
 
 
-def _prepared(one: Ready) -> Ready:
+def _prepared(site: Ready) -> Ready:
     """With the disk image as it is served, and the system that writes it: minutes, once."""
-    how = one.how.installation
+    how = site.how.installation
     if not how.disk_image:
-        return one
+        return site
     if ramdisk.ready(how.mirror) is None:
-        one.cluster.events("fleet", "log", "making the system that writes the disk image; kept for the next time")
+        site.cluster.events("fleet", "log", "making the system that writes the disk image; kept for the next time")
     ramdisk.make(how.mirror)
-    one.cluster.events("fleet", "log", f"compressing and comparing {how.source.name}, once")
-    return replace(one, disk=disk_image.prepare(how.source, how.sha256, one.folder))
+    site.cluster.events("fleet", "log", f"compressing and comparing {how.source.name}, once")
+    return replace(site, disk=disk_image.prepare(how.source, how.sha256, site.folder))
 
 
-def _why(one: Ready, name: str, step: str, said: str) -> str:
+def _why(site: Ready, name: str, step: str, sentence: str) -> str:
     """`said`: the last that was told of the machine, "" where it asked nothing in this run."""
-    within = f"within {one.cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
+    within = f"within {site.cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
     if step == "installed":
         return ""
     if step == "failed":
-        serial = one.journal.load()[name].serial
+        serial = site.journal.load()[name].serial
         late = f"it did not answer by ssh {within} of having its installer"
-        why = said if said.startswith(REFUSED) else late
-        allow = "" if one.may_overwrite(serial) else f", add {serial} to install.reinstall,"
-        return f"{why}; look at its console{allow} and run this again"
-    if said.startswith(REFUSED):
-        return said
-    if step == "offered" and said:
+        reason = sentence if sentence.startswith(REFUSED) else late
+        allow = "" if site.may_overwrite(serial) else f", add {serial} to install.reinstall,"
+        return f"{reason}; look at its console{allow} and run this again"
+    if sentence.startswith(REFUSED):
+        return sentence
+    if step == "offered" and sentence:
         return f"it asked for its installer and did not take all of it {within}; run this again, and restart it"
-    mac = next(host.mac for host in one.hosts if host.name == name)
+    mac = next(host.mac for host in site.hosts if host.name == name)
     return f"it did not ask for its installer {within}; is it on, and does it start from the network with {mac}?"
 
 
-def _follow(one: Ready, daemon: subprocess.Popen[str], stop: threading.Event, pause_s: float) -> None:
-    wait_s, since = float(one.cluster.spec.timeouts.machine_s), {host.name: time.monotonic() for host in one.hosts}
-    seen: dict[str, str] = {}
+def _follow(site: Ready, daemon: subprocess.Popen[str], stop: threading.Event, pause_s: float) -> None:
+    wait_s, since = float(site.cluster.spec.timeouts.machine_s), {host.name: time.monotonic() for host in site.hosts}
+    noted_steps: dict[str, str] = {}
     while True:
         waiting = False
-        for host in one.hosts:
-            now = one.journal.load().get(host.name)
-            step = now.step if now is not None else ""
-            if seen.get(host.name) != step:
-                seen[host.name], since[host.name] = step, time.monotonic()
-            if now is not None and step == "started" and _answers(one, host, now):
-                one.journal.note(now, "installed")
-                if now.host_key:
-                    ssh.pin(one.cluster.paths, host.name, now.host_key)
+        for host in site.hosts:
+            entry = site.journal.load().get(host.name)
+            step = entry.step if entry is not None else ""
+            if noted_steps.get(host.name) != step:
+                noted_steps[host.name], since[host.name] = step, time.monotonic()
+            if entry is not None and step == "started" and _answers(site, host, entry):
+                site.journal.note(entry, "installed")
+                if entry.host_key:
+                    ssh.pin(site.cluster.paths, host.name, entry.host_key)
                 else:
-                    ssh.unpin(one.cluster.paths, host.name)
-                one.cluster.events("fleet", "progress", "installed: it answers by ssh", node=host.name, unit="machine")
+                    ssh.unpin(site.cluster.paths, host.name)
+                site.cluster.events("fleet", "progress", "installed: it answers by ssh", node=host.name, unit="machine")
             elif step not in ("installed", "failed"):
                 late = time.monotonic() - since[host.name] > wait_s
-                if late and now is not None and step == "started":
-                    one.journal.note(now, "failed")
+                if late and entry is not None and step == "started":
+                    site.journal.note(entry, "failed")
                 waiting = waiting or not late
         if not waiting:
             return
         if daemon.poll() is not None:
-            raise ProviderError(f"dnsmasq ended by itself ({daemon.returncode})", where=f"site {one.site}")
+            raise ProviderError(f"dnsmasq ended by itself ({daemon.returncode})", where=f"site {site.site}")
         stop.wait(pause_s)
 
 
-def _answers(one: Ready, host: Host, now: Journaled) -> bool:
-    access = one.cluster.providers.at(one.site).access
+def _answers(site: Ready, host: Host, entry: Journaled) -> bool:
+    access = site.cluster.providers.at(site.site).access
     carried = access.proxy(host.name) if access is not None else None
     return came_up(
-        one.cluster.paths, host, host.user or one.cluster.spec.user(one.site), carried, now.token, now.host_key
+        site.cluster.paths, host, host.user or site.cluster.spec.user(site.site), carried, entry.token, entry.host_key
     )
 
 
-def steps(one: Ready) -> dict[str, str]:
+def steps(site: Ready) -> dict[str, str]:
     """Host → how far its installation is, "" for one that never asked."""
-    journal: Mapping[str, Journaled] = one.journal.load()
-    return {host.name: journal[host.name].step if host.name in journal else "" for host in one.hosts}
+    journal: Mapping[str, Journaled] = site.journal.load()
+    return {host.name: journal[host.name].step if host.name in journal else "" for host in site.hosts}
 
 
-def _site(cluster: Cluster, asked: str | None) -> tuple[str, Netboot, list[Host]]:
-    found = {name: cluster.providers.at(name) for name in cluster.spec.sites}
-    if asked is not None and asked not in found:
-        hint = did_you_mean(asked, list(found)) or f"known here: {', '.join(found)}"
-        raise GpuprovError(f"there is no site {asked}", where=str(cluster.file), hint=hint)
-    sites = {name: one for name, one in found.items() if one.netboot is not None and asked in (None, name)}
+def _site(cluster: Cluster, wanted_site: str | None) -> tuple[str, Netboot, list[Host]]:
+    providers = {name: cluster.providers.at(name) for name in cluster.spec.sites}
+    if wanted_site is not None and wanted_site not in providers:
+        hint = did_you_mean(wanted_site, list(providers)) or f"known here: {', '.join(providers)}"
+        raise GpuprovError(f"there is no site {wanted_site}", where=str(cluster.file), hint=hint)
+    sites = {
+        name: provider_of_site
+        for name, provider_of_site in providers.items()
+        if provider_of_site.netboot is not None and wanted_site in (None, name)
+    }
     if len(sites) != 1:
-        what = f"{counted(len(sites), 'site')} have method: pxe" if sites else "no site has method: pxe"
-        what = f"site {asked} does not have method: pxe" if asked else what
+        message = f"{counted(len(sites), 'site')} have method: pxe" if sites else "no site has method: pxe"
+        message = f"site {wanted_site} does not have method: pxe" if wanted_site else message
         hint = f"--site {' or '.join(sites)}" if sites else "method: pxe, with pxe: { interface: … } and install: {…}"
-        raise GpuprovError(what, where=str(cluster.file), hint=hint)
+        raise GpuprovError(message, where=str(cluster.file), hint=hint)
     ((name, provider),) = sites.items()
     groups = [group for group in cluster.spec.groups if cluster.spec.site_of(group) == name]
     if provider.netboot is None or provider.hosts is None or not (hosts := provider.hosts.listed(groups)):

@@ -61,7 +61,7 @@ class Looked:
 
 def managed_machines(cluster: Cluster) -> list[Managed]:
     """All machines of cluster.yaml that have a BMC."""
-    found = []
+    managed = []
     for site in cluster.spec.sites:
         provider = cluster.providers.at(site)
         if provider.hosts is None or provider.management is None:
@@ -73,84 +73,86 @@ def managed_machines(cluster: Cluster) -> list[Managed]:
         for host in hosts:
             if host.bmc:
                 known = host.serial or (journal[host.name].serial if host.name in journal else "")
-                found.append(Managed(host, site, nodes.get(host.name, ""), known, provider.management))
-    return found
+                managed.append(Managed(host, site, nodes.get(host.name, ""), known, provider.management))
+    return managed
 
 
 def _names(cluster: Cluster, site: str, groups: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
     """Host → the name that its node has, or will have."""
-    before = {node.id: node.name for node in cluster.nodes() if node.site == site}
-    found = dict(before)
+    recorded = {node.id: node.name for node in cluster.nodes() if node.site == site}
+    names_by_host = dict(recorded)
     for group in groups:
         names = cluster.spec.groups[group].node_names(group)
-        mine = named([host for host in hosts if host.group == group], names, before)
-        found |= {host.name: name for name, host in mine.items()}
-    return found
+        named_hosts = named([host for host in hosts if host.group == group], names, recorded)
+        names_by_host |= {host.name: name for name, host in named_hosts.items()}
+    return names_by_host
 
 
 def machines(cluster: Cluster, names: Sequence[str] = ()) -> list[Managed]:
     """Those with a BMC; `names`: nodes or hosts, empty for all. Raises GpuprovError for a name that is none, and where
     there is no BMC at all: a machine that is not in the file is never touched."""
-    found = managed_machines(cluster)
-    if not found:
+    managed = managed_machines(cluster)
+    if not managed:
         raise GpuprovError(
             "no host has a BMC", where=str(cluster.file),
             hint="give `bmc` for the hosts of a bare-metal site, and `credentials` for the site",
         )  # fmt: skip
     if not names:
-        return found
-    chosen = [next((one for one in found if one.is_called(name)), None) for name in names]
-    for name, one in zip(names, chosen, strict=True):
-        if one is None:
+        return managed
+    chosen = [next((machine for machine in managed if machine.is_called(name)), None) for name in names]
+    for name, machine in zip(names, chosen, strict=True):
+        if machine is None:
             raise GpuprovError(
                 f"{name} is no machine with a BMC", where=str(cluster.file), hint="name a node or a host of it"
             )
-    return [one for one in chosen if one is not None]
+    return [machine for machine in chosen if machine is not None]
 
 
 def look(
-    cluster: Cluster, asked: Sequence[Managed], seconds: float, stop: threading.Event | None = None
+    cluster: Cluster, targets: Sequence[Managed], seconds: float, stop: threading.Event | None = None
 ) -> list[Outcome[Looked]]:
     """Read each machine, in the order asked; nothing is changed. `stop`: set by who wants it to end."""
 
     def read(bmc: Bmc) -> Looked:
         return replace(_read(bmc.tree()), factory_password=accounts.is_factory(bmc.account))
 
-    return _each(cluster, asked, read, seconds, stop)
+    return _each(cluster, targets, read, seconds, stop)
 
 
-def look_back(asked: Sequence[Managed], folder: Path) -> list[Outcome[Looked]]:
+def look_back(targets: Sequence[Managed], folder: Path) -> list[Outcome[Looked]]:
     """The same of trees that were kept, HOST.redfish.json (also .gz) or a folder HOST; no BMC is asked."""
     outcomes = []
-    for one in asked:
-        kept = [folder / f"{one.host.name}{end}" for end in (".redfish.json", ".redfish.json.gz", "")]
+    for target in targets:
+        candidates = [folder / f"{target.host.name}{end}" for end in (".redfish.json", ".redfish.json.gz", "")]
         try:
-            outcomes.append(Outcome(one.host.name, _read(saved(next(filter(Path.exists, kept), kept[0])))))
+            outcomes.append(
+                Outcome(target.host.name, _read(saved(next(filter(Path.exists, candidates), candidates[0]))))
+            )
         except BmcError as error:
-            outcomes.append(Outcome(one.host.name, error=error))
+            outcomes.append(Outcome(target.host.name, error=error))
     return outcomes
 
 
 def _read(tree: Tree) -> Looked:
-    found = inventory.read(tree)
+    observed = inventory.read(tree)
     host = inventory.find_host(tree)
     events = logs.event_logs(tree, host.system, host.systems, host.managers)
-    return Looked(found, settings(tree, host.system), events, dict(tree.saved()))
+    return Looked(observed, settings(tree, host.system), events, dict(tree.saved()))
 
 
 def glance(cluster: Cluster, seconds: float) -> dict[str, dict[str, str | None]]:
     """Node → power and health as its BMC says them, or the error that kept it from being asked: a few requests, for
     `status`."""
-    asked = [one for one in managed_machines(cluster) if one.node]
+    targets = [machine for machine in managed_machines(cluster) if machine.node]
 
     def look_at(bmc: Bmc) -> dict[str, str | None]:
         system = inventory.find_host(bmc.tree()).system
         return {"power": text(system.get("PowerState")), "health": devices.health(system), "error": None}
 
-    names = {one.host.name: one.node for one in asked}
+    names = {target.host.name: target.node for target in targets}
     return {
         names[done.machine]: done.value or {"power": None, "health": None, "error": why(done.error)}
-        for done in (_each(cluster, asked, look_at, seconds) if asked else [])
+        for done in (_each(cluster, targets, look_at, seconds) if targets else [])
     }
 
 
@@ -159,43 +161,43 @@ def why(error: Exception | None) -> str:
     return getattr(error, "message", str(error))
 
 
-def switch(cluster: Cluster, asked: Sequence[Managed], kinds: Sequence[str], seconds: float) -> list[Outcome[str]]:
+def switch(cluster: Cluster, targets: Sequence[Managed], kinds: Sequence[str], seconds: float) -> list[Outcome[str]]:
     """Send each machine the first of these kinds of reset that it has; its serial number is read first."""
-    serials = {one.host.name: one.serial for one in asked}
+    serials = {target.host.name: target.serial for target in targets}
 
     def send(bmc: Bmc) -> str:
         machine = Controlled(bmc, serials[bmc.machine])
         machine.reset(*kinds)
         return machine.power() or "?"
 
-    return _each(cluster, asked, send, seconds)
+    return _each(cluster, targets, send, seconds)
 
 
 def _each(
-    cluster: Cluster, asked: Sequence[Managed], work: Callable[[Bmc], T], seconds: float,
+    cluster: Cluster, targets: Sequence[Managed], work: Callable[[Bmc], T], seconds: float,
     ending: threading.Event | None = None,
 ) -> list[Outcome[T]]:  # fmt: skip
-    by_name, stop = {one.host.name: one for one in asked}, ending or threading.Event()
+    by_name, stop = {target.host.name: target for target in targets}, ending or threading.Event()
     pins = Pins(private_dir(cluster.paths.root) / "bmc_pins.json")
 
-    def one(name: str) -> T:
-        mine = by_name[name]
+    def work_on(name: str) -> T:
+        target = by_name[name]
 
-        def told(sentence: str) -> None:
-            cluster.events("fleet", "log", sentence, node=mine.node or name)
+        def log_sentence(sentence: str) -> None:
+            cluster.events("fleet", "log", sentence, node=target.node or name)
 
-        with bmc_of(mine.host, mine.management, pins, cluster.file.parent, seconds, told, stop) as bmc:
+        with bmc_of(target.host, target.management, pins, cluster.file.parent, seconds, log_sentence, stop) as bmc:
             return work(bmc)
 
-    done = {outcome.machine: outcome for outcome in each(list(by_name), one, seconds, stop)}
+    done = {outcome.machine: outcome for outcome in each(list(by_name), work_on, seconds, stop)}
     return [done[name] for name in by_name]
 
 
 def save(folder: Path, looked: dict[str, Looked]) -> list[Path]:
     """Write what each BMC showed, as `redfish.tree.saved` reads it. Licence keys and names of users are in it."""
     files = []
-    for host, one in looked.items():
+    for host, facts in looked.items():
         file = private_dir(folder) / f"{host}.redfish.json"
-        write_whole(file, json.dumps(one.resources, indent=1, sort_keys=True) + "\n")
+        write_whole(file, json.dumps(facts.resources, indent=1, sort_keys=True) + "\n")
         files.append(file)
     return files

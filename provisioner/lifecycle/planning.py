@@ -89,17 +89,17 @@ def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
     """What is to be said of each machine that is there, asked for it."""
     nodes = [node for node in cluster.nodes() if node.group in lock.groups and node.group in cluster.spec.groups]
     releases = upgrade_journal.assigned(cluster, nodes, lock)
-    found = status.drifted(cluster, nodes, releases, configuring.role_variables(cluster, releases))
-    said = {}
+    drift_by_node = status.drifted(cluster, nodes, releases, configuring.role_variables(cluster, releases))
+    rows = {}
     for node in nodes:
-        drift, mine = found[node.name], releases[node.name]
-        moved = not same(mine.lock, lock, node.group)
-        said[node.name] = {
+        drift, release = drift_by_node[node.name], releases[node.name]
+        moved = not same(release.lock, lock, node.group)
+        rows[node.name] = {
             "drift": None if drift is None else [difference.to_json() for difference in drift],
             "reboot": None if drift is None else any(difference.reboots for difference in drift),
-            "waiting": changes(mine.stack(node.group), lock.groups[node.group]) if moved else [],
+            "waiting": changes(release.stack(node.group), lock.groups[node.group]) if moved else [],
         }
-    return said
+    return rows
 
 
 def text(document: dict[str, Any]) -> str:
@@ -109,7 +109,7 @@ def text(document: dict[str, Any]) -> str:
         names = [node["name"] for node in document["nodes"] if node["group"] == group]
         machine = next(node["machine"] for node in document["nodes"] if node["group"] == group)
         versions = {"driver": stack["driver"], "CUDA": stack["cuda"], "NCCL": stack["nccl"]}
-        known = "".join(f", {what} {version}" for what, version in versions.items() if version)
+        known = "".join(f", {component} {version}" for component, version in versions.items() if version)
         image = f", from image {document['images'][group]}" if group in document.get("images", {}) else ""
         lines.append(f"  {group}: {len(names)} × {machine}{known}{image}")
     if document.get("new_lock"):
@@ -117,8 +117,8 @@ def text(document: dict[str, Any]) -> str:
         lines.append(f"  {file} does not exist yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
     changes, reasons = document.get("machines", {}), document.get("reasons", {})
     for verb in VERBS:
-        for why, names in by_reason(changes.get(verb, ()), reasons if verb == "recreate" else {}).items():
-            lines.append(f"  {verb} {few(names, MOST_NAMES, ',')}{f' ({why})' if why else ''}")
+        for reason, names in by_reason(changes.get(verb, ()), reasons if verb == "recreate" else {}).items():
+            lines.append(f"  {verb} {few(names, MOST_NAMES, ',')}{f' ({reason})' if reason else ''}")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {_resources(counts, document.get('shared', {}).get(site, []))}")
     lines += [f"  {line}" for line in placement.lines(document.get("site_choices", []))]
@@ -151,7 +151,8 @@ def _resources(counts: Mapping[str, int], shared: Sequence[Mapping[str, str]]) -
         return "nothing to add, change or destroy"
     done = ", ".join(f"{number} to {verb}" for verb, number in numbers.items() if number)
     names = [
-        f"{DONE.get(one['action'], one['action'])} {_label(one['resource'].removeprefix(MODULE))}" for one in shared
+        f"{DONE.get(change['action'], change['action'])} {_label(change['resource'].removeprefix(MODULE))}"
+        for change in shared
     ]
     apart = f"; not of a machine: {few(names, MOST_NAMES, ',')}" if names else ""
     return f"{done} (Terraform resources){apart}"

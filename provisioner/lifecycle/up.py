@@ -197,19 +197,19 @@ def _create(
 
 
 def _prepare(
-    cluster: Cluster, binary: Binary, run: Run, whole: Plan, remaining: Remaining
+    cluster: Cluster, binary: Binary, run: Run, all_sites: Plan, remaining: Remaining
 ) -> list[tuple[Machines, Planned]]:
     """The machines of each site, planned; the intent is written, and what stands is recorded."""
     block_ends.note(cluster, remaining.plan)
-    mine, moved = each(remaining.plan.sites(), lambda site: machines.of_site(cluster, site, binary, run.run_dir))
+    machines_of, moved = each(remaining.plan.sites(), lambda site: machines.of_site(cluster, site, binary, run.run_dir))
     remaining.leave(moved, "terraform")
-    machines.write_intent(cluster, whole)
+    machines.write_intent(cluster, all_sites)
     machines.ask_again(cluster, remaining.plan)
-    planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
+    planned, failed = each(list(machines_of), lambda site: machines_of[site].plan(remaining.plan))
     remaining.leave(failed, "terraform")
     remaining.leave(machines.occupied(cluster, planned), "terraform")
     planned = {site: changes for site, changes in planned.items() if site not in remaining.failed}
-    prepared = [(mine[site], changes) for site, changes in planned.items()]
+    prepared = [(machines_of[site], changes) for site, changes in planned.items()]
     machines.record_standing(cluster, prepared, remaining.plan)
     return prepared
 
@@ -218,15 +218,15 @@ def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
     GpuprovError where one can't be: then none is removed, and all that were in service are put back. Those that end
     stay in quarantine until a machine of their name was proven, whichever that is."""
-    ledger, held = Ledger(cluster.paths), quarantine.held(cluster)
-    drained = {name for name, entry in held.items() if entry.drained}
+    ledger, quarantined = Ledger(cluster.paths), quarantine.held(cluster)
+    drained = {name for name, entry in quarantined.items() if entry.drained}
     ending = [node for node in cluster.nodes() if node.name in intended.ends and node.name not in drained]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")
     reasons |= dict.fromkeys(intended.recreate, "its machine is recreated by gpuprov up")
     proven = [node for node in ending if ledger.of(node) is not None]
     if bad := quarantine.hold(cluster, proven, reasons, "up"):
         # One whose drain command failed may be drained all the same.
-        quarantine.put_back(cluster, [node for node in proven if node.name not in held], "up")
+        quarantine.put_back(cluster, [node for node in proven if node.name not in quarantined], "up")
         by_hand = f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`"
         hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}"
         raise hooks.refusal(bad, hint)
@@ -242,26 +242,26 @@ class Moved(NamedTuple):
 
 def _make(
     cluster: Cluster, run: Run, remaining: Remaining, prepared: Sequence[tuple[Machines, Planned]],
-    intended: NodeChanges, new_ids: set[str], choices: SiteChoices, whole: Plan,
+    intended: NodeChanges, new_ids: set[str], choices: SiteChoices, all_sites: Plan,
 ) -> tuple[list[Node], set[str]] | Moved:  # fmt: skip
     """Apply what was planned: the nodes that are reachable, and the names of those whose machine is new; or what was
     left for another site. A machine that was proven is no new one, whatever else is known of it. `new_ids`: machines
     that this run has made before; it is added to."""
-    before, earlier = {node.id for node in machines.settled(cluster)}, {node.name for node in cluster.nodes()}
-    before -= new_ids
+    former_ids, earlier = {node.id for node in machines.settled(cluster)}, {node.name for node in cluster.nodes()}
+    former_ids -= new_ids
     if intended.total:  # what was noted of a former machine of the name is not true of the new one
         node_state.note_stage(cluster.paths, "making", [*intended.create, *intended.recreate])
     nodes, failed, run.partly = machines.make(cluster, remaining.plan, prepared, cluster.events, run.run_dir)
-    new_ids |= {node.id for node in nodes} - before
+    new_ids |= {node.id for node in nodes} - former_ids
     unfinished = frozenset(failed)
-    if sites := choices.leave(failed, whole):
+    if sites := choices.leave(failed, all_sites):
         return Moved({site: error for site, error in failed.items() if site not in sites}, unfinished)
     remaining.leave(failed, "terraform")
     missing = {name for name, _ in remaining.plan.nodes()} - {node.name for node in nodes}
     node_state.note_absent(cluster.paths, missing, earlier)
-    node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])
+    node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in former_ids])
     ledger = Ledger(cluster.paths)
-    return nodes, {node.name for node in nodes if node.id not in before and ledger.of(node) is None}
+    return nodes, {node.name for node in nodes if node.id not in former_ids and ledger.of(node) is None}
 
 
 @contextlib.contextmanager
@@ -279,8 +279,8 @@ def _leave_waiting(
 ) -> None:
     run.waiting = waiting(nodes, releases, lock)
     run.rolled_back = upgrade_journal.load(cluster.paths).failed.get(identity(lock), "")
-    for name, what in run.waiting.items():
-        message = f"keeps its lock; the new one would change {', '.join(what)}"
+    for name, changed_parts in run.waiting.items():
+        message = f"keeps its lock; the new one would change {', '.join(changed_parts)}"
         cluster.events("configure", "log", message, node=name)
 
 
@@ -299,25 +299,25 @@ def configure(
     cluster: Cluster, run: Run, nodes: list[Node], releases: Mapping[str, Release], *, new: Collection[str]
 ) -> configuring.Brought:
     """Run the roles on the nodes that differ from their lock; `failed_roles` tells those that it failed on."""
-    brought = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
-    run.configured = len(brought.configured)
-    ready = [name for name in brought.configured if name not in brought.failed]
+    result = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
+    run.configured = len(result.configured)
+    ready = [name for name in result.configured if name not in result.failed]
     node_state.note_stage(cluster.paths, "configured", ready)
     as_locked = len(nodes) - run.configured
     cluster.events("configure", "done", f"{counted(run.configured, 'node')} configured, {as_locked} as locked")
-    return brought
+    return result
 
 
-def failed_roles(run: Run, nodes: Sequence[Node], brought: configuring.Brought) -> dict[str, GpuprovError]:
+def failed_roles(run: Run, nodes: Sequence[Node], result: configuring.Brought) -> dict[str, GpuprovError]:
     """Site → the error that names its nodes on which the roles failed."""
     from provisioner.configure.run import refuse_failures
 
-    found: dict[str, GpuprovError] = {}
+    errors: dict[str, GpuprovError] = {}
     for site in dict.fromkeys(node.site for node in nodes):
         names = {node.name for node in nodes if node.site == site}
-        mine = {name: outcome for name, outcome in brought.outcomes.items() if name in names}
+        outcomes = {name: outcome for name, outcome in result.outcomes.items() if name in names}
         try:
-            refuse_failures(mine, run.run_dir)
+            refuse_failures(outcomes, run.run_dir)
         except ConfigureError as error:
-            found[site] = error
-    return found
+            errors[site] = error
+    return errors

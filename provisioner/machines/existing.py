@@ -83,9 +83,9 @@ def admit(way: Way, nodes: Sequence[Node], events: Events) -> dict[str, Provider
     strange = [node for node in nodes if node.name in new and node.id in known]
     undone = undo(way, strange, lambda *_: None)
     for node in strange:
-        left = f", and gpuprov's record stays on it: {undone[node.name].message}" if node.name in undone else ""
+        remainder = f", and gpuprov's record stays on it: {undone[node.name].message}" if node.name in undone else ""
         failed[node.name] = ProviderError(
-            f"{_place(node)} is not {node.id}, which answers at the address of {known[node.id]}{left}",
+            f"{_place(node)} is not {node.id}, which answers at the address of {known[node.id]}{remainder}",
             where=node.name,
             hint="write each host's own address into cluster.yaml",
         )
@@ -99,11 +99,11 @@ def undo(
     could not be done, and why. Which of these machines has which address does not matter."""
     ids = frozenset(node.id for node in nodes)
 
-    def one(node: Node) -> None:
-        asked = {"do": "undo", "user": way.users[node.name], "others": sorted(way.hosts - ids)}
+    def undo_one(node: Node) -> None:
+        request = {"do": "undo", "user": way.users[node.name], "others": sorted(way.hosts - ids)}
         if node.name not in ssh.local(way.paths):
-            asked["key"] = way.line
-        answer = _ask(way, node, asked, UNDO_S)
+            request["key"] = way.line
+        answer = _ask(way, node, request, UNDO_S)
         done, stays = answer.get("done"), answer.get("stays")
         if not _texts(done) or not _texts(stays):
             raise _unclear(node, answer)
@@ -111,7 +111,7 @@ def undo(
         if "failed" in answer:
             raise _stopped(node, answer["failed"])
 
-    return _each(nodes, one)
+    return _each(nodes, undo_one)
 
 
 def _each(nodes: Sequence[Node], call: Callable[[Node], None]) -> dict[str, ProviderError]:
@@ -123,51 +123,51 @@ def _each(nodes: Sequence[Node], call: Callable[[Node], None]) -> dict[str, Prov
         return None
 
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        found = dict(zip([node.name for node in nodes], pool.map(safely, nodes), strict=True))
-    return {name: error for name, error in found.items() if error is not None}
+        errors = dict(zip([node.name for node in nodes], pool.map(safely, nodes), strict=True))
+    return {name: error for name, error in errors.items() if error is not None}
 
 
 def _admit(way: Way, node: Node, events: Events) -> bool:
     """Whether its record was begun just now."""
-    brought = False
+    has_brought_key = False
     if node.name not in ssh.local(way.paths):
-        code, said = _call([*ssh.argv(way.paths, node.name), "true"])
-        if code and "Permission denied" in said:
+        code, output = _call([*ssh.argv(way.paths, node.name), "true"])
+        if code and "Permission denied" in output:
             _bring_key(way, node)
-            brought = True
+            has_brought_key = True
             events("fleet", "log", f"gpuprov's key added to {way.users[node.name]}'s authorized_keys", node=node.name)
-            code, said = _call([*ssh.argv(way.paths, node.name), "true"])
+            code, output = _call([*ssh.argv(way.paths, node.name), "true"])
         if code:
-            _refuse(node, f"ssh to {_place(node)} as {way.users[node.name]} fails: {said}", _hint(said))
+            _refuse(node, f"ssh to {_place(node)} as {way.users[node.name]} fails: {output}", _hint(output))
     try:
-        others = sorted(way.hosts - {node.id})
-        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "others": others}, DEADLINE_S)
+        other_hosts = sorted(way.hosts - {node.id})
+        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "others": other_hosts}, DEADLINE_S)
         if answer.get("ok") is not True:
             raise _unclear(node, answer)
         return answer.get("new") is True
     except GpuprovError:
-        if brought:  # a machine that is refused is left as it was
+        if has_brought_key:  # a machine that is refused is left as it was
             _call([*ssh.argv(way.paths, node.name), f"sh -s -- {shlex.quote(way.line)}"], TAKE_KEY)
         raise
 
 
-def _hint(said: str) -> str:
-    if said.startswith("jump host"):
+def _hint(output: str) -> str:
+    if output.startswith("jump host"):
         return "nothing is known of the machine: make the jump host work, then run the same command again"
-    if "Host key verification failed" in said:
+    if "Host key verification failed" in output:
         return (
             "reinstalled, or somebody is in between: compare it on its console with `ssh-keygen -lf "
             "/etc/ssh/ssh_host_ed25519_key.pub`, and write the new key into the file of sites.<name>.host_keys"
         )
-    if "Permission denied" in said:
+    if "Permission denied" in output:
         return "a key of access.ssh_key must have no passphrase; without that key gpuprov makes one of its own"
     return "look at the machine's console, address, port and jump host; then run the same command again"
 
 
 def _place(node: Node) -> str:
     """A host as cluster.yaml names it, and where ssh looks for it."""
-    where = f"{node.address} port {node.port}"
-    return f"{node.id} ({where})" if node.id != node.address else where
+    location = f"{node.address} port {node.port}"
+    return f"{node.id} ({location})" if node.id != node.address else location
 
 
 def _bring_key(way: Way, node: Node) -> None:
@@ -182,14 +182,14 @@ def _bring_key(way: Way, node: Node) -> None:
     }  # fmt: skip
     if command := way.carried.get(node.name):
         options["ProxyCommand"] = command.replace("%", "%%")
-    given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    argv = ["ssh", *given, "-p", str(node.port), "-l", user, node.address, f"sh -s -- {shlex.quote(way.line)}"]
-    code, said = _call(argv, ADD_KEY)
+    option_words = [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]
+    argv = ["ssh", *option_words, "-p", str(node.port), "-l", user, node.address, f"sh -s -- {shlex.quote(way.line)}"]
+    code, output = _call(argv, ADD_KEY)
     if code:
         port = f" -p {node.port}" if node.port != 22 else ""
         _refuse(
             node,
-            f"neither gpuprov's key nor your own ssh gets into {node.address} as {user}: {said}",
+            f"neither gpuprov's key nor your own ssh gets into {node.address} as {user}: {output}",
             f"`ssh{port} {user}@{node.address} true` has to work without a question (ssh-copy-id brings your key "
             "there); another account: sites.<name>.user",
         )
@@ -203,19 +203,19 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
     request = {**request, "identity": way.identity(), "host": node.id}
     source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
     program = f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
-    code, said = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)
-    lines = [line for line in said.splitlines() if line.startswith("gpuprov:")]
+    code, output = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)
+    lines = [line for line in output.splitlines() if line.startswith("gpuprov:")]
     if code or not lines:
         user = way.users[node.name]
         if code in (255, 124) and node.name not in ssh.local(way.paths):  # ssh's own status, not the command's
-            _refuse(node, f"ssh to {_place(node)} as {user} fails: {said}", _hint(said))
-        if "sudo:" in said:
+            _refuse(node, f"ssh to {_place(node)} as {user} fails: {output}", _hint(output))
+        if "sudo:" in output:
             _refuse(
                 node,
-                f"{user} cannot become root with sudo on {node.address} without a password: {said}",
+                f"{user} cannot become root with sudo on {node.address} without a password: {output}",
                 f"as root there: echo '{user} ALL=(ALL) NOPASSWD:ALL' > /etc/sudoers.d/90-{user}",
             )
-        _refuse(node, f"python3 as root fails on {node.address}: {said}", "gpuprov needs Python 3.8 or later there")
+        _refuse(node, f"python3 as root fails on {node.address}: {output}", "gpuprov needs Python 3.8 or later there")
     text = lines[-1].removeprefix("gpuprov:")
     try:
         answer = printable(json.loads(text))
@@ -255,12 +255,12 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
 
 
 def _texts(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _stopped(node: Node, why: object) -> ProviderError:
+def _stopped(node: Node, reason: object) -> ProviderError:
     return ProviderError(
-        f"{node.address}: {why!s:.300}", where=node.name, hint="repair that there, and run the command again"
+        f"{node.address}: {reason!s:.300}", where=node.name, hint="repair that there, and run the command again"
     )
 
 
@@ -272,10 +272,10 @@ def _unclear(node: Node, answer: object) -> ProviderError:
     )
 
 
-def _call(argv: Sequence[str], given: str = "", deadline_s: float = DEADLINE_S) -> tuple[int, str]:
+def _call(argv: Sequence[str], stdin_text: str = "", deadline_s: float = DEADLINE_S) -> tuple[int, str]:
     """Exit status, and what was printed."""
     try:
-        done = bounded.run(argv, stdin=given, deadline_s=deadline_s, new_session=True)
+        done = bounded.run(argv, stdin=stdin_text, deadline_s=deadline_s, new_session=True)
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {deadline_s:.0f} s"
     except bounded.UnboundedOutputError as error:

@@ -44,26 +44,26 @@ class HostMachines:
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:  # noqa: ARG002
         nodes = self._nodes(plan)
         self._refuse_unlisted()
-        before = {node.name: node.id for node in self._known}
+        recorded_ids = {node.name: node.id for node in self._known}
         for name in replace:
-            if name in nodes and before.get(name) == nodes[name].id:
+            if name in nodes and recorded_ids.get(name) == nodes[name].id:
                 raise self._irreplaceable(name, nodes[name].id)
         actions = [
             Action(
-                "replace" if (former := before.get(name)) else "create",
+                "replace" if (former := recorded_ids.get(name)) else "create",
                 f"{node.id} as {name}",
                 name,
                 why=f"{node.id} takes the place of {former}" if former else "",
             )
             for name, node in nodes.items()
-            if before.get(name) != node.id
+            if recorded_ids.get(name) != node.id
         ]
-        gone = self._gone(nodes)
-        actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name, attached=True) for node in gone]
+        removed = self._gone(nodes)
+        actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name, attached=True) for node in removed]
         actions += self._former(nodes)
-        new = sum(1 for one in actions if one.what != "delete")
+        new = sum(1 for action in actions if action.what != "delete")
         hosts = tuple(node.id for node in nodes.values())
-        return Planned(self.site, add=new, destroy=len(gone), actions=tuple(actions), hosts=hosts)
+        return Planned(self.site, add=new, destroy=len(removed), actions=tuple(actions), hosts=hosts)
 
     def _irreplaceable(self, name: str, host: str) -> ProviderError:
         """Of a node whose host cluster.yaml still names: what a person does."""
@@ -79,8 +79,8 @@ class HostMachines:
         write_whole(private_dir(self._folder) / MARK, "".join(f"{node.id}\n" for node in nodes.values()))
         for name in (LEAVING, LEFT):
             (self._folder / name).unlink(missing_ok=True)
-        if gone := self._gone(nodes):
-            for name, error in existing.undo(self._way, gone, self._told).items():
+        if removed := self._gone(nodes):
+            for name, error in existing.undo(self._way, removed, self._told).items():
                 self._events("down", "warning", f"left with gpuprov's changes: {error.message}", node=name)
         return list(nodes.values())
 
@@ -88,11 +88,11 @@ class HostMachines:
         return list(self._known)
 
     def destroy(self, plan: Plan | None = None) -> int:  # noqa: ARG002
-        left = self._left()
-        self._refuse_unnamed(left)
-        for host in self._unlisted(left):
-            said = f"{host} left with gpuprov's changes: neither nodes.json nor cluster.yaml names it"
-            self._events("down", "warning", said)
+        done_hosts = self._left()
+        self._refuse_unnamed(done_hosts)
+        for host in self._unlisted(done_hosts):
+            message = f"{host} left with gpuprov's changes: neither nodes.json nor cluster.yaml names it"
+            self._events("down", "warning", message)
         write_whole(private_dir(self._folder) / LEAVING, "".join(f"{node.id}\n" for node in self._known))
         self._share()
         # Also those that were left: another operator may have configured them since.
@@ -102,27 +102,29 @@ class HostMachines:
             self._events("down", "warning", f"{failed.pop(name).message}: left alone", node=name)
         for node in self._known:
             if node.name not in failed:
-                left.add(node.id)
-            elif node.id in left:
+                done_hosts.add(node.id)
+            elif node.id in done_hosts:
                 failed.pop(node.name)
             elif node.id not in self._way.listed:  # at any site: it may have been configured for another one
                 self._events(
                     "down", "warning", f"left with gpuprov's changes: {failed.pop(node.name).message}", node=node.name
                 )
-        write_whole(private_dir(self._folder) / LEFT, "".join(f"{one}\n" for one in sorted(left)))
+        write_whole(private_dir(self._folder) / LEFT, "".join(f"{host_id}\n" for host_id in sorted(done_hosts)))
         if failed:
-            said = "\n  ".join(f"{name}: {error.message}" for name, error in failed.items())
+            message = "\n  ".join(f"{name}: {error.message}" for name, error in failed.items())
             hints = "; ".join(dict.fromkeys(error.hint for error in failed.values()))
-            gone = "a machine that is gone for good: take it out of hosts, and run `gpuprov down` again"
+            hint_when_gone = "a machine that is gone for good: take it out of hosts, and run `gpuprov down` again"
             raise ProviderError(
-                f"gpuprov's changes could not be undone:\n  {said}", where=f"site {self.site}", hint=f"{hints}; {gone}"
+                f"gpuprov's changes could not be undone:\n  {message}",
+                where=f"site {self.site}",
+                hint=f"{hints}; {hint_when_gone}",
             )
         return len(self._known) - len(foreign)
 
-    def _refuse_unnamed(self, left: Collection[str]) -> None:
+    def _refuse_unnamed(self, done_hosts: Collection[str]) -> None:
         """Raise ProviderError for hosts that were configured and that nodes.json does not name: it was removed."""
         configured = set(self._read(MARK)) & {host.name for host in self._hosts.listed(())}
-        if unnamed := sorted(configured - {node.id for node in self._known} - set(left)):
+        if unnamed := sorted(configured - {node.id for node in self._known} - set(done_hosts)):
             raise ProviderError(
                 f"{few(unnamed, 5, ',')} may be configured, and nodes.json does not name "
                 + ("them" if len(unnamed) > 1 else "it"),
@@ -141,10 +143,10 @@ class HostMachines:
                 f"machine that is gone for good, remove its line from {self._folder / MARK}",
             )
 
-    def _unlisted(self, left: Collection[str]) -> list[str]:
+    def _unlisted(self, done_hosts: Collection[str]) -> list[str]:
         """Hosts that were configured, and whose addresses neither nodes.json nor cluster.yaml has. A nodes.json that is
         there is newer than the list of configured hosts, which operators do not share."""
-        listed = {host.name for host in self._hosts.listed(())} | set(left)
+        listed = {host.name for host in self._hosts.listed(())} | set(done_hosts)
         return [] if self._known else [host for host in self._read(MARK) if host not in listed]
 
     def _left(self) -> set[str]:
@@ -183,15 +185,15 @@ class HostMachines:
 
     def _gone(self, nodes: Mapping[str, Node]) -> list[Node]:
         """Machines of the last run that cluster.yaml does not name any more."""
-        there = {node.id for node in nodes.values()}
-        return [node for node in self._known if node.id not in there]
+        planned_ids = {node.id for node in nodes.values()}
+        return [node for node in self._known if node.id not in planned_ids]
 
     def _nodes(self, plan: Plan) -> dict[str, Node]:
         """Name → node, as planned. A host keeps the name that it has; new ones take what is free, in the file's
         order."""
-        before = self._names()
+        names_by_host = self._names()
         listed = self._hosts.listed([group.name for group in plan.groups if group.site == self.site])
-        found = {}
+        nodes_by_name = {}
         for group in plan.groups:
             if group.site != self.site:
                 continue
@@ -203,9 +205,9 @@ class HostMachines:
                     where=f"site {self.site}",
                     hint="list as many hosts as the group has machines",
                 )
-            for name, host in named(hosts, names, before).items():
-                found[name] = _node(name, group.name, self.site, group.machine.name, host)
-        return found
+            for name, host in named(hosts, names, names_by_host).items():
+                nodes_by_name[name] = _node(name, group.name, self.site, group.machine.name, host)
+        return nodes_by_name
 
     def _names(self) -> dict[str, str]:
         """Host → the node that it is; of hosts that nodes.json does not name, the node that it was proven as, or whose
@@ -217,17 +219,17 @@ class HostMachines:
         return names | {id: name for id, name in recorded.items() if id not in names and name not in taken}
 
 
-def named(hosts: Sequence[Host], names: Sequence[str], before: Mapping[str, str]) -> dict[str, Host]:
+def named(hosts: Sequence[Host], names: Sequence[str], names_by_host: Mapping[str, str]) -> dict[str, Host]:
     """Name → host, as many as there are of both. `before`: host → the name that it has."""
-    taken = {name: host for host in hosts if (name := before.get(host.name)) in names and name is not None}
-    rest = iter([host for host in hosts if before.get(host.name) not in taken])
-    return {name: host for name in names if (host := taken.get(name) or next(rest, None)) is not None}
+    taken = {name: host for host in hosts if (name := names_by_host.get(host.name)) in names and name is not None}
+    unnamed = iter([host for host in hosts if names_by_host.get(host.name) not in taken])
+    return {name: host for name in names if (host := taken.get(name) or next(unnamed, None)) is not None}
 
 
 def _node(name: str, group: str, site: str, machine: str, host: Host) -> Node:
     address = "127.0.0.1" if host.local else host.address
-    mine = pwd.getpwuid(os.getuid()).pw_name if host.local else ""
+    own_user = pwd.getpwuid(os.getuid()).pw_name if host.local else ""
     return Node(
         name=name, group=group, site=site, machine=machine, id=host.name, zone="", address=address,
-        private_address=address, port=host.port, user=host.user or mine,
+        private_address=address, port=host.port, user=host.user or own_user,
     )  # fmt: skip

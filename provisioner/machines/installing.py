@@ -51,66 +51,77 @@ class Installer:
     def run(self) -> bool:
         """Whether it was installed, and not before. Raises BmcError, naming the machine, where it does not come to
         be."""
-        now = self.journal.load().get(self.host.name)
-        if now is not None and now.step in ("installed", "failed", "chosen") and not now.is_of(self.host.serial):
-            now = self._renamed(now)
-        if now is not None and now.step == "installed":
+        installation = self.journal.load().get(self.host.name)
+        if (
+            installation is not None
+            and installation.step in ("installed", "failed", "chosen")
+            and not installation.is_of(self.host.serial)
+        ):
+            installation = self._renamed(installation)
+        if installation is not None and installation.step == "installed":
             return False
-        if now is not None and now.step == "failed":
-            now = self._again(now)
-        if now is None or now.step not in STARTED:
-            now = self._started(now)
-        elif now.step == "starting":
-            now = self._continued(now)
-        if now.step == "installing":
-            now = self._wait(now)
-            now = self.journal.note(now, "cleaning")
-        self._cleaned(now)
-        self.journal.note(now, "installed")
+        if installation is not None and installation.step == "failed":
+            installation = self._again(installation)
+        if installation is None or installation.step not in STARTED:
+            installation = self._started(installation)
+        elif installation.step == "starting":
+            installation = self._continued(installation)
+        if installation.step == "installing":
+            installation = self._wait(installation)
+            installation = self.journal.note(installation, "cleaning")
+        self._cleaned(installation)
+        self.journal.note(installation, "installed")
         self.told("installed: ssh answers, the image is ejected, and the boot order is as it was")
         return True
 
-    def _renamed(self, now: Installation) -> Installation | None:
+    def _renamed(self, installation: Installation) -> Installation | None:
         """cluster.yaml has another serial number than was installed: the same machine by another of its names, or
         another machine in its place, of which nothing was done yet."""
         with self.connect() as bmc:
-            shown = inventory.identity(inventory.find_host(bmc.tree()))
-        if shown.is_called(now.serial) and shown.is_called(self.host.serial):
-            return self.journal.note(replace(now, serial=self.host.serial), now.step)
-        self.told(f"another machine than the one that was installed under this name ({now.serial})")
+            identity = inventory.identity(inventory.find_host(bmc.tree()))
+        if identity.is_called(installation.serial) and identity.is_called(self.host.serial):
+            return self.journal.note(replace(installation, serial=self.host.serial), installation.step)
+        self.told(f"another machine than the one that was installed under this name ({installation.serial})")
         return None
 
-    def _again(self, now: Installation) -> Installation | None:
+    def _again(self, installation: Installation) -> Installation | None:
         """After an installation that did not come up: it may have since; else only who says so overwrites its disks."""
-        if self.answers(now):
-            return self.journal.note(now, "cleaning")
+        if self.answers(installation):
+            return self.journal.note(installation, "cleaning")
         if not self.reinstall:
             raise BmcError(
-                f"its last installation did not come up, and its disks may be half written ({now.serial})",
+                f"its last installation did not come up, and its disks may be half written ({installation.serial})",
                 where=self.host.name, kind="never-up",
-                hint=f"look at its console; to install it once more add {now.serial} to install.reinstall of its site",
+                hint=f"look at its console; to install it once more add {installation.serial} to install.reinstall of "
+                "its site",
             )  # fmt: skip
-        return self.journal.note(Installation(self.host.name, now.serial), "chosen", url=now.url, drive=now.drive)
+        return self.journal.note(
+            Installation(self.host.name, installation.serial), "chosen", url=installation.url, drive=installation.drive
+        )
 
-    def _started(self, before: Installation | None) -> Installation:
+    def _started(self, earlier: Installation | None) -> Installation:
         """Everything up to power-on."""
         with self.connect() as bmc:
-            found = inventory.read(bmc.tree())
-            now = self._allowed(found, before)
-            machine = Controlled(bmc, now.serial, self.pause)
-            target = found.boot.cd
+            observed = inventory.read(bmc.tree())
+            installation = self._allowed(observed, earlier)
+            machine = Controlled(bmc, installation.serial, self.pause)
+            target = observed.boot.cd
             if target is None:
                 raise BmcError(
-                    found.boot.why or "its BMC lists no boot target for virtual media",
+                    observed.boot.why or "its BMC lists no boot target for virtual media",
                     where=self.host.name, kind="unsupported",
                     hint="update its firmware, or install it over the network and use method: ssh",
                 )  # fmt: skip
-            identity = found.identity
-            serials = tuple(dict.fromkeys(filter(None, (identity.serial, identity.chassis, identity.uuid, now.serial))))
-            self.image(now, serials, self.reinstall)
-            now = self.journal.note(now, "attaching", url=self.images.url(now.token), order=found.boot.order)
-            if before is not None and before.url and before.url != now.url:
-                machine.detach(before.url, before.drive)  # the run before served it elsewhere
+            identity = observed.identity
+            serials = tuple(
+                dict.fromkeys(filter(None, (identity.serial, identity.chassis, identity.uuid, installation.serial)))
+            )
+            self.image(installation, serials, self.reinstall)
+            installation = self.journal.note(
+                installation, "attaching", url=self.images.url(installation.token), order=observed.boot.order
+            )
+            if earlier is not None and earlier.url and earlier.url != installation.url:
+                machine.detach(earlier.url, earlier.drive)  # the run before served it elsewhere
             process.refuse_stopped()  # another run may have the lease by now
             machine.power_off()
             if self.answers(None):
@@ -120,130 +131,131 @@ class Installer:
                     hint="check `address` of this host, and what its name resolves to",
                 )  # fmt: skip
             try:
-                now = self.journal.note(now, "attaching", drive=machine.attach(now.url).uri)
+                installation = self.journal.note(installation, "attaching", drive=machine.attach(installation.url).uri)
                 machine.boot_once(target)
             except BmcError:  # whoever switches it on next starts no installer
                 with contextlib.suppress(BmcError):
-                    machine.detach(now.url, now.drive)
+                    machine.detach(installation.url, installation.drive)
                 raise
-            now = self.journal.note(now, "starting")
+            installation = self.journal.note(installation, "starting")
             machine.power_on()
-            self.told(f"{found.model or 'machine'} {now.serial}: started from the installer's image")
-            return self.journal.note(now, "installing")
+            self.told(f"{observed.model or 'machine'} {installation.serial}: started from the installer's image")
+            return self.journal.note(installation, "installing")
 
-    def _allowed(self, found: Inventory, before: Installation | None) -> Installation:
+    def _allowed(self, observed: Inventory, earlier: Installation | None) -> Installation:
         """The machine's installation. Raises BmcError where it may not be installed."""
-        shown = found.identity.best
-        wanted = self.host.serial or (before.serial if before else "") or shown
-        if not wanted or not found.identity.is_called(wanted):
+        serial = observed.identity.best
+        expected_serial = self.host.serial or (earlier.serial if earlier else "") or serial
+        if not expected_serial or not observed.identity.is_called(expected_serial):
             raise BmcError(
-                f"its BMC is that of the machine {shown or 'without a serial number'}, not of {wanted or 'any'}. "
-                "Nothing was changed", where=self.host.name, kind="identity",
+                f"its BMC is that of the machine {serial or 'without a serial number'}, not of "
+                f"{expected_serial or 'any'}. Nothing was changed", where=self.host.name, kind="identity",
                 hint="check `bmc` and `serial` of this host in cluster.yaml, and the cabling of the BMC network",
             )  # fmt: skip
-        if found.licences.media is False:
+        if observed.licences.media is False:
             raise BmcError(
-                f"its BMC lacks the licence for virtual media ({found.licences.needed}); it has "
-                f"{', '.join(found.licences.names) or 'none'}", where=self.host.name, kind="licence",
+                f"its BMC lacks the licence for virtual media ({observed.licences.needed}); it has "
+                f"{', '.join(observed.licences.names) or 'none'}", where=self.host.name, kind="licence",
                 hint="install that licence, or install the machine over the network and use method: ssh",
             )  # fmt: skip
-        if self.unsigned and found.boot.secure:
+        if self.unsigned and observed.boot.secure:
             raise BmcError(
                 "Secure Boot is on, and neither what writes its disk nor the disk's bootloader is signed. Nothing "
                 "was changed", where=self.host.name, kind="unsupported",
                 hint="switch Secure Boot off in its firmware (SecureBootEnable of its BMC), then run the command again",
             )  # fmt: skip
-        if found.power != "Off" and not self.reinstall and before is None:
+        if observed.power != "Off" and not self.reinstall and earlier is None:
             raise BmcError(
-                f"the machine {wanted} is {found.power or 'in an unknown power state'}: what runs on it would be lost. "
-                "Nothing was changed", where=self.host.name, kind="in-use",
+                f"the machine {expected_serial} is {observed.power or 'in an unknown power state'}: what runs on it "
+                "would be lost. Nothing was changed", where=self.host.name, kind="in-use",
                 hint=f"take it over as it is with method: ssh; or switch it off; or, to overwrite its disks, add "
-                f"{wanted} to install.reinstall of its site",
+                f"{expected_serial} to install.reinstall of its site",
             )  # fmt: skip
-        if before is not None:
-            return before if found.power == "Off" or self.reinstall else self._running(before)
-        return self.journal.note(Installation(self.host.name, wanted), "chosen")
+        if earlier is not None:
+            return earlier if observed.power == "Off" or self.reinstall else self._running(earlier)
+        return self.journal.note(Installation(self.host.name, expected_serial), "chosen")
 
-    def _running(self, before: Installation) -> Installation:
+    def _running(self, earlier: Installation) -> Installation:
         raise BmcError(
-            f"the machine {before.serial} was switched on by somebody while its installation was prepared",
+            f"the machine {earlier.serial} was switched on by somebody while its installation was prepared",
             where=self.host.name, kind="in-use",
             hint="switch it off and run the command again, or take it over as it is with method: ssh",
         )  # fmt: skip
 
-    def _continued(self, now: Installation) -> Installation:
+    def _continued(self, installation: Installation) -> Installation:
         """A run ended between writing down that the machine is switched on and knowing that it is. With the boot
         override still set and the machine off it was not."""
         with self.connect() as bmc:
-            machine = Controlled(bmc, now.serial, self.pause)
+            machine = Controlled(bmc, installation.serial, self.pause)
             machine.confirm()
             if machine.power() == "Off" and machine.boot().overridden:
-                machine.detach(now.url, now.drive)
+                machine.detach(installation.url, installation.drive)
                 machine.boot_as_ever()
-                return self._started(replace(now, step="attaching"))
-        return self.journal.note(now, "installing")
+                return self._started(replace(installation, step="attaching"))
+        return self.journal.note(installation, "installing")
 
-    def _wait(self, now: Installation) -> Installation:
+    def _wait(self, installation: Installation) -> Installation:
         end, begun = time.monotonic() + self.wait_s, time.monotonic()
         looked = begun
         self.told(f"waiting for ssh on {self.host.address}, at most {self.wait_s / 60:.0f} min (timeouts.machine_s)")
-        while not self.answers(now := self._heard(now)):
+        while not self.answers(installation := self._heard(installation)):
             if time.monotonic() > end:
-                fetched = self.images.fetched.get(now.token, 0)
-                self._gave_up(now)
+                fetched = self.images.fetched.get(installation.token, 0)
+                self._gave_up(installation)
                 raise BmcError(
                     f"the machine did not come up: no ssh on {self.host.address} after {self.wait_s / 60:.0f} min; its "
                     f"BMC fetched {fetched // 2**20} MiB of the image", where=self.host.name, kind="never-up",
                     hint="look at its console (`gpuprov bmc FILE status`); it is not installed again until its serial "
-                    f"number {now.serial} is in install.reinstall",
+                    f"number {installation.serial} is in install.reinstall",
                 )  # fmt: skip
             if time.monotonic() - looked > SETTLE_S:
                 looked = time.monotonic()
-                if (sent := self.images.sent.get(now.token, 0)) and not now.host_key:
+                if (sent := self.images.sent.get(installation.token, 0)) and not installation.host_key:
                     self.told(f"{sent // 2**20} MiB of the disk image fetched")
-                if self._is_off(now):
-                    self._gave_up(now)
+                if self._is_off(installation):
+                    self._gave_up(installation)
                     raise BmcError(
                         "the installer switched the machine off: its disks hold data, or it is not the machine that it "
                         "was made for", where=self.host.name, kind="refused",
-                        hint=f"its console says which. To overwrite its disks add {now.serial} to install.reinstall",
+                        hint=f"its console says which. To overwrite its disks add {installation.serial} to "
+                        "install.reinstall",
                     )  # fmt: skip
             (self.pause or self.stop.wait)(SSH_PAUSE_S)
             if self.stop.is_set():
                 raise BmcError("was interrupted", where=self.host.name, hint="run the same command again: it goes on")
-        return now
+        return installation
 
-    def _heard(self, now: Installation) -> Installation:
+    def _heard(self, installation: Installation) -> Installation:
         """What the installer has reported is written down. Raises BmcError where it has refused."""
-        said = self.images.reports.get(now.token)
-        if said is not None and said.refused:
-            self._gave_up(now)
+        message = self.images.reports.get(installation.token)
+        if message is not None and message.refused:
+            self._gave_up(installation)
             raise BmcError(
-                f"the installer switched the machine off: {report.WHY[said.refused]}", where=self.host.name,
+                f"the installer switched the machine off: {report.WHY[message.refused]}", where=self.host.name,
                 kind="refused",
-                hint=f"its console says more. To overwrite its disks add {now.serial} to install.reinstall",
+                hint=f"its console says more. To overwrite its disks add {installation.serial} to install.reinstall",
             )  # fmt: skip
-        if said is not None and said.host_key and said.host_key != now.host_key:
+        if message is not None and message.host_key and message.host_key != installation.host_key:
             self.told("the installer reports its end, and the host key that the machine has made itself")
-            return self.journal.note(now, now.step, host_key=said.host_key)
-        return now
+            return self.journal.note(installation, installation.step, host_key=message.host_key)
+        return installation
 
-    def _is_off(self, now: Installation) -> bool:
+    def _is_off(self, installation: Installation) -> bool:
         with contextlib.suppress(BmcError), self.connect() as bmc:
-            return Controlled(bmc, now.serial, self.pause).power() == "Off"
+            return Controlled(bmc, installation.serial, self.pause).power() == "Off"
         return False
 
-    def _gave_up(self, now: Installation) -> None:
+    def _gave_up(self, installation: Installation) -> None:
         """Take out the image, whatever becomes of the machine: its next start is from its own disk."""
-        self.journal.note(now, "failed")
+        self.journal.note(installation, "failed")
         with contextlib.suppress(BmcError):
-            self._cleaned(now)
+            self._cleaned(installation)
 
-    def _cleaned(self, now: Installation) -> None:
+    def _cleaned(self, installation: Installation) -> None:
         with self.connect() as bmc:
-            machine = Controlled(bmc, now.serial, self.pause)
-            machine.detach(now.url, now.drive)
+            machine = Controlled(bmc, installation.serial, self.pause)
+            machine.detach(installation.url, installation.drive)
             machine.boot_as_ever()
             order = machine.boot().order
-            if now.order and order and set(order) == set(now.order) and order != now.order:
-                self.told(f"its boot order is {', '.join(order)} now; it was {', '.join(now.order)}")
+            if installation.order and order and set(order) == set(installation.order) and order != installation.order:
+                self.told(f"its boot order is {', '.join(order)} now; it was {', '.join(installation.order)}")

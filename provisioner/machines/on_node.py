@@ -75,19 +75,19 @@ def undo(request: dict[str, Any]) -> dict[str, Any]:
         return refused
     if record is not None:
         _units(record, done, stays)
-        kept = folder.with_name(f"kept-{int(time.time())}")
-        whole = _files(record, done, stays, kept)
+        backups = folder.with_name(f"kept-{int(time.time())}")
+        is_complete = _files(record, done, stays, backups)
         _holds(record, done, stays)
         if packages := record.get("packages", []):
             stays.append(f"{len(packages)} packages: {', '.join(packages)}")
         stays.append("container images, local disks that were made a scratch file system, and their data")
         stays.append("settings of the running kernel and loaded modules, until the next boot")
-        for gone in OWN_FOLDERS:
-            shutil.rmtree(gone, ignore_errors=True)
-        if whole:
+        for own_folder in OWN_FOLDERS:
+            shutil.rmtree(own_folder, ignore_errors=True)
+        if is_complete:
             shutil.rmtree(folder)
         else:
-            folder.rename(kept)
+            folder.rename(backups)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()
     answer: dict[str, Any] = {"done": done, "stays": stays}
@@ -119,32 +119,32 @@ def _dgx_os(file: Path) -> str:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    found = {key: value.strip().strip('"') for key, _, value in (line.partition("=") for line in lines)}
-    version = found.get("DGX_OTA_VERSION") or found.get("DGX_SWBUILD_VERSION") or "of an unknown version"
-    return f"DGX OS {version} ({found.get('DGX_PLATFORM') or found.get('DGX_PRETTY_NAME') or 'DGX'})"[:120]
+    fields = {key: value.strip().strip('"') for key, _, value in (line.partition("=") for line in lines)}
+    version = fields.get("DGX_OTA_VERSION") or fields.get("DGX_SWBUILD_VERSION") or "of an unknown version"
+    return f"DGX OS {version} ({fields.get('DGX_PLATFORM') or fields.get('DGX_PRETTY_NAME') or 'DGX'})"[:120]
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
     """None where there is none. Raises Damaged."""
     file = folder / "record.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{file}: {error}") from None
-    if not _is_record(found):
+    if not _is_record(record):
         raise Damaged(f"{file}: it is no record of what gpuprov changed")
-    return found
+    return record
 
 
-def _is_record(found: Any) -> bool:
+def _is_record(value: Any) -> bool:
     return (
-        isinstance(found, dict)
-        and all(isinstance(found.get(key), str) for key in ("cluster", "identity", "host"))
-        and all(isinstance(found.get(key, []), list) for key in ("holds", "packages", "units"))
-        and isinstance(found.get("files"), dict)
-        and all(isinstance(entry, dict) and {"before", "sha256"} <= set(entry) for entry in found["files"].values())
+        isinstance(value, dict)
+        and all(isinstance(value.get(key), str) for key in ("cluster", "identity", "host"))
+        and all(isinstance(value.get(key, []), list) for key in ("holds", "packages", "units"))
+        and isinstance(value.get("files"), dict)
+        and all(isinstance(entry, dict) and {"before", "sha256"} <= set(entry) for entry in value["files"].values())
     )
 
 
@@ -162,42 +162,42 @@ def _run(*argv: str) -> tuple[int, str]:
 def _units(record: dict[str, Any], done: list[str], stays: list[str]) -> None:
     """Stop units that are gpuprov's own, and those that it enabled; the others of the machine run on."""
     files = [Path(path) for path, entry in record["files"].items() if entry["before"] is None and "link" not in entry]
-    own = {path.name for path in files if path.parent == UNITS and path.exists()}
+    own_units = {path.name for path in files if path.parent == UNITS and path.exists()}
     # Timers first: they would start their service once more.
-    wanted = sorted(own | set(record.get("units", [])), key=lambda name: (not name.endswith(".timer"), name))
-    for name in wanted:
-        code, said = _run("systemctl", "disable", "--now", name)
+    units = sorted(own_units | set(record.get("units", [])), key=lambda name: (not name.endswith(".timer"), name))
+    for name in units:
+        code, output = _run("systemctl", "disable", "--now", name)
         if code == 0:
             done.append(f"{name} stopped and disabled")
-        elif "does not exist" not in said and "not loaded" not in said:
-            stays.append(f"{name}: {said}")
+        elif "does not exist" not in output and "not loaded" not in output:
+            stays.append(f"{name}: {output}")
 
 
-def _files(record: dict[str, Any], done: list[str], stays: list[str], kept: Path) -> bool:
+def _files(record: dict[str, Any], done: list[str], stays: list[str], backups: Path) -> bool:
     """Put files back, each for itself: what keeps one from it is said, and the others go on. `kept`: where the backups
     will lie if one is still needed; gives whether none is."""
-    whole = True
+    is_complete = True
     for name, entry in record["files"].items():
-        path, now, before = Path(name), _digest(Path(name)), entry["before"]
+        path, digest, backup = Path(name), _digest(Path(name)), entry["before"]
         try:
-            if now is not None and now != entry["sha256"]:
+            if digest is not None and digest != entry["sha256"]:
                 stays.append(f"{name}: changed since gpuprov wrote it")
-            elif before is not None and not Path(before).exists():
-                stays.append(f"{name}: its backup {before} is missing")
-            elif before is not None:
-                _put_back(Path(before), path)
+            elif backup is not None and not Path(backup).exists():
+                stays.append(f"{name}: its backup {backup} is missing")
+            elif backup is not None:
+                _put_back(Path(backup), path)
                 done.append(f"{name} as it was before")
             elif "link" in entry:
                 with contextlib.suppress(FileNotFoundError):
                     path.unlink()
                 path.symlink_to(entry["link"])
                 done.append(f"{name} as it was before")
-            elif now is not None:
+            elif digest is not None:
                 _remove(path, done)
         except OSError as error:
-            if before is not None:
-                whole = False
-                stays.append(f"{name}: not put back: {error.strerror}; its backup is {kept / Path(before).name}")
+            if backup is not None:
+                is_complete = False
+                stays.append(f"{name}: not put back: {error.strerror}; its backup is {backups / Path(backup).name}")
             elif "link" in entry:
                 stays.append(f"{name}: not put back: {error.strerror}; it was a link to {entry['link']}")
             else:
@@ -209,15 +209,15 @@ def _files(record: dict[str, Any], done: list[str], stays: list[str], kept: Path
         except OSError as error:
             stays.append(f"{path}: not removed: {error.strerror}")
     _run("systemctl", "daemon-reload")
-    return whole
+    return is_complete
 
 
 def _put_back(backup: Path, path: Path) -> None:
     part = path.with_name(path.name + ".gpuprov-back")
     try:
         shutil.copy2(backup, part)
-        seen = backup.stat()
-        os.chown(part, seen.st_uid, seen.st_gid)
+        status = backup.stat()
+        os.chown(part, status.st_uid, status.st_gid)
         part.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -245,11 +245,11 @@ def _digest(path: Path) -> str | None:
 
 def _holds(record: dict[str, Any], done: list[str], stays: list[str]) -> None:
     if holds := record.get("holds", []):
-        code, said = _run("apt-mark", "unhold", *holds)
+        code, output = _run("apt-mark", "unhold", *holds)
         if code == 0:
             done.append(f"{len(holds)} packages are held no more")
         else:
-            stays.append(f"holds of {len(holds)} packages: {said}")
+            stays.append(f"holds of {len(holds)} packages: {output}")
 
 
 def _key(request: dict[str, Any], done: list[str]) -> str:

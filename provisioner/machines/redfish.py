@@ -60,10 +60,12 @@ class RedfishMachines(HostMachines):
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         planned = super().plan(plan, replace=replace, repair=repair)
         fresh = [node.name for node, _ in self._to_install(plan)]
-        planned_already = {one.node for one in planned.actions}
+        planned_already = {action.node for action in planned.actions}
         actions = [
-            one._replace(name=self._installs(plan, one.node)) if one.node in fresh and one.what != "delete" else one
-            for one in planned.actions
+            action._replace(name=self._installs(plan, action.node))
+            if action.node in fresh and action.what != "delete"
+            else action
+            for action in planned.actions
         ]
         # a machine of the last run, in whose place there may be another one: nothing is installed unasked
         more = [name for name in fresh if name not in planned_already]
@@ -94,10 +96,10 @@ class RedfishMachines(HostMachines):
             raise _together(self.site, failed, len(todo))
         nodes = super().apply(plan, planned, always=always)
         if failed:
-            before = {node.id for node in self._known}
+            known_ids = {node.id for node in self._known}
             raise PartlyMadeError(
                 _together(self.site, failed, len(todo)), [node for node in nodes if node.id not in failed],
-                [node for node in nodes if node.id in failed and node.id in before],
+                [node for node in nodes if node.id in failed and node.id in known_ids],
             )  # fmt: skip
         return nodes
 
@@ -105,12 +107,12 @@ class RedfishMachines(HostMachines):
         """As for machines that exist: they are left as they are, and running. What an installation that was cut short
         has left in a BMC is taken out."""
         listed = {host.name: host for host in self._hosts.listed(())}
-        for name, one in self._journal.load().items():
-            if one.step in ("chosen", "installed") or name not in listed:
+        for name, entry in self._journal.load().items():
+            if entry.step in ("chosen", "installed") or name not in listed:
                 continue
             installer = self._installer(listed[name], plan, None, lambda *_: None)
             try:
-                installer._cleaned(one)
+                installer._cleaned(entry)
             except BmcError as error:
                 self._events(
                     "down", "warning", f"its BMC may still have our image attached: {error.message}", node=name
@@ -124,9 +126,9 @@ class RedfishMachines(HostMachines):
         hosts = {host.name: host for host in self._hosts.listed([group.name for group in plan.groups])}
         todo = []
         for node in self._nodes(plan).values():
-            before = journal.get(node.id)
+            entry = journal.get(node.id)
             host = hosts[node.id]
-            if before is None or before.step != "installed" or not before.is_of(host.serial):
+            if entry is None or entry.step != "installed" or not entry.is_of(host.serial):
                 todo.append((node, host))
         return todo
 
@@ -152,8 +154,8 @@ class RedfishMachines(HostMachines):
             for outcome in each(list(hosts), install, self._wait_s + 2 * BMC_S, stop):
                 if outcome.error is not None:
                     failed[outcome.machine] = outcome.error
-                    said = getattr(outcome.error, "message", str(outcome.error))
-                    self._events("fleet", "warning", said, node=names[outcome.machine], unit="machine")
+                    message = getattr(outcome.error, "message", str(outcome.error))
+                    self._events("fleet", "warning", message, node=names[outcome.machine], unit="machine")
                 else:
                     token = self._journal.load()[outcome.machine].token
                     (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
@@ -180,14 +182,16 @@ class RedfishMachines(HostMachines):
         return disk_image.prepare(file, sha256, self._folder / "images")
 
     @contextlib.contextmanager
-    def _serving(self, one: Host) -> Iterator[serve.Images]:
+    def _serving(self, host: Host) -> Iterator[serve.Images]:
         address, colon, port = self._installation.serve.rpartition(":")
         if not colon:
             address, port = port, "0"
-        served = [one for one in self._journal.load().values() if one.url and one.step not in ("installed", "failed")]
+        served = [
+            entry for entry in self._journal.load().values() if entry.url and entry.step not in ("installed", "failed")
+        ]
         if port == "0" and served:  # where the run before served: a machine may be reading there
             port = str(urlsplit(served[0].url).port or 0)
-        with serve.serving(address or _facing(*one.management), int(port), self._folder) as images:
+        with serve.serving(address or _facing(*host.management), int(port), self._folder) as images:
             for begun in served:
                 if (file := self._folder / "images" / f"{begun.token}.iso").exists():
                     images.files[begun.token] = file
@@ -200,12 +204,13 @@ class RedfishMachines(HostMachines):
     ) -> Callable[[Journaled, tuple[str, ...], bool], object]:
         group = plan.group(node.group)
 
-        def make(now: Journaled, serials: tuple[str, ...], reinstall: bool) -> None:
-            file = private_dir(self._folder / "images") / f"{now.token}.iso"
+        def make(entry: Journaled, serials: tuple[str, ...], reinstall: bool) -> None:
+            file = private_dir(self._folder / "images") / f"{entry.token}.iso"
             target = Target(
                 name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._way.key().split()[:2]),
-                serials=tuple(one.replace(" ", "") for one in serials), token=now.token, disk=self._installation.disk,
-                reinstall=reinstall, mirror=self._installation.mirror, report=images.base(now.token) if disk else "",
+                serials=tuple(serial.replace(" ", "") for serial in serials), token=entry.token,
+                disk=self._installation.disk, reinstall=reinstall, mirror=self._installation.mirror,
+                report=images.base(entry.token) if disk else "",
             )  # fmt: skip
             if disk is not None:
                 config = first_boot.cloud_config(target.user, target.ssh_key)
@@ -214,7 +219,7 @@ class RedfishMachines(HostMachines):
                 iso.of_kernel(system.linux, system.initrd, appended, disk_image.words(target), file)
             else:
                 iso.make(self._installation.os or group.stack.os, self._installation.source, target, file)
-            images.files[now.token] = file
+            images.files[entry.token] = file
 
         return make
 
@@ -222,28 +227,29 @@ class RedfishMachines(HostMachines):
         self, host: Host, plan: Plan | None, images: serve.Images | None,
         image: Callable[[Journaled, tuple[str, ...], bool], object], stop: threading.Event | None = None,
     ) -> Installer:  # fmt: skip
-        names = {one.id: one.name for one in (self._nodes(plan).values() if plan is not None else self._known)}
+        names = {node.id: node.name for node in (self._nodes(plan).values() if plan is not None else self._known)}
 
         ending = stop or threading.Event()
 
-        def told(sentence: str) -> None:
+        def log_sentence(sentence: str) -> None:
             self._events("fleet", "log", sentence, node=names.get(host.name, host.name))
 
         def connect() -> Bmc:
-            return bmc_of(host, self._management, self._pins, self._base, BMC_S, told, ending)
+            return bmc_of(host, self._management, self._pins, self._base, BMC_S, log_sentence, ending)
 
-        before = self._journal.load().get(host.name)
-        serials = {one.casefold() for one in self._installation.reinstall}
-        known = {one.casefold() for one in (host.serial, before.serial if before else "") if one}
+        entry = self._journal.load().get(host.name)
+        serials = {serial.casefold() for serial in self._installation.reinstall}
+        known = {serial.casefold() for serial in (host.serial, entry.serial if entry else "") if serial}
         return Installer(
-            host, self._journal, images or serve.Images(""), connect, image, told, reinstall=bool(known & serials),
-            wait_s=self._wait_s, answers=lambda now: self._came_up(host, now), stop=ending,
+            host, self._journal, images or serve.Images(""), connect, image, log_sentence,
+            reinstall=bool(known & serials), wait_s=self._wait_s,
+            answers=lambda installation: self._came_up(host, installation), stop=ending,
             unsigned=self._installation.disk_image,
         )  # fmt: skip
 
-    def _came_up(self, host: Host, now: Journaled | None) -> bool:
+    def _came_up(self, host: Host, entry: Journaled | None) -> bool:
         user, carried = host.user or self._user, self._proxy(host.name)
-        token, key = (now.token, now.host_key) if now is not None else ("", "")
+        token, key = (entry.token, entry.host_key) if entry is not None else ("", "")
         return came_up(self._way.paths, host, user, carried, token, key)
 
 
@@ -257,9 +263,9 @@ def bmc_of(
     stop: threading.Event | None = None,
 ) -> Bmc:
     """A connection to a host's BMC, which is not open yet. Raises BmcError where nobody knows its account."""
-    where, port = host.management
+    address, port = host.management
     account = accounts.find(management.credentials, host.name, host.bmc, base)
-    return Bmc(host.name, where, account, pins, time.monotonic() + seconds, port, told, stop or threading.Event())
+    return Bmc(host.name, address, account, pins, time.monotonic() + seconds, port, told, stop or threading.Event())
 
 
 def _facing(host: str, port: int) -> str:
@@ -276,10 +282,10 @@ def _facing(host: str, port: int) -> str:
 
 
 def _together(site: str, failed: dict[str, Exception], of: int) -> ProviderError:
-    said = "\n  ".join(f"{name}: {getattr(error, 'message', error)}" for name, error in sorted(failed.items()))
+    lines = "\n  ".join(f"{name}: {getattr(error, 'message', error)}" for name, error in sorted(failed.items()))
     hints = "; ".join(dict.fromkeys(hint for error in failed.values() if (hint := getattr(error, "hint", ""))))
     return ProviderError(
-        f"{len(failed)} of {counted(of, 'machine')} could not be installed:\n  {said}",
+        f"{len(failed)} of {counted(of, 'machine')} could not be installed:\n  {lines}",
         where=f"site {site}",
         hint=hints,
     )

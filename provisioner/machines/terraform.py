@@ -71,8 +71,8 @@ class TerraformMachines:
             self._workspace.save_errored(repair=repair)
             self._adopt(plan, repair=repair)
             lost = self._module.lost(self._known)
-            anew = list(dict.fromkeys([*lost, *map(self._module.address, replace)]))
-            changes = self._workspace.plan(replace=anew)
+            addresses_to_replace = list(dict.fromkeys([*lost, *map(self._module.address, replace)]))
+            changes = self._workspace.plan(replace=addresses_to_replace)
         mounts.refuse_loss(changes.actions, self.site, self._module.data_resources)
         return self._planned(plan, changes, self._reasons(changes, lost))
 
@@ -113,8 +113,8 @@ class TerraformMachines:
             try:
                 return self._workspace.destroy().destroy
             except ProviderError as error:
-                said = self._explained(plan, error)
-                raise DestroyRefusedError(said.message, where=said.where, hint=said.hint) from None
+                explained = self._explained(plan, error)
+                raise DestroyRefusedError(explained.message, where=explained.where, hint=explained.hint) from None
 
     def forget(self) -> None:
         self._provider.clean(self._events)
@@ -135,7 +135,7 @@ class TerraformMachines:
 
     def _reasons(self, changes: Changes, lost: Collection[str]) -> dict[str, str]:
         """Address → why the machine at it is replaced."""
-        replaced = [a for a, what in changes.actions if what == "replace" and self._module.node_at(a)]
+        replaced = [a for a, action in changes.actions if action == "replace" and self._module.node_at(a)]
         forced = [address for address in replaced if changes.reasons.get(address) == "cannot_update"]
         forcing = self._workspace.forcing(forced) if forced else {}
         reasons = {address: f"{few(names, 5, ',')} changed" for address, names in forcing.items() if names}
@@ -152,37 +152,37 @@ class TerraformMachines:
         attached = {address: name for name in nodes for address in self._module.attached(name)}
         actions = tuple(
             Action(
-                what, address, self._module.node_at(address) or attached.get(address, ""),
+                action, address, self._module.node_at(address) or attached.get(address, ""),
                 attached=address in attached, shared=address in self._module.shared, why=reasons.get(address, ""),
             )
-            for address, what in changes.actions
+            for address, action in changes.actions
         )  # fmt: skip
         return Planned(self.site, changes.add, changes.change, changes.destroy, actions, outputs=changes.outputs)
 
     def _adopt(self, plan: Plan, *, repair: bool) -> None:
         """Write machines into Terraform's state that a run which died had made and could not write there. Raises
         ProviderError for those of somebody else, and where the state is lost."""
-        standing = self._module.standing()
-        recorded = self._workspace.recorded() if standing else set()
-        strays = [machine for machine in standing if machine.id not in recorded]
+        machines = self._module.standing()
+        recorded = self._workspace.recorded() if machines else set()
+        strays = [machine for machine in machines if machine.id not in recorded]
         if not strays:
             return
-        told = ", ".join(f"{machine.id} ({machine.node})" for machine in strays[:5])
-        told += f" and {len(strays) - 5} more" if len(strays) > 5 else ""
+        listing = ", ".join(f"{machine.id} ({machine.node})" for machine in strays[:5])
+        listing += f" and {len(strays) - 5} more" if len(strays) > 5 else ""
         if not all(machine.ours for machine in strays):
             raise ProviderError(
-                f"machines of a cluster {plan.spec.name} already exist, created from another folder: {told}",
+                f"machines of a cluster {plan.spec.name} already exist, created from another folder: {listing}",
                 where=f"site {self.site}",
                 hint="share that folder's state (`gpuprov docs operators`), or give this cluster another name",
             )
         if not recorded:
             raise ProviderError(
-                f"machines were created here that Terraform's state does not have: {told}",
+                f"machines were created here that Terraform's state does not have: {listing}",
                 where=f"site {self.site}",
                 hint="the state is lost, or the run that made them was killed before it was written: restore it, or "
                 "remove them with `gpuprov down` and run `gpuprov up` again",
             )
-        known, running = self._workspace.resources(), {machine.id for machine in standing}
+        known, running = self._workspace.resources(), {machine.id for machine in machines}
         for machine in strays:
             address = self._module.address(machine.node)
             if address in known and known[address].attributes.get("id") not in running and repair:
@@ -230,19 +230,19 @@ class TerraformMachines:
         """Apply; where machines can't be had, ask in the ways that the provider still knows. A group is had whole or
         not at all: what was made of it meanwhile moves along, and goes where nothing is left to ask."""
         existing = set(self._workspace.resources())
-        before = existing - {self._module.address(name) for name in self._incomplete}
-        data = sorted(one for one in existing if mounts.holds_data(one, self._module.data_resources))
+        previous = existing - {self._module.address(name) for name in self._incomplete}
+        data = sorted(address for address in existing if mounts.holds_data(address, self._module.data_resources))
         while True:
             try:
                 with self._unrecorded():
                     self._workspace.apply()
             except ProviderError as error:
-                self._shop(plan, before, error, data)
+                self._shop(plan, previous, error, data)
             else:
                 capacity.settle(self._folder)
                 return
 
-    def _shop(self, plan: Plan, before: Collection[str], error: ProviderError, data: Sequence[str]) -> None:
+    def _shop(self, plan: Plan, previous: Collection[str], error: ProviderError, data: Sequence[str]) -> None:
         """Plan to ask for what was short in another way, or once more. Raises ProviderError with all that was said
         where another way would not help, and where everything was tried; NoCapacityError
         where all that was said is that there are no machines. `before`: addresses of resources that Terraform's state
@@ -260,31 +260,30 @@ class TerraformMachines:
             self._again(plan)
             return
         state = self._workspace.resources()
-        enough = enough_without(plan, other, {one for one in state if not state[one].tainted}, self._module)
+        enough = enough_without(plan, other, {address for address in state if not state[address].tainted}, self._module)
         if enough and capacity.do_without(self._folder, capacity.Choices.read(self._folder).without | enough):
             lost = "; ".join(f"{group} does without {', '.join(names)}" for group, names in enough.items())
             self._events("terraform", "warning", f"{other.message}. {lost}: `gpuprov up` asks for them again")
             self._again(plan)
             return
         names = [name for group in other.short for name in plan.group(group).node_names()]
-        made = {self._module.address(name) for name in names} & set(state) - set(before)
+        new_addresses = {self._module.address(name) for name in names} & set(state) - set(previous)
         if other.then == "nothing":
-            if made:
-                whose = few(list(other.short), 5, ",")
-                message = (
-                    f"removing what was begun of {whose}, which would not be complete: {counted(len(made), 'machine')}"
-                )
+            if new_addresses:
+                groups = few(list(other.short), 5, ",")
+                machines = counted(len(new_addresses), "machine")
+                message = f"removing what was begun of {groups}, which would not be complete: {machines}"
                 self._events("terraform", "warning", message)
-                self._workspace.destroy(only=sorted(made))
-            hint, where = "; ".join(filter(None, (other.hint, capacity.LATER))), f"site {self.site}"
+                self._workspace.destroy(only=sorted(new_addresses))
+            hint, location = "; ".join(filter(None, (other.hint, capacity.LATER))), f"site {self.site}"
             if other.no_capacity:
                 raise NoCapacityError(
-                    other.message, where=where, hint=hint, diagnostics=error.diagnostics, groups=other.no_capacity,
+                    other.message, where=location, hint=hint, diagnostics=error.diagnostics, groups=other.no_capacity,
                     data=data,
                 ) from None  # fmt: skip
-            raise ProviderError(other.message, where=where, hint=hint, diagnostics=error.diagnostics) from None
+            raise ProviderError(other.message, where=location, hint=hint, diagnostics=error.diagnostics) from None
         self._events("terraform", "warning", other.message)
-        self._again(plan, sorted(made))
+        self._again(plan, sorted(new_addresses))
 
     def _errors(self, plan: Plan | None, error: ProviderError) -> list[CloudError]:
         """What a failure of Terraform says, in the provider's classes; nothing where it has none."""
@@ -292,12 +291,12 @@ class TerraformMachines:
         if knows is None:
             return []
         nodes = {self._module.address(name): (name, group) for name, group in plan.nodes()} if plan else {}
-        choices, found = capacity.Choices.read(self._folder), []
-        for one in error.diagnostics:
-            name, group = nodes.get(one.address, ("", None))
-            way = choices.now(group, knows.zones(plan)) if plan and group else None
-            found.append(replace(knows.error(one, group, way), node=name))
-        return found
+        choices, errors = capacity.Choices.read(self._folder), []
+        for diagnostic in error.diagnostics:
+            name, group = nodes.get(diagnostic.address, ("", None))
+            purchase = choices.now(group, knows.zones(plan)) if plan and group else None
+            errors.append(replace(knows.error(diagnostic, group, purchase), node=name))
+        return errors
 
     def _explained(self, plan: Plan | None, error: ProviderError) -> ProviderError:
         """The failure as a person reads it: each thing that was said once, with whose it is, what was tried before, and
@@ -305,8 +304,8 @@ class TerraformMachines:
         errors = self._errors(plan, error)
         if not errors:
             return error
-        before = capacity.Choices.read(self._folder).told(group.name for group in plan.groups) if plan else []
-        lines = [*told(errors), *(["asked before, in order:", *before] if before else [])]
+        attempts = capacity.Choices.read(self._folder).told(group.name for group in plan.groups) if plan else []
+        lines = [*told(errors), *(["asked before, in order:", *attempts] if attempts else [])]
         command = error.message.partition(" failed:")[0]
         hint = "; ".join(filter(None, (hints(errors), error.hint)))
         return ProviderError(
@@ -322,15 +321,15 @@ class TerraformMachines:
             raise self._explained(plan, error) from None
 
 
-def enough_without(plan: Plan, other: Instead, standing: Collection[str], module: Module) -> dict[str, list[str]]:
+def enough_without(plan: Plan, other: Instead, existing: Collection[str], module: Module) -> dict[str, list[str]]:
     """Group → nodes that it can do without, where every group that is short lacks some and has its `capacity.min`;
     else nothing. `standing`: addresses of what was made whole."""
-    found = {}
+    missing_by_group = {}
     for name in other.short:
         group = plan.group(name)
-        lost = [node for node in group.node_names() if module.address(node) not in standing]
-        least = group.spec.capacity.min
-        if not lost or least is None or group.spec.count - len(lost) < least:
+        lost = [node for node in group.node_names() if module.address(node) not in existing]
+        minimum = group.spec.capacity.min
+        if not lost or minimum is None or group.spec.count - len(lost) < minimum:
             return {}
-        found[name] = lost
-    return found
+        missing_by_group[name] = lost
+    return missing_by_group

@@ -79,13 +79,13 @@ class Workspace:
         """Initialise, unless this Terraform has already done so for exactly this module. A state that cluster.yaml
         names another place for moves there; without `repair` that raises ProviderError."""
         stamp = self.path / ".terraform" / "gpuprov"  # gone with the folder that it vouches for
-        wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
-        self._refuse_foreign_providers(wanted)
+        seal_input = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
+        self._refuse_foreign_providers(seal_input)
         self._drop_half_a_cache(stamp)
-        if stamp.exists() and stamp.read_text(encoding="utf-8") == self._seal(wanted):
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == self._seal(seal_input):
             return
         state = self.path / "terraform.tfstate"
-        moves = 'backend "local"' not in wanted and state.exists()
+        moves = 'backend "local"' not in seal_input and state.exists()
         if moves and not repair:
             raise ProviderError(
                 "the state is still beside its workspace, and cluster.yaml names another place for it",
@@ -97,7 +97,7 @@ class Workspace:
         try:
             self._run("init", input=False, no_color=IsFlagged, **flags)
         except ProviderError as error:
-            if not any("-migrate-state" in one.text for one in error.diagnostics):
+            if not any("-migrate-state" in diagnostic.text for diagnostic in error.diagnostics):
                 raise
             raise ProviderError(
                 "`state` of cluster.yaml names another place than the one where this cluster's state is",
@@ -105,11 +105,11 @@ class Workspace:
                 hint="put `state` back as it was; to move, `gpuprov down`, change it, `gpuprov up`, or move the state "
                 f"yourself: `terraform init -migrate-state` in {self.path}",
             ) from None
-        self._refuse_foreign_providers(wanted)
+        self._refuse_foreign_providers(seal_input)
         if moves:
             self._events("terraform", "log", "the state has moved to the backend that cluster.yaml names")
             state.replace(state.with_name("terraform.tfstate.moved"))
-        write_whole(stamp, self._seal(wanted))
+        write_whole(stamp, self._seal(seal_input))
 
     def _drop_half_a_cache(self, stamp: Path) -> None:
         """Remove Terraform's note of its backend where a run that was killed, or a full disk, left half of it: `init`
@@ -131,9 +131,9 @@ class Workspace:
         lock = self.path / ".terraform.lock.hcl"
         if not lock.exists():
             return
-        asked = set(_REQUIRED.findall(main))
+        required = set(_REQUIRED.findall(main))
         noted = _LOCKED.findall(lock.read_text(encoding="utf-8", errors="replace"))
-        foreign = [name for name in noted if not (name.startswith(_REGISTRIES) and name.split("/", 1)[1] in asked)]
+        foreign = [name for name in noted if not (name.startswith(_REGISTRIES) and name.split("/", 1)[1] in required)]
         if foreign:
             raise ProviderError(
                 f"Terraform's state or lock file asks for the provider {', '.join(foreign)[:300]}, which this cluster "
@@ -153,11 +153,11 @@ class Workspace:
             return False
         return local and not (self.path / "terraform.tfstate").exists()
 
-    def _seal(self, wanted: str) -> str:
+    def _seal(self, seal_input: str) -> str:
         """What `init` has been done for; another operator's checksums of providers are a reason to do it again."""
         lock = self.path / ".terraform.lock.hcl"
         checksums = lock.read_text(encoding="utf-8") if lock.exists() else ""
-        return hashlib.sha256(f"{wanted}\n{checksums}".encode()).hexdigest()
+        return hashlib.sha256(f"{seal_input}\n{checksums}".encode()).hexdigest()
 
     def plan(self, *, replace: Sequence[str] = ()) -> Changes:
         """Work out what has to be done; `apply` then does exactly that. `replace`: addresses to make anew."""
@@ -203,17 +203,21 @@ class Workspace:
         """Every resource that the state knows by its address; empty where there is none yet. Raises ProviderError."""
         listed = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
         return {
-            _address(one, instance): Resource(instance.get("attributes") or {}, instance.get("status") == "tainted")
-            for one in listed
-            if one.get("mode") == "managed"
-            for instance in one.get("instances", [])
+            _address(resource, instance): Resource(
+                instance.get("attributes") or {}, instance.get("status") == "tainted"
+            )
+            for resource in listed
+            if resource.get("mode") == "managed"
+            for instance in resource.get("instances", [])
         }
 
     def recorded(self) -> set[str]:
         """The id of every resource that the state knows, whatever its condition. Raises ProviderError."""
         resources = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
-        managed = (one for r in resources if r.get("mode") == "managed" for one in r.get("instances", []))
-        return {str(one["attributes"]["id"]) for one in managed if (one.get("attributes") or {}).get("id")}
+        managed = (instance for r in resources if r.get("mode") == "managed" for instance in r.get("instances", []))
+        return {
+            str(instance["attributes"]["id"]) for instance in managed if (instance.get("attributes") or {}).get("id")
+        }
 
     def save_errored(self, *, repair: bool) -> None:
         """Write the state that an apply before could not save, before anything else is done. Raises ProviderError where
@@ -223,23 +227,23 @@ class Workspace:
         errored = self.path / ERRORED
         if not errored.exists():
             return
-        said = f"the last run could not save Terraform's state: what it made is in {errored} alone"
+        message_of_loss = f"the last run could not save Terraform's state: what it made is in {errored} alone"
         if not repair:
             hint = "`gpuprov up` or `gpuprov down` writes it back first; nothing was done"
-            raise ProviderError(said, where=str(self.path), hint=hint)
-        self._events("terraform", "warning", f"{said}; it is written back first")
+            raise ProviderError(message_of_loss, where=str(self.path), hint=hint)
+        self._events("terraform", "warning", f"{message_of_loss}; it is written back first")
         try:
             self._ask("state", "push", ERRORED)
         except GpuprovError as error:
             if any(refusal in error.message for refusal in OVERTAKEN):
-                kept = self._put_aside(errored, "outdated")
+                kept_file = self._put_aside(errored, "outdated")
                 message = (
-                    f"the state was written by another run since: {kept} is kept, and what it alone has is looked "
+                    f"the state was written by another run since: {kept_file} is kept, and what it alone has is looked "
                 )
                 self._events("terraform", "warning", f"{message}for by its tags")
                 return
             raise ProviderError(
-                f"{said}, and it could not be written back: {error.message}", where=str(self.path),
+                f"{message_of_loss}, and it could not be written back: {error.message}", where=str(self.path),
                 hint=f"nothing was done; when the state can be reached again, run it again, or `terraform state push "
                 f"{ERRORED}` in {self.path}. Keep the file: without it {self.path.name}'s machines and network are "
                 "known by their tags alone (`gpuprov gc`)",
@@ -248,9 +252,9 @@ class Workspace:
         self._put_aside(errored, "saved")
 
     @staticmethod
-    def _put_aside(errored: Path, what: str) -> Path:
+    def _put_aside(errored: Path, suffix: str) -> Path:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        return errored.replace(errored.with_name(f"{ERRORED}.{what}-{stamp}"))
+        return errored.replace(errored.with_name(f"{ERRORED}.{suffix}-{stamp}"))
 
     def adopt(self, address: str, number: str) -> None:
         """Write a resource that stands into the state, as if it had been made by it. Raises ProviderError."""
@@ -288,22 +292,24 @@ class Workspace:
         loaded: dict[str, Any] = json.loads(self._ask("output", "-json") or "{}")
         return loaded
 
-    def _ask(self, *words: str, fine: str | None = None) -> str:
+    def _ask(self, *arguments: str, fine: str | None = None) -> str:
         """What a command that changes nothing prints. Raises ProviderError where it fails, unless it says `fine`, or
         does not end: a state that is far away may never answer."""
-        told = f"terraform {' '.join(words)}"
+        command_line = f"terraform {' '.join(arguments)}"
         try:
             done = subprocess.run(
-                [*self._argv, *words], cwd=self.path, env=self._environment(), capture_output=True, text=True,
+                [*self._argv, *arguments], cwd=self.path, env=self._environment(), capture_output=True, text=True,
                 encoding="utf-8", errors="replace", timeout=ASK_TIMEOUT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            said = f"{told} did not end within {ASK_TIMEOUT_S:.0f} s"
-            raise ProviderError(said, where=str(self.path), hint="the state is not reachable; run it again") from None
+            message = f"{command_line} did not end within {ASK_TIMEOUT_S:.0f} s"
+            raise ProviderError(
+                message, where=str(self.path), hint="the state is not reachable; run it again"
+            ) from None
         if done.returncode and not (fine and fine in done.stderr):
-            found = from_text([done.stderr])
-            cause = "; ".join(map(str, found)) or done.stderr.strip()[-500:]
-            raise refused(" ".join(words), cause, found, where=str(self.path))
+            diagnostics = from_text([done.stderr])
+            cause = "; ".join(map(str, diagnostics)) or done.stderr.strip()[-500:]
+            raise refused(" ".join(arguments), cause, diagnostics, where=str(self.path))
         return done.stdout
 
     def _command(self, command: str, *arguments: str, **options: Any) -> list[str]:

@@ -42,14 +42,14 @@ def disks_of(cluster: Cluster, group: str) -> Disks | None:
 def images_of(cluster: Cluster, group: str) -> Images:
     """How images are made at a group's site. Raises GpuprovError for a provider that makes none."""
     site = cluster.spec.site_of(group)
-    found = cluster.providers.at(site).images
-    if found is None:
+    images = cluster.providers.at(site).images
+    if images is None:
         provider = cluster.spec.sites[site].provider
         raise GpuprovError(
             f"gpuprov makes no images at {provider}", where=str(cluster.file),
             hint="leave the group out of the recipe, or rehearse it with --sandbox",
         )  # fmt: skip
-    return found
+    return images
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,13 @@ class Builder:
         cluster, plan = self.cluster, self._machines()
         site = cluster.spec.site_of(self.group)
         with cluster.exclusively("image") as run_dir:
-            there = machines.of_site(cluster, site, binary, run_dir)
+            site_machines = machines.of_site(cluster, site, binary, run_dir)
             machines.write_intent(cluster, plan)
-            planned = there.plan(plan)
-            made = machines.make(cluster, plan, [(there, planned)], cluster.events, run_dir)
-            if made.failed:
-                raise next(iter(made.failed.values()))
-            return made.nodes[0]
+            planned = site_machines.plan(plan)
+            result = machines.make(cluster, plan, [(site_machines, planned)], cluster.events, run_dir)
+            if result.failed:
+                raise next(iter(result.failed.values()))
+            return result.nodes[0]
 
     def install(self, node: Node) -> Installed:
         """Run the installing half of all roles and prove what they left. Raises ConfigureError naming what is not as
@@ -128,15 +128,15 @@ class Builder:
         releases = {node.name: release}
         with cluster.exclusively("image") as run_dir:
             variables = configuring.role_variables(cluster, releases)
-            wanted = stamps.desired(plan, self.group, variables)
+            role_stamps = stamps.desired(plan, self.group, variables)
             Ledger(cluster.paths).keep(self.lock)
-            file = inventory.write(cluster.paths, [node], plan, variables, {self.group: wanted})
+            file = inventory.write(cluster.paths, [node], plan, variables, {self.group: role_stamps})
             cluster.events("configure", "started", f"installing on {node.name}", total=1)
             half = drift.Pass(half="install")
             refuse_failures(configure(cluster.paths, [node], file, run_dir, cluster.events, half), run_dir)
             bundle = self._look(node, releases)
-            self._prove(bundle, drift.desired_state(plan, plan.group(self.group), wanted, ()), node.name)
-        return _installed(bundle, wanted)
+            self._prove(bundle, drift.desired_state(plan, plan.group(self.group), role_stamps, ()), node.name)
+        return _installed(bundle, role_stamps)
 
     def prove_installed(self, node: Node) -> Bundle:
         """What a machine of the image shows, once level `image` has passed. Raises ConfigureError naming what is not as
@@ -146,28 +146,32 @@ class Builder:
         cluster, plan = self.cluster, self.plan
         releases = {node.name: Release(identity(self.lock), self.lock, plan)}
         with cluster.exclusively("image"):
-            wanted = stamps.desired(plan, self.group, configuring.role_variables(cluster, releases))
+            role_stamps = stamps.desired(plan, self.group, configuring.role_variables(cluster, releases))
             bundle = self._look(node, releases)
-            self._prove(bundle, drift.desired_state(plan, plan.group(self.group), wanted, ()), node.name)
+            self._prove(bundle, drift.desired_state(plan, plan.group(self.group), role_stamps, ()), node.name)
         return bundle
 
     def _look(self, node: Node, releases: dict[str, Release]) -> Bundle:
         subjects = subjects_of(self.cluster, [node], releases)
-        light = [replace(one, expected=replace(one.expected, level="quick")) for one in subjects]
+        light = [replace(subject, expected=replace(subject.expected, level="quick")) for subject in subjects]
         return configuring.look(self.cluster, light, "looking at what was installed")[node.name]
 
-    def _prove(self, bundle: Bundle, wanted: Any, node: str) -> None:
+    def _prove(self, bundle: Bundle, desired_state: Any, node: str) -> None:
         """Level `image`: all packages, held, at their versions; all container images by digest; every role installed;
         no other kernel waiting; nothing that could not be read."""
         from provisioner.configure import drift
 
-        differences = drift.differences(bundle, wanted)
-        left = [one for one in differences if not (one.configures or one.kind in ("unit", "hook"))]
-        if left:
-            said = "\n  ".join(one.message for one in left[:CLEAN_MOST])
-            more = f"\n  and {len(left) - CLEAN_MOST} more" if len(left) > CLEAN_MOST else ""
+        differences = drift.differences(bundle, desired_state)
+        remaining = [
+            difference
+            for difference in differences
+            if not (difference.configures or difference.kind in ("unit", "hook"))
+        ]
+        if remaining:
+            lines = "\n  ".join(difference.message for difference in remaining[:CLEAN_MOST])
+            more = f"\n  and {len(remaining) - CLEAN_MOST} more" if len(remaining) > CLEAN_MOST else ""
             raise ConfigureError(
-                f"what was installed is not what is locked:\n  {said}{more}", where=f"machine {node}",
+                f"what was installed is not what is locked:\n  {lines}{more}", where=f"machine {node}",
                 hint="the log of Ansible is in the build's folder",
             )  # fmt: skip
 
@@ -175,28 +179,28 @@ class Builder:
         """Take away what belongs to the builder alone; gives what that was. Raises ProviderError where a secret is left
         on it, or a file could not be looked at."""
         source = files("provisioner.lifecycle.image").joinpath("generalise_node.py").read_text(encoding="utf-8")
-        told = json.dumps({**image_identity, "gpuprov": __version__}, sort_keys=True)
-        command, argv = f"sudo -n python3 -I - {shlex.quote(told)}", ssh.argv(self.cluster.paths, node.name)
+        document = json.dumps({**image_identity, "gpuprov": __version__}, sort_keys=True)
+        command, argv = f"sudo -n python3 -I - {shlex.quote(document)}", ssh.argv(self.cluster.paths, node.name)
         try:
             done = bounded.run([*argv, command], stdin=source, deadline_s=GENERALISE_S, limit=GENERALISE_LIMIT)
-            found = json.loads(done.stdout) if done.returncode == 0 else None
+            answer = json.loads(done.stdout) if done.returncode == 0 else None
         except (subprocess.TimeoutExpired, bounded.UnboundedOutputError, ValueError) as error:
             raise ProviderError(f"the builder did not answer: {error}", where=f"builder {node.name}") from None
-        if found is None:
-            own = ssh_failure.is_own(argv, done.returncode)
-            said = (
+        if answer is None:
+            is_ssh_failure = ssh_failure.is_own(argv, done.returncode)
+            message = (
                 ssh_failure.explain(argv, done.stderr)
-                if own
+                if is_ssh_failure
                 else ssh_failure.error_text(done.stderr) or "no error message"
             )
-            raise ProviderError(f"it could not be generalised: {said}", where=f"builder {node.name}")
-        wrong = [*found["secrets"], *(f"{path}: could not be read" for path in found["unread"])]
+            raise ProviderError(f"it could not be generalised: {message}", where=f"builder {node.name}")
+        wrong = [*answer["secrets"], *(f"{path}: could not be read" for path in answer["unread"])]
         if wrong:
             raise ProviderError(
                 "no image is made of a machine with a secret on it:\n  " + "\n  ".join(wrong[:CLEAN_MOST]),
                 where=f"builder {node.name}", hint="find out which role or base image leaves it there",
             )  # fmt: skip
-        return list(found["removed"])
+        return list(answer["removed"])
 
 
 def without_gpus(machine: Machine, name: str) -> Machine:
@@ -218,11 +222,11 @@ def without_gpus(machine: Machine, name: str) -> Machine:
     )
 
 
-def _installed(bundle: Bundle, wanted: dict[str, Any]) -> Installed:
+def _installed(bundle: Bundle, role_stamps: dict[str, Any]) -> Installed:
     from provisioner.verify.facts import read
     from provisioner.verify.parsers.kernel import newest_kernel
 
     facts = read(bundle)
     packages = dict(facts.packages or {})
-    roles = {name: {"digest": stamp.digest, "installed": stamp.installed or ""} for name, stamp in wanted.items()}
+    roles = {name: {"digest": stamp.digest, "installed": stamp.installed or ""} for name, stamp in role_stamps.items()}
     return Installed(roles, packages, newest_kernel(packages) or facts.kernel or "", facts.package_sources or {})

@@ -92,7 +92,7 @@ def test_an_address_that_changed_by_itself_is_taken_on(tmp_path: Path) -> None:
     """Terraform plans no action for it, only another output; its state has it after an apply."""
     state = State()
     site = machines(tmp_path, state)
-    changed = site._planned(PLAN, Changes(outputs=True))
+    changed = site._planned(PLAN, Changes(outputs=True), {})
     assert (changed.total, changed.outputs) == (0, True)
     site.apply(PLAN, changed)
     assert state.applied == 1
