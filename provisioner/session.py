@@ -79,18 +79,18 @@ class Cluster:
     @cached_property
     def lock(self) -> Lock:
         """cluster.lock. Raises GpuprovError where there is none yet."""
-        found = lockfile.read(self.paths.lock_file)
-        if found is None:
+        lock = lockfile.read(self.paths.lock_file)
+        if lock is None:
             raise GpuprovError(
                 "no cluster.lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
             )
-        return found
+        return lock
 
     @property
     def needs_terraform(self) -> bool:
         """Whether any of its machines are made; others exist already."""
-        there = {**{site: self.providers.at(site) for site in self.spec.sites}, **self.providers.made()}
-        return any(provider.hosts is None for provider in there.values())
+        providers_by_site = {**{site: self.providers.at(site) for site in self.spec.sites}, **self.providers.made()}
+        return any(provider.hosts is None for provider in providers_by_site.values())
 
     def require_rights(self) -> None:
         """To be asked before anything is made or removed. Raises GpuprovError where this user can't."""
@@ -122,25 +122,25 @@ class Cluster:
     @cached_property
     def identity(self) -> str:
         """What tells this cluster from every other one of its name, in tags: 12 hex digits, made once and kept."""
-        if kept := self.recorded_identity():
-            return kept
-        made = secrets.token_hex(6)
-        write_whole(private_dir(self.paths.root) / "id", made + "\n")
-        return made
+        if recorded := self.recorded_identity():
+            return recorded
+        identity = secrets.token_hex(6)
+        write_whole(private_dir(self.paths.root) / "id", identity + "\n")
+        return identity
 
     def recorded_identity(self) -> str:
         """`identity` where it was made; else an empty string."""
         file = self.paths.root / "id"
         try:
-            kept = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+            text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         except FileNotFoundError:
             return ""
-        if not kept and not file.exists():
+        if not text and not file.exists():
             return ""
-        if not IDENTITY.fullmatch(kept):
+        if not IDENTITY.fullmatch(text):
             hint = "restore it from a backup: it is in the tags of the machines that were created here"
-            raise GpuprovError(f"{kept[:40]!r} is not a cluster id", where=str(file), hint=hint)
-        return kept.strip()
+            raise GpuprovError(f"{text[:40]!r} is not a cluster id", where=str(file), hint=hint)
+        return text.strip()
 
     @property
     def remote(self) -> Remote | None:
@@ -171,28 +171,28 @@ class Cluster:
         """For what is written down after something that needed no lock: shared with the others where they can be kept
         out for it (gives True), else kept here alone."""
         with contextlib.ExitStack() as stack:
-            held = False
+            is_exclusive = False
             if self.sharing:
                 try:
                     stack.enter_context(self.exclusively(command))
-                    held = True
+                    is_exclusive = True
                 except LockedError as error:
                     self.events("run", "warning", f"results are kept on this machine only: {error.message}")
-            yield held
+            yield is_exclusive
 
     @contextlib.contextmanager
     def alone_here(self, command: str) -> Iterator[Path]:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
         untouched = self.paths.untouched()
         lock, holder = self._locked(), self.paths.root / HOLDER
-        held = {
+        run_record = {
             "pid": os.getpid(),
             "command": command,
             "since": time.time(),
             "run": os.environ.get(keeper.NAME),
             "user": ownership.person_name(),
         }
-        record = json.dumps(held) + "\n"
+        record = json.dumps(run_record) + "\n"
         try:
             _end_dead(holder, self.paths)
             write_whole(holder, record)

@@ -23,22 +23,22 @@ PRIVATE = [ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168
 def look(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
     """Site → what keeps, or may keep, its machines from being made; "" has what concerns the whole fleet. Nothing is
     spent."""
-    whole = [*(cluster.sharing.findings if cluster.sharing else ()), *limits.findings(cluster, plan)]
-    findings = {"": [*whole, *_packages(cluster, plan)]}
+    fleet_findings = [*(cluster.sharing.findings if cluster.sharing else ()), *limits.findings(cluster, plan)]
+    findings = {"": [*fleet_findings, *_packages(cluster, plan)]}
     for site in plan.sites():
-        there = [node.name for node in cluster.nodes() if node.site == site]
+        node_names = [node.name for node in cluster.nodes() if node.site == site]
         try:
-            findings[site] = [*cluster.providers.at(site).preflight(plan, there), *_jump_host(cluster, site)]
+            findings[site] = [*cluster.providers.at(site).preflight(plan, node_names), *_jump_host(cluster, site)]
         except GpuprovError as error:
             if len(plan.sites()) == 1:
                 raise
             findings[site] = [Finding("blocks", f"site {site}", error.message, error.hint)]
-    for site, found in findings.items():
-        whose = f"{site}: " if site and len(plan.sites()) > 1 else ""
-        for finding in found:
+    for site, site_findings in findings.items():
+        prefix = f"{site}: " if site and len(plan.sites()) > 1 else ""
+        for finding in site_findings:
             if finding.status != "ok":
                 text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
-                events("preflight", "warning", f"{whose}{text}", data={"status": finding.status})
+                events("preflight", "warning", f"{prefix}{text}", data={"status": finding.status})
     return findings
 
 
@@ -69,15 +69,15 @@ def _jump_host(cluster: Cluster, site: str) -> list[Finding]:
 
 def blocked(findings: Mapping[str, Sequence[Finding]]) -> dict[str, ProviderError]:
     """Site (or "") → what preflight found that makes the run pointless there."""
-    found = {}
-    for site, mine in findings.items():
-        if blocking := [one for one in mine if one.status == "blocks"]:
-            found[site] = ProviderError(
-                "\n  ".join(f"{one.subject}: {one.message}" for one in blocking),
+    errors = {}
+    for site, site_findings in findings.items():
+        if blocking := [finding for finding in site_findings if finding.status == "blocks"]:
+            errors[site] = ProviderError(
+                "\n  ".join(f"{finding.subject}: {finding.message}" for finding in blocking),
                 where="preflight",
-                hint="; ".join(one.action for one in blocking if one.action),
+                hint="; ".join(finding.action for finding in blocking if finding.action),
             )
-    return found
+    return errors
 
 
 def _packages(cluster: Cluster, plan: Plan) -> list[Finding]:
@@ -86,23 +86,23 @@ def _packages(cluster: Cluster, plan: Plan) -> list[Finding]:
         return []
     from provisioner.stack import still_there  # it brings an HTTP client along
 
-    there = Counter(node.group for node in cluster.nodes())
-    growing = {group.name: group.stack for group in plan.groups if there[group.name] < group.spec.count}
+    counts = Counter(node.group for node in cluster.nodes())
+    growing = {group.name: group.stack for group in plan.groups if counts[group.name] < group.spec.count}
     return still_there.look(growing, str(cluster.file)) if growing else []
 
 
 def probe(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
     """Ask each site for the capacity of the groups that want that (`capacity.probe`), before anything is made."""
-    found = {}
+    findings = {}
     for site in plan.sites():
         knows = cluster.providers.at(site).capacity
         if knows and any(group.site == site and group.spec.capacity.probe for group in plan.groups):
             private_dir(cluster.paths.site(site))
             try:
-                found[site] = knows.probe(plan, {node.name for node in cluster.nodes()})
+                findings[site] = knows.probe(plan, {node.name for node in cluster.nodes()})
             except GpuprovError as error:
-                found[site] = [Finding("blocks", f"site {site}", error.message, error.hint)]
-    for finding in (one for mine in found.values() for one in mine):
+                findings[site] = [Finding("blocks", f"site {site}", error.message, error.hint)]
+    for finding in (finding_of_site for site_findings in findings.values() for finding_of_site in site_findings):
         kind: Kind = "log" if finding.status == "ok" else "warning"
         events("preflight", kind, f"{finding.subject}: {finding.message}", data={"status": finding.status})
-    return found
+    return findings

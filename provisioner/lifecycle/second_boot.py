@@ -45,50 +45,50 @@ PARALLEL = 64
 def chosen(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> list[Node]:
     """Which machines boot again after this first verdict: of those that are healthy and were never handed over (no
     release of them is in the ledger) the first one of each group, or all."""
-    wanted, ledger = cluster.spec.verify.reboot, Ledger(cluster.paths)
-    if wanted == "never":
+    policy, ledger = cluster.spec.verify.reboot, Ledger(cluster.paths)
+    if policy == "never":
         return []
     healthy = {node.name for node in report.nodes if node.ok}
     new = [node for node in nodes if node.name in healthy and ledger.of(node) is None]
-    here = [node for node in new if node.name in ssh.local(cluster.paths)]
-    for node in here:
-        said = "it is the machine that gpuprov runs on: reboot it yourself, then run `gpuprov verify`"
-        cluster.events("verify", "warning", f"verify.reboot: {said}", node=node.name)
-    new = [node for node in new if node not in here]
-    return new if wanted == "all" else list({node.group: node for node in reversed(new)}.values())
+    local_nodes = [node for node in new if node.name in ssh.local(cluster.paths)]
+    for node in local_nodes:
+        message = "it is the machine that gpuprov runs on: reboot it yourself, then run `gpuprov verify`"
+        cluster.events("verify", "warning", f"verify.reboot: {message}", node=node.name)
+    new = [node for node in new if node not in local_nodes]
+    return new if policy == "all" else list({node.group: node for node in reversed(new)}.values())
 
 
 def free(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
     """Those of them whose GPUs no process has; the others are left running, and a warning says so. A machine of one's
     own may have worked long before gpuprov came."""
 
-    def why(node: Node) -> str:
+    def holders_of(node: Node) -> str:
         *holders, last = ask(cluster, node, HOLDERS).splitlines() or [""]
         if last.strip() != "asked":
             return "nobody can tell whether a process has its GPUs"
         return f"a process has its GPUs: {', '.join(holders[:3])}" if holders else ""
 
     with ThreadPoolExecutor(PARALLEL) as pool:
-        kept = dict(zip([node.name for node in nodes], pool.map(why, nodes), strict=True))
-    for name, said in kept.items():
-        if said:
-            cluster.events("verify", "warning", f"verify.reboot: not rebooted: {said}", node=name)
-    return [node for node in nodes if not kept[node.name]]
+        reasons = dict(zip([node.name for node in nodes], pool.map(holders_of, nodes), strict=True))
+    for name, reason in reasons.items():
+        if reason:
+            cluster.events("verify", "warning", f"verify.reboot: not rebooted: {reason}", node=name)
+    return [node for node in nodes if not reasons[node.name]]
 
 
 def reboot(cluster: Cluster, node: Node) -> None:
     """Reboot a node and wait until its services are up. Raises GpuprovError where it does not come back."""
     cluster.events("verify", "log", f"rebooting {node.name}", node=node.name)
-    before = ask(cluster, node, BOOT_ID)
-    if not before:
+    old_boot = ask(cluster, node, BOOT_ID)
+    if not old_boot:
         raise GpuprovError("it does not answer", where=node.name)
     ask(cluster, node, "sudo -n systemctl reboot")
     until = time.monotonic() + REBOOT_S
     while time.monotonic() < until:
         time.sleep(0.5)
         ssh.disconnect(cluster.paths, [node.name])
-        now = ask(cluster, node, BOOT_ID)
-        if now and now != before and ask(cluster, node, SETTLED) not in STARTING:
+        current_boot = ask(cluster, node, BOOT_ID)
+        if current_boot and current_boot != old_boot and ask(cluster, node, SETTLED) not in STARTING:
             return
     raise GpuprovError(f"it did not come back within {REBOOT_S:.0f} s after a reboot", where=node.name)
 
@@ -110,34 +110,37 @@ def settle(cluster: Cluster, node: Node, seconds: float, look: Callable[[], None
 def reboot_all(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
     """Reboot them at once; node → why it was not seen to come back."""
 
-    def one(node: Node) -> str:
+    def reboot_one(node: Node) -> str:
         try:
             reboot(cluster, node)
         except GpuprovError as error:
             return str(error.message)
         return ""
 
-    said = f"rebooting {counted(len(nodes), 'new node')}, to prove {'it' if len(nodes) == 1 else 'them'} again"
-    cluster.events("verify", "started", said, total=len(nodes), until=time.time() + REBOOT_S)
+    message = f"rebooting {counted(len(nodes), 'new node')}, to prove {'it' if len(nodes) == 1 else 'them'} again"
+    cluster.events("verify", "started", message, total=len(nodes), until=time.time() + REBOOT_S)
     with ThreadPoolExecutor(PARALLEL) as pool:
-        failed = dict(zip([node.name for node in nodes], pool.map(one, nodes), strict=True))
-    return {name: why for name, why in failed.items() if why}
+        failed = dict(zip([node.name for node in nodes], pool.map(reboot_one, nodes), strict=True))
+    return {name: reason for name, reason in failed.items() if reason}
 
 
 def merged(first: Report, second: Report, failed: Mapping[str, str]) -> Report:
     """One report: what was proven after the reboot takes the place of what was before it, but where a check needs the
     others of the group, who were looked at the first time alone. `failed`: node → why it did not come back."""
-    again = {node.name: node for node in second.nodes}
-    nodes = tuple(_both(node, again[node.name], failed) if node.name in again else node for node in first.nodes)
+    second_verdicts = {node.name: node for node in second.nodes}
+    nodes = tuple(
+        _both(node, second_verdicts[node.name], failed) if node.name in second_verdicts else node
+        for node in first.nodes
+    )
     return replace(first, nodes=nodes, seconds={k: v + second.seconds.get(k, 0.0) for k, v in first.seconds.items()})
 
 
-def _both(before: NodeReport, after: NodeReport, failed: Mapping[str, str]) -> NodeReport:
-    if before.name in failed:
-        return replace(after, error=f"after a reboot: {failed[before.name]}", lost=True)
+def _both(first: NodeReport, after: NodeReport, failed: Mapping[str, str]) -> NodeReport:
+    if first.name in failed:
+        return replace(after, error=f"after a reboot: {failed[first.name]}", lost=True)
     if after.error:
         return replace(after, error=f"after a reboot: {after.error}", lost=True)
-    old = {check.id: check for check in before.checks}
+    old = {check.id: check for check in first.checks}
     checks = [old[c.id] if c.status == "skip" and c.id in old else c for c in after.checks]
     checks = [replace(c, message=f"after a reboot: {c.message or c.says}") if c.condemns else c for c in checks]
     return replace(after, checks=tuple(checks))

@@ -43,17 +43,20 @@ class SiteChoices:
             if name in known or name not in {group.name for group in plan.groups}:
                 continue
             names = set(cluster.spec.groups[name].node_names(name))
-            others = [site for site in sites if site != present and names & self._standing(site)]
-            if not others:
+            sites_with_machines = [site for site in sites if site != present and names & self._standing(site)]
+            if not sites_with_machines:
                 continue
-            if len(others) > 1 or names & self._standing(present):
+            if len(sites_with_machines) > 1 or names & self._standing(present):
+                listing = ", ".join(dict.fromkeys((present, *sites_with_machines)))
                 raise ProviderError(
-                    f"group {name} has machines at several sites: {', '.join(dict.fromkeys((present, *others)))}",
+                    f"group {name} has machines at several sites: {listing}",
                     where=str(cluster.file),
                     hint=f"`gpuprov down {cluster.file}` removes them",
                 )
-            cluster.events("terraform", "warning", f"group {name} has machines at site {others[0]}, and stays there")
-            placement.record(cluster.paths, {name: Choice(others[0])})
+            cluster.events(
+                "terraform", "warning", f"group {name} has machines at site {sites_with_machines[0]}, and stays there"
+            )
+            placement.record(cluster.paths, {name: Choice(sites_with_machines[0])})
             moved = True
         cluster.place_groups()
         return moved
@@ -94,11 +97,11 @@ class SiteChoices:
         """Take all groups of a site to their next one, where preflight has found nothing but that the site has no
         capacity, and all of them may be elsewhere. Whether a group goes to another site."""
         lists, failed = placement.lists(self._cluster.spec), dict[str, GpuprovError]()
-        for site, mine in findings.items():
-            blocking = [one for one in mine if one.status == "blocks"]
+        for site, site_findings in findings.items():
+            blocking = [finding for finding in site_findings if finding.status == "blocks"]
             groups = [group.name for group in whole.groups if group.site == site]
-            if blocking and all(one.no_capacity for one in blocking) and all(name in lists for name in groups):
-                reason = "; ".join(f"{one.subject}: {one.message}" for one in blocking)
+            if blocking and all(finding.no_capacity for finding in blocking) and all(name in lists for name in groups):
+                reason = "; ".join(f"{finding.subject}: {finding.message}" for finding in blocking)
                 failed[site] = NoCapacityError(reason, where=f"site {site}", groups=dict.fromkeys(groups, reason))
         return bool(self.leave(failed, whole))
 
@@ -111,8 +114,8 @@ class SiteChoices:
     def _is_left(self, site: str, groups: Sequence[str], error: NoCapacityError, whole: Plan) -> bool:
         """Leave a site: whether nothing of the groups is there any more."""
         events = self._cluster.events
-        others = [group.name for group in whole.groups if group.site == site and group.name not in groups]
-        if not others and error.data:
+        other_groups = [group.name for group in whole.groups if group.site == site and group.name not in groups]
+        if not other_groups and error.data:
             message = f"site {site} is kept: it has file systems ({few(error.data, 3, ',')})"
             events("terraform", "warning", f"{message}; `gpuprov down` removes them")
             return False
@@ -122,7 +125,7 @@ class SiteChoices:
                 message = f"site {site} is kept: machines of {few(remaining, 5, ',')} are there"
                 events("terraform", "warning", f"{message}; `gpuprov up` takes them in")
                 return False
-            if not others:
+            if not other_groups:
                 self._remove(site)
         except Interrupted:
             raise
@@ -143,17 +146,17 @@ class SiteChoices:
 
     def _record(self, sites: Mapping[str, str]) -> None:
         cluster = self._cluster
-        before = placement.load(cluster.paths) or {}
+        recorded = placement.load(cluster.paths) or {}
         choices = {}
         for name, site in sites.items():
-            earlier = before[name].refused if name in before else {}
+            earlier = recorded[name].refused if name in recorded else {}
             choices[name] = Choice(site, {**earlier, **self._refused[name]})
         placement.record(cluster.paths, choices)
         cluster.place_groups()
         cluster.share()
         for name, site in sites.items():
             if site not in self._refused[name]:
-                reasons = "; ".join(f"{one}: {reason}" for one, reason in self._refused[name].items())
+                reasons = "; ".join(f"{refused_site}: {reason}" for refused_site, reason in self._refused[name].items())
                 cluster.events("terraform", "warning", f"{name} is at site {site} now; no capacity at {reasons}")
 
     def _with_sites(self, error: NoCapacityError, groups: Sequence[str]) -> NoCapacityError:

@@ -30,12 +30,12 @@ def chosen(cluster: Cluster, names: Collection[str]) -> list[str]:
         groups = [group for group, sites in lists.items() if name in sites]
         if name not in used and not any(cluster.spec.site_of(group) in names for group in groups):
             known = name in cluster.spec.sites
-            said = f"no group is at site {name}" if known else f"there is no site {name}"
-            near = "" if known else did_you_mean(name, sorted(used))
+            message = f"no group is at site {name}" if known else f"there is no site {name}"
+            suggestion = "" if known else did_you_mean(name, sorted(used))
             if groups:
-                near = f"group {groups[0]} is at site {cluster.spec.site_of(groups[0])}: name it, too"
+                suggestion = f"group {groups[0]} is at site {cluster.spec.site_of(groups[0])}: name it, too"
             raise GpuprovError(
-                said, where=str(cluster.file), hint=near or f"--site takes one of {', '.join(sorted(used))}"
+                message, where=str(cluster.file), hint=suggestion or f"--site takes one of {', '.join(sorted(used))}"
             )
     return [site for site in cluster.spec.sites if site in (names or used)]
 
@@ -43,9 +43,9 @@ def chosen(cluster: Cluster, names: Collection[str]) -> list[str]:
 def candidates(cluster: Cluster, names: Collection[str]) -> list[str]:
     """The sites that a command is for, as `chosen`, and those that it may go on to where one has no capacity."""
     sites = chosen(cluster, names)
-    lists = [others for group, others in placement.lists(cluster.spec).items() if cluster.spec.site_of(group) in sites]
-    others = {site for many in lists for site in many if not names or site in names}
-    return [site for site in cluster.spec.sites if site in sites or site in others]
+    lists = [listed for group, listed in placement.lists(cluster.spec).items() if cluster.spec.site_of(group) in sites]
+    alternatives = {site for many in lists for site in many if not names or site in names}
+    return [site for site in cluster.spec.sites if site in sites or site in alternatives]
 
 
 def refuse_recipe(cluster: Cluster) -> None:
@@ -80,15 +80,15 @@ class Remaining:
         if not failed:
             return
         self.failed.update(failed)
-        rest = [site for site in self.plan.sites() if site not in failed]
-        if not rest or "" in failed:
+        going_on = [site for site in self.plan.sites() if site not in failed]
+        if not going_on or "" in failed:
             raise together(self.failed)
-        verb = "goes on" if len(rest) == 1 else "go on"
+        verb = "goes on" if len(going_on) == 1 else "go on"
         for site, error in failed.items():  # the run may end with another error
             cause = error.message.partition("\n")[0].removesuffix(":")
             hint = f"\n  {error.hint}" if error.hint else ""
-            self._events(stage, "warning", f"site {site} is left out, {', '.join(rest)} {verb}: {cause}{hint}")
-        self.plan = self.plan.at(rest)
+            self._events(stage, "warning", f"site {site} is left out, {', '.join(going_on)} {verb}: {cause}{hint}")
+        self.plan = self.plan.at(going_on)
 
 
 def together(failed: Mapping[str, GpuprovError]) -> GpuprovError:
@@ -96,11 +96,11 @@ def together(failed: Mapping[str, GpuprovError]) -> GpuprovError:
     errors = list(failed.values())
     if len(errors) == 1:
         return errors[0]
-    said = [f"site {site}: {error.message}" if site else error.message for site, error in failed.items()]
+    lines = [f"site {site}: {error.message}" if site else error.message for site, error in failed.items()]
     hints = "; ".join(dict.fromkeys(error.hint for error in errors if error.hint))
-    found = ProviderError("\n  ".join(said), hint=hints)
-    found.exit_code = errors[0].exit_code
-    return found
+    joined = ProviderError("\n  ".join(lines), hint=hints)
+    joined.exit_code = errors[0].exit_code
+    return joined
 
 
 def each(sites: Sequence[str], call: Callable[[str], T]) -> tuple[dict[str, T], dict[str, GpuprovError]]:
@@ -118,5 +118,5 @@ def each(sites: Sequence[str], call: Callable[[str], T]) -> tuple[dict[str, T], 
 
     answers = process.side_by_side([lambda site=site: safely(site) for site in sites], grace_s=STOP_S)  # type: ignore[misc]
     pairs = list(zip(sites, answers, strict=True))
-    failed = {site: one for site, one in pairs if isinstance(one, GpuprovError)}
-    return {site: one for site, one in pairs if not isinstance(one, GpuprovError)}, failed
+    failed = {site: answer for site, answer in pairs if isinstance(answer, GpuprovError)}
+    return {site: answer for site, answer in pairs if not isinstance(answer, GpuprovError)}, failed

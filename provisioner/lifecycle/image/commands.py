@@ -65,16 +65,16 @@ def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
     return pipeline.build(work.Build(recipe, binary, work.new_id(recipe), solve()))
 
 
-def _abandon(recipe: Recipe, binary: Binary, build_id: str, why: str) -> None:
+def _abandon(recipe: Recipe, binary: Binary, build_id: str, reason: str) -> None:
     """Remove what an older build that was killed has left, unless it was published. Raises GpuprovError where something
     stays."""
     if recipe.book.is_published(build_id):
         pipeline.end_published(recipe, build_id)
         return
-    Journal(recipe.folder / build_id).fail("abandoned", "", why)
-    left = failure.cleaned(recipe, binary, build_id)
-    if left:
-        raise GpuprovError(f"build {build_id} could not be removed: {'; '.join(left)}", where=recipe.name)
+    Journal(recipe.folder / build_id).fail("abandoned", "", reason)
+    remaining = failure.cleaned(recipe, binary, build_id)
+    if remaining:
+        raise GpuprovError(f"build {build_id} could not be removed: {'; '.join(remaining)}", where=recipe.name)
 
 
 def _clean_up(recipe: Recipe, binary: Binary) -> None:
@@ -93,14 +93,14 @@ def overview(recipe: Recipe) -> dict[str, Any]:
     book, channels = recipe.book, recipe.book.channels()
     rows = []
     for build_id in reversed(book.builds()):
-        one = book.manifest(build_id)
+        manifest = book.manifest(build_id)
         rows.append(
             {
                 "build": build_id,
-                "made": one.made,
+                "made": manifest.made,
                 "channels": [name for name in CHANNELS if channels.get(name) == build_id],
-                "driver": {name: target.stack.driver for name, target in one.targets.items()},
-                "ids": {name: target.ids for name, target in one.targets.items()},
+                "driver": {name: target.stack.driver for name, target in manifest.targets.items()},
+                "ids": {name: target.ids for name, target in manifest.targets.items()},
             }
         )
     return {
@@ -116,9 +116,9 @@ def overview(recipe: Recipe) -> dict[str, Any]:
 def failed(recipe: Recipe) -> list[dict[str, str]]:
     """Builds that failed and whose evidence is kept, newest first."""
     return [
-        {"build": one.build, **one.failed, "evidence": str(one.file.parent)}
-        for one in reversed(work.journals(recipe))
-        if one.failed is not None
+        {"build": journal.build, **journal.failed, "evidence": str(journal.file.parent)}
+        for journal in reversed(work.journals(recipe))
+        if journal.failed is not None
     ]
 
 
@@ -131,7 +131,7 @@ def show(recipe: Recipe, reference: str) -> dict[str, Any]:
 def compare(recipe: Recipe, before: str, after: str) -> dict[str, Any]:
     """{"image", "before", "after", "differences": [...]} as manifest.differences has them."""
     book = recipe.book
-    old, new = (book.manifest(book.resolve(one)) for one in (before, after))
+    old, new = (book.manifest(book.resolve(reference)) for reference in (before, after))
     return {
         "image": recipe.name,
         "before": old.build,

@@ -68,13 +68,13 @@ def steps(work: Build, name: str, image: str) -> Disk | None:
     if journal.of(name, "disk proven") is None:
         journal.done(name, "disk proven", [proof.model_dump() for proof in _proven(work, name)])
     if journal.of(name, "disk published") is None:
-        journal.done(name, "disk published", {key: one.model_dump() for key, one in _published(work, name).items()})
+        journal.done(name, "disk published", {key: file.model_dump() for key, file in _published(work, name).items()})
     _forget(work, name)
-    made = journal.of(name, "disk")
+    disk_facts = journal.of(name, "disk")
     return Disk(
-        files={key: DiskFile(**one) for key, one in journal.of(name, "disk published").items()},
-        root=made["root"], kernel=made["kernel"],
-        proofs=tuple(Proof(**one) for one in journal.of(name, "disk proven")),
+        files={key: DiskFile(**fields) for key, fields in journal.of(name, "disk published").items()},
+        root=disk_facts["root"], kernel=disk_facts["kernel"],
+        proofs=tuple(Proof(**fields) for fields in journal.of(name, "disk proven")),
     )  # fmt: skip
 
 
@@ -113,15 +113,15 @@ def _proven(work: Build, name: str) -> list[Proof]:
     how = virtual_machine.accelerator(folder)
     work.tell(f"{name}: booting the disk in QEMU ({how}), {recipe.settings.boots} times")
     proofs, began = list[Proof](), time.monotonic()
-    with virtual_machine.booted(folder / RAW, seed, folder / "console.log", how) as there:
-        there.wait_for_ssh(BOOT_S[how])
+    with virtual_machine.booted(folder / RAW, seed, folder / "console.log", how) as guest:
+        guest.wait_for_ssh(BOOT_S[how])
         node = Node(
             name=machine, group=name, site=site, machine=group.machine, id=f"disk-{work.id}", zone="",
-            address="127.0.0.1", private_address="127.0.0.1", port=there.port, user=user,
+            address="127.0.0.1", private_address="127.0.0.1", port=guest.port, user=user,
         )  # fmt: skip
         ssh.save(cluster.paths, [node], {machine: (node.id, key.public)}, {machine: user})
         try:
-            second_boot.settle(cluster, node, BOOT_S[how], there.running)
+            second_boot.settle(cluster, node, BOOT_S[how], guest.running)
             for number in range(1, recipe.settings.boots + 1):
                 if number > 1:
                     began = time.monotonic()
@@ -138,15 +138,15 @@ def _proof(work: Build, name: str, builder: Builder, node: Node, boot: int, seco
     from provisioner.verify.facts import read
 
     facts, stack = read(builder.prove_installed(node)), work.lock.groups[name]
-    kernel, wanted = facts.kernel, work.journal.of(name, "disk")["kernel"]
-    if kernel != wanted:
+    kernel, disk_kernel = facts.kernel, work.journal.of(name, "disk")["kernel"]
+    if kernel != disk_kernel:
         raise VerifyError(
-            f"boot {boot} of the disk runs kernel {kernel or 'unknown'}, not its own {wanted}", where=name
+            f"boot {boot} of the disk runs kernel {kernel or 'unknown'}, not its own {disk_kernel}", where=name
         )
-    told = second_boot.ask(builder.cluster, node, f"cat {IDENTITY}")
-    if json.dumps(work.id) not in told:
+    identity_text = second_boot.ask(builder.cluster, node, f"cat {IDENTITY}")
+    if json.dumps(work.id) not in identity_text:
         raise VerifyError(
-            f"boot {boot} of the disk is not of build {work.id}: {IDENTITY} has {told!r:.200}", where=name
+            f"boot {boot} of the disk is not of build {work.id}: {IDENTITY} has {identity_text!r:.200}", where=name
         )
     compared = {"packages": len(stack.packages), "container images": len(stack.images)}
     report = f"{name}-disk-boot-{boot}.json"
@@ -167,22 +167,22 @@ def _published(work: Build, name: str) -> dict[str, DiskFile]:
     recipe = work.recipe
     settings = recipe.target(name).disk
     assert settings is not None
-    target, found = private_dir(folder_of(recipe, name)), dict[str, DiskFile]()
+    target, files = private_dir(folder_of(recipe, name)), dict[str, DiskFile]()
     for kind in settings.formats:
         source, file = _workplace(work, name) / f"disk.{kind}", target / f"{_stem(work, name)}.{kind}"
         with directories.replacing(file, mode=0o644) as stream:
             copy = f"/proc/{os.getpid()}/fd/{stream.fileno()}"  # whatever happens to the folder meanwhile
             tools.run(["cp", "--sparse=always", "--reflink=auto", source, copy], layout.CONVERT_S)
             content = hashlib.file_digest(stream, "sha256").hexdigest()
-        found[kind] = DiskFile(file=file.name, sha256=content, bytes=file.stat().st_size)
-    told: dict[str, Any] = {
+        files[kind] = DiskFile(file=file.name, sha256=content, bytes=file.stat().st_size)
+    document: dict[str, Any] = {
         "image": recipe.name, "build": work.id, "target": name, "simulated": work.lock.simulated,
         "machine": recipe.cluster.spec.groups[name].machine, "os": work.lock.groups[name].os,
-        **work.journal.of(name, "disk"), "files": {kind: one.model_dump() for kind, one in found.items()},
+        **work.journal.of(name, "disk"), "files": {kind: file_row.model_dump() for kind, file_row in files.items()},
     }  # fmt: skip
-    write_whole(target / f"{_stem(work, name)}.json", json.dumps(told, indent=1) + "\n", mode=0o644)
-    work.tell(f"{name}: the disk is in {target}: {', '.join(one.file for one in found.values())}")
-    return found
+    write_whole(target / f"{_stem(work, name)}.json", json.dumps(document, indent=1) + "\n", mode=0o644)
+    work.tell(f"{name}: the disk is in {target}: {', '.join(file_row.file for file_row in files.values())}")
+    return files
 
 
 def _stem(work: Build, name: str) -> str:

@@ -25,24 +25,24 @@ def failing(work: Build, target: str) -> Iterator[None]:
     except Exception as error:
         known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
         work.tell(f"{target or work.recipe.name}: {known.message}", "failed")
-        left = list[str]()
+        remaining = list[str]()
         is_recorded = _record(work, target, known, [])
         if not is_recorded:  # a disk that is full keeps no machine running
-            left = _make_room(work)
-            is_recorded = _record(work, target, known, left)
+            remaining = _make_room(work)
+            is_recorded = _record(work, target, known, remaining)
         if is_recorded:
-            left = clean(work)
+            remaining = clean(work)
         # else the next build goes on by the journal: the images that this names stay
-        if left:
-            known.hint = "; ".join(filter(None, (known.hint, "not removed: " + "; ".join(left))))
+        if remaining:
+            known.hint = "; ".join(filter(None, (known.hint, "not removed: " + "; ".join(remaining))))
         if isinstance(error, (GpuprovError, OSError)):
             raise known from None
         raise
 
 
-def _record(work: Build, target: str, error: GpuprovError, left: list[str]) -> bool:
+def _record(work: Build, target: str, error: GpuprovError, remaining: list[str]) -> bool:
     """Write down that the build has failed; False where that is impossible, and `left` gets a sentence."""
-    with noting(left, "why it failed"):
+    with noting(remaining, "why it failed"):
         work.journal.fail(_last(work, target), target, str(error))
         return True
     return False
@@ -64,66 +64,66 @@ def _last(work: Build, target: str) -> str:
 def clean(work: Build) -> list[str]:
     """Remove every machine and image of a build that will not be; gives what could not be removed, one sentence
     each. Reports and logs stay, and the images of a build that was published: they are the book's."""
-    left: list[str] = []
+    remaining: list[str] = []
     for name in work.targets:
-        _remove_machines(work, name, left)
+        _remove_machines(work, name, remaining)
     for name in () if work.recipe.book.is_published(work.id) else work.targets:
-        with noting(left, f"{name}'s disk"):
+        with noting(remaining, f"{name}'s disk"):
             disk.removed(work, name)
         if not workplace(work.recipe, work.id, name, BUILD).exists():
             continue
-        with noting(left, f"{name}'s image"):
+        with noting(remaining, f"{name}'s image"):
             images = begun(work, name).images
             copied = work.journal.of(name, "regions") or ()  # the recipe may have others by now
             regions = list(dict.fromkeys([*work.recipe.target(name).copy_to, *copied]))
             ids = images.copies(work.name(name), regions) | dict(work.journal.of(name, "published") or {})
             delete_images(work, name, images, ids)
-    if not left and work.journal.failed is not None:
-        with noting(left, "the journal"):
+    if not remaining and work.journal.failed is not None:
+        with noting(remaining, "the journal"):
             work.journal.done("", "cleaned")
         book = work.recipe.book
         folder = book.build(work.id)
         if folder.is_dir() and not book.is_published(work.id):
             remove_tree(folder)
-    return left
+    return remaining
 
 
-def _remove_machines(work: Build, name: str, left: list[str]) -> None:
+def _remove_machines(work: Build, name: str, remaining: list[str]) -> None:
     """Remove the machines of a target; `left` gets a sentence for each that could not be removed."""
-    for what in (BUILD, BOOT):
+    for purpose in (BUILD, BOOT):
         with noting([], "evidence"):
-            keep_evidence(work, name, what)
-        with noting(left, f"{name}'s machine ({what})"):
-            if what == BUILD and virtual.wanted(work.recipe, name):
+            keep_evidence(work, name, purpose)
+        with noting(remaining, f"{name}'s machine ({purpose})"):
+            if purpose == BUILD and virtual.wanted(work.recipe, name):
                 virtual.forget(work, name)
             else:
-                removed(work, name, what)
+                removed(work, name, purpose)
 
 
 def _make_room(work: Build) -> list[str]:
     """Remove what a build makes again that goes on by its journal: machines, and disks that were not finished. Gives
     what could not be removed, one sentence each."""
-    left: list[str] = []
+    remaining: list[str] = []
     for name in work.targets:
         if work.journal.of(name, "off") is None:  # else its disk is the image
-            _remove_machines(work, name, left)
-        with noting(left, f"{name}'s disk"):
+            _remove_machines(work, name, remaining)
+        with noting(remaining, f"{name}'s disk"):
             disk.remove_unfinished(work, name)
-    return left
+    return remaining
 
 
 def remove_remains(recipe: Recipe, binary: Binary) -> list[str]:
     """Remove folders without a journal: of a build that was about to begin, or that was about to be removed. Gives
     what could not be removed, one sentence each."""
-    left: list[str] = []
+    remaining: list[str] = []
     for folder in sorted(recipe.folder.glob("*")):
         if (folder / "journal.json").exists():
             continue
-        with noting(left, f"what is left of build {folder.name}"):
+        with noting(remaining, f"what is left of build {folder.name}"):
             for file in sorted(folder.glob("*/*/cluster.yaml")):
                 remove_cluster(recipe, binary, file)
             remove_tree(folder)
-    return left
+    return remaining
 
 
 def cleaned(recipe: Recipe, binary: Binary, build_id: str) -> list[str]:
@@ -132,23 +132,23 @@ def cleaned(recipe: Recipe, binary: Binary, build_id: str) -> list[str]:
     return clean(Build(recipe, binary, build_id, lock)) if lock is not None else []
 
 
-def keep_evidence(work: Build, name: str, what: str) -> None:
+def keep_evidence(work: Build, name: str, purpose: str) -> None:
     """Reports, logs and consoles of a target's cluster, which goes."""
-    file = workplace(work.recipe, work.id, name, what)
+    file = workplace(work.recipe, work.id, name, purpose)
     if not file.exists():
         return
     cluster = opened(work.recipe, file)
     for source in sorted(cluster.paths.runs.glob("*/*")):
         if source.is_file() and source.suffix in (".json", ".html", ".log", ".txt", ".jsonl", ".xml"):
-            target = private_dir(work.folder / "evidence" / name / what / source.parent.name) / source.name
+            target = private_dir(work.folder / "evidence" / name / purpose / source.parent.name) / source.name
             write_whole(target, source.read_bytes())
 
 
 @contextlib.contextmanager
-def noting(left: list[str], what: str) -> Iterator[None]:
+def noting(remaining: list[str], subject: str) -> Iterator[None]:
     try:
         yield
     except Interrupted:
         raise
     except Exception as error:
-        left.append(f"{what}: {error.message if isinstance(error, GpuprovError) else error}")
+        remaining.append(f"{subject}: {error.message if isinstance(error, GpuprovError) else error}")

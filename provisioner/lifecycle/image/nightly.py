@@ -67,26 +67,26 @@ def _night(file: Path, opened: Callable[[Path], Recipe], binary: Callable[[], Bi
         raise
     except GpuprovError as error:
         return _unread(file, str(error))
-    before = _failures(recipe)
+    earlier_failures = _failures(recipe)
     try:
-        found = _built(recipe, binary(), force=force)
+        night = _built(recipe, binary(), force=force)
     except Interrupted:
         raise
     except LockedError as error:
-        found = Night(recipe.name, "busy", "", message=str(error))
+        night = Night(recipe.name, "busy", "", message=str(error))
     except Exception as error:
         known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
-        last = next((row for row in _failures(recipe) if row not in before), None)
+        last = next((row for row in _failures(recipe) if row not in earlier_failures), None)
         build, step = (last["build"], last["step"]) if last else ("", "before the build")
-        found = Night(recipe.name, "failed", build, (), step, str(known))
-    return _told(recipe, found, began)
+        night = Night(recipe.name, "failed", build, (), step, str(known))
+    return _told(recipe, night, began)
 
 
 def _built(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
     with commands.held(recipe, "nightly"):
         if work.unfinished(recipe):
-            made = commands.made(recipe, binary, lambda: pipeline.solved(recipe, anew=True))
-            return Night(recipe.name, "built", made.build)
+            manifest = commands.made(recipe, binary, lambda: pipeline.solved(recipe, anew=True))
+            return Night(recipe.name, "built", manifest.build)
         lock = pipeline.solved(recipe, anew=True)
         changed = changes(recipe, pipeline.inputs(recipe, lock))
         if not changed and not force:
@@ -116,14 +116,14 @@ def changes(recipe: Recipe, wanted: Inputs) -> tuple[str, ...]:
     book = recipe.book
     if not book.builds():
         return ("it was never built",)
-    before = book.manifest(book.builds()[-1]).inputs
-    found = ["the recipe"] if before.recipe != wanted.recipe else []
-    for name in _differing(before.bases, wanted.bases):
-        old, new = before.bases.get(name) or "none", wanted.bases.get(name) or "none"
-        found.append(f"base image of {name}: {old} → {new}")
-    found += [f"versions of {name}" for name in _differing(before.stacks, wanted.stacks)]
-    found += [f"role {name}" for name in _differing(before.roles, wanted.roles)]
-    return tuple(found)
+    last_inputs = book.manifest(book.builds()[-1]).inputs
+    phrases = ["the recipe"] if last_inputs.recipe != wanted.recipe else []
+    for name in _differing(last_inputs.bases, wanted.bases):
+        old, new = last_inputs.bases.get(name) or "none", wanted.bases.get(name) or "none"
+        phrases.append(f"base image of {name}: {old} → {new}")
+    phrases += [f"versions of {name}" for name in _differing(last_inputs.stacks, wanted.stacks)]
+    phrases += [f"role {name}" for name in _differing(last_inputs.roles, wanted.roles)]
+    return tuple(phrases)
 
 
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -132,24 +132,30 @@ def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 def _told(recipe: Recipe, night: Night, began: float) -> Night:
     """Have the hook run where it failed, write the night down, renew the page; what of that does not work is said."""
-    file, said = recipe.book.folder / "nights.html", list[str]()
+    file, messages = recipe.book.folder / "nights.html", list[str]()
     if night.outcome == "failed" and recipe.settings.failed:
-        said.append(alert(recipe.settings.failed, night, recipe.cluster.file.absolute().parent, str(file)))
+        messages.append(alert(recipe.settings.failed, night, recipe.cluster.file.absolute().parent, str(file)))
     row = {"at": now(), "seconds": round(time.time() - began, 1), **night.to_json()}
     try:
         recipe.book.note_night(row)
         page.write(recipe)
     except (GpuprovError, OSError, jinja2.TemplateError) as error:
-        said.append(f"the night could not be written down: {error}")
+        messages.append(f"the night could not be written down: {error}")
     kind: Kind = "failed" if night.outcome == "failed" else "done"
     recipe.cluster.events("image", kind, f"{recipe.name}: {night.outcome}", data={"build": night.build})
-    return replace(night, page=str(file) if night.outcome == "failed" else "", alerted="; ".join(said))
+    return replace(night, page=str(file) if night.outcome == "failed" else "", alerted="; ".join(messages))
 
 
 def alert(command: str, night: Night, folder: Path, page_file: str) -> str:
     """Run `image.failed`; what became of it. Never raises."""
-    told = {"IMAGE": night.image, "BUILD": night.build, "STEP": night.step, "MESSAGE": night.message, "PAGE": page_file}
-    environment = {**os.environ, **{f"GPUPROV_{key}": _plain(value) for key, value in told.items()}}
+    values = {
+        "IMAGE": night.image,
+        "BUILD": night.build,
+        "STEP": night.step,
+        "MESSAGE": night.message,
+        "PAGE": page_file,
+    }
+    environment = {**os.environ, **{f"GPUPROV_{key}": _plain(value) for key, value in values.items()}}
     try:
         with tempfile.TemporaryFile() as out:
             child = subprocess.Popen(

@@ -19,46 +19,46 @@ from provisioner.workspace.binary import Binary
 def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path], *, everything: bool = False) -> dict[str, Any]:
     """See commands.prune. The caller holds the recipe's lock."""
     book = recipe.book
-    builds, named = book.builds(), named_by(recipe, locks)
+    builds, locked_builds = book.builds(), named_by(recipe, locks)
     if everything:
         book.clear_channels()
     newest = set() if everything else set(builds[-recipe.settings.keep :])
     channels = {build: channel for channel, build in book.channels().items()}
     ways_back = {back[-1]: channel for channel in CHANNELS[1:] if (back := book.earlier(channel))}
-    removed, kept, open_builds = [], [], work.unfinished(recipe)
+    removed, kept_builds, open_builds = [], [], work.unfinished(recipe)
     for build in sorted({*book.withdrawn(), *builds}):
-        why = ""
+        reason = ""
         if build in open_builds:
-            why = "it is published and has not ended: `gpuprov image build` ends it"
+            reason = "it is published and has not ended: `gpuprov image build` ends it"
         elif build not in builds:
-            why = _unreachable(recipe, book.withdraw(build))
+            reason = _unreachable(recipe, book.withdraw(build))
         elif build in channels:
-            why = f"channel {channels[build]} has it"
+            reason = f"channel {channels[build]} has it"
         elif build in newest:
-            why = f"one of the newest {recipe.settings.keep}"
-        elif build in named:
-            why = f"{named[build]} names it"
+            reason = f"one of the newest {recipe.settings.keep}"
+        elif build in locked_builds:
+            reason = f"{locked_builds[build]} names it"
         elif build in ways_back:
-            why = f"channel {ways_back[build]} goes back to it"
+            reason = f"channel {ways_back[build]} goes back to it"
         else:
-            why = _used(recipe, book.manifest(build))
-        if why:
-            kept.append({"build": build, "why": why})
+            reason = _used(recipe, book.manifest(build))
+        if reason:
+            kept_builds.append({"build": build, "why": reason})
             continue
         _remove(recipe, book.withdraw(build))
         book.forget(build)
         removed.append(build)
         recipe.cluster.events("image", "progress", f"removed build {build}")
     removed += _failed(recipe, binary)
-    return {"image": recipe.name, "removed": removed, "kept": kept}
+    return {"image": recipe.name, "removed": removed, "kept": kept_builds}
 
 
 def _failed(recipe: Recipe, binary: Binary) -> list[str]:
     """Builds that failed, but for the newest: what they left goes, and their evidence."""
-    failed = [one.build for one in work.journals(recipe) if one.failed is not None]
+    failed = [journal.build for journal in work.journals(recipe) if journal.failed is not None]
     for build in failed:
-        if left := failure.cleaned(recipe, binary, build):
-            raise GpuprovError(f"build {build}: {'; '.join(left)}", where=recipe.name)
+        if remaining := failure.cleaned(recipe, binary, build):
+            raise GpuprovError(f"build {build}: {'; '.join(remaining)}", where=recipe.name)
     over = failed[:-1]
     for build in over:
         remove_tree(recipe.folder / build)
@@ -67,7 +67,7 @@ def _failed(recipe: Recipe, binary: Binary) -> list[str]:
 
 def named_by(recipe: Recipe, locks: Sequence[Path]) -> dict[str, str]:
     """Build → the lock that names it. Raises GpuprovError for a lock that cannot be read: it may name any."""
-    found = {}
+    locks_by_build = {}
     for path in locks:
         lock = lockfile.read(path)
         if lock is None:
@@ -76,8 +76,8 @@ def named_by(recipe: Recipe, locks: Sequence[Path]) -> dict[str, str]:
             )
         for golden in lock.images.values():
             if Path(golden.name.partition("@")[0]).name == recipe.name:
-                found[golden.build] = str(path)
-    return found
+                locks_by_build[golden.build] = str(path)
+    return locks_by_build
 
 
 def _used(recipe: Recipe, manifest: Manifest) -> str:

@@ -72,8 +72,8 @@ def choose(
     try:
         image = GoldenImage(name=reference, build=manifest.build, id=target.ids[region_of(site)])
     except ValidationError as error:
-        said = error.errors()[0]["msg"]
-        raise GpuprovError(f"its manifest names no image: {said}", where=str(book.build(manifest.build))) from None
+        message = error.errors()[0]["msg"]
+        raise GpuprovError(f"its manifest names no image: {message}", where=str(book.build(manifest.build))) from None
     return Chosen(image, target.stack)
 
 
@@ -104,19 +104,19 @@ def _fitting(manifest: Manifest, spec: ClusterSpec, group: str, where: str) -> s
     roles."""
     site, machine, known = spec.sites[spec.site_of(group)], spec.machine(group), spec.catalog
     region = region_of(site)
-    here = manifest.target(site.provider, region)
-    said = f"image {manifest.name}, build {manifest.build}"
-    if not here:
-        there = sorted({f"{t.provider} {r}".strip() for t in manifest.targets.values() for r in t.ids})
-        place = f"{site.provider} {region}".strip()
-        hint = f"it is in {', '.join(there)}; image.targets.*.copy_to of the recipe names further regions"
-        raise GpuprovError(f"{said} is not in {place}", where=where, hint=hint)
-    fits = [name for name in here if _alike(manifest.targets[name], machine, known)]
+    targets = manifest.target(site.provider, region)
+    subject = f"image {manifest.name}, build {manifest.build}"
+    if not targets:
+        elsewhere = sorted({f"{t.provider} {r}".strip() for t in manifest.targets.values() for r in t.ids})
+        region_name = f"{site.provider} {region}".strip()
+        hint = f"it is in {', '.join(elsewhere)}; image.targets.*.copy_to of the recipe names further regions"
+        raise GpuprovError(f"{subject} is not in {region_name}", where=where, hint=hint)
+    fits = [name for name in targets if _alike(manifest.targets[name], machine, known)]
     exact = [name for name in fits if manifest.targets[name].machine == machine.name]
     if not fits:
-        there = sorted({manifest.targets[name].machine for name in here})
-        hint = f"it is for {', '.join(there)}; add a group with {machine.name} to its recipe"
-        raise GpuprovError(f"{said} does not fit {machine.name}", where=where, hint=hint)
+        elsewhere = sorted({manifest.targets[name].machine for name in targets})
+        hint = f"it is for {', '.join(elsewhere)}; add a group with {machine.name} to its recipe"
+        raise GpuprovError(f"{subject} does not fit {machine.name}", where=where, hint=hint)
     return (exact or fits)[0]
 
 
@@ -124,9 +124,9 @@ def _alike(target: Target, machine: Machine, known: Catalog) -> bool:
     if target.machine not in known.names():  # a type of the recipe's own
         return False
     other = known.machine(target.machine)
-    one, two = known.gpu(machine.gpu_model), known.gpu(other.gpu_model)
+    own_gpu, other_gpu = known.gpu(machine.gpu_model), known.gpu(other.gpu_model)
     return (
-        (one.vendor, one.arch, machine.cpu) == (two.vendor, two.arch, other.cpu)
+        (own_gpu.vendor, own_gpu.arch, machine.cpu) == (other_gpu.vendor, other_gpu.arch, other.cpu)
         and machine.network.kind == other.network.kind
         and machine.fabric_manager_required == other.fabric_manager_required
     )

@@ -55,14 +55,16 @@ def refuse_unmakeable(system: str | None) -> None:
 def with_bases(recipe: Recipe, lock: Lock) -> Lock:
     """The lock, with what builders that are virtual machines would start from today: a new kernel of the distribution
     is another base. Raises GpuprovError where its archive cannot be asked."""
-    bases = {site: dict(mine) for site, mine in lock.bases.items()}
+    bases = {site: dict(site_bases) for site, site_bases in lock.bases.items()}
     for name in recipe.targets:
         settings, system = recipe.target(name).disk, lock.groups[name].os
         if settings is None or not wanted(recipe, name):
             continue
-        found = newest.packages(system, settings.mirror)
-        why = f"kernel of {system}, and a digest of {counted(len(found.versions), 'package')}"
-        bases.setdefault(recipe.cluster.spec.site_of(name), {})[system] = BaseImage(id=found.identity, why=why)
+        newest_packages = newest.packages(system, settings.mirror)
+        reason = f"kernel of {system}, and a digest of {counted(len(newest_packages.versions), 'package')}"
+        bases.setdefault(recipe.cluster.spec.site_of(name), {})[system] = BaseImage(
+            id=newest_packages.identity, why=reason
+        )
     return lock.model_copy(update={"bases": bases})
 
 
@@ -104,37 +106,37 @@ def _built(work: Build, name: str, folder: Path) -> None:
     user = work.recipe.cluster.spec.user(work.recipe.cluster.spec.site_of(name))
     if not (folder / PUBLIC).exists():
         _told(folder, user, _cluster(work, name, 22))
-    with virtual_machine.builder(disk, folder / "seed.img", folder / "console.log", how) as there:
-        cluster = _cluster(work, name, there.port)
+    with virtual_machine.builder(disk, folder / "seed.img", folder / "console.log", how) as guest:
+        cluster = _cluster(work, name, guest.port)
         builder = Builder(cluster, name, of_group(work.lock, cluster, name), None)
-        there.wait_for_ssh(BOOT_S[how])
+        guest.wait_for_ssh(BOOT_S[how])
         node = builder.make(work.binary)
         try:
-            second_boot.settle(cluster, node, BOOT_S[how], there.running)
+            second_boot.settle(cluster, node, BOOT_S[how], guest.running)
             prepare(work, name, builder, node, lambda: _bootable(work, name, builder, node))
         finally:
             ssh.disconnect(cluster.paths, [node.name])
         tell("switching it off")
-        there.power_off(OFF_S)
+        guest.power_off(OFF_S)
     journal.done(name, "off")
 
 
 def _base(work: Build, name: str, folder: Path) -> None:
     """The disk that it starts from."""
     root, esp, making = folder / "root", folder / "esp", folder / "making"
-    for one in (root, esp, making):
-        if one.exists():
-            remove_tree(one)
+    for folder_of_disk in (root, esp, making):
+        if folder_of_disk.exists():
+            remove_tree(folder_of_disk)
     settings = work.recipe.target(name).disk
     assert settings is not None
     base_system.make(work.lock.groups[name].os, settings.mirror, root)
     identity = identity_of(work, name)
     base_system.bootable(root, private_dir(esp), script(), given(identity))
-    made = layout.make(root, esp, private_dir(making), identity, made_at(work))
-    os.truncate(made, SIZE)
-    made.replace(folder / RAW)
-    for one in (root, esp, making):
-        remove_tree(one)
+    disk = layout.make(root, esp, private_dir(making), identity, made_at(work))
+    os.truncate(disk, SIZE)
+    disk.replace(folder / RAW)
+    for folder_of_disk in (root, esp, making):
+        remove_tree(folder_of_disk)
 
 
 def but_consoles(folder: Path) -> None:
@@ -177,8 +179,8 @@ def _cluster(work: Build, name: str, port: int) -> Cluster:
 def _bootable(work: Build, name: str, builder: Builder, node: Node) -> None:
     """Have the initramfs and the boot entries made again: what the roles have written belongs into them."""
     teller(work, name)("making its initramfs again")
-    words = " ".join(f"{key}={value}" for key, value in given(identity_of(work, name)).items())
-    shell = [*ssh.argv(builder.cluster.paths, node.name), f"sudo -n env {words} sh -s"]
+    assignments = " ".join(f"{key}={value}" for key, value in given(identity_of(work, name)).items())
+    shell = [*ssh.argv(builder.cluster.paths, node.name), f"sudo -n env {assignments} sh -s"]
     base_system.told_to_be_bootable(shell, script(), node.name)
 
 

@@ -47,10 +47,10 @@ def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level
 
 def annotated(cluster: Cluster, report: Report) -> Report:
     """The report with each node's quarantine."""
-    here = held(cluster)
-    if not here:
+    entries = held(cluster)
+    if not entries:
         return report
-    nodes = tuple(replace(v, quarantine=here[v.name].told()) if v.name in here else v for v in report.nodes)
+    nodes = tuple(replace(v, quarantine=entries[v.name].told()) if v.name in entries else v for v in report.nodes)
     return replace(report, nodes=nodes)
 
 
@@ -66,9 +66,11 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
     with cluster.exclusively("quarantine"):
         book, at = quarantine_book.load(cluster.paths), quarantine_book.now()
         for node in nodes:
-            before = book.entries.get(node.name) if book.holds(node) else None
-            checks = before.checks if before else ()
-            book.entries[node.name] = Entry(node.id, owner, hooks.plain(reason), before.since if before else at, checks)
+            earlier = book.entries.get(node.name) if book.holds(node) else None
+            checks = earlier.checks if earlier else ()
+            book.entries[node.name] = Entry(
+                node.id, owner, hooks.plain(reason), earlier.since if earlier else at, checks
+            )
         book.save(cluster.paths)
         return _drain(cluster, book, nodes, "quarantine")
 
@@ -155,9 +157,9 @@ def person() -> str:
 def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Decision:
     book, fleet = quarantine_book.load(cluster.paths), cluster.nodes()
     same = {node.name for node in nodes if node in fleet}  # a machine that was replaced meanwhile was not judged
-    seen = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
-    wanted, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
-    decision = decide(book, seen, fleet, level, wanted, at=quarantine_book.now(), drains=drains)
+    present_nodes = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
+    settings, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
+    decision = decide(book, present_nodes, fleet, level, settings, at=quarantine_book.now(), drains=drains)
     if (not decision.nothing or decision.breaker) and upgrade_journal.load(cluster.paths).busy:
         cluster.events("quarantine", "warning", "an upgrade is in progress: quarantine is unchanged")
         return Decision()
@@ -191,11 +193,11 @@ def _drain(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
     bad = hooks.call(cluster, "drain", nodes, action, reasons)
     ran = cluster.spec.hooks.drain is not None
     for node in nodes:
-        trouble = bad.get(node.name, "")
-        drained = ran and not trouble
-        book.entries[node.name] = replace(book.entries[node.name], drained=drained, trouble=trouble)
-        if trouble:
-            cluster.events("quarantine", "warning", f"not drained: {trouble}", node=node.name)
+        failure = bad.get(node.name, "")
+        drained = ran and not failure
+        book.entries[node.name] = replace(book.entries[node.name], drained=drained, trouble=failure)
+        if failure:
+            cluster.events("quarantine", "warning", f"not drained: {failure}", node=node.name)
     book.save(cluster.paths)
     return bad
 
@@ -208,12 +210,12 @@ def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
     drained_alone = {node.name for node in nodes if book.entries[node.name].drained_alone}
     bad = hooks.call(cluster, "resume", nodes, action, reasons)
     for node in nodes:
-        if trouble := bad.get(node.name, ""):
+        if failure := bad.get(node.name, ""):
             entry = book.entries[node.name]
             if entry.id != node.id:  # what was the former machine's is from now on that of this one
                 entry = replace(entry, id=node.id, owner=OURS, level=None, owed=())
-            book.entries[node.name] = replace(entry, trouble=trouble)
-            cluster.events("quarantine", "warning", f"not put back into service: {trouble}", node=node.name)
+            book.entries[node.name] = replace(entry, trouble=failure)
+            cluster.events("quarantine", "warning", f"not put back into service: {failure}", node=node.name)
         else:
             del book.entries[node.name]
     book.save(cluster.paths)

@@ -44,11 +44,11 @@ class NodeActions:
         for name in begun:
             if name in failed:
                 self.keep_out(name, f"an upgrade had begun to move it; {failed[name]}")
-        held = self.quarantined()
-        kept = self._hook("resume", [name for name in failed if name not in held])
-        if kept:
+        quarantined = self.quarantined()
+        not_resumed = self._hook("resume", [name for name in failed if name not in quarantined])
+        if not_resumed:
             book, level = quarantine_book.load(self.cluster.paths), self.cluster.spec.verify.level
-            for name, message in kept.items():
+            for name, message in not_resumed.items():
                 reason = f"{failed[name]}; {message}"
                 book.entries[name] = quarantine_book.Entry(
                     self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=level
@@ -58,9 +58,9 @@ class NodeActions:
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         """Puts them back, but for those that a person keeps in quarantine; ours were proven a moment ago."""
-        held = self.quarantined()
-        ours = [name for name in nodes if name in held and held[name].owner == quarantine_book.OURS]
-        bad = self._hook("resume", [name for name in nodes if name not in held])
+        quarantined = self.quarantined()
+        ours = [name for name in nodes if name in quarantined and quarantined[name].owner == quarantine_book.OURS]
+        bad = self._hook("resume", [name for name in nodes if name not in quarantined])
         book = quarantine_book.load(self.cluster.paths)
         return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
 
@@ -88,16 +88,18 @@ class NodeActions:
         refused = machines.admitted(self.cluster, [self._nodes[name] for name in wanted])
         nodes = [self._nodes[name] for name in wanted if name not in refused]
         releases = {node.name: self._release(wanted[node.name]) for node in nodes}
-        brought = configuring.bring(self.cluster, nodes, releases, self._run_dir)
-        self.cluster.events("configure", "done", f"{counted(len(brought.configured), 'node')} configured")
-        bad = {name: error.message for name, error in refused.items()} | brought.failed
-        rest = [subject for subject in brought.subjects if subject.name not in bad]
-        bad |= self._judge(self._prove(rest)) if rest else {}
-        left = {
-            node.name: [d.message for d in brought.drift[node.name] if d.mended]
-            for node in nodes if not brought.clean(node.name)
+        result = configuring.bring(self.cluster, nodes, releases, self._run_dir)
+        self.cluster.events("configure", "done", f"{counted(len(result.configured), 'node')} configured")
+        bad = {name: error.message for name, error in refused.items()} | result.failed
+        remaining = [subject for subject in result.subjects if subject.name not in bad]
+        bad |= self._judge(self._prove(remaining)) if remaining else {}
+        differing = {
+            node.name: [d.message for d in result.drift[node.name] if d.mended]
+            for node in nodes if not result.clean(node.name)
         }  # fmt: skip
-        return {name: bad.get(name) or "; ".join(left[name][:3]) for name in wanted if name in bad or name in left}
+        return {
+            name: bad.get(name) or "; ".join(differing[name][:3]) for name in wanted if name in bad or name in differing
+        }
 
     def verify(self, wanted: Mapping[str, str]) -> dict[str, str]:
         """Node → what is wrong with it, held to the release that is given."""
@@ -149,7 +151,7 @@ def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
     if not waiting:
         return
     actions.tell("started", f"verifying {counted(len(waiting), 'node')} before the upgrade")
-    for name, why in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
-        journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {why}"
+    for name, reason in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
+        journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {reason}"
         actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)
     journal.save(actions.cluster.paths)

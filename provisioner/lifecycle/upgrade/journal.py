@@ -67,11 +67,11 @@ class Journal:
 
     def at(self, *steps: Step) -> list[str]:
         """Nodes at one of these steps, in the order of their turn."""
-        return [name for name, place in self.nodes.items() if place.step in steps]
+        return [name for name, position in self.nodes.items() if position.step in steps]
 
     def out_of_service(self) -> list[str]:
         """Nodes that are drained, or may be."""
-        return [name for name, place in self.nodes.items() if place.step not in AT_REST]
+        return [name for name, position in self.nodes.items() if position.step not in AT_REST]
 
     def needs(self) -> set[str]:
         """Releases that must stay to be had."""
@@ -80,7 +80,7 @@ class Journal:
     def forget(self, nodes: Collection[Node]) -> None:
         """Leave nodes out that have no machine any more."""
         names = {node.name for node in nodes}
-        self.nodes = {name: place for name, place in self.nodes.items() if name in names}
+        self.nodes = {name: position for name, position in self.nodes.items() if name in names}
 
     def save(self, paths: ClusterPaths) -> None:
         write_whole(paths.root / "upgrade.json", json.dumps(asdict(self), indent=1) + "\n")
@@ -91,13 +91,13 @@ def load(paths: ClusterPaths) -> Journal:
     is damaged: nodes may be out of service, and nobody would know."""
     file = paths.root / "upgrade.json"
     try:
-        found: dict[str, Any] = stored.load(file)
-        nodes = {name: Place(**place) for name, place in found.pop("nodes").items()}
-        journal = Journal(**found, nodes=nodes)
+        document: dict[str, Any] = stored.load(file)
+        nodes = {name: Place(**position) for name, position in document.pop("nodes").items()}
+        journal = Journal(**document, nodes=nodes)
         if journal.phase not in get_args(Phase) or any(p.step not in get_args(Step) for p in nodes.values()):
             raise ValueError("an unknown step")
         texts = (journal.to, journal.reason, *journal.failed, *journal.failed.values())
-        texts += tuple(text for place in nodes.values() for text in (place.source, place.reason))
+        texts += tuple(text for position in nodes.values() for text in (position.source, position.reason))
         if not all(isinstance(text, str) for text in texts) or type(journal.batch) is not int:
             raise ValueError("a value of the wrong type")
     except FileNotFoundError:
@@ -139,13 +139,13 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     # Nodes that the upgrade began with and nodes.json lacks were lost with that file: `up` takes them in.
     other = (desired ^ recorded) - (desired & journal.nodes.keys())
     if other:
-        again = f"`gpuprov upgrade {cluster.file}` brings it to its end; then make the change"
-        raise _in_progress(cluster, journal, f"take the change of {few(sorted(other), 5, ',')} back, and {again}")
+        command = f"`gpuprov upgrade {cluster.file}` brings it to its end; then make the change"
+        raise _in_progress(cluster, journal, f"take the change of {few(sorted(other), 5, ',')} back, and {command}")
 
 
 def _in_progress(cluster: Cluster, journal: Journal, hint: str) -> GpuprovError:
-    said = f"an upgrade is in progress ({len(journal.at('moved'))} of {counted(len(journal.nodes), 'node')} moved)"
-    return GpuprovError(said, where=cluster.spec.name, hint=hint)
+    message = f"an upgrade is in progress ({len(journal.at('moved'))} of {counted(len(journal.nodes), 'node')} moved)"
+    return GpuprovError(message, where=cluster.spec.name, hint=hint)
 
 
 def assigned(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Release]:
@@ -155,10 +155,10 @@ def assigned(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, R
     if identity(lock) in journal.failed:
         ledger = Ledger(cluster.paths)
         counted = Counter(release for node in nodes if (release := ledger.of(node)) is not None)
-        usual = release_of(cluster.spec, ledger.lock(counted.most_common(1)[0][0])) if counted else None
+        common_release = release_of(cluster.spec, ledger.lock(counted.most_common(1)[0][0])) if counted else None
         for node in nodes:
-            if usual and ledger.of(node) is None and node.group in usual.lock.groups:
-                releases[node.name] = usual
+            if common_release and ledger.of(node) is None and node.group in common_release.lock.groups:
+                releases[node.name] = common_release
     return releases
 
 
@@ -170,7 +170,7 @@ def needs(cluster: Cluster) -> set[str]:
 def told(journal: Journal, name: str, runs: str | None) -> Mapping[str, str] | None:
     """What `status` says of a node in an upgrade: {"step", "reason"}; None where it has no part in one, or where all is
     well by now."""
-    place = journal.nodes.get(name)
-    if place is None or (not journal.busy and runs == journal.to and not place.reason):
+    position = journal.nodes.get(name)
+    if position is None or (not journal.busy and runs == journal.to and not position.reason):
         return None
-    return {"step": place.step, "reason": place.reason}
+    return {"step": position.step, "reason": position.reason}
