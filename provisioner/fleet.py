@@ -143,12 +143,12 @@ def from_rows(site: str, rows: Mapping[str, Mapping[str, Any]]) -> list[Node]:
 
 def _shaped(node: Node) -> Node:
     """The node. Raises ValueError for what could be read as anything else: a path, an option, a template."""
-    for one, shapes in ((node, _SHAPES), *((mount, _MOUNT) for mount in node.mounts)):
-        for field_name, (shape, what) in shapes.items():
-            value = getattr(one, field_name)
+    for record, shapes in ((node, _SHAPES), *((mount, _MOUNT) for mount in node.mounts)):
+        for field_name, (shape, kind) in shapes.items():
+            value = getattr(record, field_name)
             if not isinstance(value, str) or len(value) > 1024 or not re.fullmatch(shape, value):
-                shown = value if isinstance(value, str) else json.dumps(value)
-                raise ValueError(f"{field_name} of {str(node.name)[:60]!r} is {shown[:60]!r}, which is no {what}")
+                value_text = value if isinstance(value, str) else json.dumps(value)
+                raise ValueError(f"{field_name} of {str(node.name)[:60]!r} is {value_text[:60]!r}, which is no {kind}")
     if type(node.port) is not int or not 0 < node.port < 65536:
         raise ValueError(f"port of {node.name!r} is {json.dumps(node.port)[:60]}, which is no port")
     return node
@@ -205,12 +205,12 @@ def contact(
     carried, given = carried or {}, given or {}
     pins = ssh.load_pins(paths)
     by_machine = dict(pins.values())
-    wanted = [node for node in nodes if (only is None or node.name in only) and node.name not in local]
-    for node in wanted:
+    waiting = [node for node in nodes if (only is None or node.name in only) and node.name not in local]
+    for node in waiting:
         moved = by_machine.get(node.id) if node.id != pins.get(node.name, ("", ""))[0] else None
         if key := given.get(node.name) or moved:  # a machine keeps its key under another name
             pins[node.name] = (node.id, key)
-    new = [node for node in wanted if pins.get(node.name, ("", ""))[0] != node.id]
+    new = [node for node in waiting if pins.get(node.name, ("", ""))[0] != node.id]
     patience, failed = Patience(time.monotonic() + wait_s), dict[str, ProviderError]()
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool, patience.shared_by(pool):
@@ -218,7 +218,7 @@ def contact(
         for future in as_completed(first):
             node = first[future]
             try:
-                key, told = future.result()
+                key, vouching = future.result()
                 if node.name in listed:
                     _refuse_moved(node, key, nodes, pins, carried)
             except ProviderError as unpinned:
@@ -228,15 +228,19 @@ def contact(
                 continue
             pins[node.name] = (node.id, key)
             events(
-                "fleet", "progress", f"host key pinned: {host_keys.fingerprint(key)}{told}", node=node.name, unit="node"
+                "fleet",
+                "progress",
+                f"host key pinned: {host_keys.fingerprint(key)}{vouching}",
+                node=node.name,
+                unit="node",
             )
-        known = [node for node in wanted if node not in new and node.name not in carried]
+        known = [node for node in waiting if node not in new and node.name not in carried]
         reached = {pool.submit(_wait_for_port, node.address, patience, node.port): node for node in known}
         for waited in as_completed(reached):
             node, error = reached[waited], waited.result()
             kind: Kind = "warning" if error else "log"
-            said = f"sshd does not answer on {node.address}: {error}" if error else "sshd answers"
-            events("fleet", kind, said, node=node.name, unit="node")
+            message = f"sshd does not answer on {node.address}: {error}" if error else "sshd answers"
+            events("fleet", kind, message, node=node.name, unit="node")
     names = {node.name for node in nodes}
     pinned = {name: pin for name, pin in pins.items() if name in names and name not in local}
     ssh.save(paths, nodes, pinned, users, carried, local)
@@ -280,8 +284,8 @@ def _first_key(
             if key:
                 return key, _compared(node, key, vouched(node))
             if patience.over:
-                why = host_keys.explain_through(carried, node.address) if carried else ""
-                error = why or "no ed25519 host key was shown"
+                reason = host_keys.explain_through(carried, node.address) if carried else ""
+                error = reason or "no ed25519 host key was shown"
                 break
             patience.pause(0.3)
     raise ProviderError(
@@ -296,9 +300,10 @@ def _compared(node: Node, key: str, known: str | None) -> str:
     if known is None:
         return ""
     if known.split()[:2] != key.split()[:2]:
-        shown, said = host_keys.fingerprint(key), host_keys.fingerprint(known)
+        actual_fingerprint, expected_fingerprint = host_keys.fingerprint(key), host_keys.fingerprint(known)
         raise ProviderError(
-            f"{node.address} shows the host key {shown}, the machine's own console says {said}",
+            f"{node.address} shows the host key {actual_fingerprint}, the machine's own console says "
+            f"{expected_fingerprint}",
             where=node.name,
             hint="possible man in the middle: nothing was sent to the machine. Check network and proxy",
         )

@@ -19,7 +19,7 @@ def unit(path: str) -> str:
     >>> unit("/efs"), unit("/data/my-set")
     ('efs.mount', 'data-my\\\\x2dset.mount')
     """
-    escaped = re.sub(r"[^A-Za-z0-9:_./]|^\.", lambda found: f"\\x{ord(found[0]):02x}", path.strip("/"))
+    escaped = re.sub(r"[^A-Za-z0-9:_./]|^\.", lambda match: f"\\x{ord(match[0]):02x}", path.strip("/"))
     return escaped.replace("/", "-") + ".mount"
 
 
@@ -29,22 +29,25 @@ def expected(plan: Plan, node: Node) -> tuple[dict[str, str], ...]:
     if plan.simulated:
         return ()
     able = {"", *(package.part for package in plan.group(node.group).stack.packages)}
-    made = {(mount.path, mount.type): mount for mount in node.mounts}
+    existing = {(mount.path, mount.type): mount for mount in node.mounts}
     site = plan.spec.sites.get(node.site)  # None where cluster.yaml does not name it any more
     return tuple(
-        _row(made.get((one.path, one.type)) or Mount(one.type, "", one.path, ""), one)
-        for one in (site.file_systems() if site else ())
-        if one.component in able
+        _row(
+            existing.get((file_system.path, file_system.type)) or Mount(file_system.type, "", file_system.path, ""),
+            file_system,
+        )
+        for file_system in (site.file_systems() if site else ())
+        if file_system.component in able
     )
 
 
-def _row(mount: Mount, wanted: SharedFileSystem) -> dict[str, str]:
+def _row(mount: Mount, file_system: SharedFileSystem) -> dict[str, str]:
     """One mount for the role and for the check. path, unit; type, source, options: what mount(8) is told; shows_type,
     shows_source: what the kernel's table has afterwards, `*` for what nobody can know before; access: rw or ro; part:
     of the lock that has to be there, empty for none."""
-    arguments = wanted.arguments(mount.source, mount.options)._asdict()
+    arguments = file_system.arguments(mount.source, mount.options)._asdict()
     head = {"path": mount.path, "unit": unit(mount.path)}
-    return {**head, **arguments, "access": wanted.access, "part": wanted.component}
+    return {**head, **arguments, "access": file_system.access, "part": file_system.component}
 
 
 def variables(plan: Plan, nodes: Iterable[Node]) -> dict[str, Any]:
@@ -53,16 +56,20 @@ def variables(plan: Plan, nodes: Iterable[Node]) -> dict[str, Any]:
     system is a reason to run the role."""
     clouds = {name: site for name, site in plan.spec.sites.items() if site.shares}
     if plan.simulated:
-        parts = {one.component for site in clouds.values() for one in site.file_systems()} - {""}
+        parts = {file_system.component for site in clouds.values() for file_system in site.file_systems()} - {""}
         sites = {g.site for g in plan.groups if {p.part for p in g.stack.packages} & parts}
         return {"gpuprov_mounts": {name: [] for name in clouds if name in sites}} if sites else {}
-    found: dict[str, list[dict[str, str]]] = {name: [] for name in clouds}
+    rows_by_site: dict[str, list[dict[str, str]]] = {name: [] for name in clouds}
     for node in sorted(nodes, key=lambda node: node.name):
-        if node.site in found and not found[node.site]:
-            wanted = {(one.path, one.type): one for one in clouds[node.site].file_systems()}
-            mine = [(mount, wanted.get((mount.path, mount.type))) for mount in node.mounts]
-            found[node.site] = [_row(mount, one) for mount, one in mine if one is not None]
-    return {"gpuprov_mounts": found} if found else {}
+        if node.site in rows_by_site and not rows_by_site[node.site]:
+            by_path = {
+                (file_system.path, file_system.type): file_system for file_system in clouds[node.site].file_systems()
+            }
+            pairs = [(mount, by_path.get((mount.path, mount.type))) for mount in node.mounts]
+            rows_by_site[node.site] = [
+                _row(mount, file_system) for mount, file_system in pairs if file_system is not None
+            ]
+    return {"gpuprov_mounts": rows_by_site} if rows_by_site else {}
 
 
 def holds_data(address: str, holders: Collection[str]) -> bool:

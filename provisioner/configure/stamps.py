@@ -38,13 +38,13 @@ def desired(plan: Plan, group: str, provider_variables: Mapping[str, Any]) -> di
     from provisioner.configure.inventory import group_variables
 
     variables = {**group_variables(group, plan), **provider_variables}
-    found = {}
+    role_stamps = {}
     for entry in playbook.load().entries:
         if entry.applies(variables):
             installed = _digest(installs_with(entry.role, variables))
             configured = _digest(depends_on(entry.role, variables))
-            found[entry.role] = RoleStamp(text_digest(entry.role), installed=installed, configured=configured)
-    return found
+            role_stamps[entry.role] = RoleStamp(text_digest(entry.role), installed=installed, configured=configured)
+    return role_stamps
 
 
 def installs_with(role: str, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,33 +55,33 @@ def installs_with(role: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     uses: dict[str, set[str | None]] = {}
     for match in _USE.finditer(text):
         uses.setdefault(match[1], set()).add(match[2])
-    found: dict[str, Any] = {}
+    used: dict[str, Any] = {}
     for name in sorted(uses.keys() & variables.keys()):
         value = variables[name]
-        whole = not isinstance(value, dict) or not uses[name] <= value.keys()
-        found[name] = value if whole else {key: value[key] for key in sorted(k for k in uses[name] if k)}
-    if "packages" in found.get("gpuprov_stack", {}):
-        mine = [package for package in found["gpuprov_stack"]["packages"] if package["part"] in known.parts]
-        found["gpuprov_stack"] = {**found["gpuprov_stack"], "packages": mine}
+        is_whole = not isinstance(value, dict) or not uses[name] <= value.keys()
+        used[name] = value if is_whole else {key: value[key] for key in sorted(k for k in uses[name] if k)}
+    if "packages" in used.get("gpuprov_stack", {}):
+        own_packages = [package for package in used["gpuprov_stack"]["packages"] if package["part"] in known.parts]
+        used["gpuprov_stack"] = {**used["gpuprov_stack"], "packages": own_packages}
         if known.all_package_names:
-            found["names"] = sorted(package["name"] for package in variables["gpuprov_stack"]["packages"])
-    return found
+            used["names"] = sorted(package["name"] for package in variables["gpuprov_stack"]["packages"])
+    return used
 
 
 def depends_on(role: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     """Of the inventory's variables those that the role or its entry in the playbook names, and of the stack only what
     the role uses: the fields that it names and the packages of its parts."""
     known, text = roles.get(role), _source(paths.data("ansible"), role)
-    found = {name: variables[name] for name in sorted(set(_VARIABLE.findall(text)) & variables.keys())}
-    found |= {name: look(found[name]) for name, look in known.depends_on.items() if name in found}
+    used = {name: variables[name] for name in sorted(set(_VARIABLE.findall(text)) & variables.keys())}
+    used |= {name: look(used[name]) for name, look in known.depends_on.items() if name in used}
     fields = {match[1] for match in _STACK_FIELD.finditer(text)}
-    stack = found.get("gpuprov_stack")
+    stack = used.get("gpuprov_stack")
     if stack is not None and None not in fields:
-        found["gpuprov_stack"] = {name: stack[name] for name in sorted(fields & stack.keys() - {"packages"})}
-        found["packages"] = [package for package in stack["packages"] if package["part"] in known.parts]
+        used["gpuprov_stack"] = {name: stack[name] for name in sorted(fields & stack.keys() - {"packages"})}
+        used["packages"] = [package for package in stack["packages"] if package["part"] in known.parts]
     if stack is not None and known.all_package_names:
-        found["names"] = sorted(package["name"] for package in stack["packages"])
-    return found
+        used["names"] = sorted(package["name"] for package in stack["packages"])
+    return used
 
 
 def text_digest(role: str) -> str:
@@ -139,9 +139,9 @@ def _install_source(root: Path, role: str) -> str:
     folder = root / "roles" / role
     text = json.dumps(_content(folder / "tasks" / "install.yml"))
     defaults = _content(folder / "defaults" / "main.yml") if (folder / "defaults" / "main.yml").exists() else {}
-    left = dict(defaults or {})
-    while more := [name for name in left if re.search(rf"\b{name}\b", text)]:
-        text += "".join("\n" + json.dumps(left.pop(name)) for name in more)
+    unused = dict(defaults or {})
+    while more := [name for name in unused if re.search(rf"\b{name}\b", text)]:
+        text += "".join("\n" + json.dumps(unused.pop(name)) for name in more)
     return text
 
 
@@ -152,11 +152,11 @@ def _plugins(root: Path, role: str) -> list[Path]:
     utilities = [file for file in python if file.parent.name == "module_utils"]
     used = _named(modules, text)
     texts = [text, *(file.read_text(encoding="utf-8") for file in used)]
-    others = [file for file in python if file not in modules and file not in utilities]
+    other_plugins = [file for file in python if file not in modules and file not in utilities]
     while more := [file for file in _named(utilities, "\n".join(texts)) if file not in used]:
         used += more
         texts += [file.read_text(encoding="utf-8") for file in more]
-    return used + others
+    return used + other_plugins
 
 
 def _named(files: Iterable[Path], text: str) -> list[Path]:

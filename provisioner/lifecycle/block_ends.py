@@ -19,39 +19,41 @@ FORM = "%Y-%m-%dT%H:%M:%SZ"
 def asked(cluster: Cluster, plan: Plan) -> dict[str, str]:
     """Group → when what its machines are bought by ends (ISO 8601, UTC), and the machines with it. What could not be
     asked is said."""
-    found: dict[str, str] = {}
+    ends: dict[str, str] = {}
     for site in plan.sites():
         if knows := cluster.providers.at(site).capacity:
             try:
-                found |= {name: when.strftime(FORM) for name, when in knows.ends(plan).items()}
+                ends |= {name: when.strftime(FORM) for name, when in knows.ends(plan).items()}
             except GpuprovError as error:
                 cluster.events("preflight", "warning", error.message)
-    return found
+    return ends
 
 
 def note(cluster: Cluster, plan: Plan) -> None:
     """Ask, and write it down; of groups that are not of this plan, or could not be asked about, it stays as it was."""
     blocks = {name for name, group in cluster.spec.groups.items() if group.capacity.kind == "block"}
-    found = {name: when for name, when in noted(cluster).items() if name in blocks} | asked(cluster, plan)
-    node_state.note(cluster.paths, ends=[[name, when] for name, when in found.items()])
+    ends = {name: when for name, when in noted(cluster).items() if name in blocks} | asked(cluster, plan)
+    node_state.note(cluster.paths, ends=[[name, when] for name, when in ends.items()])
 
 
 def noted(cluster: Cluster) -> dict[str, str]:
     """Group → when its capacity block ends, as the last `up` was told; what is damaged is left out."""
     noted = node_state.load(cluster.paths).get("ends")
     rows = noted if isinstance(noted, list) else []
-    whole = [row for row in rows if isinstance(row, list) and len(row) == 2 and all(isinstance(x, str) for x in row)]
-    return {name: when for name, when in whole if name in cluster.spec.groups and left(when) is not None}
+    valid_rows = [
+        row for row in rows if isinstance(row, list) and len(row) == 2 and all(isinstance(x, str) for x in row)
+    ]
+    return {name: when for name, when in valid_rows if name in cluster.spec.groups and left(when) is not None}
 
 
 def variables(cluster: Cluster) -> dict[str, Any]:
     """What the roles are told: group → when its machines begin to be taken (ISO 8601, UTC), before the block's end."""
-    found = {}
+    begins = {}
     for name, when in noted(cluster).items():
         early = catalog.load().provider(cluster.spec.machine(name).provider)
         begin = datetime.strptime(when, FORM).replace(tzinfo=UTC) - timedelta(seconds=early.block_ends_early_s)
-        found[name] = begin.strftime(FORM)
-    return {"gpuprov_block_ends": found}
+        begins[name] = begin.strftime(FORM)
+    return {"gpuprov_block_ends": begins}
 
 
 def left(when: str, now: datetime | None = None) -> timedelta | None:
@@ -65,13 +67,13 @@ def left(when: str, now: datetime | None = None) -> timedelta | None:
 
 def ending(ends: Mapping[str, str], now: datetime | None = None) -> list[str]:
     """What is to be said of blocks that end, a line each."""
-    told = []
+    lines = []
     for name, when in ends.items():
-        rest = left(when, now)
-        if rest is None:
+        time_left = left(when, now)
+        if time_left is None:
             continue
-        minutes = int(rest.total_seconds() // 60)
+        minutes = int(time_left.total_seconds() // 60)
         due = "it is over" if minutes < 0 else f"in {minutes // 60} h {minutes % 60} min"
-        soon = "WARNING: " if rest < SOON else ""
-        told.append(f"{soon}{name}: its capacity block ends {when} ({due}); its machines end up to an hour before")
-    return told
+        soon = "WARNING: " if time_left < SOON else ""
+        lines.append(f"{soon}{name}: its capacity block ends {when} ({due}); its machines end up to an hour before")
+    return lines

@@ -76,23 +76,23 @@ def _wanted(cluster: Cluster, site: str) -> Plan | None:
     return plan
 
 
-def _again(there: Machines, removal: Removal) -> list[str]:
+def _again(site_machines: Machines, removal: Removal) -> list[str]:
     """Nothing is left by the tags: whether the state says so, too."""
     try:
-        removal.removed += there.destroy()
+        removal.removed += site_machines.destroy()
     except DestroyRefusedError as error:
         return [error.message]
     return []
 
 
-def remove_site(cluster: Cluster, there: Machines, provider: Provider, removal: Removal) -> None:
+def remove_site(cluster: Cluster, site_machines: Machines, provider: Provider, removal: Removal) -> None:
     """Remove a site's machines and what has its tags; `removal` is added to."""
     try:
-        removal.removed += there.destroy(_wanted(cluster, there.site))
+        removal.removed += site_machines.destroy(_wanted(cluster, site_machines.site))
         removal.left += provider.clean(cluster.events)
     except DestroyRefusedError as error:
         cluster.events("down", "warning", f"{error.message}\n  what is left is looked for by its tags")
-        removal.left += provider.clean(cluster.events) or _again(there, removal)
+        removal.left += provider.clean(cluster.events) or _again(site_machines, removal)
 
 
 def down(cluster: Cluster, binary: Binary) -> Removal:
@@ -112,9 +112,9 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             exist = provider.hosts is not None
             events("down", "started", f"{site}: " + ("undoing what was configured" if exist else "removing machines"))
             try:
-                there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
-                remove_site(cluster, there, provider, removal)
-                removal.stays |= there.stays
+                site_machines = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
+                remove_site(cluster, site_machines, provider, removal)
+                removal.stays |= site_machines.stays
             except Interrupted:
                 raise
             except GpuprovError as error:  # the machines of other sites cost something, too
@@ -133,9 +133,9 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody
             events("down", "warning", str(error))
         ssh.close(cluster.paths, cluster.nodes())
-        rest = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
-        made = removal.removed - len(removal.stays)
-        events("down", "done", f"{counted(made, 'resource')} removed, nothing is left{rest}")
+        remaining_text = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
+        resource_count = removal.removed - len(removal.stays)
+        events("down", "done", f"{counted(resource_count, 'resource')} removed, nothing is left{remaining_text}")
         cluster.forget()
         if cluster.sharing:
             cluster.sharing.remove()

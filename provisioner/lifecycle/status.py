@@ -53,7 +53,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     noted, failed = state.get("nodes", {}), state.get("failed", {})
     known = {node.name: node for node in nodes}
     journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
-    runs, held = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
+    runs, quarantined = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
     with ThreadPoolExecutor(1) as pool:
         managed = pool.submit(_bmcs, cluster) if ask else None
         known_runs = {name: release for name, (release, _) in runs.items()}
@@ -63,7 +63,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     def row(name: str, group: str, site: str, machine: str, node: Node | None, **rest: Any) -> dict[str, Any]:
         release, waiting = runs.get(name, (None, []))
         stack = release.lock.groups.get(group) if release else None
-        found = drift.get(name)
+        differences = drift.get(name)
         return {
             "name": name,
             "group": group,
@@ -71,12 +71,12 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "machine": machine,
             "address": node.address if node else None,
             **rest,
-            "drift": None if found is None else [difference.to_json() for difference in found],
+            "drift": None if differences is None else [difference.to_json() for difference in differences],
             "lock": release.id if release and node else None,
             "driver": stack.driver if stack and node else None,
             "waiting": waiting,
             "upgrade": upgrade_journal.told(journal, name, release.id if release else None),
-            "quarantine": held[name].told() if name in held else None,
+            "quarantine": quarantined[name].told() if name in quarantined else None,
             "replace": {"step": replacing[name].step} if name in replacing else None,
             "bmc": bmcs.get(name),
         }
@@ -84,13 +84,13 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     at_work = run_lock_held(cluster.paths.root)
     rows = []
     for name, group in cluster.spec.node_groups().items():
-        node, said = known.pop(name, None), noted.get(name, {})
-        stage = said.get("stage", "unknown" if node else "planned")
+        node, node_note = known.pop(name, None), noted.get(name, {})
+        stage = node_note.get("stage", "unknown" if node else "planned")
         stage = "interrupted" if stage == "making" and not at_work else stage
         if node is None and stage not in ABSENT:  # noted of a machine of that name which is gone
-            stage, said = "planned" if cluster.paths.nodes.exists() else "unknown", {}
+            stage, node_note = "planned" if cluster.paths.nodes.exists() else "unknown", {}
         machine = cluster.spec.groups[group].machine
-        rows.append(row(name, group, cluster.spec.site_of(group), machine, node, stage=stage, ok=said.get("ok")))
+        rows.append(row(name, group, cluster.spec.site_of(group), machine, node, stage=stage, ok=node_note.get("ok")))
     for node in known.values():
         rows.append(row(node.name, node.group, node.site, node.machine, node, stage="unwanted", ok=None))
     return {
@@ -104,7 +104,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "cost": running_cost.so_far(cluster),
         "ends": block_ends.noted(cluster),
         "site_choices": placement.rows(cluster.spec, cluster.paths),
-        "failed": {site: said for site, said in failed.items() if site in cluster.spec.sites},
+        "failed": {site: node_note for site, node_note in failed.items() if site in cluster.spec.sites},
         "lock_changes": outdated_lock(cluster),
     }
 

@@ -100,37 +100,37 @@ class JsonLog:
         elif kind == "diagnostic":
             self._diagnostic(record.get("diagnostic", {}))
 
-    def _diagnostic(self, found: dict[str, Any]) -> None:
-        severity = str(found.get("severity", ""))
-        said = Diagnostic(
-            str(found.get("summary", "")), str(found.get("detail", "")), str(found.get("address", "")), severity
+    def _diagnostic(self, fields: dict[str, Any]) -> None:
+        severity = str(fields.get("severity", ""))
+        diagnostic = Diagnostic(
+            str(fields.get("summary", "")), str(fields.get("detail", "")), str(fields.get("address", "")), severity
         )
-        if said.summary in OWN_DOING:
+        if diagnostic.summary in OWN_DOING:
             return
         is_error = severity == "error"  # the command fails with it, and what it fails with is told once
         if is_error:
-            self.errors.append(said)
+            self.errors.append(diagnostic)
         self.events(
-            "terraform", "log" if is_error else "warning", str(said),
+            "terraform", "log" if is_error else "warning", str(diagnostic),
             data={"command": self.command, "severity": severity},
         )  # fmt: skip
 
     def failure(self, status: int, where: str, log: str) -> GpuprovError:
         """The cause and the resource, not the wall: diagnostics first, else the last lines that Terraform printed."""
-        said = self.errors or from_text(self.plain)
+        diagnostics = self.errors or from_text(self.plain)
         lines = [line.strip() for line in self.plain if line.strip() not in "╷╵│"][-6:]
-        cause = "\n  ".join(dict.fromkeys(map(str, said) if said else lines))
+        cause = "\n  ".join(dict.fromkeys(map(str, diagnostics) if diagnostics else lines))
         cause = cause or f"it exited with status {status} and said nothing"
-        return refused(self.command, cause, said, where=where, hint=f"the whole log: {log}" if log else "")
+        return refused(self.command, cause, diagnostics, where=where, hint=f"the whole log: {log}" if log else "")
 
 
-def refused(command: str, cause: str, said: Sequence[Diagnostic], *, where: str, hint: str = "") -> GpuprovError:
+def refused(command: str, cause: str, diagnostics: Sequence[Diagnostic], *, where: str, hint: str = "") -> GpuprovError:
     """Terraform's command has failed: LockedError where another Terraform holds the state, else ProviderError; a lock
     that could not be asked for is held by nobody."""
-    if any(held(one) for one in said):
+    if any(held(diagnostic) for diagnostic in diagnostics):
         hint = "another Terraform is running on it; if none is, `gpuprov unlock` removes what it left"
         return LockedError(f"terraform {command}: {cause}", where=where, hint=hint)
-    return ProviderError(f"terraform {command} failed: {cause}", where=where, hint=hint, diagnostics=said)
+    return ProviderError(f"terraform {command} failed: {cause}", where=where, hint=hint, diagnostics=diagnostics)
 
 
 _ERROR = re.compile(r"^Error: (.*)$")
@@ -141,16 +141,16 @@ _SOURCE = re.compile(r"^  on \S+ line \d+|^ +\d+: ")
 def from_text(lines: Iterable[str]) -> list[Diagnostic]:
     """The errors of a command that has no JSON log (init, import, state), as it prints them for people.
     github.com/hashicorp/terraform: internal/command/format/diagnostic.go"""
-    found: list[tuple[str, str, list[str]]] = []
+    errors: list[tuple[str, str, list[str]]] = []
     for line in (part for text in lines for part in text.splitlines()):
         plain = re.sub(r"^│ ?", "", line.rstrip())
         if begins := _ERROR.match(plain):
-            found.append((begins[1], "", []))
-        elif found and (resource := _RESOURCE.match(plain)):
-            found[-1] = (found[-1][0], resource[1], found[-1][2])
-        elif found and plain not in "╷╵" and not _SOURCE.match(plain):
-            found[-1][2].append(plain)
-    return [Diagnostic(summary, "\n".join(detail).strip(), address) for summary, address, detail in found]
+            errors.append((begins[1], "", []))
+        elif errors and (resource := _RESOURCE.match(plain)):
+            errors[-1] = (errors[-1][0], resource[1], errors[-1][2])
+        elif errors and plain not in "╷╵" and not _SOURCE.match(plain):
+            errors[-1][2].append(plain)
+    return [Diagnostic(summary, "\n".join(detail).strip(), address) for summary, address, detail in errors]
 
 
 LOCK_ERROR = "Error acquiring the state lock"
@@ -159,9 +159,9 @@ github.com/hashicorp/terraform: internal/command/clistate/state.go, internal/sta
 _HOLDER = re.compile(r"Lock Info:\s+ID:\s+\S")
 
 
-def held(said: Diagnostic) -> bool:
+def held(diagnostic: Diagnostic) -> bool:
     """Whether a diagnostic says that somebody else holds the state's lock."""
-    return said.summary == LOCK_ERROR and _HOLDER.search(said.detail) is not None
+    return diagnostic.summary == LOCK_ERROR and _HOLDER.search(diagnostic.detail) is not None
 
 
 def _node(record: dict[str, Any]) -> str | None:

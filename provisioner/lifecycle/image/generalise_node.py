@@ -141,9 +141,9 @@ SECRETS = (
 how it looks."""
 
 
-def take_away(what: str, pattern: str, removed: list[str]) -> None:
+def take_away(kind: str, pattern: str, removed: list[str]) -> None:
     """Remove everything that the pattern names."""
-    gone = 0
+    count = 0
     for path in glob.glob(pattern):
         if KEPT.match(path):
             continue
@@ -154,9 +154,9 @@ def take_away(what: str, pattern: str, removed: list[str]) -> None:
                 os.unlink(path)
         except FileNotFoundError:
             continue
-        gone += 1
-    if gone:
-        removed.append(f"{what}: {pattern}")
+        count += 1
+    if count:
+        removed.append(f"{kind}: {pattern}")
 
 
 def homes() -> list[str]:
@@ -176,8 +176,8 @@ def of_this_machine(removed: list[str]) -> None:
     """Keys, records and identities."""
     for unit in STOPPED:  # most machines have none of them; a key that comes back all the same is found by the scan
         subprocess.run(["systemctl", "stop", unit], check=False, capture_output=True, timeout=120)
-    for what, pattern in REMOVED:
-        take_away(what, pattern, removed)
+    for kind, pattern in REMOVED:
+        take_away(kind, pattern, removed)
 
 
 def generalise() -> list[str]:
@@ -203,29 +203,29 @@ def generalise() -> list[str]:
 
 def lines_of(path: str) -> list[str]:
     """The places in a file that look like a secret, whatever kind of file it is."""
-    found: list[str] = []
+    findings: list[str] = []
     with open(path, "rb") as stream:
-        before, line = b"", 1
+        overlap, line = b"", 1
         while piece := stream.read(PIECE):
-            content = before + piece
+            content = overlap + piece
             lower = content.lower()
-            for what, signs, pattern in SECRETS:
+            for kind, signs, pattern in SECRETS:
                 for match in pattern.finditer(content) if any(sign in lower for sign in signs) else ():
                     at = line + content.count(b"\n", 0, match.start())
-                    told = f"{path}:{at}: looks like {what}"
-                    if told not in found:
-                        found.append(told)
-            if len(found) > MOST:
+                    finding = f"{path}:{at}: looks like {kind}"
+                    if finding not in findings:
+                        findings.append(finding)
+            if len(findings) > MOST:
                 break
             keep = content[-OVERLAP:]
             line += content.count(b"\n") - keep.count(b"\n")
-            before = keep
-    return found
+            overlap = keep
+    return findings
 
 
 def scan() -> tuple[list[str], list[str]]:
     """Files that look as if they held a secret, and those that could not be read."""
-    found: list[str] = []
+    findings: list[str] = []
     unread: list[str] = []
     for top in ("/", *ALSO_SCANNED):
         for folder, inner, names in os.walk(top):
@@ -234,12 +234,12 @@ def scan() -> tuple[list[str], list[str]]:
                 path = os.path.join(folder, name)
                 try:
                     if stat.S_ISREG(os.lstat(path).st_mode):
-                        found += lines_of(path)
+                        findings += lines_of(path)
                 except FileNotFoundError:  # it went while others were looked through
                     continue
                 except OSError:
                     unread.append(path)
-    return found, unread
+    return findings, unread
 
 
 def identify(text: str) -> None:

@@ -49,7 +49,11 @@ def inputs(recipe: Recipe, lock: Lock) -> Inputs:
     return Inputs(
         recipe=digest(spec.model_dump_json(exclude={"image": {"keep", "failed", "scan"}})),
         stacks={name: digest(content(stack, simulated=lock.simulated)) for name, stack in lock.groups.items()},
-        bases={f"{site} {name}": base.id or "" for site, mine in lock.bases.items() for name, base in mine.items()},
+        bases={
+            f"{site} {name}": base.id or ""
+            for site, site_bases in lock.bases.items()
+            for name, base in site_bases.items()
+        },
         roles={entry.role: stamps.text_digest(entry.role) for entry in playbook.load().entries},
     )
 
@@ -131,9 +135,9 @@ def _target(work: Build, name: str) -> Target:
         site=site, provider=recipe.cluster.spec.sites[site].provider, machine=group.machine,
         builder=str(journal.of(name, "builder")), ids=journal.of(name, "published"),
         base=(base.id if base else None) or "", kernel=installed.kernel, stack=work.lock.groups[name],
-        roles={role: RoleOnImage(**one) for role, one in installed.roles.items()}, packages=installed.packages,
+        roles={role: RoleOnImage(**fields) for role, fields in installed.roles.items()}, packages=installed.packages,
         sources=installed.sources,
-        proofs=tuple(Proof(**one) for one in journal.of(name, "proven")),
+        proofs=tuple(Proof(**fields) for fields in journal.of(name, "proven")),
         residue=tuple(journal.of(name, "generalised")), disk=on_disk,
     )  # fmt: skip
 
@@ -141,13 +145,13 @@ def _target(work: Build, name: str) -> Target:
 def _captured(work: Build, name: str, builder: Builder) -> None:
     """The builder's disk as an image that machines can start from."""
     journal, tell = work.journal, teller(work, name)
-    there = builder.images.find(work.name(name))
-    if there is not None and there.ready and journal.of(name, "generalised") is not None:
-        journal.done(name, "captured", there.id)
+    unfinished = builder.images.find(work.name(name))
+    if unfinished is not None and unfinished.ready and journal.of(name, "generalised") is not None:
+        journal.done(name, "captured", unfinished.id)
         return
-    if there is not None:
-        tell(f"removing {there.id}, which was not finished")
-    unusable = {region(work, name): there.id} if there is not None else {}
+    if unfinished is not None:
+        tell(f"removing {unfinished.id}, which was not finished")
+    unusable = {region(work, name): unfinished.id} if unfinished is not None else {}
     delete_images(work, name, builder.images, unusable)
     if journal.of(name, "generalising") is not None:
         tell("the builder was taken apart already: it is made anew")
@@ -178,9 +182,11 @@ def _same_faults(recipe: Recipe, cluster: Cluster) -> None:
     """What a rehearsal's vendor has released badly is bad on the machine that proves the image, too."""
     from provisioner.sandbox import site_faults
 
-    told = ClusterPaths(recipe.cluster.file, recipe.name, sandbox=True)  # where `gpuprov sandbox fault` keeps them
+    fault_paths = ClusterPaths(
+        recipe.cluster.file, recipe.name, sandbox=True
+    )  # where `gpuprov sandbox fault` keeps them
     for site in cluster.spec.sites:
-        for fault in site_faults.active(told.site(site)):
+        for fault in site_faults.active(fault_paths.site(site)):
             site_faults.inject(cluster.paths.site(site), fault)
 
 
@@ -211,9 +217,9 @@ def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
     database = work.recipe.cluster.file.absolute().parent / Path(settings.database).expanduser()
     try:
         scan = vulnerabilities.scan(file, settings.scanner, database, target.stack.os)
-    except vulnerabilities.NotScannedError as why:
-        work.tell(f"{name}: not scanned for vulnerabilities: {why}", "warning")
-        return target.model_copy(update={"not_scanned": str(why)})
+    except vulnerabilities.NotScannedError as reason:
+        work.tell(f"{name}: not scanned for vulnerabilities: {reason}", "warning")
+        return target.model_copy(update={"not_scanned": str(reason)})
     write_whole(folder / f"{name}.vulnerabilities.json", scan.text, mode=0o644)
     work.tell(f"{name}: known vulnerabilities: {vulnerabilities.told(scan.found, '')}")
     return target.model_copy(update={"vulnerabilities": scan.found})

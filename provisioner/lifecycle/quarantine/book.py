@@ -71,9 +71,9 @@ class Entry:
 
     def told(self) -> dict[str, Any]:
         """What reports and `status` say of it."""
-        found: dict[str, Any] = {"owner": self.owner, "reason": self.reason, "since": self.since}
-        found |= {"checks": list(self.checks)} | ({"level": self.leaves_at} if self.leaves_at else {})
-        return found | ({"trouble": self.trouble} if self.trouble else {})
+        document: dict[str, Any] = {"owner": self.owner, "reason": self.reason, "since": self.since}
+        document |= {"checks": list(self.checks)} | ({"level": self.leaves_at} if self.leaves_at else {})
+        return document | ({"trouble": self.trouble} if self.trouble else {})
 
 
 @dataclass(slots=True)
@@ -84,8 +84,8 @@ class Book:
 
     def of(self, nodes: Iterable[Node]) -> dict[str, Entry]:
         """The quarantine of these machines, by node name."""
-        found = {node.name: self.entries.get(node.name) for node in nodes if self.holds(node)}
-        return {name: entry for name, entry in found.items() if entry is not None}
+        entries = {node.name: self.entries.get(node.name) for node in nodes if self.holds(node)}
+        return {name: entry for name, entry in entries.items() if entry is not None}
 
     def holds(self, node: Node) -> bool:
         entry = self.entries.get(node.name)
@@ -101,8 +101,8 @@ def load(paths: ClusterPaths) -> Book:
     know."""
     file = paths.root / "quarantine.json"
     try:
-        found: dict[str, Any] = stored.load(file)["nodes"]
-        book = Book({name: _entry(entry) for name, entry in found.items()})
+        rows: dict[str, Any] = stored.load(file)["nodes"]
+        book = Book({name: _entry(entry) for name, entry in rows.items()})
         for name, entry in book.entries.items():  # hooks are given them, also where no machine has the name any more
             fleet.refuse_shape(name, entry.id)
         return book
@@ -113,9 +113,9 @@ def load(paths: ClusterPaths) -> Book:
         raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
 
 
-def _entry(found: Mapping[str, Any]) -> Entry:
-    owed = found.get("owed")
-    entry = Entry(**{**found, "checks": tuple(found["checks"]), "owed": None if owed is None else tuple(owed)})
+def _entry(fields: Mapping[str, Any]) -> Entry:
+    owed = fields.get("owed")
+    entry = Entry(**{**fields, "checks": tuple(fields["checks"]), "owed": None if owed is None else tuple(owed)})
     texts = (entry.id, entry.owner, entry.reason, entry.since, entry.trouble, *entry.checks, *(entry.owed or ()))
     if not all(isinstance(text, str) for text in texts) or entry.level not in (None, *LEVELS):
         raise ValueError("an entry is incomplete")
