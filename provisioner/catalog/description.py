@@ -8,15 +8,12 @@ network that it leaves out are not expected at all: nodes are compared with each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Protocol
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from provisioner.catalog.models import Board, Evidence, Gpu, LocalNVMe, Machine, Network, NVLink, Row
-
-if TYPE_CHECKING:
-    from provisioner.catalog import Catalog
 
 MACHINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MACHINE_NAME_TITLE = "a name of letters, digits, dots, hyphens and underscores, at most 63, a letter or digit first"
@@ -24,6 +21,20 @@ FARTHER = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """As the legend of `nvidia-smi topo -m` orders them, the nearest first."""
 EXAMPLE_VCPUS, EXAMPLE_GIB = 8, 64
 """For each GPU, where a description has none: what a simulated node shows. No node is held to it."""
+
+
+class CatalogRows(Protocol):
+    """What a description is completed from: catalog.Catalog."""
+
+    @property
+    def listed(self) -> Mapping[str, Machine]: ...
+
+    @property
+    def boards(self) -> tuple[Board, ...]: ...
+
+    def gpu(self, model: str) -> Gpu: ...
+
+    def gpus(self) -> tuple[Gpu, ...]: ...
 
 
 class DescribedPart(Row):
@@ -58,7 +69,7 @@ class DescribedGpu(DescribedPart):
     ecc: bool = Field(default=False, title="true or false", description="Whether ECC is enabled as shipped")
     pcie_gen: int = Field(default=4, ge=3, le=6, title="a whole number", description="PCIe generation of the GPU")
 
-    def row(self, machine: str, catalog: Catalog) -> Gpu:
+    def row(self, machine: str, catalog: CatalogRows) -> Gpu:
         """The same as a row of gpus.yaml, whose model is of that machine type alone. Which kernel modules drive it
         follows from the architecture."""
         same = next(gpu for gpu in catalog.gpus() if gpu.arch == self.arch)
@@ -173,13 +184,13 @@ class MachineDescription(DescribedPart):
     )
     source: tuple[str, ...] = Field(default=(), title="a list of texts", description="Where the values were read")
 
-    def own_gpu(self, name: str, catalog: Catalog) -> Gpu | None:
+    def own_gpu(self, name: str, catalog: CatalogRows) -> Gpu | None:
         """The GPU that is described here; None for one of gpus.yaml."""
         return self.gpu.row(name, catalog) if isinstance(self.gpu, DescribedGpu) else None
 
 
 def machine(
-    name: str, description: MachineDescription, catalog: Catalog, basis: Literal["user", "documented"]
+    name: str, description: MachineDescription, catalog: CatalogRows, basis: Literal["user", "documented"]
 ) -> Machine:
     """The row of a described type. `basis`: what the values that it names rest on. Raises GpuprovError for a GPU that
     neither the catalogue nor the description has."""
@@ -258,7 +269,7 @@ class _Links(Row):
     fabric_manager: bool = False
 
 
-def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Links:
+def _linked(description: MachineDescription, gpu: Gpu, catalog: CatalogRows) -> _Links:
     """NVLink and the cells of `nvidia-smi topo -m`: as described, else of a type of the catalogue with the same GPUs,
     else by the GPU's form: a module on a board has links, a PCIe card has none."""
     none = NVLink(generation=None, links_per_gpu=0, gbps_per_link=0, nvswitch_count=0, topology="none")
@@ -296,7 +307,7 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> _Lin
     return _Links(nvlink=nvlink, peer_cells=f"NV{count}" if _is_uniform(topology, gpus) else (*bonds, *FARTHER))
 
 
-def _link_generation(arch: str, catalog: Catalog) -> tuple[int | None, float]:
+def _link_generation(arch: str, catalog: CatalogRows) -> tuple[int | None, float]:
     """NVLink's generation of an architecture and GB/s of one link, both directions, as the machines of machines.yaml
     have it; no generation where none of them has NVLink."""
     links = (row.nvlink for row in catalog.listed.values() if row.gpu_arch == arch)
@@ -309,7 +320,7 @@ def _is_uniform(topology: str, gpus: int) -> bool:
     return topology == "nvswitch" or (topology == "bridge" and gpus == 2)
 
 
-def _alike(description: MachineDescription, gpu: Gpu, catalog: Catalog) -> Machine | None:
+def _alike(description: MachineDescription, gpu: Gpu, catalog: CatalogRows) -> Machine | None:
     """A type of machines.yaml with the same GPUs in the same number, of the same provider where there is one; else one
     whose GPUs are modules of the same generation with as many links. None for cards: a bridge is the owner's choice."""
     if gpu.nvlinks is None and gpu.vendor == "nvidia":
