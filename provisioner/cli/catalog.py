@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,10 @@ from provisioner.cli import json_output
 from provisioner.errors import GpuprovError
 from provisioner.suggest import did_you_mean
 from provisioner.text import one_line
+
+if TYPE_CHECKING:
+    from provisioner.verify.bundle import Bundle
+    from provisioner.verify.description import Described
 
 COLUMNS = ("MACHINE", "PROVIDER", "GPUS", "GIB EACH", "LINKS", "NETWORK", "LOCAL NVME", "NOTE")
 
@@ -99,7 +103,28 @@ def _describe(known: Catalog, host: str | None, bundle: Path | None, name: str |
     if raw.error:
         raise GpuprovError(one_line(raw.error), where=str(host or bundle))
     described = describe(read(raw), known)
+    _refuse_unhealthy(raw, described, known)
     _print_description(name or described.name, described.machine, described.notes, as_json=as_json)
+
+
+def _refuse_unhealthy(bundle: Bundle, described: Described, known: Catalog) -> None:
+    """Raise GpuprovError where the machine fails a check that condemns it, by the description of itself."""
+    from dataclasses import replace
+
+    from provisioner.catalog.description import MachineDescription
+    from provisioner.verify.expectations import expect
+    from provisioner.verify.pytest_runner import Case, judge
+
+    catalog = known.with_described({described.name: MachineDescription.model_validate(described.machine)})
+    row = catalog.machine(described.name)
+    expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level="quick")
+    expected = replace(expected, simulated=bundle.simulated, bmc={} if "bmc.json" in bundle.files else None)
+    checks = judge({described.name: Case(bundle, expected)})[described.name].checks
+    if failed := [f"{check.id}: {check.message}" for check in checks if check.condemns and check.status == "fail"]:
+        raise GpuprovError(
+            "this machine is not healthy:\n  " + "\n  ".join(map(one_line, failed)),
+            hint="describe a healthy machine of the same type: what is described is expected of every node",
+        )
 
 
 def _describe_size(

@@ -45,14 +45,16 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
     another site: they would run on."""
     abandoned = sorted(set(cluster.providers.made()) - set(plan.sites()))
     if abandoned:
+        groups = list(dict.fromkeys(node.group for node in cluster.nodes() if node.site in abandoned))
+        whose = f"machines of {few(groups, 5, ',')}" if groups else "machines"
         raise GpuprovError(
-            f"no group is at {', '.join(abandoned)} any more, and machines were made there",
+            f"no group is at {', '.join(abandoned)} any more, and {whose} were made there",
             where=str(cluster.file),
             hint="put the site and its groups back, or remove the whole cluster with `gpuprov down`",
         )
-    groups = dict(plan.nodes())
+    planned = dict(plan.nodes())
     for node in cluster.nodes():
-        group = groups.get(node.name)
+        group = planned.get(node.name)
         if group is not None and group.site != node.site:
             raise GpuprovError(
                 f"group {group.name} is at site {group.site}, and {node.name} exists at site {node.site}",

@@ -161,7 +161,10 @@ def _tell_half_made(cluster: Cluster, report: Report) -> None:
     unproven = {name for name, place in replace_journal.load(cluster).nodes.items() if place.step == "proving"}
     for node in report.nodes:
         if node.name in unproven and not node.ok:
-            message = f"its new machine was not proven, `replace` was interrupted: `gpuprov up {cluster.file}` goes on"
+            message = (
+                "`replace` was interrupted before its new machine was proven, and this verdict ends the replacement: "
+            )
+            message += f"`gpuprov up {cluster.file}` goes on with this machine, `replace` would create another one"
             cluster.events("quarantine", "warning", message, node=node.name)
 
 

@@ -113,12 +113,12 @@ resource "terraform_data" "node" {
     GPUPROV_LABELS     = local.labels
   })
   triggers_replace = {
-    image    = var.sandbox.image
-    hardware = filesha256(var.sandbox.hardware[each.key])
-    number   = each.value.number
-    mirror   = local.mirror_ip
-    jump     = local.has_jump
-    ssh_key  = sha256(join("\u0000", [var.ssh_public_key, var.user_data, var.sandbox.user]))
+    image   = var.sandbox.image
+    machine = filesha256(var.sandbox.hardware[each.key])
+    number  = each.value.number
+    mirror  = local.mirror_ip
+    jump    = local.has_jump
+    ssh_key = sha256(join("\u0000", [var.ssh_public_key, var.user_data, var.sandbox.user]))
   }
 
   lifecycle {

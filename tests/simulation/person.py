@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,16 +104,24 @@ class Person:
 
         self.history.edit("every group is bought as on-demand", change)
 
-    def _site_back(self, site: str) -> None:
-        """A site and its groups as they were when cluster.yaml last had them: those whose names are free, or all where
-        none is, as after a new name of the site."""
+    def _site_back(self, site: str, groups: Sequence[str] = ()) -> None:
+        """A site and its groups as they were when cluster.yaml last had them: `groups`, else those whose names are
+        free, or all where none is, as after a new name of the site."""
         here = [file for file in reversed(self.history.versions) if self._groups_at(site, file)]
         records = [load(run / "sites" / site / "site.json") or {} for run in self.history.run_directories()]
         made_by = {record.get("provider") for record in records}
         here = [file for file in here if file.sites[site].get("provider") in made_by] or here
-        with_free = [file for file in here if self._groups_at(site, file).keys() - self.history.file.groups.keys()]
+        if with_groups := [file for file in here if {*groups} & self._groups_at(site, file).keys()]:
+            here = with_groups
+        with_free = (
+            []
+            if with_groups
+            else [file for file in here if self._groups_at(site, file).keys() - self.history.file.groups.keys()]
+        )
         before = (with_free or here)[0]
         restored = self._groups_at(site, before)
+        if with_groups:
+            restored = {name: group for name, group in restored.items() if name in groups}
         if with_free:
             restored = {name: group for name, group in restored.items() if name not in self.history.file.groups}
 
@@ -194,7 +203,8 @@ class Person:
             self._group_back(lost[1])
             return words
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
-            self._site_back(abandoned[1])
+            owners = re.search(r"any more, and machines of ([\w, -]+) were made there", text)
+            self._site_back(abandoned[1], owners[1].split(", ") if owners else ())
             return words
         if re.search(r"take the change of .* back", text) and self._nodes_back():
             return words

@@ -56,7 +56,8 @@ def test_diag(node: Facts, expected: Expected) -> None:
         skip("only persistence mode failed: see gpu.persistence")
     if diag.failed:
         message = f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else "")
-        fail(message, unverified=_unused_links(diag, expected))
+        resets = bool(diag.messages) and all("reset the gpu" in text.lower() for text in diag.messages)
+        fail(message, action="reset" if resets else None, unverified=_unused_links(diag, expected))
     ran = {re.sub(r"\W+", "_", name.lower()) for name in (*diag.passed, *diag.warned)}
     if not ran or len(diag.skipped) > len(ran):
         unknown(f"{len(diag.skipped)} of {len(diag.skipped) + len(ran)} tests were skipped, and skipped is not passed")

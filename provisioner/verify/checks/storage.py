@@ -109,7 +109,7 @@ def test_full(node: Facts, expected: Expected) -> None:
 @check(
     "storage.root_space",
     severity="warn",
-    action="reconfigure",
+    action="none",
     needs=NEEDS,
     follows=("storage.full",),
     says="A filesystem of the system is nearly full. Remove old images, logs and checkpoints before a job ends by it.",
@@ -119,13 +119,13 @@ def test_root_space(node: Facts, expected: Expected) -> None:
     usage = _usage(node, (*SYSTEM, "/boot"))
     saw(expected=f"{most:.0%} at most", actual={p: f"{share:.0%}" for p, (share, _) in usage.items()})
     if high := [f"{place} ({share:.0%})" for place, (share, _) in usage.items() if share > most]:
-        fail(f"nearly full: {', '.join(high)}")
+        fail(f"nearly full: {', '.join(high)}; remove old images, logs and checkpoints")
 
 
 @check(
     "storage.inodes",
     severity="warn",
-    action="reconfigure",
+    action="none",
     needs=NEEDS,
     says="A filesystem has nearly as many files as it can have: no more can be made, though there is space.",
 )
@@ -138,7 +138,7 @@ def test_inodes(node: Facts, expected: Expected) -> None:
         skip("these filesystems allocate inodes dynamically")
     saw(expected=f"{most:.0%} at most", actual={place: f"{share:.0%}" for place, share in found.items()})
     if high := [f"{place} ({share:.0%})" for place, share in found.items() if share > most]:
-        fail(f"inodes used: {', '.join(high)}")
+        fail(f"inodes used: {', '.join(high)}; remove folders with many small files")
 
 
 @check(

@@ -35,6 +35,8 @@ def test_topology(node: Node) -> None:
         name, *row = line.split() or [""]
         if COLUMN.fullmatch(name) and row and not COLUMN.fullmatch(row[0]):
             cells[name] = row
+    if 0 < len(cells) < count and len(cells) == len(node.gpus()):
+        pytest.skip(f"{len(cells)} of {count} GPUs answer: see test_gpu_count")
     complete = len(cells) == count and all(len(row) >= count for row in cells.values())
     node.require(complete, f"the matrix has {len(cells)} of {count} GPUs", "gpu_count")
     wrong = []

@@ -296,7 +296,7 @@ def test_a_half_made_replacement_is_told(cluster: Path, capsys: pytest.CaptureFi
     assert run("verify", cluster) == 0  # min_healthy is 50%
     err = capsys.readouterr().err
     told = [line for line in err.splitlines() if "`replace` was interrupted" in line]
-    assert len(told) == 1 and "train-1" in told[0] and f"`gpuprov up {cluster}` goes on" in told[0]
+    assert len(told) == 1 and "train-1" in told[0] and f"`gpuprov up {cluster}` goes on with this machine" in told[0]
 
 
 def test_a_node_that_is_wanted_and_not_there_is_not_healthy(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
