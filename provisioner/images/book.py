@@ -89,17 +89,19 @@ class Book:
     def _parsed(self, build: str, name: str) -> Manifest:
         file = self.build(build) / name
         try:
-            found = Manifest.model_validate(stored.load(file))
+            manifest = Manifest.model_validate(stored.load(file))
         except FileNotFoundError:
             known = ", ".join(self.builds()[-5:]) or "none"
             hint = f"channels: {', '.join(CHANNELS)}; builds: {known}"
             raise GpuprovError(f"{self.name} has no build {build}", hint=hint) from None
         except (OSError, ValueError) as error:  # ValidationError is one
-            said = str(error).splitlines()[0]
-            raise GpuprovError(f"is not a manifest ({said})", where=str(file), hint=RESTORE) from None
-        if (found.name, found.build) != (self.name, build):
-            raise GpuprovError(f"is the manifest of {found.name}, build {found.build}", where=str(file), hint=RESTORE)
-        return found
+            reason = str(error).splitlines()[0]
+            raise GpuprovError(f"is not a manifest ({reason})", where=str(file), hint=RESTORE) from None
+        if (manifest.name, manifest.build) != (self.name, build):
+            raise GpuprovError(
+                f"is the manifest of {manifest.name}, build {manifest.build}", where=str(file), hint=RESTORE
+            )
+        return manifest
 
     def channels(self) -> dict[str, str]:
         """Channel → build, for those that have one."""
@@ -112,20 +114,20 @@ class Book:
     def resolve(self, reference: str) -> str:
         """The build of a channel, or the build of that name. Raises GpuprovError where there is none."""
         if reference in CHANNELS:
-            found = self.channels().get(reference)
-            if found is None:
+            build = self.channels().get(reference)
+            if build is None:
                 moves = f"`gpuprov image promote RECIPE {reference}` gives it what the channel below has"
                 hint = moves if self.builds() else "`gpuprov image build RECIPE` makes one"
                 raise GpuprovError(f"channel {reference} of {self.name} has no build yet", hint=hint)
-            return found
+            return build
         self.manifest(reference)
         return reference
 
-    def move(self, channel: str, build: str, why: str) -> Move:
+    def move(self, channel: str, build: str, reason: str) -> Move:
         """Point a channel to a build that has a manifest."""
         self.manifest(build)
         content = self._read()
-        moved = Move(channel, build, content["channels"].get(channel, ""), now(), why)
+        moved = Move(channel, build, content["channels"].get(channel, ""), now(), reason)
         content["channels"][channel] = build
         content["history"].append({name: getattr(moved, name) for name in Move.__slots__})
         self._write(content)
@@ -203,7 +205,7 @@ class Book:
             return []
         except OSError as error:
             raise GpuprovError(f"cannot be read: {error.strerror}", where=str(self.nights), hint=RESTORE) from None
-        found = []
+        nights = []
         for line in lines:
             try:
                 row = stored.loads(line)
@@ -211,8 +213,8 @@ class Book:
                 continue
             texts = isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("at", "outcome", "build"))
             if texts and isinstance(row.get("changed"), list):
-                found.append(row)
-        return found
+                nights.append(row)
+        return nights
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -225,8 +227,8 @@ class Book:
             return {"version": 1, "channels": {}, "history": []}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise GpuprovError(f"is damaged ({error})", where=str(self._file), hint=RESTORE) from None
-        found: dict[str, Any] = content
-        return found
+        document: dict[str, Any] = content
+        return document
 
     def _write(self, content: dict[str, Any]) -> None:
         private_dir(self.folder)

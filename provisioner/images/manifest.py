@@ -116,28 +116,28 @@ class Manifest(Part):
 
     def target(self, provider: str, region: str) -> list[str]:
         """The targets whose image a site of that provider and region can boot."""
-        return [name for name, one in self.targets.items() if one.provider == provider and region in one.ids]
+        return [name for name, target in self.targets.items() if target.provider == provider and region in target.ids]
 
 
-def differences(before: Manifest, after: Manifest) -> list[dict[str, Any]]:
+def differences(previous: Manifest, current: Manifest) -> list[dict[str, Any]]:
     """What differs between two builds, target by target: {"target", "what": version | package | base | kernel | role |
     target, "name", "before", "after"}, with None where there is none."""
-    found: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
 
-    def row(target: str, what: str, name: str, old: str | None, new: str | None) -> None:
+    def row(target: str, kind: str, name: str, old: str | None, new: str | None) -> None:
         if old != new:
-            found.append({"target": target, "what": what, "name": name, "before": old, "after": new})
+            changes.append({"target": target, "what": kind, "name": name, "before": old, "after": new})
 
-    for name in dict.fromkeys([*before.targets, *after.targets]):
-        old, new = before.targets.get(name), after.targets.get(name)
+    for name in dict.fromkeys([*previous.targets, *current.targets]):
+        old, new = previous.targets.get(name), current.targets.get(name)
         if old is None or new is None:
             row(name, "target", name, old.machine if old else None, new.machine if new else None)
             continue
         row(name, "base", "base image", old.base, new.base)
         row(name, "kernel", "kernel", old.kernel, new.kernel)
-        versions = [{key: one.version for key, one in side.stack.components.items()} for side in (old, new)]
+        versions = [{key: component.version for key, component in side.stack.components.items()} for side in (old, new)]
         packages, roles = (old.packages, new.packages), [{k: r.digest for k, r in s.roles.items()} for s in (old, new)]
-        for what, (a, b) in (("version", versions), ("package", packages), ("role", roles)):
+        for kind, (a, b) in (("version", versions), ("package", packages), ("role", roles)):
             for key in sorted({*a, *b}):
-                row(name, what, key, a.get(key), b.get(key))
-    return found
+                row(name, kind, key, a.get(key), b.get(key))
+    return changes

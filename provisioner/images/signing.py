@@ -39,8 +39,8 @@ def ready(fingerprint: str) -> None:
 def verify(folder: Path, text: bytes, fingerprint: str) -> None:
     """Return where the manifest's text is signed by that key. Raises GpuprovError for everything else."""
 
-    def refuse(said: str, hint: str) -> GpuprovError:
-        return GpuprovError(f"the manifest is not signed by {fingerprint}: {said}", where=str(folder), hint=hint)
+    def refuse(reason: str, hint: str) -> GpuprovError:
+        return GpuprovError(f"the manifest is not signed by {fingerprint}: {reason}", where=str(folder), hint=hint)
 
     try:
         key = regular_file.read(folder.parents[1] / KEY, LIMIT)
@@ -52,18 +52,19 @@ def verify(folder: Path, text: bytes, fingerprint: str) -> None:
     openpgp.verified(ring, text, fingerprint, refuse, detached=signature)
 
 
-def _gpg(words: list[str], given: bytes, fingerprint: str) -> bytes:
+def _gpg(arguments: list[str], content: bytes, fingerprint: str) -> bytes:
     try:
         done = subprocess.run(
-            ["gpg", "--batch", *words], input=given, capture_output=True, timeout=DEADLINE_S, check=False
+            ["gpg", "--batch", *arguments], input=content, capture_output=True, timeout=DEADLINE_S, check=False
         )
     except FileNotFoundError:
         raise GpuprovError("gpg is not installed", hint="sudo apt-get install -y gpg") from None
     except subprocess.TimeoutExpired:
         raise GpuprovError(f"gpg gave no signature within {DEADLINE_S} s", hint="unlock the key first") from None
     if done.returncode or not done.stdout:
-        said = (done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        error_text = (done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
         raise GpuprovError(
-            f"gpg cannot sign with {fingerprint}: {said}", hint="`gpg --list-secret-keys` shows the keys that it has"
+            f"gpg cannot sign with {fingerprint}: {error_text}",
+            hint="`gpg --list-secret-keys` shows the keys that it has",
         )
     return done.stdout

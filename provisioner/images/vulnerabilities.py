@@ -56,12 +56,12 @@ def scan(bill: Path, scanner: str, database: Path, system: str) -> Scan:
         raise NotScannedError(f"{scanner} is not installed")
     if not database.is_dir():
         raise NotScannedError(f"there is no database: {database} is not a folder")
-    told = {"bill": str(bill), "database": str(database)}
-    words = [program, *(word.format(**told) for word in COMMANDS[scanner][1:])]
-    environment = {**os.environ, **{key: value.format(**told) for key, value in ENVIRONMENT.items()}}
+    paths = {"bill": str(bill), "database": str(database)}
+    command = [program, *(argument.format(**paths) for argument in COMMANDS[scanner][1:])]
+    environment = {**os.environ, **{key: value.format(**paths) for key, value in ENVIRONMENT.items()}}
     try:
         done = subprocess.run(
-            words, capture_output=True, stdin=subprocess.DEVNULL, timeout=SCAN_S, check=False, env=environment
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=SCAN_S, check=False, env=environment
         )
     except subprocess.TimeoutExpired:
         raise NotScannedError(f"{scanner} did not finish in {SCAN_S:.0f} s") from None
@@ -98,26 +98,26 @@ def _grype(document: Mapping[str, Any], system: str) -> Vulnerabilities:
     _same(f"{distro.get('name') or ''}-{distro.get('version') or ''}", system)
     database = descriptor.get("db") or {}
     built = database.get("built") or (database.get("status") or {}).get("built") or ""
-    found = {}
+    severities = {}
     for match in document["matches"]:
         vulnerability, artifact = match["vulnerability"], match["artifact"]
         fixed = (vulnerability.get("fix") or {}).get("state") == "fixed"
-        found[vulnerability["id"], artifact["name"]] = (vulnerability.get("severity"), fixed)
-    return _summary(f"grype {descriptor.get('version') or ''}".strip(), str(built), found)
+        severities[vulnerability["id"], artifact["name"]] = (vulnerability.get("severity"), fixed)
+    return _summary(f"grype {descriptor.get('version') or ''}".strip(), str(built), severities)
 
 
 def _trivy(document: Mapping[str, Any], system: str) -> Vulnerabilities:
     """`trivy sbom --format json`. It names neither its version nor the database's date."""
     known = (document.get("Metadata") or {}).get("OS") or {}
     _same(f"{known.get('Family') or ''}-{known.get('Name') or ''}", system)
-    results = [one for one in document.get("Results") or () if one.get("Class") == "os-pkgs"]
+    results = [candidate for candidate in document.get("Results") or () if candidate.get("Class") == "os-pkgs"]
     if not results:
         raise NotScannedError("the report has no result for the distribution's packages")
-    found = {}
+    severities = {}
     for result in results:
-        for one in result.get("Vulnerabilities") or ():
-            found[one["VulnerabilityID"], one["PkgName"]] = (one.get("Severity"), bool(one.get("FixedVersion")))
-    return _summary("trivy", "", found)
+        for row in result.get("Vulnerabilities") or ():
+            severities[row["VulnerabilityID"], row["PkgName"]] = (row.get("Severity"), bool(row.get("FixedVersion")))
+    return _summary("trivy", "", severities)
 
 
 def _same(looked_at: str, system: str) -> None:
@@ -128,21 +128,21 @@ def _same(looked_at: str, system: str) -> None:
         )
 
 
-def _summary(scanner: str, database: str, found: Mapping[tuple[str, str], tuple[Any, bool]]) -> Vulnerabilities:
-    levels = [str(severity or "").lower() for severity, _ in found.values()]
+def _summary(scanner: str, database: str, severities: Mapping[tuple[str, str], tuple[Any, bool]]) -> Vulnerabilities:
+    levels = [str(severity or "").lower() for severity, _ in severities.values()]
     count = Counter(level if level in SEVERITIES else "unknown" for level in levels)
     return Vulnerabilities(
         scanner=str(printable(scanner))[:60], database=str(printable(database))[:40],
-        counts={level: count[level] for level in SEVERITIES}, fixable=sum(fixed for _, fixed in found.values()),
+        counts={level: count[level] for level in SEVERITIES}, fixable=sum(fixed for _, fixed in severities.values()),
     )  # fmt: skip
 
 
-def told(found: Vulnerabilities | None, why: str) -> str:
+def told(vulnerabilities: Vulnerabilities | None, reason: str) -> str:
     """In a line: "2 critical, 5 high … 3 of them fixed in a newer version (grype 0.75.0, 2024-04-10)", or "not
     scanned: why"."""
-    if found is None:
-        return f"not scanned: {why or 'the recipe names no database (image.scan)'}"
-    counts = ", ".join(f"{number} {level}" for level, number in found.counts.items() if number)
-    fixed = f"; {found.fixable} fixed in a newer version" if found.fixable else ""
-    source = ", ".join(filter(None, (found.scanner, found.database[:10])))
+    if vulnerabilities is None:
+        return f"not scanned: {reason or 'the recipe names no database (image.scan)'}"
+    counts = ", ".join(f"{number} {level}" for level, number in vulnerabilities.counts.items() if number)
+    fixed = f"; {vulnerabilities.fixable} fixed in a newer version" if vulnerabilities.fixable else ""
+    source = ", ".join(filter(None, (vulnerabilities.scanner, vulnerabilities.database[:10])))
     return f"{counts or 'none known'}{fixed} ({source})"

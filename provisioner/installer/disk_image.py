@@ -40,17 +40,19 @@ class DiskImage:
 def prepare(image: Path, sha256: str, folder: Path) -> DiskImage:
     """Compress a raw image into the folder, once for each SHA-256, comparing that on the way. Raises GpuprovError."""
     source.refuse_unfit_disk(image)
-    made = private_dir(folder) / f"{sha256}.zst"
+    compressed = private_dir(folder) / f"{sha256}.zst"
     size = image.stat().st_size
-    if not made.exists():
+    if not compressed.exists():
         with tempfile.TemporaryDirectory(dir=folder, prefix=".zstd-") as inside:
             partial = Path(inside) / NAME
-            found = _compressed(image, partial)
-            source.refuse_another(image, found, sha256, "install.sha256: of the raw image, as the .json beside it says")
+            digest = _compressed(image, partial)
+            source.refuse_another(
+                image, digest, sha256, "install.sha256: of the raw image, as the .json beside it says"
+            )
             for old in folder.glob("*.zst"):
                 old.unlink()
-            directories.move(partial, made)
-    return DiskImage(made, sha256, size)
+            directories.move(partial, compressed)
+    return DiskImage(compressed, sha256, size)
 
 
 def _compressed(image: Path, out: Path) -> str:
@@ -65,27 +67,27 @@ def _compressed(image: Path, out: Path) -> str:
                 digest.update(piece)
                 zstd.stdin.write(piece)
             zstd.stdin.close()
-            said = zstd.stderr.read(2000).decode(errors="replace").strip()
+            error_text = zstd.stderr.read(2000).decode(errors="replace").strip()
     except FileNotFoundError:
         raise GpuprovError("zstd is missing, which compresses the disk image", hint="apt install zstd") from None
     except BrokenPipeError:
-        said = "it ended early"
+        error_text = "it ended early"
     if zstd.returncode:
-        raise GpuprovError(f"zstd failed: {said or zstd.returncode}", where=str(image), hint="is the disk full?")
+        raise GpuprovError(f"zstd failed: {error_text or zstd.returncode}", where=str(image), hint="is the disk full?")
     return digest.hexdigest()
 
 
 def files(target: Target, image: DiskImage, certificate: str, config: str) -> dict[str, bytes]:
     """What is put beside the ramdisk, for one machine. `certificate`: of the server, PEM; "" for plain HTTP; `config`:
     the cloud-config that every machine has at first boot."""
-    told = {
+    variables = {
         "chosen": target.disk, "image_sha256": image.sha256, "image_bytes": str(image.size), "token": target.token,
     }  # fmt: skip
     texts = {
         "scripts/gpuprov": _BOOT,
         "gpuprov-install": _SCRIPT.read_text(encoding="utf-8"),
         "gpuprov-guard": seed.guard(target),
-        "gpuprov-target": "".join(f"{name}='{value}'\n" for name, value in told.items()),
+        "gpuprov-target": "".join(f"{name}='{value}'\n" for name, value in variables.items()),
         "gpuprov-user-data": _user_data(target, config),
         "gpuprov-meta-data": json.dumps({"instance-id": target.token, "local-hostname": target.name}) + "\n",
     }
@@ -98,10 +100,10 @@ def files(target: Target, image: DiskImage, certificate: str, config: str) -> di
 
 def _user_data(target: Target, config: str) -> str:
     """With the machine's name; its host key is there already, and stays."""
-    found = json.loads(config.partition("\n")[2])
+    document = json.loads(config.partition("\n")[2])
     short = target.name.partition(".")[0]
-    found |= {"hostname": short, "fqdn": target.name, "manage_etc_hosts": "localhost", "ssh_deletekeys": False}
-    return "#cloud-config\n" + json.dumps(found) + "\n"
+    document |= {"hostname": short, "fqdn": target.name, "manage_etc_hosts": "localhost", "ssh_deletekeys": False}
+    return "#cloud-config\n" + json.dumps(document) + "\n"
 
 
 def words(target: Target) -> str:

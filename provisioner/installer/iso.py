@@ -56,24 +56,26 @@ def make(distribution: str, installer: Path, target: Target, out: Path) -> Path:
     source.refuse_unfit(distribution, installer, network=False)
     layout = LAYOUTS[distribution.partition("-")[0]]
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
-        work, whole = Path(folder), Path(folder) / "whole.iso"
+        work, partial_image = Path(folder), Path(folder) / "whole.iso"
         if installer.is_dir():
-            _of_kernel(*source.netboot(installer), seed_in_memory(target), layout, whole)
+            _of_kernel(*source.netboot(installer), seed_in_memory(target), layout, partial_image)
         elif distribution.startswith("debian"):
-            _of_debian(installer, layout, target, work, whole)
+            _of_debian(installer, layout, target, work, partial_image)
         else:
-            _of_ubuntu(installer, layout, target, work, whole)
-        directories.move(whole, out)
+            _of_ubuntu(installer, layout, target, work, partial_image)
+        directories.move(partial_image, out)
     return out
 
 
-def of_kernel(linux: Path, initrd: Path, appended: bytes, words: str, out: Path) -> Path:
+def of_kernel(linux: Path, initrd: Path, appended: bytes, command_line: str, out: Path) -> Path:
     """Write an image that starts a kernel by BIOS and by UEFI. `appended`: an archive that is unpacked over the
-    initrd; `words`: the kernel's command line. Raises GpuprovError."""
+    initrd; `command_line`: the kernel's command line. Raises GpuprovError."""
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
-        whole = Path(folder) / "whole.iso"
-        _of_kernel(linux, initrd, appended, Layout("/linux", "/initrd.gz", f"{words} {CONSOLES}", {}), whole)
-        directories.move(whole, out)
+        partial_image = Path(folder) / "whole.iso"
+        _of_kernel(
+            linux, initrd, appended, Layout("/linux", "/initrd.gz", f"{command_line} {CONSOLES}", {}), partial_image
+        )
+        directories.move(partial_image, out)
     return out
 
 
@@ -94,11 +96,11 @@ def _of_debian(installer: Path, layout: Layout, target: Target, work: Path, out:
     _changed(installer, out, {layout.initrd: initrd, **_menus(layout, work)})
 
 
-def extract(image: Path, where: str, out: Path) -> Path:
+def extract(image: Path, path_in_image: str, out: Path) -> Path:
     """A file of an ISO image, which is written anew."""
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
         extracted = Path(folder) / out.name
-        _run(["xorriso", "-osirrox", "on", "-indev", str(image), "-extract", where, str(extracted)], "xorriso")
+        _run(["xorriso", "-osirrox", "on", "-indev", str(image), "-extract", path_in_image, str(extracted)], "xorriso")
         directories.move(extracted, out)
     return out
 
@@ -113,19 +115,19 @@ def _of_ubuntu(installer: Path, layout: Layout, target: Target, work: Path, out:
 
 
 def _menus(layout: Layout, work: Path) -> dict[str, Path]:
-    made = {}
-    for number, (where, kind) in enumerate(layout.menus.items()):
+    files_by_path = {}
+    for number, (path_in_image, kind) in enumerate(layout.menus.items()):
         file = work / f"menu-{number}"
         file.write_text(_menu(kind, layout), encoding="utf-8")
-        made[where] = file
-    return made
+        files_by_path[path_in_image] = file
+    return files_by_path
 
 
 def _menu(kind: str, layout: Layout) -> str:
     """A boot menu with one entry, which starts by itself."""
     if kind == "isolinux":
-        words = f"initrd={layout.initrd} {layout.words}"
-        return f"default install\ntimeout 10\nlabel install\n  kernel {layout.kernel}\n  append {words}\n"
+        arguments = f"initrd={layout.initrd} {layout.words}"
+        return f"default install\ntimeout 10\nlabel install\n  kernel {layout.kernel}\n  append {arguments}\n"
     return (
         "set timeout=1\nset default=0\nserial --unit=0 --speed=115200\nterminal_output console serial\n"
         f'menuentry "Install" {{\n  linux {layout.kernel} {layout.words}\n  initrd {layout.initrd}\n}}\n'
@@ -133,7 +135,7 @@ def _menu(kind: str, layout: Layout) -> str:
 
 
 def _changed(installer: Path, out: Path, put: Mapping[str, Path]) -> None:
-    maps = [word for where, file in put.items() for word in ("-map", str(file), where)]
+    maps = [argument for path_in_image, file in put.items() for argument in ("-map", str(file), path_in_image)]
     command = [
         "xorriso",
         "-indev",
@@ -164,14 +166,14 @@ def in_memory(files: Mapping[str, bytes]) -> bytes:
 def _cpio(files: Mapping[str, bytes]) -> bytes:
     """An archive in the form that the kernel unpacks (newc):
     https://www.kernel.org/doc/html/latest/driver-api/early-userspace/buffer-format.html"""
-    made = bytearray()
+    archive = bytearray()
     for number, (name, content) in enumerate([*files.items(), ("TRAILER!!!", b"")], 1):
         mode = 0o100644 if name != "TRAILER!!!" else 0
         fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
-        made += b"070701" + b"".join(b"%08x" % one for one in fields) + name.encode() + b"\0"
-        made += b"\0" * (-len(made) % 4) + content
-        made += b"\0" * (-len(made) % 4)
-    return bytes(made)
+        archive += b"070701" + b"".join(b"%08x" % value for value in fields) + name.encode() + b"\0"
+        archive += b"\0" * (-len(archive) % 4) + content
+        archive += b"\0" * (-len(archive) % 4)
+    return bytes(archive)
 
 
 def _run(command: Sequence[str], packages: str) -> None:
@@ -195,10 +197,10 @@ def _run(command: Sequence[str], packages: str) -> None:
             f"{command[0]} took more than {BUILD_S} s", hint="look at the disk that it writes to"
         ) from None
     if done.returncode:
-        said = next(
+        error_line = next(
             (line for line in reversed(done.stderr.splitlines()) if re.search(r"(?i)fail|error|sorry|cannot", line)), ""
         )
         raise GpuprovError(
-            f"{command[0]} failed: {said.strip()[:200] or done.returncode}",
+            f"{command[0]} failed: {error_line.strip()[:200] or done.returncode}",
             hint=f"it needs {packages}; the image must be the distribution's own",
         )

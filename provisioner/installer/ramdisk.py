@@ -69,15 +69,15 @@ def kept(mirror: str) -> Path:
 def ready(mirror: str) -> Ramdisk | None:
     """The one that was made earlier."""
     folder = kept(mirror)
-    found = Ramdisk(folder / "linux", folder / "initrd.gz")
-    return found if found.initrd.is_file() and found.linux.is_file() else None
+    ramdisk = Ramdisk(folder / "linux", folder / "initrd.gz")
+    return ramdisk if ramdisk.initrd.is_file() and ramdisk.linux.is_file() else None
 
 
 def make(mirror: str) -> Ramdisk:
     """Give the one that is there, or make it: minutes. `mirror`: of Debian. Raises GpuprovError where something is
     missing, ProviderError where it fails."""
-    if there := ready(mirror):
-        return there
+    if existing := ready(mirror):
+        return existing
     if lacks := missing():
         raise GpuprovError(
             f"{', '.join(lacks)} is missing, which makes the system that writes a disk image",
@@ -93,29 +93,29 @@ def make(mirror: str) -> Ramdisk:
         _run(_command(mirror, work, hook, settings))
         for name in ("hook", "settings"):
             (work / name).unlink()
-        made = private_dir(target)
+        target_folder = private_dir(target)
         for name in ("linux", "initrd.gz"):
-            directories.move(work / name, made / name)
+            directories.move(work / name, target_folder / name)
     return Ramdisk(target / "linux", target / "initrd.gz")
 
 
 def _command(mirror: str, work: Path, hook: Path, settings: Path) -> list[str]:
     """mmdebstrap(1). The hook is there before the kernel's package makes the initramfs."""
 
-    def put(file: Path, where: str) -> str:
-        return f"--essential-hook=upload {shlex.quote(str(file))} {where}"
+    def put(file: Path, path: str) -> str:
+        return f"--essential-hook=upload {shlex.quote(str(file))} {path}"
 
-    def get(where: str, name: str) -> str:
-        return f"--customize-hook=download {where} {shlex.quote(str(work / name))}"
+    def get(path: str, name: str) -> str:
+        return f"--customize-hook=download {path} {shlex.quote(str(work / name))}"
 
-    place = "etc/initramfs-tools"
+    folder = "etc/initramfs-tools"
     return [
         "mmdebstrap", "--variant=apt", "--format=null", "--quiet", f"--include={','.join(PACKAGES)}",
         f"--keyring={KEYRING}", "--dpkgopt=force-unsafe-io", "--aptopt=Acquire::Retries 3",
         "--aptopt=Acquire::Languages none", *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
-        f'--essential-hook=mkdir -p "$1"/{place}/hooks "$1"/{place}/conf.d',
-        put(hook, f"/{place}/hooks/gpuprov"), put(settings, f"/{place}/conf.d/gpuprov"),
-        f'--essential-hook=chmod 755 "$1"/{place}/hooks/gpuprov',
+        f'--essential-hook=mkdir -p "$1"/{folder}/hooks "$1"/{folder}/conf.d',
+        put(hook, f"/{folder}/hooks/gpuprov"), put(settings, f"/{folder}/conf.d/gpuprov"),
+        f'--essential-hook=chmod 755 "$1"/{folder}/hooks/gpuprov',
         '--customize-hook=mv "$1"/boot/vmlinuz-* "$1"/linux && mv "$1"/boot/initrd.img-* "$1"/initrd.gz',
         get("/linux", "linux"), get("/initrd.gz", "initrd.gz"),
         SUITE, "-", f"deb {mirror} {SUITE} main",
@@ -131,8 +131,10 @@ def _run(command: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise ProviderError(f"mmdebstrap did not finish in {MAKE_S} s", hint="is install.mirror reached?") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("E: ")] or done.stderr.splitlines()[-3:]
+        error_lines = [line for line in done.stderr.splitlines() if line.startswith("E: ")] or done.stderr.splitlines()[
+            -3:
+        ]
         raise ProviderError(
-            f"the system that writes a disk image could not be made: {'; '.join(said[:3])[:400]}",
+            f"the system that writes a disk image could not be made: {'; '.join(error_lines[:3])[:400]}",
             where="mmdebstrap", hint="install.mirror: a mirror of Debian that this computer reaches",
         )  # fmt: skip

@@ -37,11 +37,11 @@ class Report(NamedTuple):
         return self.refused in ("", AGAIN)
 
 
-def read(words: list[str], body: bytes = b"") -> Report | None:
+def read(segments: list[str], body: bytes = b"") -> Report | None:
     """A report's path and body; None for what is none."""
-    if words == ["installed"]:
-        found = _KEY.fullmatch(body[:LENGTH].decode("ascii", "replace").strip())
-        return Report(host_key=found[0] if found else "")
-    if len(words) == 2 and words[0] == "refused" and words[1] in WHY and words[1] != AGAIN:
-        return Report(words[1])
+    if segments == ["installed"]:
+        key_match = _KEY.fullmatch(body[:LENGTH].decode("ascii", "replace").strip())
+        return Report(host_key=key_match[0] if key_match else "")
+    if len(segments) == 2 and segments[0] == "refused" and segments[1] in WHY and segments[1] != AGAIN:
+        return Report(segments[1])
     return None

@@ -68,7 +68,7 @@ class Target:
         for field, value in values.items():
             if not re.fullmatch(_SHAPES[field], value):
                 raise GpuprovError(f"{field} {value[:60]!r} can't be given to an installer", where=self.name)
-        if not self.serials or not all(re.fullmatch(_SHAPES["serial"], one) for one in self.serials):
+        if not self.serials or not all(re.fullmatch(_SHAPES["serial"], serial) for serial in self.serials):
             raise GpuprovError(
                 f"serial {' '.join(self.serials)[:60]!r} can't be given to an installer", where=self.name,
                 hint="an installation is bound to the machine's serial number, chassis serial number or UUID",
@@ -94,8 +94,8 @@ def _reported(target: Target) -> list[str]:
 def preseed(target: Target) -> str:
     """For Debian's installer; `guard` lies beside it in the installer's memory as /gpuprov-guard.
     https://www.debian.org/releases/bookworm/amd64/apb.en.html"""
-    scheme, _, rest = target.mirror.partition("://")
-    host, _, folder = rest.partition("/")
+    scheme, _, host_and_folder = target.mirror.partition("://")
+    host, _, folder = host_and_folder.partition("/")
     home = f"/target/home/{target.user}"
     late = [
         f"mkdir -p -m 700 {home}/.ssh",
@@ -106,7 +106,7 @@ def preseed(target: Target) -> str:
         "chmod 440 /target/etc/sudoers.d/90-gpuprov",
         "echo 'PasswordAuthentication no' > /target/etc/ssh/sshd_config.d/10-gpuprov.conf",
         f"echo {target.token} > /target/etc/gpuprov-installed",
-        *(f"{{ {one}; }}" for one in _reported(target)),
+        *(f"{{ {command}; }}" for command in _reported(target)),
     ]
     chosen = "$(sh /gpuprov-guard smallest)" if target.disk == "by-size" else f"$(readlink -f {target.disk})"
     disks = (

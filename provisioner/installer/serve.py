@@ -60,30 +60,34 @@ class Images:
         if token is None or name not in (["install.iso"], ["disk.zst"]):
             return None
         file = self.files[token] if name == ["install.iso"] else self.disk
-        before = self.reports.get(token)
-        if file is self.disk and before is not None and before.ended:
+        previous_report = self.reports.get(token)
+        if file is self.disk and previous_report is not None and previous_report.ended:
             return None  # a machine that is installed is never written to again by the same installer
         return (token, file) if file is not None else None
 
     def reported(self, path: str, body: bytes = b"") -> bool:
         """Take an installer's report; whether it is one."""
-        token, words = self._parts(path)
-        found = report.read(words, body) if token is not None else None
-        if token is None or found is None:
+        token, segments = self._parts(path)
+        received = report.read(segments, body) if token is not None else None
+        if token is None or received is None:
             return False
-        before = self.reports.get(token)
-        if before is not None and before.host_key and found.host_key not in ("", before.host_key):
+        previous_report = self.reports.get(token)
+        if (
+            previous_report is not None
+            and previous_report.host_key
+            and received.host_key not in ("", previous_report.host_key)
+        ):
             return False  # the first key counts: a second one is somebody else's
-        if before is not None and before.ended and found.refused:
-            found = Report(report.AGAIN, before.host_key)
-        self.reports[token] = found
+        if previous_report is not None and previous_report.ended and received.refused:
+            received = Report(report.AGAIN, previous_report.host_key)
+        self.reports[token] = received
         return True
 
     def _parts(self, path: str) -> tuple[str | None, list[str]]:
         """The token of an installation that is served, and the rest of a path."""
-        first, *rest = path.partition("?")[0].removeprefix("/").split("/")
+        first, *segments = path.partition("?")[0].removeprefix("/").split("/")
         known = first.isascii() and re.fullmatch(r"[a-f0-9]{16,64}", first)
-        return next((one for one in self.files if known and hmac.compare_digest(one, first)), None), rest
+        return next((token for token in self.files if known and hmac.compare_digest(token, first)), None), segments
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -130,27 +134,27 @@ class _Handler(Handler):
             self.answer(200 if self.images.reported(self.path, body) else 404)
 
     def _give(self, *, body: bool) -> None:
-        found = self.images.find(self.path)
-        if found is None:
+        match = self.images.find(self.path)
+        if match is None:
             self.answer(200 if body and self.images.reported(self.path) else 404)
             return
-        token, file = found
+        token, file = match
         with file.open("rb") as image:
             size = os.fstat(image.fileno()).st_size
-            asked = part(self.headers.get("Range"), size)
-            if asked is None:
+            byte_range = part(self.headers.get("Range"), size)
+            if byte_range is None:
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{size}")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            first, last = asked
-            whole = self.headers.get("Range") is None
-            self.send_response(200 if whole else 206)
+            first, last = byte_range
+            is_complete = self.headers.get("Range") is None
+            self.send_response(200 if is_complete else 206)
             self.send_header("Content-Type", "application/octet-stream")
             self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Length", str(last - first + 1))
-            if not whole:
+            if not is_complete:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
             self.end_headers()
             if not body:
@@ -158,24 +162,24 @@ class _Handler(Handler):
             if file == self.images.disk:
                 self.connection.settimeout(STALL_S)
             image.seek(first)
-            left = last - first + 1
+            remaining = last - first + 1
             counted = self.images.sent if file == self.images.disk else self.images.fetched
-            while left and (piece := image.read(min(PIECE, left))):
+            while remaining and (piece := image.read(min(PIECE, remaining))):
                 self.wfile.write(piece)
-                left -= len(piece)
+                remaining -= len(piece)
                 counted[token] = counted.get(token, 0) + len(piece)
 
 
 def part(header: str | None, size: int) -> tuple[int, int] | None:
     """First and last byte that a Range asks for; the whole file for a header that is none, as RFC 9110 wants it. None
     for a part that is not there."""
-    found = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", (header or "").strip())
-    if found is None or not (found[1] or found[2]):
+    match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", (header or "").strip())
+    if match is None or not (match[1] or match[2]):
         return (0, size - 1)
-    if not found[1]:
-        length = min(int(found[2]), size)
+    if not match[1]:
+        length = min(int(match[2]), size)
         return (size - length, size - 1) if length else None
-    first, last = int(found[1]), min(int(found[2] or size - 1), size - 1)
+    first, last = int(match[1]), min(int(match[2] or size - 1), size - 1)
     return (first, last) if first <= last else None
 
 
@@ -183,9 +187,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, where: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext) -> None:
+    def __init__(
+        self, server_address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext
+    ) -> None:
         self.context = context
-        super().__init__(where, handler)
+        super().__init__(server_address, handler)
 
     def finish_request(self, request: object, client_address: object) -> None:
         """The handshake is made in the connection's own thread: one that never comes holds nobody."""
@@ -223,13 +229,13 @@ def serving(address: str, port: int, folder: Path, bind: str = "") -> Iterator[I
 def _context(address: str, folder: Path) -> tuple[ssl.SSLContext, str]:
     """A certificate of its own, with its PEM. It is kept for a day in the folder: an installer that is told of it goes
     on when gpuprov was killed and is run again."""
-    kept = folder / f"serving-{hashlib.sha256(address.encode()).hexdigest()[:12]}.pem"
-    if not kept.exists() or time.time() - kept.stat().st_mtime > KEPT_S:
-        write_whole(kept, _certificate(address, folder))
+    certificate_file = folder / f"serving-{hashlib.sha256(address.encode()).hexdigest()[:12]}.pem"
+    if not certificate_file.exists() or time.time() - certificate_file.stat().st_mtime > KEPT_S:
+        write_whole(certificate_file, _certificate(address, folder))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(kept)
-    text = kept.read_text(encoding="ascii")
+    context.load_cert_chain(certificate_file)
+    text = certificate_file.read_text(encoding="ascii")
     return context, text[text.index("-----BEGIN CERTIFICATE-----") :]
 
 

@@ -42,18 +42,18 @@ def refuse_other(installer: Path, sha256: str | None, kind: type[GpuprovError] =
     if not installer.is_file():
         return
     with installer.open("rb") as image:
-        found = hashlib.file_digest(image, "sha256").hexdigest()
+        digest = hashlib.file_digest(image, "sha256").hexdigest()
     hint = "download it again, and compare install.sha256 with the distribution's signed SHA256SUMS"
-    refuse_another(installer, found, sha256, hint, kind)
+    refuse_another(installer, digest, sha256, hint, kind)
 
 
 def refuse_another(
-    file: Path, found: str, sha256: str | None, hint: str, kind: type[GpuprovError] = GpuprovError
+    file: Path, digest: str, sha256: str | None, hint: str, kind: type[GpuprovError] = GpuprovError
 ) -> None:
     """Raises `kind` where a file has another SHA-256 than cluster.yaml names."""
-    if found != sha256:
-        said = f"has the SHA-256 {found}, not {sha256 or 'any that cluster.yaml names'}"
-        raise kind(said, where=str(file), hint=hint)
+    if digest != sha256:
+        message = f"has the SHA-256 {digest}, not {sha256 or 'any that cluster.yaml names'}"
+        raise kind(message, where=str(file), hint=hint)
 
 
 SECTOR = 512
@@ -74,34 +74,36 @@ def refuse_unfit_disk(image: Path) -> None:
         raise GpuprovError("has no GUID partition table", where=str(image), hint=hint)
     if UEFI_PARTITION not in head[2 * SECTOR :]:
         raise GpuprovError("has no EFI system partition", where=str(image), hint=hint)
-    whole, size = (_number(head, SECTOR + 32) + 1) * SECTOR, image.stat().st_size
-    if size < whole:
-        said = f"is cut: it has {size:,} bytes, and its partition table is of a disk of {whole:,}"
-        raise GpuprovError(said, where=str(image), hint="copy it again")
+    disk_size, size = (_number(head, SECTOR + 32) + 1) * SECTOR, image.stat().st_size
+    if size < disk_size:
+        message = f"is cut: it has {size:,} bytes, and its partition table is of a disk of {disk_size:,}"
+        raise GpuprovError(message, where=str(image), hint="copy it again")
     entries = [head[at : at + 128] for at in range(2 * SECTOR, 34 * SECTOR, 128) if head[at : at + 16].strip(b"\0")]
     if max(entries, key=lambda entry: _number(entry, 32))[:16] == UEFI_PARTITION:
-        said = "has its EFI system partition last, and the last partition is the one that grows to the machine's disk"
-        raise GpuprovError(said, where=str(image), hint="the system's partition is the last")
+        message = (
+            "has its EFI system partition last, and the last partition is the one that grows to the machine's disk"
+        )
+        raise GpuprovError(message, where=str(image), hint="the system's partition is the last")
 
 
-def _number(head: bytes, place: int) -> int:
+def _number(head: bytes, offset: int) -> int:
     """UEFI 2.10, 5.3: of a header the block of the other one at byte 32, of an entry the partition's first."""
-    return int.from_bytes(head[place : place + 8], "little")
+    return int.from_bytes(head[offset : offset + 8], "little")
 
 
 def netboot(folder: Path) -> tuple[Path, Path]:
     """Kernel and initrd of Debian's netboot images, which lie beside each other. Raises GpuprovError where there is not
     one such pair: of several, one would be another architecture's or version's."""
-    found = sorted({one.parent for one in folder.rglob("initrd.gz") if _whole(one.parent)})
-    if len(found) > 1:
+    folders = sorted({file.parent for file in folder.rglob("initrd.gz") if _has_pair(file.parent)})
+    if len(folders) > 1:
         raise GpuprovError(
-            f"has {len(found)} installers: {', '.join(str(one.relative_to(folder)) for one in found[:4])}",
+            f"has {len(folders)} installers: {', '.join(str(path.relative_to(folder)) for path in folders[:4])}",
             where=str(folder), hint="install.iso: the folder of one of them",
         )  # fmt: skip
-    if not found:
+    if not folders:
         raise GpuprovError(f"has no {' beside an '.join(_PAIR)}", where=str(folder), hint=_FOLDER)
-    return found[0] / _PAIR[0], found[0] / _PAIR[1]
+    return folders[0] / _PAIR[0], folders[0] / _PAIR[1]
 
 
-def _whole(folder: Path) -> bool:
+def _has_pair(folder: Path) -> bool:
     return all((folder / name).is_file() and (folder / name).stat().st_size for name in _PAIR)

@@ -46,12 +46,12 @@ class Machine:
 
 
 def config(
-    interface: str, here: IPv4Interface, machines: Sequence[Machine], script: str, *, proxy: bool,
+    interface: str, host_interface: IPv4Interface, machines: Sequence[Machine], script: str, *, proxy: bool,
     gateway: str = "", dns: Sequence[str] = (), binaries: Path = BINARIES,
 ) -> str:  # fmt: skip
-    """dnsmasq.conf. `here`: this computer's address on the interface; `script`: URL that iPXE goes on with; `proxy`:
-    the network has a DHCP server, and only what to start from is added to its answers."""
-    network = here.network
+    """dnsmasq.conf. `host_interface`: this computer's address on the interface; `script`: URL that iPXE goes on with;
+    `proxy`: the network has a DHCP server, and only what to start from is added to its answers."""
+    network = host_interface.network
     kind = "proxy" if proxy else "static"
     lines = [
         "# Written by gpuprov: only machines that cluster.yaml names are answered, on one interface.",
@@ -59,7 +59,7 @@ def config(
         f"interface={interface}", "except-interface=lo", "bind-dynamic",
         "dhcp-ignore=tag:!known",
         f"dhcp-range={network.network_address},{kind},{network.netmask}" + ("" if proxy else ",1h"),
-        *(f"dhcp-host={one.mac}" + ("" if proxy else f",{one.address}") for one in machines),
+        *(f"dhcp-host={machine.mac}" + ("" if proxy else f",{machine.address}") for machine in machines),
         f"enable-tftp={interface}", f"tftp-root={binaries}",
         # iPXE says so by option 175 (https://ipxe.org/howto/dhcpd); client architectures: RFC 4578, 2.1
         "dhcp-match=set:ipxe,175", "dhcp-match=set:bios,option:client-arch,0",
@@ -82,13 +82,13 @@ def config(
 def missing() -> list[str]:
     """Debian packages that this computer lacks for it."""
     lacks = [] if shutil.which("dnsmasq") else ["dnsmasq-base"]
-    return lacks + ([] if all((BINARIES / one).exists() for one in (BIOS, UEFI)) else ["ipxe"])
+    return lacks + ([] if all((BINARIES / program).exists() for program in (BIOS, UEFI)) else ["ipxe"])
 
 
 @contextlib.contextmanager
-def running(file: Path, said: Callable[[str], object]) -> Iterator[subprocess.Popen[str]]:
-    """dnsmasq with a configuration, until the block ends; `said` is given each line of its log. Raises GpuprovError
-    where it does not start."""
+def running(file: Path, handle_line: Callable[[str], object]) -> Iterator[subprocess.Popen[str]]:
+    """dnsmasq with a configuration, until the block ends; `handle_line` is given each line of its log. Raises
+    GpuprovError where it does not start."""
     argv = ["dnsmasq", "--keep-in-foreground", f"--conf-file={file}", "--pid-file="]
     # neither the kernel (prctl(2), PR_SET_PDEATHSIG) nor the keeper follows a program that becomes another user
     env = {key: value for key, value in os.environ.items() if key != keeper.NAME}
@@ -98,7 +98,7 @@ def running(file: Path, said: Callable[[str], object]) -> Iterator[subprocess.Po
     def follow() -> None:
         for line in daemon.stderr or ():
             lines[:] = [*lines[-5:], line.strip()]
-            said(line.strip())
+            handle_line(line.strip())
 
     reader = threading.Thread(target=follow, daemon=True, name="dnsmasq")
     reader.start()
@@ -106,9 +106,9 @@ def running(file: Path, said: Callable[[str], object]) -> Iterator[subprocess.Po
         with contextlib.suppress(subprocess.TimeoutExpired):
             daemon.wait(timeout=SETTLE_S)
             reader.join(timeout=SETTLE_S)
-            told = lines[-1].partition(": ")[2] if lines else f"it ended with {daemon.returncode}"
+            error_text = lines[-1].partition(": ")[2] if lines else f"it ended with {daemon.returncode}"
             raise GpuprovError(
-                f"dnsmasq did not start: {told}", where=str(file),
+                f"dnsmasq did not start: {error_text}", where=str(file),
                 hint="another DHCP or TFTP server on this computer? `ss -lunp 'sport = :67'` names it",
             )  # fmt: skip
         yield daemon

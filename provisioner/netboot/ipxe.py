@@ -36,10 +36,10 @@ class Asked:
         known = [] if serial.casefold() in NO_SERIAL else [serial.replace(" ", "")]
         if _UUID.fullmatch(self.uuid.lower()) and len(set(self.uuid) - {"-"}) > 2:  # neither all 0 nor all f
             known.append(self.uuid.lower())
-        return tuple(one for one in known if re.fullmatch(r"[A-Za-z0-9._:/-]{2,64}", one))
+        return tuple(name for name in known if re.fullmatch(r"[A-Za-z0-9._:/-]{2,64}", name))
 
     def is_called(self, name: str) -> bool:
-        return name.casefold() in (one.casefold() for one in self.names)
+        return name.casefold() in (known_name.casefold() for known_name in self.names)
 
 
 class Answer(NamedTuple):
@@ -49,42 +49,42 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-def decide(host: Host, before: Installation | None, asked: Asked) -> Answer:
-    """What a machine of cluster.yaml is to do. `before`: what is written down of it, None where nothing is."""
-    if not asked.names:
+def decide(host: Host, previous: Installation | None, request: Asked) -> Answer:
+    """What a machine of cluster.yaml is to do. `previous`: what is written down of it, None where nothing is."""
+    if not request.names:
         return Answer(False, "it shows no serial number and no UUID, so nobody can tell which machine it is")
-    shows = " or ".join(asked.names)
+    shows = " or ".join(request.names)
     if not host.serial:  # the first to ask would be whoever likes to be this machine
         return Answer(False, f"cluster.yaml has no serial for it: it shows {shows}, compare that with its label")
-    if not asked.is_called(host.serial):
+    if not request.is_called(host.serial):
         return Answer(False, f"it is the machine {shows}, and cluster.yaml says {host.serial}")
-    if before is None or not (before.is_of(host.serial) or asked.is_called(before.serial)):
+    if previous is None or not (previous.is_of(host.serial) or request.is_called(previous.serial)):
         return Answer(True)  # never seen, or another machine in the place of one that was
-    if before.step in ("chosen", "offered"):
+    if previous.step in ("chosen", "offered"):
         return Answer(True)
-    if before.step == "started":
+    if previous.step == "started":
         return Answer(False, "it was given its installer already")
-    if before.step == "failed":
-        return Answer(False, f"its installation failed; add {before.serial} to install.reinstall to try once more")
+    if previous.step == "failed":
+        return Answer(False, f"its installation failed; add {previous.serial} to install.reinstall to try once more")
     return Answer(False, "it is installed; under another name of its host it can be installed anew")
 
 
 def first(url: str) -> str:
     """The script that every machine begins with: say who you are. `url`: of this computer."""
-    who = "mac=${netX/mac:hexhyp}&serial=${serial:uristring}&uuid=${uuid}"
-    return f"#!ipxe\nchain --replace {url}/machine?{who} || exit 1\n"
+    query = "mac=${netX/mac:hexhyp}&serial=${serial:uristring}&uuid=${uuid}"
+    return f"#!ipxe\nchain --replace {url}/machine?{query} || exit 1\n"
 
 
-def from_disk(why: str) -> str:
+def from_disk(reason: str) -> str:
     """With status 1 a UEFI firmware goes on to its next boot entry, and a BIOS to its next device."""
-    return f"#!ipxe\necho gpuprov: starting from the machine's own disk: {_plain(why)}\nexit 1\n"
+    return f"#!ipxe\necho gpuprov: starting from the machine's own disk: {_plain(reason)}\nexit 1\n"
 
 
-def installer(url: str, host: str, words: str) -> str:
-    """`url`: under which the machine's installer lies; `words`: its kernel's command line."""
+def installer(url: str, host: str, command_line: str) -> str:
+    """`url`: under which the machine's installer lies; `command_line`: its kernel's command line."""
     return (
         f"#!ipxe\necho gpuprov: installing {_plain(host)}\n"
-        f"kernel {url}/linux initrd=initrd.gz {words} || exit 1\n"
+        f"kernel {url}/linux initrd=initrd.gz {command_line} || exit 1\n"
         f"initrd --name initrd.gz {url}/initrd.gz || exit 1\nboot || exit 1\n"
     )
 

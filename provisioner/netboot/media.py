@@ -45,7 +45,7 @@ def make(system: str, installer: Path, target: Target, folder: Path) -> Media:
     for name, text in texts.items():
         files[name] = private_dir(folder) / name
         write_whole(files[name], text)
-    for name, where in (("linux", layout.kernel), ("initrd.gz", layout.initrd)):
-        files[name] = iso.extract(installer, where, folder.parent / name)
-    words = f"ip=dhcp url={target.report}/installer.iso autoinstall ds=nocloud;s={target.report}/ {iso.CONSOLES}"
-    return Media(files, words)
+    for name, path_in_image in (("linux", layout.kernel), ("initrd.gz", layout.initrd)):
+        files[name] = iso.extract(installer, path_in_image, folder.parent / name)
+    command_line = f"ip=dhcp url={target.report}/installer.iso autoinstall ds=nocloud;s={target.report}/ {iso.CONSOLES}"
+    return Media(files, command_line)

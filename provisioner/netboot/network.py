@@ -19,7 +19,7 @@ NAMED = 8
 """Hosts that an error names, of more."""
 
 
-def address(interface: str, wanted: str, where: str) -> IPv4Interface:
+def address(interface: str, requested_address: str, location: str) -> IPv4Interface:
     """This computer's address on an interface: the wanted one, or the first. Raises GpuprovError where there is none,
     or the interface is down."""
     try:
@@ -29,29 +29,29 @@ def address(interface: str, wanted: str, where: str) -> IPv4Interface:
         )  # fmt: skip
         rows = json.loads(done.stdout or "[]") if done.returncode == 0 else None
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise GpuprovError(f"cannot list this computer's addresses: {error}", where=where, hint=NEEDS) from None
+        raise GpuprovError(f"cannot list this computer's addresses: {error}", where=location, hint=NEEDS) from None
     if rows is None:
-        raise GpuprovError(f"cannot list this computer's addresses: {done.stderr.strip()}", where=where, hint=NEEDS)
-    row = next((one for one in rows if one.get("ifname") == interface), None)
+        raise GpuprovError(f"cannot list this computer's addresses: {done.stderr.strip()}", where=location, hint=NEEDS)
+    row = next((candidate for candidate in rows if candidate.get("ifname") == interface), None)
     if row is None:
         raise GpuprovError(
-            f"this computer has no network interface {interface}", where=f"{where}: pxe.interface",
+            f"this computer has no network interface {interface}", where=f"{location}: pxe.interface",
             hint="`ip -brief address` lists them",
         )  # fmt: skip
-    return _of_row(row, interface, wanted, where)
+    return _of_row(row, interface, requested_address, location)
 
 
-def _of_row(row: dict[str, Any], interface: str, wanted: str, where: str) -> IPv4Interface:
+def _of_row(row: dict[str, Any], interface: str, requested_address: str, location: str) -> IPv4Interface:
     if "UP" not in row.get("flags", ()):  # administratively; without a carrier it may be the machines that are off
-        raise GpuprovError(f"{interface} is down", where=where, hint=f"sudo ip link set {interface} up")
-    infos = [one for one in row.get("addr_info", ()) if one.get("family") == "inet"]
-    found = [IPv4Interface(f"{one['local']}/{one['prefixlen']}") for one in infos]
-    chosen = next((one for one in found if wanted in ("", str(one.ip))), None)
+        raise GpuprovError(f"{interface} is down", where=location, hint=f"sudo ip link set {interface} up")
+    infos = [info for info in row.get("addr_info", ()) if info.get("family") == "inet"]
+    addresses = [IPv4Interface(f"{info['local']}/{info['prefixlen']}") for info in infos]
+    chosen = next((candidate for candidate in addresses if requested_address in ("", str(candidate.ip))), None)
     if chosen is None:
-        has = ", ".join(map(str, found)) or "none"
+        has = ", ".join(map(str, addresses)) or "none"
         raise GpuprovError(
-            f"{interface} has no IPv4 address{f' {wanted}' if wanted else ''}: it has {has}", where=where,
-            hint="give it one, or correct pxe.interface and install.serve",
+            f"{interface} has no IPv4 address{f' {requested_address}' if requested_address else ''}: it has {has}",
+            where=location, hint="give it one, or correct pxe.interface and install.serve",
         )  # fmt: skip
     return chosen
 
@@ -70,36 +70,39 @@ def mac_of(address: str, table: Path = ARP) -> str:
     return ""
 
 
-def refuse_unusable(hosts: Sequence[Host], here: IPv4Interface, gateway: str, interface: str, where: str) -> None:
+def refuse_unusable(
+    hosts: Sequence[Host], host_interface: IPv4Interface, gateway: str, interface: str, location: str
+) -> None:
     """Raises GpuprovError for addresses that can't be given to machines there, and for a gateway that they can't
     reach; all of them in one. `gateway`: "" for none."""
-    why = list(_unusable(hosts, here, gateway))
-    if why:
+    reasons = list(_unusable(hosts, host_interface, gateway))
+    if reasons:
         raise GpuprovError(
-            few(why, NAMED), where=where,
-            hint=f"{interface} is {here}: addresses of {here.network} that nobody has, and a gateway there",
+            few(reasons, NAMED), where=location,
+            hint=f"{interface} is {host_interface}: addresses of {host_interface.network} that nobody has, and a "
+            "gateway there",
         )  # fmt: skip
 
 
-def _unusable(hosts: Sequence[Host], here: IPv4Interface, gateway: str) -> Iterator[str]:
+def _unusable(hosts: Sequence[Host], host_interface: IPv4Interface, gateway: str) -> Iterator[str]:
     for host in hosts:
-        if said := _not_for_a_machine(IPv4Address(host.address), here):
-            yield f"{host.name} is to have the address {host.address}, {said}"
-        elif IPv4Address(host.address) == here.ip:
+        if reason := _not_for_a_machine(IPv4Address(host.address), host_interface):
+            yield f"{host.name} is to have the address {host.address}, {reason}"
+        elif IPv4Address(host.address) == host_interface.ip:
             yield f"{host.name} is to have the address {host.address}, which is this computer's own"
         elif host.address == gateway:
             yield f"{host.name} is to have the address {host.address}, which is pxe.gateway"
-    if gateway and (said := _not_for_a_machine(IPv4Address(gateway), here)):
-        yield f"pxe.gateway is {gateway}, {said}"
+    if gateway and (reason := _not_for_a_machine(IPv4Address(gateway), host_interface)):
+        yield f"pxe.gateway is {gateway}, {reason}"
 
 
-def _not_for_a_machine(one: IPv4Address, here: IPv4Interface) -> str:
+def _not_for_a_machine(address: IPv4Address, host_interface: IPv4Interface) -> str:
     """Why no machine there can have it, "" where one can. A /31 has no address but those of machines (RFC 3021)."""
-    network = here.network
-    if one not in network:
+    network = host_interface.network
+    if address not in network:
         return f"which is not one of {network}"
-    if network.prefixlen < 31 and one == network.network_address:
+    if network.prefixlen < 31 and address == network.network_address:
         return f"which is that of the network {network} itself"
-    if network.prefixlen < 31 and one == network.broadcast_address:
+    if network.prefixlen < 31 and address == network.broadcast_address:
         return f"which is the broadcast address of {network}"
     return ""

@@ -46,93 +46,103 @@ class Answers:
     _media: dict[str, Media] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def script(self, asked: Asked, address: str) -> str:
+    def script(self, request: Asked, address: str) -> str:
         """What iPXE does next; written down before it is said. `address`: where the question comes from."""
-        host = self.hosts.get(asked.mac)
+        host = self.hosts.get(request.mac)
         if host is None:
             return ipxe.from_disk("cluster.yaml does not name this machine")
         sender = self.neighbour(address)
-        if sender and sender != asked.mac:
+        if sender and sender != request.mac:
             self.told(host, f"{sender} ({address}) asked for its installer in its name, and got nothing")
             return ipxe.from_disk("the question came from another MAC address")
         with self._lock:
-            before = self.journal.load().get(host.name)
-            answer = ipxe.decide(host, before, asked)
+            previous = self.journal.load().get(host.name)
+            answer = ipxe.decide(host, previous, request)
             if not answer.install:
                 self.told(host, f"starts from its own disk: {answer.why}")
                 return ipxe.from_disk(answer.why)
-            again = before is not None and asked.is_called(before.serial)
-            now = before if before is not None and again else Installation(host.name, host.serial or asked.names[0])
-            url = f"{self.url}/{now.token}"
+            is_same_machine = previous is not None and request.is_called(previous.serial)
+            installation = (
+                previous
+                if previous is not None and is_same_machine
+                else Installation(host.name, host.serial or request.names[0])
+            )
+            url = f"{self.url}/{installation.token}"
             try:
-                media = self._media.get(now.token) or self.make(host, now, asked, url)
+                media = self._media.get(installation.token) or self.make(host, installation, request, url)
             except GpuprovError as error:
                 self.told(host, f"is not installed: {error}")
                 return ipxe.from_disk("its installer could not be made")
-            self._media[now.token] = media
-            self.journal.note(now, "offered", url=url)
-        self.told(host, f"asked for its installer ({now.serial})")
+            self._media[installation.token] = media
+            self.journal.note(installation, "offered", url=url)
+        self.told(host, f"asked for its installer ({installation.serial})")
         return ipxe.installer(url, host.name, media.words)
 
     def file(self, token: str, name: str) -> Path | None:
         """A file of an installation, while it is allowed to begin; what its installer fetches itself, until its end."""
-        media = next((one for known, one in self._media.items() if hmac.compare_digest(known, token)), None)
-        now = self._of(token)
-        if media is None or now is None:
+        media = next((candidate for known, candidate in self._media.items() if hmac.compare_digest(known, token)), None)
+        installation = self._of(token)
+        if media is None or installation is None:
             return None
         begins = name in ("linux", "initrd.gz")
-        return media.files.get(name) if now.step == "offered" or (now.step == "started" and not begins) else None
+        return (
+            media.files.get(name)
+            if installation.step == "offered" or (installation.step == "started" and not begins)
+            else None
+        )
 
     def started(self, token: str) -> bool:
         """To be called before the last byte of the initrd leaves: from then on the machine can install. Whether it
         may."""
         with self._lock:
-            now = self._of(token)
-            if now is None or now.step != "offered":
+            installation = self._of(token)
+            if installation is None or installation.step != "offered":
                 return False
-            self.journal.note(now, "started")
-        self._said(now, "has its installer: its next start is from its own disk")
+            self.journal.note(installation, "started")
+        self._said(installation, "has its installer: its next start is from its own disk")
         return True
 
-    def reported(self, token: str, words: list[str], body: bytes = b"") -> bool:
+    def reported(self, token: str, segments: list[str], body: bytes = b"") -> bool:
         """What an installer says of itself; whether anybody knows it."""
-        found = report.read(words, body)
+        received = report.read(segments, body)
         with self._lock:
-            now = self._of(token)
-            if found is None or now is None or now.step != "started":
+            installation = self._of(token)
+            if received is None or installation is None or installation.step != "started":
                 return False
-            if found.refused:
-                self.journal.note(now, "failed")
-                self._said(now, f"was not installed, {report.WHY[found.refused]}")
+            if received.refused:
+                self.journal.note(installation, "failed")
+                self._said(installation, f"was not installed, {report.WHY[received.refused]}")
                 return True
-            if found.host_key and now.host_key and found.host_key != now.host_key:
-                self._said(now, "reports a second host key: somebody else has its token, and the first key counts")
+            if received.host_key and installation.host_key and received.host_key != installation.host_key:
+                self._said(
+                    installation, "reports a second host key: somebody else has its token, and the first key counts"
+                )
                 return False
-            if found.host_key:
-                now = self.journal.note(now, now.step, host_key=found.host_key)
-            self._said(now, "reports the end of its installation")
+            if received.host_key:
+                installation = self.journal.note(installation, installation.step, host_key=received.host_key)
+            self._said(installation, "reports the end of its installation")
         return True
 
-    def _said(self, now: Installation, sentence: str) -> None:
-        host = next((one for one in self.hosts.values() if one.name == now.host), None)
+    def _said(self, installation: Installation, sentence: str) -> None:
+        host = next((candidate for candidate in self.hosts.values() if candidate.name == installation.host), None)
         if host is not None:
             self.told(host, sentence)
 
     def _of(self, token: str) -> Installation | None:
         known = self.journal.load().values()
-        return next((one for one in known if hmac.compare_digest(one.token, token)), None)
+        return next((installation for installation in known if hmac.compare_digest(installation.token, token)), None)
 
 
 class _Handler(serve.Handler):
     answers: Answers
 
     def do_GET(self) -> None:
-        found = urlsplit(self.path)
-        parts = found.path.strip("/").split("/")
+        url_parts = urlsplit(self.path)
+        parts = url_parts.path.strip("/").split("/")
         if parts == ["boot.ipxe"]:
             self._text(ipxe.first(self.answers.url))
         elif parts == ["machine"]:
-            self._text(self.answers.script(_asked(found.query), str(self.client_address[0])))
+            self._text(self.answers.script(_parse_request(url_parts.query), str(self.client_address[0])))
         elif len(parts) < 2 or not re.fullmatch(r"[a-f0-9]{16,64}", parts[0]):
             self.answer(404)
         elif self.answers.reported(parts[0], parts[1:]):
@@ -145,15 +155,15 @@ class _Handler(serve.Handler):
     def do_HEAD(self) -> None:
         """Of a file that an installer fetches itself; nothing begins by it."""
         token, _, name = urlsplit(self.path).path.strip("/").partition("/")
-        found = self.answers.file(token, name) if re.fullmatch(r"[a-f0-9]{16,64}", token) else None
-        self.answer(404 if found is None else 200, found.stat().st_size if found is not None else 0)
+        file = self.answers.file(token, name) if re.fullmatch(r"[a-f0-9]{16,64}", token) else None
+        self.answer(404 if file is None else 200, file.stat().st_size if file is not None else 0)
 
     def do_POST(self) -> None:
-        token, *words = urlsplit(self.path).path.strip("/").split("/")
+        token, *segments = urlsplit(self.path).path.strip("/").split("/")
         body = self.report()
         if body is None:
             return
-        if re.fullmatch(r"[a-f0-9]{16,64}", token) and self.answers.reported(token, words, body):
+        if re.fullmatch(r"[a-f0-9]{16,64}", token) and self.answers.reported(token, segments, body):
             self._text("")
         else:
             self.answer(404)
@@ -175,24 +185,24 @@ class _Handler(serve.Handler):
                 self.answer(416)
                 return
             first, last = part
-            whole = (first, last) == (0, size - 1)
-            self.send_response(200 if whole else 206)
+            is_complete = (first, last) == (0, size - 1)
+            self.send_response(200 if is_complete else 206)
             self.send_header("Content-Length", str(last - first + 1))
             self.send_header("Accept-Ranges", "none" if starts else "bytes")
-            if not whole:
+            if not is_complete:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
             self.end_headers()
             if file.suffix == ".zst":
                 self.connection.settimeout(serve.STALL_S)
             content.seek(first)
-            left = last - first + 1
-            while left > 1 and (piece := content.read(min(serve.PIECE, left - 1))):
+            remaining = last - first + 1
+            while remaining > 1 and (piece := content.read(min(serve.PIECE, remaining - 1))):
                 self.wfile.write(piece)
-                left -= len(piece)
+                remaining -= len(piece)
             if starts and not (_arrived(self.connection) and self.answers.started(starts)):
                 self.close_connection = True
                 return
-            self.wfile.write(content.read(left))
+            self.wfile.write(content.read(remaining))
 
 
 def _arrived(connection: socket.socket) -> bool:
@@ -209,9 +219,9 @@ def _arrived(connection: socket.socket) -> bool:
     return False
 
 
-def _asked(query: str) -> Asked:
+def _parse_request(query: str) -> Asked:
     try:
-        values = {key: one[0][:128] for key, one in parse_qs(query, max_num_fields=8).items()}
+        values = {key: texts[0][:128] for key, texts in parse_qs(query, max_num_fields=8).items()}
     except ValueError:
         return Asked("")
     return Asked(values.get("mac", "").lower().replace("-", ":"), values.get("serial", ""), values.get("uuid", ""))

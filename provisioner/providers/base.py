@@ -47,8 +47,8 @@ class Place:
         """What tells this cluster from every other one of its name (session.Cluster.identity); empty before anything
         was made."""
         with contextlib.suppress(OSError, ValueError):
-            kept = (self.workspace.parent.parent / "id").read_text(encoding="utf-8")
-            return kept.strip() if IDENTITY.fullmatch(kept) else ""
+            id_text = (self.workspace.parent.parent / "id").read_text(encoding="utf-8")
+            return id_text.strip() if IDENTITY.fullmatch(id_text) else ""
         return ""
 
 
@@ -230,8 +230,8 @@ class Provider(ABC):
     """How those become disks."""
     rehearsal: Rehearsal | None = None
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, site_context: Place) -> None:
+        self.place = site_context
 
     @abstractmethod
     def base_image(self, system: str) -> BaseImage:
@@ -265,9 +265,9 @@ class Provider(ABC):
         can't be used. Nobody is asked; called before anything else that `plan` and `up` do."""
 
     @abstractmethod
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        """What would keep `up` from working: found before anything is spent. `there`: names of the site's nodes that
-        were made already."""
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+        """What would keep `up` from working: found before anything is spent. `existing_nodes`: names of the site's
+        nodes that were made already."""
 
     @abstractmethod
     def clean(self, events: Events) -> list[str]:
@@ -289,23 +289,23 @@ def find(name: str) -> type[Provider] | None:
     module = f"{folders.PACKAGE}.{name}.provider"
     if name not in folders.names() or find_spec(module) is None:
         return None
-    found: type[Provider] = import_module(module).PROVIDER
-    return found
+    provider_class: type[Provider] = import_module(module).PROVIDER
+    return provider_class
 
 
-def named(name: str, place: Place) -> Provider:
+def named(name: str, site_context: Place) -> Provider:
     """The provider of that name at a site. Raises GpuprovError for one that makes no machines yet."""
-    found = find(name)
-    if found is None:
+    provider_class = find(name)
+    if provider_class is None:
         raise GpuprovError(
             f"gpuprov can rehearse {name} but does not make machines there yet",
             hint="add --sandbox to rehearse the file on this machine",
         )
-    return found(place)
+    return provider_class(site_context)
 
 
 def with_capability(capability: str) -> list[str]:
     """The providers whose class has a capability of its own (market, orphans), but for the sandbox."""
     known = {name: find(name) for name in folders.names() if name != SANDBOX}
     base = getattr(Provider, capability).__func__
-    return [name for name, one in known.items() if one and getattr(one, capability).__func__ is not base]
+    return [name for name, provider in known.items() if provider and getattr(provider, capability).__func__ is not base]

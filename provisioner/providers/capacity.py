@@ -73,14 +73,14 @@ class Capacity(Protocol):
     def zones(self, plan: Plan) -> Sequence[str]:
         """The zones to ask in, best first. Raises GpuprovError where none sells every machine of the site."""
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        """What a diagnostic of Terraform says. `group`, `way`: whose machine was asked for and how; None where it is of
-        something else."""
+    def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
+        """What a diagnostic of Terraform says. `group`, `option`: whose machine was asked for and how; None where it is
+        of something else."""
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         """Whether the machines that are still to be made of each group with `capacity.probe` can be had now, asked of
         the provider in a way that leaves nothing. The way in which they can is what they are asked for in first.
-        `there`: names of nodes that stand."""
+        `existing_nodes`: names of nodes that stand."""
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:
         """Group → when what its machines are bought by ends, and the machines with it; empty where nothing does. Raises
@@ -122,25 +122,25 @@ class Choices:
     def read(cls, workspace: Path) -> Choices:
         """What was kept; nothing where there is nothing, or it is damaged (then the file's own order is taken)."""
         try:
-            found = stored.load(workspace / FILE)
-            taken = {name: Way(**way) for name, way in found["taken"].items()}
-            tried = {name: [Way(**way) for way in ways] for name, ways in found["tried"].items()}
-            without = {str(name): [str(node) for node in nodes] for name, nodes in found.get("without", {}).items()}
+            document = stored.load(workspace / FILE)
+            taken = {name: Way(**option) for name, option in document["taken"].items()}
+            tried = {name: [Way(**option) for option in options] for name, options in document["tried"].items()}
+            without = {str(name): [str(node) for node in nodes] for name, nodes in document.get("without", {}).items()}
             attempts = {
-                str(name): [Attempt.read(row) for row in rows] for name, rows in found.get("attempts", {}).items()
+                str(name): [Attempt.read(row) for row in rows] for name, rows in document.get("attempts", {}).items()
             }
-            again = int(found.get("again", 0))
-            return cls(taken, tried, tuple(map(str, found["zones"])), without, attempts, again)
+            retries = int(document.get("again", 0))
+            return cls(taken, tried, tuple(map(str, document["zones"])), without, attempts, retries)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
     def write(self, workspace: Path) -> None:
         document = {
-            "taken": {name: asdict(way) for name, way in self.taken.items()},
-            "tried": {name: [asdict(way) for way in ways] for name, ways in self.tried.items()},
+            "taken": {name: asdict(option) for name, option in self.taken.items()},
+            "tried": {name: [asdict(option) for option in options] for name, options in self.tried.items()},
             "zones": list(self.zones),
             "without": self.without,
-            "attempts": {name: [asdict(one) for one in rows] for name, rows in self.attempts.items()},
+            "attempts": {name: [asdict(attempt) for attempt in rows] for name, rows in self.attempts.items()},
             "again": self.again,
         }
         write_whole(workspace / FILE, json.dumps(document, indent=1) + "\n")
@@ -155,25 +155,38 @@ class Choices:
 
     def after(self, errors: Sequence[CloudError], group: PlannedGroup, zones: Sequence[str]) -> Way | None:
         """The next way for a group, or None where every one was tried. Zones that the provider names come first."""
-        ways, now = ways_of(group, zones), self.now(group, zones)
+        options, current = ways_of(group, zones), self.now(group, zones)
         tried = self.tried.setdefault(group.name, [])
-        tried.append(now)
+        tried.append(current)
         if any(error.then == "kind" for error in errors):
-            tried += [way for way in ways if way.kind == now.kind and way not in tried]
-        kinds = list(dict.fromkeys(way.kind for way in ways))
-        left = [way for way in ways if way not in tried and kinds.index(way.kind) >= kinds.index(now.kind)]
-        if not left:
+            tried += [option for option in options if option.kind == current.kind and option not in tried]
+        kinds = list(dict.fromkeys(option.kind for option in options))
+        remaining = [
+            option
+            for option in options
+            if option not in tried and kinds.index(option.kind) >= kinds.index(current.kind)
+        ]
+        if not remaining:
             return None
         offered = [zone for error in errors for zone in error.zones]
-        named = {zone: place for place, zone in enumerate(dict.fromkeys(offered))}
-        found = min(left, key=lambda way: (kinds.index(way.kind), named.get(way.zone, len(named)), ways.index(way)))
-        self.taken[group.name] = found
-        return found
+        zone_rank = {zone: rank for rank, zone in enumerate(dict.fromkeys(offered))}
+        next_option = min(
+            remaining,
+            key=lambda option: (
+                kinds.index(option.kind),
+                zone_rank.get(option.zone, len(zone_rank)),
+                options.index(option),
+            ),
+        )
+        self.taken[group.name] = next_option
+        return next_option
 
     def told(self, groups: Iterable[str]) -> list[str]:
         """What was asked for these groups, in order, and what was said each time, a line each."""
         return [
-            f"{group}, {one.way}: {'; '.join(one.said)}" for group in groups for one in self.attempts.get(group, ())
+            f"{group}, {attempt.way}: {'; '.join(attempt.said)}"
+            for group in groups
+            for attempt in self.attempts.get(group, ())
         ]
 
 
@@ -190,61 +203,71 @@ def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[Cl
     Throttling says nothing of machines: it neither stops nor counts as a shortage. A fault of the cloud's own is asked
     about once more, then it counts as one."""
     machines = {error.node: error for error in errors if error.node}
-    others = [error for error in errors if not error.node]
-    if not errors or any(error.then == "stop" for error in errors) or any(error.then != "again" for error in others):
+    other_errors = [error for error in errors if not error.node]
+    if (
+        not errors
+        or any(error.then == "stop" for error in errors)
+        or any(error.then != "again" for error in other_errors)
+    ):
         return None
     zones, choices = capacity.zones(plan), Choices.read(workspace)
     by_group: dict[str, list[CloudError]] = {}
     for name, group in plan.nodes():
         if name in machines:
             by_group.setdefault(group.name, []).extend(error for error in errors if error.node == name)
-    short = {name: mine for name, mine in by_group.items() if _is_short(choices, plan.group(name), zones, mine)}
+    short = {
+        name: group_errors
+        for name, group_errors in by_group.items()
+        if _is_short(choices, plan.group(name), zones, group_errors)
+    }
     if not short:
-        return _again(choices, workspace, by_group, plan, zones, errors)
-    said, gone, choices.again = [], [], 0
-    for name, mine in short.items():
-        group, told = plan.group(name), tuple(dict.fromkeys(error.said for error in mine))
-        before = choices.now(group, zones)
-        kinds = tuple(dict.fromkeys(error.kind for error in mine))
-        choices.attempts.setdefault(name, []).append(Attempt(before, told, kinds=kinds))
-        way = choices.after(mine, group, zones)
-        codes = ", ".join(dict.fromkeys(error.code or error.kind for error in mine))
-        said.append(f"{name}: {codes} for {before}" + (f", now {way}" if way else ""))
-        gone += [] if way else [name]
-    if gone:
-        lines = choices.told(gone)
+        return _retry_same_options(choices, workspace, by_group, plan, zones, errors)
+    messages, exhausted_groups, choices.again = [], [], 0
+    for name, group_errors in short.items():
+        group, texts = plan.group(name), tuple(dict.fromkeys(error.said for error in group_errors))
+        failed_option = choices.now(group, zones)
+        kinds = tuple(dict.fromkeys(error.kind for error in group_errors))
+        choices.attempts.setdefault(name, []).append(Attempt(failed_option, texts, kinds=kinds))
+        next_option = choices.after(group_errors, group, zones)
+        codes = ", ".join(dict.fromkeys(error.code or error.kind for error in group_errors))
+        messages.append(f"{name}: {codes} for {failed_option}" + (f", now {next_option}" if next_option else ""))
+        exhausted_groups += [] if next_option else [name]
+    if exhausted_groups:
+        lines = choices.told(exhausted_groups)
         choices.settled().write(workspace)
-        head = f"{capacity.region}: machines of {', '.join(gone)} could not be had"
-        what = "\n    ".join([head, "asked, in order:", *lines])
-        hint = hints([error for mine in short.values() for error in mine])
-        return Instead("nothing", what, tuple(short), hint, no_capacity=_no_capacity(choices, gone))
+        head = f"{capacity.region}: machines of {', '.join(exhausted_groups)} could not be had"
+        message = "\n    ".join([head, "asked, in order:", *lines])
+        hint = hints([error for group_errors in short.values() for error in group_errors])
+        return Instead("nothing", message, tuple(short), hint, no_capacity=_no_capacity(choices, exhausted_groups))
     choices.write(workspace)
-    return Instead("ask", "; ".join(said), tuple(short))
+    return Instead("ask", "; ".join(messages), tuple(short))
 
 
 def _no_capacity(choices: Choices, groups: Iterable[str]) -> dict[str, str]:
     """Group → the codes that its attempts ended with, where all of them say that the site has no machines. An error of
     another class is none: a machine whose answer was lost may yet appear."""
-    found = {}
+    codes_by_group = {}
     for group in groups:
         attempts = choices.attempts.get(group, [])
         kinds = {kind for attempt in attempts for kind in attempt.kinds}
         if kinds & NO_CAPACITY and kinds <= BESIDE_NO_CAPACITY and all(attempt.kinds for attempt in attempts):
-            codes = dict.fromkeys(f"{said.partition(':')[0]}, {one.way}" for one in attempts for said in one.said)
-            found[group] = "; ".join(codes)
-    return found
+            codes = dict.fromkeys(
+                f"{text.partition(':')[0]}, {attempt.way}" for attempt in attempts for text in attempt.said
+            )
+            codes_by_group[group] = "; ".join(codes)
+    return codes_by_group
 
 
 def _is_short(choices: Choices, group: PlannedGroup, zones: Sequence[str], errors: Sequence[CloudError]) -> bool:
     """Whether a group's errors say that it can't be had in this way."""
     if any(error.then != "again" for error in errors):
         return True
-    now = choices.now(group, zones)
-    once = any(one.again and one.way == now for one in choices.attempts.get(group.name, ()))
+    current = choices.now(group, zones)
+    once = any(attempt.again and attempt.way == current for attempt in choices.attempts.get(group.name, ()))
     return once and any(error.kind == "transient" for error in errors)
 
 
-def _again(
+def _retry_same_options(
     choices: Choices, workspace: Path, by_group: Mapping[str, Sequence[CloudError]], plan: Plan, zones: Sequence[str],
     errors: Sequence[CloudError],
 ) -> Instead | None:  # fmt: skip
@@ -252,10 +275,10 @@ def _again(
         choices.settled().write(workspace)
         return None
     choices.again += 1
-    for name, mine in by_group.items():
-        told = tuple(dict.fromkeys(error.said for error in mine))
-        way, kinds = choices.now(plan.group(name), zones), tuple(dict.fromkeys(error.kind for error in mine))
-        choices.attempts.setdefault(name, []).append(Attempt(way, told, again=True, kinds=kinds))
+    for name, group_errors in by_group.items():
+        texts = tuple(dict.fromkeys(error.said for error in group_errors))
+        option, kinds = choices.now(plan.group(name), zones), tuple(dict.fromkeys(error.kind for error in group_errors))
+        choices.attempts.setdefault(name, []).append(Attempt(option, texts, again=True, kinds=kinds))
     choices.write(workspace)
     pause = PAUSE_S * 2 ** (choices.again - 1)
     codes = ", ".join(dict.fromkeys(error.code or error.kind for error in errors))
@@ -270,15 +293,15 @@ def without(workspace: Path) -> list[str]:
 def do_without(workspace: Path, nodes: Mapping[str, Collection[str]]) -> bool:
     """Group → nodes that are not asked for from now on; {} asks for all of them again. Whether that is news."""
     choices = Choices.read(workspace)
-    wanted = {group: sorted(names) for group, names in nodes.items()}
-    changed = choices.without != wanted
+    excluded_nodes = {group: sorted(names) for group, names in nodes.items()}
+    changed = choices.without != excluded_nodes
     if changed:
-        before, choices.without = choices.without, wanted
+        previous, choices.without = choices.without, excluded_nodes
         for group in (
-            name for name in wanted if wanted[name] != before.get(name)
+            name for name in excluded_nodes if excluded_nodes[name] != previous.get(name)
         ):  # its machines stand where the last attempt was made, and so will the others
             tried, attempts = choices.tried.pop(group, []), choices.attempts.pop(group, [])
-            if last := [one.way for one in attempts[-1:]] or tried[-1:]:
+            if last := [attempt.way for attempt in attempts[-1:]] or tried[-1:]:
                 choices.taken[group] = last[0]
         choices.write(workspace)
     return changed

@@ -48,7 +48,7 @@ class Row:
     quota: str = ""
 
     def fits(self, code: str, text: str) -> bool:
-        if self.codes and not any(fnmatchcase(code, one) for one in self.codes):
+        if self.codes and not any(fnmatchcase(code, pattern) for pattern in self.codes):
             return False
         return not self.text or re.search(self.text, text, re.I | re.S) is not None
 
@@ -83,15 +83,15 @@ def has_table(provider: str) -> bool:
 @cache
 def _document(provider: str) -> Mapping[str, Any]:
     text = files(f"provisioner.providers.{provider}").joinpath("errors.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml_text.load(text)
-    return found
+    document: dict[str, Any] = yaml_text.load(text)
+    return document
 
 
 def rehearsed(provider: str) -> Mapping[str, str]:
     """What a rehearsal of a provider's site says in place of making a machine: class (and spot-quota) → text with
     {machine} and {zone}."""
-    found: dict[str, str] = _document(provider)["rehearsed"]
-    return found
+    texts: dict[str, str] = _document(provider)["rehearsed"]
+    return texts
 
 
 @cache
@@ -114,13 +114,13 @@ def row_of(rows: Sequence[Row], codes: Sequence[str], text: str) -> Row | None:
 
 def told(errors: Sequence[CloudError]) -> list[str]:
     """One line for each thing that was said: whose it is, and what. Nothing is left out but repetitions."""
-    whose: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for error in errors:
-        names = whose.setdefault(error.said, [])
+        names = names_by_text.setdefault(error.said, [])
         name = error.node or error.address
         if name and name not in names:
             names.append(name)
-    return [f"{_some(names)}: {said}" if names else said for said, names in whose.items()]
+    return [f"{_some(names)}: {text}" if names else text for text, names in names_by_text.items()]
 
 
 def hints(errors: Sequence[CloudError]) -> str:

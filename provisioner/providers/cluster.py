@@ -65,10 +65,16 @@ class Providers:
         former = self._recorded(site)
         changed: dict[str, tuple[str, str]] = {}
         if former is not None and desired is not None:
-            before, after = former.home(), desired.home()
-            keys = dict.fromkeys([*before, *after]) if before["provider"] == after["provider"] else ("provider",)
+            recorded_home, desired_home = former.home(), desired.home()
+            keys = (
+                dict.fromkeys([*recorded_home, *desired_home])
+                if recorded_home["provider"] == desired_home["provider"]
+                else ("provider",)
+            )
             changed = {
-                key: (before.get(key, ""), after.get(key, "")) for key in keys if before.get(key) != after.get(key)
+                key: (recorded_home.get(key, ""), desired_home.get(key, ""))
+                for key in keys
+                if recorded_home.get(key) != desired_home.get(key)
             }
         if "method" in changed:  # `home` has one word for several of them
             changed["method"] = (str(getattr(former, "method", "")), str(getattr(desired, "method", "")))
@@ -113,20 +119,20 @@ class Providers:
         folder = self._paths.root / "sites"
         workspaces = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
         traces = (MADE_BY, STATE, ERRORED, MARK)
-        made = [path.name for path in workspaces if any((path / trace).exists() for trace in traces)]
-        return {site: self.made_at(site) for site in made}
+        site_names = [path.name for path in workspaces if any((path / trace).exists() for trace in traces)]
+        return {site: self.made_at(site) for site in site_names}
 
     def made_at(self, site: str) -> Provider:
         """The provider of a workspace, where its machines were recorded to be, whatever cluster.yaml says now."""
-        workspace, now = self._paths.site(site), self._spec.sites.get(site)
+        workspace, desired = self._paths.site(site), self._spec.sites.get(site)
         try:
             name = (workspace / MADE_BY).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
-            name = SANDBOX if self._paths.sandbox else now.provider if now else ""
+            name = SANDBOX if self._paths.sandbox else desired.provider if desired else ""
         if self._paths.sandbox:
-            return self.at(site) if now else named(SANDBOX, self._place(site, Site(provider=name)))
+            return self.at(site) if desired else named(SANDBOX, self._place(site, Site(provider=name)))
         former = self._recorded(site)
-        if now is not None and now.provider == name and (former is None or former.home() == now.home()):
+        if desired is not None and desired.provider == name and (former is None or former.home() == desired.home()):
             return self.at(site)
         return named(name, self._place(site, self._settings(site)))
 
@@ -144,21 +150,21 @@ class Providers:
 
     def proxies(self, nodes: Collection[Node]) -> dict[str, str]:
         """Node → ssh's ProxyCommand, for those that are not called by their address."""
-        found = {}
+        commands = {}
         for node in nodes:
             settings = self._spec.sites.get(node.site)
             access = self.at(node.site).access if settings is not None else None
             if access is not None and (command := access.proxy(node.id)):
-                found[node.name] = command
+                commands[node.name] = command
             elif settings is not None and settings.jump and not self._paths.sandbox:
-                found[node.name] = ssh.jump(settings.jump, node.address, node.port)
+                commands[node.name] = ssh.jump(settings.jump, node.address, node.port)
         for site, settings in self._spec.sites.items() if self._paths.sandbox else ():
-            mine = {node.name: node for node in nodes if node.site == site}
-            for name, host in settings.jump_hosts(list(mine)).items():
+            site_nodes = {node.name: node for node in nodes if node.site == site}
+            for name, host in settings.jump_hosts(list(site_nodes)).items():
                 config = ssh.jump_config(self._paths, site)
-                found[name] = ssh.jump(host, mine[name].address, mine[name].port, config)
+                commands[name] = ssh.jump(host, site_nodes[name].address, site_nodes[name].port, config)
         local = self.local(nodes)
-        return {name: command for name, command in found.items() if name not in local}
+        return {name: command for name, command in commands.items() if name not in local}
 
     def save_jump_hosts(self, nodes: Collection[Node]) -> dict[str, ProviderError]:
         """Write how ssh reaches the simulated jump hosts at the sites of these nodes; nothing is done for real sites.
@@ -177,17 +183,17 @@ class Providers:
         """The nodes that are this very machine, by cluster.yaml and nothing else."""
         if self._paths.sandbox:
             return set()
-        here = {name for name, site in self._spec.sites.items() if site.this_machine()}
-        return {node.name for node in nodes if node.site in here and node.id in LOCAL}
+        local_sites = {name for name, site in self._spec.sites.items() if site.this_machine()}
+        return {node.name for node in nodes if node.site in local_sites and node.id in LOCAL}
 
     def given_keys(self, nodes: Collection[Node]) -> dict[str, str]:
         """Node → its host key, where a person has written it down. Raises GpuprovError for one that is not there."""
-        found = {}
+        host_keys = {}
         for node in nodes:
             hosts = self.at(node.site).hosts if node.site in self._spec.sites else None
             if hosts is not None and (key := hosts.host_key(node.id)):
-                found[node.name] = key
-        return found
+                host_keys[node.name] = key
+        return host_keys
 
     def host_key(self, node: Node) -> str | None:
         """A new machine's host key as its provider knows it by another way than the network; None where it does not."""

@@ -38,7 +38,7 @@ def cloud_config(user: str, ssh_public_key: str) -> str:
 
 def host_key_of(console: str) -> str | None:
     """The ed25519 host key that cloud-init wrote there at the last boot that wrote keys; None where it wrote none."""
-    before, end, _ = console.replace("\r", "").rpartition(END)  # no pattern over both: it takes the text's square
-    _, begin, block = before.rpartition(BEGIN)
+    preceding, end, _ = console.replace("\r", "").rpartition(END)  # no pattern over both: it takes the text's square
+    _, begin, block = preceding.rpartition(BEGIN)
     keys = re.findall(r"ssh-ed25519 [A-Za-z0-9+/=]{40,}", block) if begin and end else []
     return keys[-1] if keys else None

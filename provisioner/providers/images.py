@@ -39,9 +39,9 @@ class Images(Protocol):
     """The images of one site. All methods raise ProviderError; none is retried by its caller, and each may be called
     again after it was cut off."""
 
-    def builder(self, group: PlannedGroup, wanted: str | None) -> str:
-        """The machine type that an image for the group is built on: `wanted`, or the provider's own choice without a
-        GPU, or the machine itself where it has none."""
+    def builder(self, group: PlannedGroup, requested_type: str | None) -> str:
+        """The machine type that an image for the group is built on: `requested_type`, or the provider's own choice
+        without a GPU, or the machine itself where it has none."""
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
         """Raise for what `publish` could not do, before anything is made."""
@@ -49,7 +49,7 @@ class Images(Protocol):
     def find(self, name: str) -> Image | None:
         """The image of that name; None where there is none."""
 
-    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], report: Tell) -> str:
         """Make an image of a machine's disk, wait until machines can start from it, and give its id. The machine is
         stopped."""
 
@@ -60,7 +60,7 @@ class Images(Protocol):
         regions: Sequence[str],
         accounts: Sequence[str],
         tags: Mapping[str, str],
-        tell: Tell,
+        report: Tell,
     ) -> dict[str, str]:
         """Have it in further regions and let further accounts use it; gives region → id, the site's own among them."""
 
@@ -88,8 +88,8 @@ class Disks(Protocol):
 class DisksAlone:
     """See Images, where nobody keeps images: what comes of a build is its disk, in a folder of this computer."""
 
-    def builder(self, group: PlannedGroup, wanted: str | None) -> str:
-        return wanted or group.machine.name
+    def builder(self, group: PlannedGroup, requested_type: str | None) -> str:
+        return requested_type or group.machine.name
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
         """cluster.yaml can name neither."""
@@ -97,12 +97,12 @@ class DisksAlone:
     def find(self, name: str) -> Image | None:  # noqa: ARG002
         return None
 
-    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:  # noqa: ARG002
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], report: Tell) -> str:  # noqa: ARG002
         raise ProviderError("an image of a machine that runs is not made here", where=node.name)
 
     def publish(
         self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],  # noqa: ARG002
-        tell: Tell,  # noqa: ARG002
+        report: Tell,  # noqa: ARG002
     ) -> dict[str, str]:  # fmt: skip
         return {"": name}
 
@@ -116,37 +116,37 @@ class DisksAlone:
         return []
 
 
-def builder_of(provider: str, group: PlannedGroup, wanted: str | None) -> str:
+def builder_of(provider: str, group: PlannedGroup, requested_type: str | None) -> str:
     """See Images.builder, for a cloud whose machine type without a GPU is in the catalogue."""
-    usual = catalog.load().provider(provider).builder if group.machine.cpu == "amd64" else None
-    return wanted or usual or group.machine.name
+    default_type = catalog.load().provider(provider).builder if group.machine.cpu == "amd64" else None
+    return requested_type or default_type or group.machine.name
 
 
 def until(look: Callable[[], T | None], late: str, seconds: float, *, where: str, pause_s: float) -> T:
     """What `look` gives, once it gives something. Raises ProviderError after so many seconds."""
     end = time.monotonic() + seconds
-    while (found := look()) is None:
+    while (result := look()) is None:
         if time.monotonic() > end:
             raise ProviderError(f"{late} after {seconds:.0f} s", where=where, hint="run it again")
         time.sleep(pause_s)
-    return found
+    return result
 
 
 def awaited(find: Callable[[], Image | None], name: str, *, where: str, pause_s: float) -> str:
     """The id of an image, once machines can start from it. Raises ProviderError where none ever will."""
 
     def look() -> str | None:
-        found = find()
-        if found is None:
+        image = find()
+        if image is None:
             raise ProviderError(f"image {name} is gone", where=where, hint="build it again")
-        if found.why:
-            raise ProviderError(f"image {found.id} was not made: {found.why}", where=where)
-        return found.id if found.ready else None
+        if image.why:
+            raise ProviderError(f"image {image.id} was not made: {image.why}", where=where)
+        return image.id if image.ready else None
 
     return until(look, f"image {name} is not ready", IMAGE_S, where=where, pause_s=pause_s)
 
 
-def not_ours(number: str, where: str, site: str) -> ProviderError:
+def not_ours(number: str, region: str, site: str) -> ProviderError:
     """Of an image without the tags of the build that is removed."""
-    said = f"{number} in {where} has not the tags of this build: it stays"
-    return ProviderError(said, where=f"site {site}", hint="look at whose it is")
+    message = f"{number} in {region} has not the tags of this build: it stays"
+    return ProviderError(message, where=f"site {site}", hint="look at whose it is")

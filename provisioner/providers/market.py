@@ -49,7 +49,7 @@ class Market(Protocol):
 
 
 def history(
-    changes: Iterable[tuple[str, datetime, float]], begin: datetime, now: datetime, currency: str
+    changes: Iterable[tuple[str, datetime, float]], begin: datetime, current_time: datetime, currency: str
 ) -> list[SpotPrice]:
     """Price changes (zone, when, price) as a price of each zone. A price holds until the next one; the last one before
     `begin` held when it began."""
@@ -57,23 +57,26 @@ def history(
     for zone, when, price in changes:
         if price > 0:  # never a price, whatever it is
             by_zone[zone].append((when, price))
-    found = []
-    for zone, told in sorted(by_zone.items()):
-        told.sort()
-        ends = [when for when, _ in told[1:]] + [now]
-        held = [
-            (price, (end - max(when, begin)).total_seconds()) for (when, price), end in zip(told, ends, strict=True)
+    prices = []
+    for zone, price_changes in sorted(by_zone.items()):
+        price_changes.sort()
+        ends = [when for when, _ in price_changes[1:]] + [current_time]
+        price_durations = [
+            (price, (end - max(when, begin)).total_seconds())
+            for (when, price), end in zip(price_changes, ends, strict=True)
         ]
-        within = sorted((price, seconds) for price, seconds in held if seconds > 0) or [(told[-1][1], 1.0)]
-        found.append(SpotPrice(zone, told[-1][1], within[0][0], _median(within), within[-1][0], currency))
-    return found
+        within = sorted((price, seconds) for price, seconds in price_durations if seconds > 0) or [
+            (price_changes[-1][1], 1.0)
+        ]
+        prices.append(SpotPrice(zone, price_changes[-1][1], within[0][0], _median(within), within[-1][0], currency))
+    return prices
 
 
-def _median(held: Sequence[tuple[float, float]]) -> float:
-    """The price that was not exceeded for half of the time. `held`: price and seconds, cheapest first."""
-    half, passed = sum(seconds for _, seconds in held) / 2, 0.0
-    for price, seconds in held:
+def _median(price_durations: Sequence[tuple[float, float]]) -> float:
+    """The price that was not exceeded for half of the time. `price_durations`: price and seconds, cheapest first."""
+    half, passed = sum(seconds for _, seconds in price_durations) / 2, 0.0
+    for price, seconds in price_durations:
         passed += seconds
         if passed >= half:
             return price
-    return held[-1][0]
+    return price_durations[-1][0]

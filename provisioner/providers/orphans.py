@@ -43,6 +43,6 @@ class Orphans(Protocol):
     def find(self) -> Found:
         """Everything with gpuprov's tags, of every cluster. Raises ProviderError where nothing can be asked."""
 
-    def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
+    def remove(self, resources: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
         """Remove these things but those that are to be kept, and what they need, in the order that the provider
         accepts. One sentence for each that it refused, or that has to stay for another."""

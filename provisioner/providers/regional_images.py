@@ -44,8 +44,8 @@ class RegionalImages(ABC):
 
     provider: str
 
-    def __init__(self, place: Place, home: str, *, pause_s: float = PAUSE_S) -> None:
-        self._place, self._home, self._pause_s = place, home, pause_s
+    def __init__(self, site_context: Place, home: str, *, pause_s: float = PAUSE_S) -> None:
+        self._place, self._home, self._pause_s = site_context, home, pause_s
 
     @abstractmethod
     def stop(self, machine: str) -> None:
@@ -91,32 +91,32 @@ class RegionalImages(ABC):
     def machines(self, region: str, image: str) -> list[str]:
         """The machines that were started from it and still exist."""
 
-    def builder(self, group: PlannedGroup, wanted: str | None) -> str:
-        return builder_of(self.provider, group, wanted)
+    def builder(self, group: PlannedGroup, requested_type: str | None) -> str:
+        return builder_of(self.provider, group, requested_type)
 
     def find(self, name: str) -> Image | None:
         return self._find(self._home, name)
 
-    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], report: Tell) -> str:
         if self.find(name) is None:
-            tell(f"stopping {node.id}")
+            report(f"stopping {node.id}")
             self.stop(node.id)
             until(
                 lambda: True if self.stopped(node.id) else None, f"{node.id} has not stopped", STOP_S,
                 where=self._place.site, pause_s=self._pause_s,
             )  # fmt: skip
-            tell(f"{self.create(node.id, name, tags)} is being made of its disk")
+            report(f"{self.create(node.id, name, tags)} is being made of its disk")
         return self._ready(self._home, name)
 
     def publish(
         self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],
-        tell: Tell,
+        report: Tell,
     ) -> dict[str, str]:  # fmt: skip
         ids = {self._home: image}
-        for region in (one for one in regions if one != self._home):
+        for region in (candidate for candidate in regions if candidate != self._home):
             if self._find(region, name) is None:
                 self.copy(image, name, region, tags)
-            tell(f"copying it to {region}")
+            report(f"copying it to {region}")
             ids[region] = self._ready(region, name)
             self.tag(region, ids[region], tags)
         for region, number in ids.items():
@@ -125,23 +125,23 @@ class RegionalImages(ABC):
         return ids
 
     def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:
-        found = {region: self._find(region, name) for region in dict.fromkeys([self._home, *regions])}
-        return {region: one.id for region, one in found.items() if one is not None}
+        images = {region: self._find(region, name) for region in dict.fromkeys([self._home, *regions])}
+        return {region: image.id for region, image in images.items() if image is not None}
 
     def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """That of the site's own region goes last: by its name a copy is known that was cut off before it got its
         tags."""
         first = self.described(self._home, ids[self._home]) if self._home in ids else None
         ours = first.name if first is not None and tags.items() <= first.tags.items() else None
-        for region, number in sorted(ids.items(), key=lambda one: one[0] == self._home):
-            there = self.described(region, number)
-            if there is not None and there.pending:  # no cloud removes one that is being made
-                there = self._settled(region, number)
-            if there is not None:
-                untagged = there.name == ours and not any(key in there.tags for key in tags)
-                if not untagged and not tags.items() <= there.tags.items():
+        for region, number in sorted(ids.items(), key=lambda item: item[0] == self._home):
+            image = self.described(region, number)
+            if image is not None and image.pending:  # no cloud removes one that is being made
+                image = self._settled(region, number)
+            if image is not None:
+                untagged = image.name == ours and not any(key in image.tags for key in tags)
+                if not untagged and not tags.items() <= image.tags.items():
                     raise not_ours(number, region, self._place.site)
-                self.remove(region, there)
+                self.remove(region, image)
             self.sweep(region, number)
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
@@ -151,16 +151,16 @@ class RegionalImages(ABC):
         """An image once it is ready or has failed; None where it is gone."""
 
         def look() -> tuple[Described | None] | None:
-            found = self.described(region, number)
-            return None if found is not None and found.pending else (found,)
+            image = self.described(region, number)
+            return None if image is not None and image.pending else (image,)
 
-        said = f"{number} in {region} cannot be removed while it is being made, and is not ready"
-        (found,) = until(look, said, SETTLED_S, where=self._place.site, pause_s=self._pause_s)
-        return found
+        message = f"{number} in {region} cannot be removed while it is being made, and is not ready"
+        (image,) = until(look, message, SETTLED_S, where=self._place.site, pause_s=self._pause_s)
+        return image
 
     def _find(self, region: str, name: str) -> Image | None:
-        found = self.named(region, name)
-        return Image(found.id, ready=not (found.pending or found.why), why=found.why) if found else None
+        image = self.named(region, name)
+        return Image(image.id, ready=not (image.pending or image.why), why=image.why) if image else None
 
     def _ready(self, region: str, name: str) -> str:
         return awaited(lambda: self._find(region, name), name, where=region, pause_s=self._pause_s)

@@ -49,8 +49,8 @@ class Removal(ABC):
 
     order: Order
 
-    def __init__(self, place: str, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
-        self.place, self._wait_s, self._pause_s = place, wait_s, pause_s
+    def __init__(self, region: str, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
+        self.place, self._wait_s, self._pause_s = region, wait_s, pause_s
         self._end = 0.0
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Removal(ABC):
         """See providers/orphans.py for the contract."""
 
     @abstractmethod
-    def delete(self, thing: Thing) -> None:
+    def delete(self, resource: Thing) -> None:
         """Delete one thing, or begin to; nothing happens where it is gone. Raises Trouble."""
 
     @abstractmethod
@@ -66,123 +66,135 @@ class Removal(ABC):
         """The ids of a kind that are not gone yet. Raises Trouble."""
 
     @abstractmethod
-    def busy(self, trouble: Trouble) -> bool:
+    def busy(self, error: Trouble) -> bool:
         """Whether something that is going still uses it."""
 
     @abstractmethod
-    def protected(self, trouble: Trouble) -> bool:
+    def protected(self, error: Trouble) -> bool:
         """Whether it is protected against being deleted."""
 
-    def network(self, things: Sequence[Thing], tell: Tell, remove: Callable[[], list[str]]) -> list[str]:  # noqa: ARG002
+    def network(self, resources: Sequence[Thing], report: Tell, remove: Callable[[], list[str]]) -> list[str]:  # noqa: ARG002
         """Remove what machines stood in, by `remove`; gives one sentence for each thing that is left. A cloud's own
         words and steps come before and after."""
         return remove()
 
-    def remove(self, things: Sequence[Thing], tell: Tell) -> list[str]:
+    def remove(self, resources: Sequence[Thing], report: Tell) -> list[str]:
         """See providers/orphans.py for the contract."""
         self._end = time.monotonic() + self._wait_s
         by_kind: dict[str, list[Thing]] = {}
-        for thing in things:
-            if not thing.kept:
-                by_kind.setdefault(thing.kind, []).append(thing)
+        for resource in resources:
+            if not resource.kept:
+                by_kind.setdefault(resource.kind, []).append(resource)
         machines = (*self.order.first, *self.order.machines)
-        left = [*self._delete(by_kind, self.order.first, tell), *self._gone(by_kind, self.order.machines, tell)]
-        if left:
-            rest = sum(len(found) for kind, found in by_kind.items() if kind not in machines)
-            return [*left, f"{rest} other things were not touched: the machines that are left may need them"]
-        left += self._gone(by_kind, self.order.linger, tell)
-        left += self._delete(by_kind, self.order.then, tell)
-        network = [thing for kind in self.order.network for thing in by_kind.get(kind, ())]
-        if network and any(thing.kept == HOLDS_DATA for thing in things):
-            return [*left, f"{len(network)} things of the network were not touched: the file system stands in it"]
-        left += self.network(network, tell, lambda: list(self._delete(by_kind, self.order.network, tell)))
-        if left:
-            held = [thing for kind in self.order.last for thing in by_kind.get(kind, ())]
-            return [*left, *(f"{thing}: something of it is left" for thing in held)]
-        return self._gone(by_kind, self.order.last, tell)
+        leftovers = [
+            *self._delete(by_kind, self.order.first, report),
+            *self._gone(by_kind, self.order.machines, report),
+        ]
+        if leftovers:
+            untouched_count = sum(
+                len(kind_resources) for kind, kind_resources in by_kind.items() if kind not in machines
+            )
+            return [
+                *leftovers,
+                f"{untouched_count} other things were not touched: the machines that are left may need them",
+            ]
+        leftovers += self._gone(by_kind, self.order.linger, report)
+        leftovers += self._delete(by_kind, self.order.then, report)
+        network = [resource for kind in self.order.network for resource in by_kind.get(kind, ())]
+        if network and any(resource.kept == HOLDS_DATA for resource in resources):
+            return [*leftovers, f"{len(network)} things of the network were not touched: the file system stands in it"]
+        leftovers += self.network(network, report, lambda: list(self._delete(by_kind, self.order.network, report)))
+        if leftovers:
+            last_resources = [resource for kind in self.order.last for resource in by_kind.get(kind, ())]
+            return [*leftovers, *(f"{resource}: something of it is left" for resource in last_resources)]
+        return self._gone(by_kind, self.order.last, report)
 
-    def _gone(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], tell: Tell) -> list[str]:
+    def _gone(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], report: Tell) -> list[str]:
         """Delete what is of these kinds and wait until it is gone."""
-        left = list(self._delete(by_kind, kinds, tell))
-        refused = {line.partition(":")[0] for line in left}
+        leftovers = list(self._delete(by_kind, kinds, report))
+        refused = {line.partition(":")[0] for line in leftovers}
         for kind in kinds:
-            left += self.wait(kind, [one for one in by_kind.get(kind, ()) if str(one) not in refused], tell)
-        return left
+            leftovers += self.wait(
+                kind, [resource for resource in by_kind.get(kind, ()) if str(resource) not in refused], report
+            )
+        return leftovers
 
-    def _delete(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], tell: Tell) -> Iterator[str]:
+    def _delete(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], report: Tell) -> Iterator[str]:
         """One sentence for each thing that the cloud refuses to delete."""
         for kind in kinds:
-            found = by_kind.get(kind, ())
-            if found:
-                tell(f"{self.place}: removing {counted(len(found), kind)}")
-            for thing in found:
+            kind_resources = by_kind.get(kind, ())
+            if kind_resources:
+                report(f"{self.place}: removing {counted(len(kind_resources), kind)}")
+            for resource in kind_resources:
                 try:
-                    self._one(thing)
-                except Trouble as trouble:
-                    protected = "protected, and not forced: " if self.protected(trouble) else ""
-                    yield f"{thing}: {protected}{trouble.message}"
+                    self._one(resource)
+                except Trouble as error:
+                    protected = "protected, and not forced: " if self.protected(error) else ""
+                    yield f"{resource}: {protected}{error.message}"
 
-    def _one(self, thing: Thing) -> None:
+    def _one(self, resource: Thing) -> None:
         """Delete it; while something that is going uses it, again. Raises Trouble."""
         while True:
             try:
-                return self.delete(thing)
-            except Trouble as trouble:
-                if self.protected(trouble) or not self.busy(trouble) or time.monotonic() > self._end:
+                return self.delete(resource)
+            except Trouble as error:
+                if self.protected(error) or not self.busy(error) or time.monotonic() > self._end:
                     raise
             time.sleep(self._pause_s)
 
-    def wait(self, kind: str, things: Sequence[Thing], tell: Tell) -> Iterator[str]:
+    def wait(self, kind: str, resources: Sequence[Thing], report: Tell) -> Iterator[str]:
         """Wait until they are gone; one sentence for each that is there when time is up."""
-        waiting, told = {thing.id: thing for thing in things}, False
+        waiting, is_reported = {resource.id: resource for resource in resources}, False
         while waiting:
             try:
-                there = self.standing(kind)
-            except Trouble as trouble:
-                yield f"whether {len(waiting)} {plural(kind)} are gone is not known: {trouble.message}"
+                existing_ids = self.standing(kind)
+            except Trouble as error:
+                yield f"whether {len(waiting)} {plural(kind)} are gone is not known: {error.message}"
                 return
-            waiting = {number: thing for number, thing in waiting.items() if number in there}
+            waiting = {number: resource for number, resource in waiting.items() if number in existing_ids}
             if not waiting or time.monotonic() > self._end:
                 break
-            if not told:
-                tell(f"{self.place}: waiting until {len(waiting)} {plural(kind)} are gone")
-                told = True
+            if not is_reported:
+                report(f"{self.place}: waiting until {len(waiting)} {plural(kind)} are gone")
+                is_reported = True
             time.sleep(self._pause_s)
-        yield from (f"{thing}: it was deleted, and is still there" for thing in waiting.values())
+        yield from (f"{resource}: it was deleted, and is still there" for resource in waiting.values())
 
 
-def asked(find: Callable[[], Found], place: str, credentials: Callable[[Trouble], Finding]) -> Found:
+def asked(find: Callable[[], Found], region: str, credentials: Callable[[Trouble], Finding]) -> Found:
     """What was found in a region. Raises ProviderError where nothing can be asked, with what to do about it."""
     try:
         return find()
-    except Trouble as trouble:
-        said = credentials(trouble)
-        raise ProviderError(said.message, where=place, hint=said.action) from None
+    except Trouble as error:
+        finding = credentials(error)
+        raise ProviderError(finding.message, where=region, hint=finding.action) from None
 
 
-def forgotten(place: Place, there: Removal, events: Events, *, mine: str = "") -> list[str]:
+def forgotten(site_context: Place, removal: Removal, events: Events, *, mine: str = "") -> list[str]:
     """Remove what has a cluster's own identity and Terraform's state has forgotten; one sentence for each thing that is
     left and each question without an answer. `mine`: a reason to keep a thing that is none for its own cluster."""
-    region = there.place
-    if not place.identity or not (place.workspace / "main.tf").exists():
+    region = removal.place
+    if not site_context.identity or not (site_context.workspace / "main.tf").exists():
         return []
     try:
-        found = there.find()
+        orphans = removal.find()
     except ProviderError as error:
         return [f"whether anything is left in {region} could not be asked: {error.message}"]
-    wanted = (place.cluster, place.site, place.identity)
-    things = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
-    things = [replace(thing, kept="") if mine and thing.kept == mine else thing for thing in things]
-    events("down", "log", f"{region}: {len(things)} things that Terraform had forgotten")
-    left = there.remove(things, lambda line: events("down", "progress", line)) if things else []
-    return [*left, *(f"{thing}: {thing.kept}" for thing in things if thing.kept), *found.unknown]
+    owner_tags = (site_context.cluster, site_context.site, site_context.identity)
+    resources = [
+        resource for resource in orphans.things if (resource.cluster, resource.site, resource.identity) == owner_tags
+    ]
+    resources = [replace(resource, kept="") if mine and resource.kept == mine else resource for resource in resources]
+    events("down", "log", f"{region}: {len(resources)} things that Terraform had forgotten")
+    leftovers = removal.remove(resources, lambda line: events("down", "progress", line)) if resources else []
+    return [*leftovers, *(f"{resource}: {resource.kept}" for resource in resources if resource.kept), *orphans.unknown]
 
 
-def described_role(kind: str, place: str, name: str, description: str) -> Iterator[Thing]:
+def described_role(kind: str, location: str, name: str, description: str) -> Iterator[Thing]:
     """A role of a whole account, where its name and gpuprov's tags in its description say that a cluster made it."""
-    tags = {key: value for key, _, value in (word.partition("=") for word in description.split())}
+    tags = {key: value for key, _, value in (tag.partition("=") for tag in description.split())}
     if name.startswith("gpuprov-") and tags.get("gpuprov-cluster"):
         yield Thing(
-            kind, name, tags["gpuprov-cluster"], tags.get("gpuprov-site", ""), place, kept=SOMEWHERE,
+            kind, name, tags["gpuprov-cluster"], tags.get("gpuprov-site", ""), location, kept=SOMEWHERE,
             identity=tags.get("gpuprov-id", ""),
         )  # fmt: skip

@@ -51,11 +51,13 @@ class Remote(Protocol):
     def read(self, name: str, known: str | None = None) -> Blob | None:
         """A blob; None where there is none. Where its tag is `known` the content is empty."""
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
-        """Put it in place of the one with the tag `before` (None: there is none). Gives its tag. Raises Conflict."""
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
+        """Put it in place of the one with the tag `previous_tag` (None: there is none). Gives its tag. Raises
+        Conflict."""
 
-    def remove(self, name: str, before: str | None = None) -> None:
-        """Remove a blob; nothing happens where there is none. `before`: only the one with that tag, else Conflict."""
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
+        """Remove a blob; nothing happens where there is none. `previous_tag`: only the one with that tag, else
+        Conflict."""
 
     def names(self) -> list[str]:
         """Every blob of the cluster."""
@@ -80,5 +82,5 @@ def remote_of(spec: ClusterSpec) -> Remote | None:
             where="access.ssh_key",
             hint="name a key that all operators have, such as ~/.ssh/fleet (made with `ssh-keygen -t ed25519`)",
         )
-    found: Remote = import_module(type(spec.state).__module__).remote(spec)
-    return found
+    remote: Remote = import_module(type(spec.state).__module__).remote(spec)
+    return remote

@@ -60,7 +60,7 @@ class StateFolder(ABC):
         """What is wrong with one that was there; what could not be asked is unknown."""
 
     @abstractmethod
-    def _told(self, trouble: Trouble) -> ProviderError:
+    def _told(self, error: Trouble) -> ProviderError:
         """What the store said, for people."""
 
     def _just_made(self) -> list[Finding]:
@@ -70,10 +70,10 @@ class StateFolder(ABC):
     def prepare(self, *, make: bool = True) -> list[Finding]:
         """See providers/state.py for the contract."""
         try:
-            found = self._look()
-        except Trouble as trouble:
-            if trouble.code not in self.missing:
-                raise self._told(trouble) from None
+            store_info = self._look()
+        except Trouble as error:
+            if error.code not in self.missing:
+                raise self._told(error) from None
             if not self._settings.create:
                 hint = "state.create: true has gpuprov make it"
                 raise ProviderError(f"there is no {self._store}", where="state", hint=hint) from None
@@ -82,19 +82,19 @@ class StateFolder(ABC):
                 return [Finding("ok", "state", f"`up` will make the {self._store}")]
             self._make()
             return [Finding("ok", "state", f"made the {self._store}"), *self._just_made()]
-        return self._looked_at(found)
+        return self._looked_at(store_info)
 
 
 def whole(content: bytes, hint: str) -> bytes:
     """What was read of an object, LIMIT + 1 bytes at most. Raises ProviderError for one that is none of ours."""
     if len(content) > LIMIT:
-        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
-        raise ProviderError(said, where="state", hint=hint)
+        message = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
+        raise ProviderError(message, where="state", hint=hint)
     return content
 
 
 def age_s(date: str | None, modified: datetime) -> float:
     """Seconds since an object was written, both moments by the store's clock; by this machine's where the answer has no
     date."""
-    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    return float((now - modified).total_seconds())
+    current_time = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    return float((current_time - modified).total_seconds())

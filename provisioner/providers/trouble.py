@@ -24,15 +24,15 @@ class Trouble(Exception):
         self.kind, self.message, self.code = kind, message, code
 
 
-def unknown(subject: str, trouble: Trouble, permission: str, *, cloud: str, settings: str) -> Finding:
+def unknown(subject: str, error: Trouble, permission: str, *, cloud: str, settings: str) -> Finding:
     """A question without an answer. `permission`: what has to be allowed; `settings`: what to do about wrong ones."""
-    if trouble.kind == "denied":
-        return Finding("unknown", subject, f"not allowed to look: {trouble.message}", f"allow {permission}")
-    if trouble.kind == "settings":
-        return Finding("unknown", subject, trouble.message, settings)
-    words = {"throttled": f"{cloud} is asked too often just now", "silent": "no answer in time"}
-    said = words.get(trouble.kind, trouble.code or "refused")
-    return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
+    if error.kind == "denied":
+        return Finding("unknown", subject, f"not allowed to look: {error.message}", f"allow {permission}")
+    if error.kind == "settings":
+        return Finding("unknown", subject, error.message, settings)
+    kind_texts = {"throttled": f"{cloud} is asked too often just now", "silent": "no answer in time"}
+    reason = kind_texts.get(error.kind, error.code or "refused")
+    return Finding("unknown", subject, f"{reason}: {error.message}", "run it again")
 
 
 def signed_in(ask: Callable[[], Mapping[str, Any]], account: str, credentials: Callable[[Trouble], Finding]) -> Finding:
@@ -40,8 +40,8 @@ def signed_in(ask: Callable[[], Mapping[str, Any]], account: str, credentials: C
     calls the account's number."""
     try:
         caller = ask()
-    except Trouble as trouble:
-        return credentials(trouble)
+    except Trouble as error:
+        return credentials(error)
     number = str(caller.get(account) or "")
     return Finding("ok", "credentials", f"{caller.get('Arn')}, account {number}", account=number)
 
@@ -51,6 +51,6 @@ def gone_is_fine() -> Iterator[None]:
     """For what removes something: that it is gone already is no trouble."""
     try:
         yield
-    except Trouble as trouble:
-        if trouble.kind != "absent":
+    except Trouble as error:
+        if error.kind != "absent":
             raise

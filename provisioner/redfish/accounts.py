@@ -47,16 +47,16 @@ def is_factory(account: Account) -> bool:
 def find(source: str, host: str, bmc: str, base: Path) -> Account:
     """The account for one machine. `source`: `env:NAME` (NAME_USER and NAME_PASSWORD) or `file:PATH`, relative to
     `base`, the folder of cluster.yaml. Raises BmcError where there is none, naming the machine."""
-    kind, _, where = source.partition(":")
+    kind, _, reference = source.partition(":")
     if kind == "env":
-        return _of_environment(where, os.environ, host)
+        return _of_environment(reference, os.environ, host)
     if kind != "file":
         raise BmcError(f"credentials {source!r} are none", where=host, hint="credentials: env:BMC or file:bmc.yaml")
-    return _of_file(base / Path(where).expanduser(), host, bmc)
+    return _of_file(base / Path(reference).expanduser(), host, bmc)
 
 
 def _of_environment(name: str, environment: Mapping[str, str], host: str) -> Account:
-    missing = [one for one in (f"{name}_USER", f"{name}_PASSWORD") if not environment.get(one)]
+    missing = [variable for variable in (f"{name}_USER", f"{name}_PASSWORD") if not environment.get(variable)]
     if missing:
         raise BmcError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set", where=host, kind="credentials",
@@ -79,7 +79,7 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
                 raise BmcError(
                     "belongs to somebody else", where=str(path), kind="credentials", hint=f"chown {path} to you"
                 )
-            found = yaml_text.load(file.read(_MOST))
+            document = yaml_text.load(file.read(_MOST))
     except OSError as error:
         raise BmcError(
             f"the file of the BMCs' users and passwords (credentials) can't be read: {error.strerror}",
@@ -88,19 +88,19 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # The error's own text has a piece of the file, which may be a password.
         line = getattr(getattr(error, "problem_mark", None), "line", None)
-        where = f"{path}:{line + 1}" if isinstance(line, int) else str(path)
-        raise BmcError("is no YAML", where=where, kind="credentials", hint=hint) from None
-    rows = found if isinstance(found, Mapping) else {}
+        position = f"{path}:{line + 1}" if isinstance(line, int) else str(path)
+        raise BmcError("is no YAML", where=position, kind="credentials", hint=hint) from None
+    rows = document if isinstance(document, Mapping) else {}
     name = next((name for name in (host, bmc, "all") if name in rows), None)
     if name is None:
-        said = f"has no user and password for {host}: no line for {host}, {bmc} or all"
-        raise BmcError(said, where=str(path), kind="credentials", hint=hint)
+        message = f"has no user and password for {host}: no line for {host}, {bmc} or all"
+        raise BmcError(message, where=str(path), kind="credentials", hint=hint)
     row, values = rows[name], list[str]()
     for key in ("user", "password"):  # no value is told, and no key that is not known: either may be a password
         value = row.get(key) if isinstance(row, Mapping) else None
         if not isinstance(value, str) or not value:
             wrong = f"its {key} is no text: quote it" if value not in (None, "") else f"it has no {key}"
-            said = f"has no user and password for {host}: the line {name} is read, and {wrong}"
-            raise BmcError(said, where=str(path), kind="credentials", hint=hint)
+            message = f"has no user and password for {host}: the line {name} is read, and {wrong}"
+            raise BmcError(message, where=str(path), kind="credentials", hint=hint)
         values.append(value)
     return Account(*values)

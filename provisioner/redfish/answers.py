@@ -48,8 +48,8 @@ class Answer:
         return self.kind != "success"
 
     def error(self, where: str = "", status: int | None = None) -> BmcError:
-        words = f"{self.say} ({self.said})" if self.said else self.say
-        return BmcError(words, where=where, hint=self.do, kind=self.kind, status=status)
+        message = f"{self.say} ({self.said})" if self.said else self.say
+        return BmcError(message, where=where, hint=self.do, kind=self.kind, status=status)
 
 
 @cache
@@ -60,18 +60,18 @@ def _data() -> Any:
 def messages(body: bytes | str) -> list[Message]:
     """The messages of an answer's body, wherever a vendor puts them; empty for HTML, a cut body and no body."""
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return []
-    return list(_messages(found))
+    return list(_messages(document))
 
 
-def _messages(found: object) -> Iterator[Message]:
-    if not isinstance(found, Mapping):
+def _messages(document: object) -> Iterator[Message]:
+    if not isinstance(document, Mapping):
         return
-    for key, one in found.items():
+    for key, value in document.items():
         if key.endswith("@Message.ExtendedInfo"):
-            for each in one if isinstance(one, list) else [one]:
+            for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, Mapping):
                     args = each.get("MessageArgs")
                     yield Message(
@@ -79,47 +79,49 @@ def _messages(found: object) -> Iterator[Message]:
                         " ".join(filter(None, (text(each.get("Message")), text(each.get("Resolution"))))),
                         tuple(arg for arg in args if isinstance(arg, str)) if isinstance(args, list) else (),
                     )
-    if isinstance(inside := found.get("error"), Mapping):
+    if isinstance(inside := document.get("error"), Mapping):
         yield from _messages(inside)
-        if not any(key.endswith("@Message.ExtendedInfo") for key in inside) and (said := text(inside.get("message"))):
-            yield Message((text(inside.get("code")) or "").rpartition(".")[2], said)
+        if not any(key.endswith("@Message.ExtendedInfo") for key in inside) and (
+            message_text := text(inside.get("message"))
+        ):
+            yield Message((text(inside.get("code")) or "").rpartition(".")[2], message_text)
 
 
 def read(status: int | None, body: bytes | str) -> Answer:
     """What an answer means. `status`: of HTTP; None where only the body is known."""
-    found = messages(body)
-    good = status is not None and status < 400
-    said = next((one.text for one in found if one.text), "")
-    said = printable(" ".join(said.split()))[:_MOST]
+    answer_messages = messages(body)
+    is_success = status is not None and status < 400
+    message_text = next((message.text for message in answer_messages if message.text), "")
+    message_text = printable(" ".join(message_text.split()))[:_MOST]
     for row in _data()["answers"]:
-        if row["kind"] == "success" and status is not None and not good:
+        if row["kind"] == "success" and status is not None and not is_success:
             continue
-        for one in found:
-            if (words := _fits(row, one)) is not None:
-                fitting = [each for other in found if (each := _fits(row, other)) is not None]
-                what = tuple(dict.fromkeys(each[0] for each in fitting if each))
+        for message in answer_messages:
+            if (arguments := _fits(row, message)) is not None:
+                fitting = [each for other in answer_messages if (each := _fits(row, other)) is not None]
+                setting_names = tuple(dict.fromkeys(each[0] for each in fitting if each))
                 return Answer(
-                    row["kind"], _filled(row["say"], words, what), row["do"], row.get("again", False),
-                    "" if row["kind"] == "success" else said, what,
+                    row["kind"], _filled(row["say"], arguments, setting_names), row["do"], row.get("again", False),
+                    "" if row["kind"] == "success" else message_text, setting_names,
                 )  # fmt: skip
-    if good or (status is None and not found):
+    if is_success or (status is None and not answer_messages):
         return Answer("success", "the request was accepted", "")
     by_status = _data()["statuses"].get(status)
     if by_status is None:
         server = status is not None and status >= 500
         by_status = _data()["statuses"][500 if server else 400]
-    return Answer(by_status["kind"], by_status["say"], by_status["do"], by_status.get("again", False), said)
+    return Answer(by_status["kind"], by_status["say"], by_status["do"], by_status.get("again", False), message_text)
 
 
-def _fits(row: Mapping[str, Any], one: Message) -> tuple[str, ...] | None:
+def _fits(row: Mapping[str, Any], message: Message) -> tuple[str, ...] | None:
     """What fills the row's sentence where it fits a message; None where it does not."""
     if "id" in row:
-        return one.args if one.id == row["id"] else None
-    found = re.search(row["text"], one.text, re.IGNORECASE)
-    return None if found is None else tuple(found.groups())
+        return message.args if message.id == row["id"] else None
+    match = re.search(row["text"], message.text, re.IGNORECASE)
+    return None if match is None else tuple(match.groups())
 
 
-def _filled(sentence: str, words: tuple[str, ...], what: tuple[str, ...]) -> str:
-    first = " and ".join(what) if what else "a setting"
-    second = words[1] if len(words) > 1 else first
+def _filled(sentence: str, arguments: tuple[str, ...], setting_names: tuple[str, ...]) -> str:
+    first = " and ".join(setting_names) if setting_names else "a setting"
+    second = arguments[1] if len(arguments) > 1 else first
     return str(printable(sentence.replace("{0}", first).replace("{1}", second)))

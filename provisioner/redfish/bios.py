@@ -32,15 +32,15 @@ def _rows() -> tuple[Mapping[str, object], ...]:
 
 def settings(tree: Tree, system: Resource) -> tuple[Setting, ...] | None:
     """Those that are known of the host's BIOS; None where the BMC shows no attributes."""
-    found = tree.get(system.get("Bios")).get("Attributes")
-    if not isinstance(found, Mapping) or not found:
+    attributes = tree.get(system.get("Bios")).get("Attributes")
+    if not isinstance(attributes, Mapping) or not attributes:
         return None
-    made = []
+    known_settings = []
     for row in _rows():
-        for name, value in sorted(found.items()):
+        for name, value in sorted(attributes.items()):
             if re.fullmatch(str(row["attribute"]), name) and isinstance(value, str) and value.strip():
-                good, bad = row["good"], row["bad"]
-                assert isinstance(good, list) and isinstance(bad, list)
-                verdict = True if value in good else False if value in bad else None
-                made.append(Setting(str(row["setting"]), name, value, verdict, str(row["why"])))
-    return tuple(made)
+                good_values, bad_values = row["good"], row["bad"]
+                assert isinstance(good_values, list) and isinstance(bad_values, list)
+                verdict = True if value in good_values else False if value in bad_values else None
+                known_settings.append(Setting(str(row["setting"]), name, value, verdict, str(row["why"])))
+    return tuple(known_settings)

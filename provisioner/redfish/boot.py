@@ -72,41 +72,41 @@ class Media:
     def choose(self, image: str = "") -> Slot | None:
         """The slot to be used: the one that has this image already, else the first that can be a CD, takes a URL and is
         free."""
-        fit = sorted((one for one in self.slots if one.usable), key=lambda one: (len(one.id), one.id))
-        holding = [one for one in fit if image and one.free is False and one.image == image]
-        return next(iter(holding or [one for one in fit if one.free is not False]), None)
+        fit = sorted((slot for slot in self.slots if slot.usable), key=lambda slot: (len(slot.id), slot.id))
+        holding = [slot for slot in fit if image and slot.free is False and slot.image == image]
+        return next(iter(holding or [slot for slot in fit if slot.free is not False]), None)
 
 
 def boot(tree: Tree, host: Resource, managers: Iterable[Resource], vendor: Vendor) -> Boot:
-    mine, uri = inner(host, "Boot"), link(host)
+    host_boot, uri = inner(host, "Boot"), link(host)
     settings = tree.get(inner(host, "@Redfish.Settings").get("SettingsObject"))
-    theirs = inner(settings, "Boot")
-    writable = theirs if "BootSourceOverrideTarget" in theirs else mine
-    if writable is theirs:
+    settings_boot = inner(settings, "Boot")
+    writable = settings_boot if "BootSourceOverrideTarget" in settings_boot else host_boot
+    if writable is settings_boot:
         uri = link(settings)
 
     def allowed(name: str) -> tuple[str, ...] | None:
         key = f"{name}@Redfish.AllowableValues"
-        return texts(mine.get(key)) or texts(theirs.get(key))
+        return texts(host_boot.get(key)) or texts(settings_boot.get(key))
 
     targets = allowed("BootSourceOverrideTarget")
     managers = list(managers)
     at, values = own_attributes(tree, managers, vendor.once)
     set_by_them = bool(at) and all(values.get(name) == value for name, value in vendor.once.items())
-    listed = next((one for one in vendor.cd if targets and one in targets), None)
-    why = "" if at or listed is None else _unread(tree, managers, vendor) or _physical(managers, vendor)
+    listed = next((target for target in vendor.cd if targets and target in targets), None)
+    reason = "" if at or listed is None else _unread(tree, managers, vendor) or _physical(managers, vendor)
     return Boot(
         uri=uri,
-        enabled="Once" if set_by_them else text(mine.get("BootSourceOverrideEnabled")),
-        target=OWN if set_by_them else _word(mine.get("BootSourceOverrideTarget")),
-        mode=text(mine.get("BootSourceOverrideMode")),
+        enabled="Once" if set_by_them else text(host_boot.get("BootSourceOverrideEnabled")),
+        target=OWN if set_by_them else _target_text(host_boot.get("BootSourceOverrideTarget")),
+        mode=text(host_boot.get("BootSourceOverrideMode")),
         targets=targets,
         enables=allowed("BootSourceOverrideEnabled"),
         modes=allowed("BootSourceOverrideMode"),
-        cd=OWN if at else None if why else listed,
-        why=why,
+        cd=OWN if at else None if reason else listed,
+        why=reason,
         attributes=at,
-        order=texts(mine.get("BootOrder")) or (),
+        order=texts(host_boot.get("BootOrder")) or (),
         secure=_secure(tree.get(host.get("SecureBoot"))),
     )
 
@@ -117,19 +117,19 @@ def own_attributes(tree: Tree, managers: Iterable[Resource], names: Iterable[str
     names = list(names)
     for manager in managers if names else ():
         linked = rows(inner(manager, "Links", "Oem", "Dell").get("DellAttributes"))
-        for place in (*map(link, linked), f"{link(manager)}/Attributes"):
-            values = inner(tree.get(place), "Attributes") if place.startswith("/redfish/") else {}
+        for uri in (*map(link, linked), f"{link(manager)}/Attributes"):
+            values = inner(tree.get(uri), "Attributes") if uri.startswith("/redfish/") else {}
             if all(name in values for name in names):
-                return place, values
+                return uri, values
     return "", {}
 
 
 def _unread(tree: Tree, managers: Iterable[Resource], vendor: Vendor) -> str:
     """Why it is not known whether the BMC has the vendor's own attributes; "" where it is."""
     for manager in managers if vendor.once else ():
-        for place in map(link, rows(inner(manager, "Links", "Oem", "Dell").get("DellAttributes"))):
-            if (said := tree.unread.get(place, MISSING)) != MISSING:
-                return f"its own attributes ({place}) can't be read: {said}"
+        for uri in map(link, rows(inner(manager, "Links", "Oem", "Dell").get("DellAttributes"))):
+            if (reason := tree.unread.get(uri, MISSING)) != MISSING:
+                return f"its own attributes ({uri}) can't be read: {reason}"
     return ""
 
 
@@ -138,7 +138,7 @@ def _physical(managers: Iterable[Resource], vendor: Vendor) -> str:
     if not vendor.cd_since:
         return ""
     model, version = next(
-        ((text(one.get("Model")), text(one.get("FirmwareVersion"))) for one in managers), (None, None)
+        ((text(manager.get("Model")), text(manager.get("FirmwareVersion"))) for manager in managers), (None, None)
     )
     since = next((first for known, first in vendor.cd_since.items() if re.fullmatch(known, model or "")), None)
     needed = f"it needs firmware {since} or newer" if since else "no firmware of it is known to"
@@ -149,16 +149,16 @@ def _physical(managers: Iterable[Resource], vendor: Vendor) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in re.findall(r"\d+", version))
+    return tuple(int(digits) for digits in re.findall(r"\d+", version))
 
 
 def _secure(resource: Resource) -> bool | None:
     """Resource SecureBoot (DSP2046): without a platform key (SetupMode) nothing is enforced, whatever is asked for."""
-    asked = resource.get("SecureBootEnable")
-    return asked and resource.get("SecureBootMode") != "SetupMode" if isinstance(asked, bool) else None
+    enabled = resource.get("SecureBootEnable")
+    return enabled and resource.get("SecureBootMode") != "SetupMode" if isinstance(enabled, bool) else None
 
 
-def _word(value: object) -> str | None:
+def _target_text(value: object) -> str | None:
     """As `text`, but that "None" is a value."""
     return value.strip() or None if isinstance(value, str) else None
 
@@ -166,51 +166,51 @@ def _word(value: object) -> str | None:
 def media(tree: Tree, host: Resource, managers: Iterable[Resource], vendor: Vendor) -> Media:
     """The virtual drives: the system's where it has any, else its managers'; both are the same drives."""
     managers = list(managers)
-    places = [link(one.get("VirtualMedia")) for one in (host, *managers) if link(one.get("VirtualMedia"))]
-    for place in places:
-        slots = tuple(_slot(one, vendor) for one in tree.members(place))
+    collections = [link(owner.get("VirtualMedia")) for owner in (host, *managers) if link(owner.get("VirtualMedia"))]
+    for collection in collections:
+        slots = tuple(_slot(resource, vendor) for resource in tree.members(collection))
         if slots:
-            usable = any(one.usable for one in slots)
-            return Media(slots, "" if usable else "no virtual drive takes a CD image by URL", "", place)
-    enable = next(filter(None, (_action(one, "EnableRMedia") for one in managers)), "")
-    place = next(iter(places), "")
+            usable = any(slot.usable for slot in slots)
+            return Media(slots, "" if usable else "no virtual drive takes a CD image by URL", "", collection)
+    enable = next(filter(None, (_action(manager, "EnableRMedia") for manager in managers)), "")
+    collection = next(iter(collections), "")
     if enable:
-        return Media((), "media redirection is off", enable, place)
-    shared = any("VirtualMediaConfig" in inner(tree.get(one), "Oem", "Supermicro") for one in places)
+        return Media((), "media redirection is off", enable, collection)
+    shared = any("VirtualMediaConfig" in inner(tree.get(uri), "Oem", "Supermicro") for uri in collections)
     if shared:
-        return Media((), "its virtual media takes Windows shares only (IsoConfig.Mount), no URL", "", place)
-    return Media((), "the BMC shows no virtual media", "", place)
+        return Media((), "its virtual media takes Windows shares only (IsoConfig.Mount), no URL", "", collection)
+    return Media((), "the BMC shows no virtual media", "", collection)
 
 
 def _action(resource: Resource, name: str) -> str:
     """The address of an action, the vendor's own included."""
     actions = inner(resource, "Actions")
-    for found in (actions, inner(actions, "Oem")):
-        for key, one in found.items():
-            if key.rpartition(".")[2] == name and isinstance(one, Mapping) and isinstance(one.get("target"), str):
-                return str(one["target"])
+    for action_group in (actions, inner(actions, "Oem")):
+        for key, action in action_group.items():
+            if key.rpartition(".")[2] == name and isinstance(action, Mapping) and isinstance(action.get("target"), str):
+                return str(action["target"])
     return ""
 
 
-def _slot(one: Resource, vendor: Vendor) -> Slot:
-    kinds = texts(one.get("MediaTypes"))
-    inserted, connected = one.get("Inserted"), text(one.get("ConnectedVia"))
-    free = _free(connected, inserted, text(one.get("Image")))
-    insert, eject = _action(one, "InsertMedia"), _action(one, "EjectMedia")
-    patch = not insert and not eject and "Actions" not in one
-    name = text(one.get("Id")) or link(one).rpartition("/")[2]
+def _slot(resource: Resource, vendor: Vendor) -> Slot:
+    kinds = texts(resource.get("MediaTypes"))
+    inserted, connected = resource.get("Inserted"), text(resource.get("ConnectedVia"))
+    free = _free(connected, inserted, text(resource.get("Image")))
+    insert, eject = _action(resource, "InsertMedia"), _action(resource, "EjectMedia")
+    patch = not insert and not eject and "Actions" not in resource
+    name = text(resource.get("Id")) or link(resource).rpartition("/")[2]
     cd = kinds is None or bool({"CD", "DVD"} & set(kinds))
     fits = not vendor.media_slot or bool(re.fullmatch(vendor.media_slot, name))
-    offered = inner(one, "Actions", "#VirtualMedia.InsertMedia")
+    offered = inner(resource, "Actions", "#VirtualMedia.InsertMedia")
     return Slot(
-        uri=link(one),
+        uri=link(resource),
         id=name,
         cd=cd,
         insert=insert,
         eject=eject,
         patch=patch,
         free=free,
-        image=text(one.get("Image")) or "",
+        image=text(resource.get("Image")) or "",
         usable=cd and fits and bool(insert or patch),
         protocols=texts(offered.get("TransferProtocolType@Redfish.AllowableValues")),
         methods=texts(offered.get("TransferMethod@Redfish.AllowableValues")),
@@ -232,7 +232,7 @@ def resets(tree: Tree, host: Resource) -> tuple[str, ...] | None:
     action = inner(host, "Actions", "#ComputerSystem.Reset")
     if inline := texts(action.get("ResetType@Redfish.AllowableValues")):
         return inline
-    for one in rows(tree.get(link(action.get("@Redfish.ActionInfo"))).get("Parameters")):
-        if one.get("Name") == "ResetType":
-            return texts(one.get("AllowableValues"))
+    for parameter in rows(tree.get(link(action.get("@Redfish.ActionInfo"))).get("Parameters")):
+        if parameter.get("Name") == "ResetType":
+            return texts(parameter.get("AllowableValues"))
     return None

@@ -169,9 +169,11 @@ class Bmc:
     def _sign_in(self) -> None:
         """A session; basic authentication where the BMC has none, or none free."""
         root = self._once("GET", ROOT, None, {}).body
-        place = link(inner(root, "Links").get("Sessions")) or f"{ROOT}/SessionService/Sessions"
+        sessions_uri = link(inner(root, "Links").get("Sessions")) or f"{ROOT}/SessionService/Sessions"
         try:
-            reply = self._once("POST", place, {"UserName": self.account.user, "Password": self.account.password}, {})
+            reply = self._once(
+                "POST", sessions_uri, {"UserName": self.account.user, "Password": self.account.password}, {}
+            )
         except BmcError as error:
             if error.offers_basic:  # a proxy, or a BMC, that wants it before it makes a session
                 self._basic = True
@@ -184,8 +186,8 @@ class Bmc:
             with self._refused():
                 raise
         self._token = reply.headers.get("x-auth-token", "")
-        where = urlsplit(reply.headers.get("location", "")).path or link(reply.body)
-        self._session = address(where) if where else ""
+        session_uri = urlsplit(reply.headers.get("location", "")).path or link(reply.body)
+        self._session = address(session_uri) if session_uri else ""
         if not self._token:
             self._basic = True
 
@@ -215,8 +217,8 @@ class Bmc:
             sent |= urllib3.make_headers(basic_auth=f"{self.account.user}:{self.account.password}")
         if body is not None:
             sent["Content-Type"] = "application/json"
-        left = self._left()
-        timeout = urllib3.Timeout(connect=min(CONNECT_S, left), read=min(REQUEST_S, left))
+        seconds_left = self._left()
+        timeout = urllib3.Timeout(connect=min(CONNECT_S, seconds_left), read=min(REQUEST_S, seconds_left))
         try:
             answer = pool.urlopen(
                 method, uri, body=None if body is None else json.dumps(body), headers={**sent, **headers},
@@ -224,20 +226,20 @@ class Bmc:
             )  # fmt: skip
         except urllib3.exceptions.HTTPError as error:
             raise self._broken(error) from error
-        whole = False
+        is_reusable = False
         try:
-            raw, whole = self._content(answer, reading), reading
+            raw, is_reusable = self._content(answer, reading), reading
         finally:
-            (answer.release_conn if whole else answer.close)()
+            (answer.release_conn if is_reusable else answer.close)()
         status = answer.status
         if status >= 300:
-            found = answers.read(status, raw)
+            parsed_answer = answers.read(status, raw)
             if status < 400:
                 raise BmcError(
                     f"the BMC sends {method} {uri} elsewhere (HTTP {status})", where=self.machine, kind="refused",
                     status=status, hint="give the BMC's own address in cluster.yaml, not that of a proxy",
                 )  # fmt: skip
-            failed = found.error(self.machine, status)
+            failed = parsed_answer.error(self.machine, status)
             failed.offers_basic = "basic" in answer.headers.get("WWW-Authenticate", "").lower()
             raise failed
         return Reply(status, _object(raw), {key.lower(): value for key, value in answer.headers.items()})
@@ -263,13 +265,13 @@ class Bmc:
         end."""
         if self.stop.is_set() and not (quiet or done or self._closing):
             raise BmcError("was interrupted", where=self.machine, kind="interrupted", hint="run the same command again")
-        left = self.deadline - time.monotonic()
-        if left <= 0 and not quiet:
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0 and not quiet:
             raise BmcError(
                 "the BMC did not answer in time", where=self.machine, kind="slow",
                 hint="look at its load and network; `--timeout` gives it longer; the other machines went on",
             )  # fmt: skip
-        return max(left, 0.0)
+        return max(remaining, 0.0)
 
     def _broken(self, error: Exception) -> BmcError:
         reason = getattr(error, "reason", None) or error
@@ -292,10 +294,14 @@ class Bmc:
         )  # fmt: skip
 
     def _unreachable(self, error: object) -> BmcError:
-        what = str(error) if not isinstance(error, socket.gaierror) else "its name is not known"
-        said = "no answer" if isinstance(error, TimeoutError) or "timed out" in what else what.rpartition("] ")[2]
+        error_text = str(error) if not isinstance(error, socket.gaierror) else "its name is not known"
+        reason = (
+            "no answer"
+            if isinstance(error, TimeoutError) or "timed out" in error_text
+            else error_text.rpartition("] ")[2]
+        )
         return BmcError(
-            f"its BMC {self.host}:{self.port} can't be reached: {said}", where=self.machine, kind="unreachable",
+            f"its BMC {self.host}:{self.port} can't be reached: {reason}", where=self.machine, kind="unreachable",
             hint="check the address (`bmc`), the route to the BMC network, and that its web server is on",
         )  # fmt: skip
 
@@ -303,7 +309,7 @@ class Bmc:
 def _object(raw: bytes) -> Resource:
     """A body as JSON object; empty for anything else."""
     try:
-        found = json.loads(raw)
+        document = json.loads(raw)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -18,7 +18,7 @@ MOST = 500
 
 
 def document(
-    found: Inventory,
+    machine: Inventory,
     settings: tuple[bios.Setting, ...] | None,
     new: Iterable[Entry] | None = None,
     site: Mapping[str, Any] | None = None,
@@ -30,48 +30,58 @@ def document(
     that its maker has published, None where nobody has tried."""
     return {
         "schema": 1,
-        "vendor": found.vendor,
-        "model": found.model,
-        "serial": found.identity.best,
-        "serials": [one for one in (found.identity.serial, found.identity.chassis, found.identity.uuid) if one],
-        "power": found.power,
-        "health": found.health,
-        "supplies": _parts(found.supplies),
-        "fans": _parts(found.fans),
-        "temperatures": _parts(found.temperatures),
-        "leaks": _parts(found.leaks),
-        "gpus": [
-            {"id": one.id or "?", "model": one.model, "serial": one.serial, "health": one.health}
-            for one in found.gpus.read
+        "vendor": machine.vendor,
+        "model": machine.model,
+        "serial": machine.identity.best,
+        "serials": [
+            serial for serial in (machine.identity.serial, machine.identity.chassis, machine.identity.uuid) if serial
         ],
-        "gpus_complete": found.gpus.complete,
-        "conditions": [_event(one) for one in found.conditions.read[:MOST]] if _known(found.conditions) else None,
-        "events": None if new is None else [_event(one) for one in list(new)[-MOST:]],
-        "firmware": versions(found),
+        "power": machine.power,
+        "health": machine.health,
+        "supplies": _parts(machine.supplies),
+        "fans": _parts(machine.fans),
+        "temperatures": _parts(machine.temperatures),
+        "leaks": _parts(machine.leaks),
+        "gpus": [
+            {"id": gpu.id or "?", "model": gpu.model, "serial": gpu.serial, "health": gpu.health}
+            for gpu in machine.gpus.read
+        ],
+        "gpus_complete": machine.gpus.complete,
+        "conditions": [_event(entry) for entry in machine.conditions.read[:MOST]]
+        if _known(machine.conditions)
+        else None,
+        "events": None if new is None else [_event(entry) for entry in list(new)[-MOST:]],
+        "firmware": versions(machine),
         "bios_settings": None
         if settings is None
         else [
-            {"setting": one.setting, "attribute": one.attribute, "value": one.value, "good": one.good, "why": one.why}
-            for one in settings
+            {
+                "setting": setting.setting,
+                "attribute": setting.attribute,
+                "value": setting.value,
+                "good": setting.good,
+                "why": setting.why,
+            }
+            for setting in settings
         ],
-        "drawn_w": found.drawn.drawn_w,
-        "cap_w": found.drawn.cap_w,
-        "capacity_w": found.drawn.capacity_w,
+        "drawn_w": machine.drawn.drawn_w,
+        "cap_w": machine.drawn.cap_w,
+        "capacity_w": machine.drawn.capacity_w,
         "site": dict(site) if site is not None else None,
-        "override": f"{found.boot.target} ({found.boot.enabled})" if found.boot.overridden else "",
+        "override": f"{machine.boot.target} ({machine.boot.enabled})" if machine.boot.overridden else "",
         "factory_password": factory_password,
-        "attached": [one.image or one.id for one in found.media.slots if one.free is False],
+        "attached": [slot.image or slot.id for slot in machine.media.slots if slot.free is False],
     }
 
 
 def of_tree(tree: Tree) -> dict[str, Any]:
     """Of a tree alone, such as one that was saved. Raises BmcError where it has no machine."""
-    found = inventory.read(tree)
-    return document(found, bios.settings(tree, inventory.find_host(tree).system))
+    machine = inventory.read(tree)
+    return document(machine, bios.settings(tree, inventory.find_host(tree).system))
 
 
-def entries(found: Iterable[Log]) -> list[Entry]:
-    return [entry for log in found for entry in log.entries]
+def entries(logs: Iterable[Log]) -> list[Entry]:
+    return [entry for log in logs for entry in log.entries]
 
 
 def _known(conditions: logs.Conditions) -> bool:
@@ -83,18 +93,20 @@ def _parts(parts: Parts) -> list[dict[str, Any]] | None:
     if not parts.known:
         return None
     return [
-        {"name": one.name, "health": one.health, "reading": one.reading, "unit": one.unit, "limit": one.limit}
-        for one in parts.present
+        {"name": part.name, "health": part.health, "reading": part.reading, "unit": part.unit, "limit": part.limit}
+        for part in parts.present
     ]
 
 
-def _event(one: Entry) -> dict[str, Any]:
-    return {"time": one.time, "severity": one.severity, "message": one.message, "about": one.about}
+def _event(entry: Entry) -> dict[str, Any]:
+    return {"time": entry.time, "severity": entry.severity, "message": entry.message, "about": entry.about}
 
 
-def versions(one: Inventory) -> dict[str, str]:
+def versions(machine: Inventory) -> dict[str, str]:
     """Part → version; parts that several firmwares share by name are left out, for nobody could tell them apart."""
-    named = [(row.name, row.version) for row in one.firmware or () if row.version]
-    once = Counter(name for name, _ in named)
-    found = {name: version for name, version in named if once[name] == 1}
-    return found | {name: version for name, version in (("BIOS", one.bios), ("BMC", one.bmc)) if version}
+    name_versions = [(row.name, row.version) for row in machine.firmware or () if row.version]
+    once = Counter(name for name, _ in name_versions)
+    unique_versions = {name: version for name, version in name_versions if once[name] == 1}
+    return unique_versions | {
+        name: version for name, version in (("BIOS", machine.bios), ("BMC", machine.bmc)) if version
+    }

@@ -48,8 +48,10 @@ class Identity:
 
     def is_called(self, name: str) -> bool:
         """Whether a person may mean this machine by that serial number."""
-        wanted = name.strip().casefold()
-        return bool(wanted) and wanted in {one.casefold() for one in (self.serial, self.chassis, self.uuid) if one}
+        folded_name = name.strip().casefold()
+        return bool(folded_name) and folded_name in {
+            serial.casefold() for serial in (self.serial, self.chassis, self.uuid) if serial
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +118,32 @@ def find_host(tree: Tree) -> Host:
     systems = list(tree.members(tree.root.get("Systems") or f"{ROOT}/Systems"))
     chosen = _host(systems)
     if chosen is None:
-        names = ", ".join(text(one.get("Id")) or "?" for one in systems)
-        what = f"which of the systems {names} boots the machine can't be told" if names else "shows no computer system"
+        names = ", ".join(text(system.get("Id")) or "?" for system in systems)
+        message = (
+            f"which of the systems {names} boots the machine can't be told" if names else "shows no computer system"
+        )
         raise BmcError(
-            what, kind="no-system",
+            message, kind="no-system",
             hint="look at /redfish/v1/Systems; a BMC that has just started may need some minutes until they are listed",
         )  # fmt: skip
     links = inner(chosen, "Links")
-    managed = [found for one in rows(links.get("ManagedBy")) if (found := tree.get(one))]
+    managed = [resource for row in rows(links.get("ManagedBy")) if (resource := tree.get(row))]
     everyone = list(tree.members(tree.root.get("Managers") or f"{ROOT}/Managers"))
-    managers = tuple({link(one) or str(number): one for number, one in enumerate([*managed, *everyone])}.values())
-    own = tuple(found for one in rows(links.get("Chassis")) if (found := tree.get(one)))
-    chassis = own or all_chassis(tree)
+    managers = tuple(
+        {link(manager) or str(number): manager for number, manager in enumerate([*managed, *everyone])}.values()
+    )
+    host_chassis = tuple(resource for row in rows(links.get("Chassis")) if (resource := tree.get(row)))
+    chassis = host_chassis or all_chassis(tree)
     return Host(chosen, tuple(systems), managers, chassis, vendors.detect(tree.root, chosen))
 
 
 def _host(systems: list[Resource]) -> Resource | None:
     """Of several, the one that can be reset and has a boot override; a DPU and a GPU baseboard are systems, too."""
-    fit = [one for one in systems if text(one.get("SystemType")) in (None, "Physical")] or systems
+    fit = [system for system in systems if text(system.get("SystemType")) in (None, "Physical")] or systems
     if len(fit) == 1:
         return fit[0]
     for rule in (_resets, _boots, _not_a_board):
-        narrowed = [one for one in fit if rule(one)]
+        narrowed = [system for system in fit if rule(system)]
         if len(narrowed) == 1:
             return narrowed[0]
         fit = narrowed or fit
@@ -153,8 +159,8 @@ def _boots(system: Resource) -> bool:
 
 
 def _not_a_board(system: Resource) -> bool:
-    said = f"{text(system.get('Id')) or ''} {text(system.get('Name')) or ''}"
-    return not re.search(r"(?i)HGX|baseboard|bluefield|\bDPU", said)
+    label = f"{text(system.get('Id')) or ''} {text(system.get('Name')) or ''}"
+    return not re.search(r"(?i)HGX|baseboard|bluefield|\bDPU", label)
 
 
 def all_chassis(tree: Tree) -> tuple[Resource, ...]:
@@ -163,10 +169,10 @@ def all_chassis(tree: Tree) -> tuple[Resource, ...]:
 
 
 def _parts(tree: Tree, host: Host, look: Callable[[Tree, Iterable[Resource]], sensors.Parts]) -> sensors.Parts:
-    mine = look(tree, host.chassis)
-    found = mine if mine.known else look(tree, all_chassis(tree))
+    host_parts = look(tree, host.chassis)
+    parts = host_parts if host_parts.known else look(tree, all_chassis(tree))
     # an empty list of a chassis that should have them is no answer
-    return found if found.read or _served(host) else replace(found, known=False)
+    return parts if parts.read or _served(host) else replace(parts, known=False)
 
 
 _SERVED = frozenset({"Blade", "Card", "Cartridge", "Component", "Drawer", "Module", "Sled"})
@@ -175,7 +181,7 @@ _SERVED = frozenset({"Blade", "Card", "Cartridge", "Component", "Drawer", "Modul
 
 def _served(host: Host) -> bool:
     """Whether the machine sits in an enclosure that has its fans and power supplies."""
-    kinds = {text(one.get("ChassisType")) for one in host.chassis}
+    kinds = {text(resource.get("ChassisType")) for resource in host.chassis}
     return bool(kinds) and kinds <= _SERVED
 
 
@@ -187,7 +193,7 @@ def read(tree: Tree) -> Inventory:
     return Inventory(
         vendor=host.vendor.name,
         system=text(system.get("Id")) or host.uri.rpartition("/")[2],
-        systems=tuple(text(one.get("Id")) or link(one).rpartition("/")[2] for one in host.systems),
+        systems=tuple(text(resource.get("Id")) or link(resource).rpartition("/")[2] for resource in host.systems),
         model=text(system.get("Model")),
         manufacturer=text(system.get("Manufacturer")),
         identity=identity(host),
@@ -198,9 +204,13 @@ def read(tree: Tree) -> Inventory:
         cpus=devices.cpus(tree, host.systems, system),
         memory_gib=number(inner(system, "MemorySummary").get("TotalSystemMemoryGiB")) or None,
         bios=text(system.get("BiosVersion")) or _bios(installed),
-        bmc=next((devices.firmware_version(one) for one in host.managers if devices.firmware_version(one)), None),
+        bmc=next(
+            (devices.firmware_version(manager) for manager in host.managers if devices.firmware_version(manager)), None
+        ),
         redfish=text(tree.root.get("RedfishVersion")),
-        gpus=_whole(devices.gpus(tree, host.systems, lambda: all_chassis(tree)), text(system.get("PowerState"))),
+        gpus=_complete_if_on(
+            devices.gpus(tree, host.systems, lambda: all_chassis(tree)), text(system.get("PowerState"))
+        ),
         nics=devices.nics(tree, system, host.chassis),
         fans=_parts(tree, host, sensors.fans),
         supplies=_parts(tree, host, sensors.supplies),
@@ -217,7 +227,7 @@ def read(tree: Tree) -> Inventory:
     )
 
 
-def _whole(gpus: devices.Gpus, power: str | None) -> devices.Gpus:
+def _complete_if_on(gpus: devices.Gpus, power: str | None) -> devices.Gpus:
     """A machine that is off may show none of its devices."""
     return gpus if power == "On" else replace(gpus, complete=False)
 
@@ -230,66 +240,70 @@ def identity(host: Host) -> Identity:
         serial=text(system.get("SerialNumber")),
         uuid=uuid if len(set(digits)) > 2 else None,
         tag=text(system.get("SKU")),
-        chassis=next((found for one in host.chassis[:1] if (found := text(one.get("SerialNumber")))), None),
+        chassis=next((serial for resource in host.chassis[:1] if (serial := text(resource.get("SerialNumber")))), None),
     )
 
 
 def _progress(system: Resource) -> str | None:
-    said = inner(system, "BootProgress").get("LastState")
-    return said if isinstance(said, str) else None
+    state = inner(system, "BootProgress").get("LastState")
+    return state if isinstance(state, str) else None
 
 
 def _seconds(value: object) -> int | None:
-    found = number(value)
-    return int(found) if found else None
+    seconds = number(value)
+    return int(seconds) if seconds else None
 
 
 def firmware(tree: Tree) -> tuple[Firmware, ...] | None:
     """What is installed now; None where the BMC lists nothing. Dell lists a part twice, and what it had before."""
-    place = tree.get(tree.root.get("UpdateService"))
-    found = tree.members(place.get("FirmwareInventory"))
-    if not found.read:
+    service = tree.get(tree.root.get("UpdateService"))
+    members = tree.members(service.get("FirmwareInventory"))
+    if not members.read:
         return None
     known: dict[tuple[str, str | None], Firmware] = {}
-    for one in found:
-        name, version = text(one.get("Id")) or "", text(one.get("Version"))
+    for member in members:
+        name, version = text(member.get("Id")) or "", text(member.get("Version"))
         if name.startswith("Previous-") or re.fullmatch(r"-?\*?", version or "x"):
             continue
-        said = text(one.get("Name"))
-        called = said if said and said.lower() != "software inventory" and not re.fullmatch(r"[0-9]+", said) else name
+        label = text(member.get("Name"))
+        called = (
+            label if label and label.lower() != "software inventory" and not re.fullmatch(r"[0-9]+", label) else name
+        )
         known.setdefault((called, version), Firmware(called, version))
     return tuple(known.values())
 
 
 def _bios(installed: tuple[Firmware, ...] | None) -> str | None:
     """Where the system leaves it out (GB300), as the firmware inventory has it; None where that is not one version."""
-    named = {one.version for one in installed or () if re.fullmatch(r"(?i)(host)?bios(_[0-9]+)?|system rom", one.name)}
-    return next(iter(named)) if len(named) == 1 else None
+    versions = {
+        part.version for part in installed or () if re.fullmatch(r"(?i)(host)?bios(_[0-9]+)?|system rom", part.name)
+    }
+    return next(iter(versions)) if len(versions) == 1 else None
 
 
 def licences(tree: Tree, host: Host) -> Licences:
     """What the BMC is licensed for; keys are not read."""
-    names = list(dict.fromkeys(one for place in (tree.root, *host.managers) for one in _licences(tree, place)))
-    wanted = host.vendor.licence
-    media = any(re.search(wanted, one) for one in names) if wanted and names else None
-    return Licences(tuple(one for one in names if not one.startswith("feature ")), media, host.vendor.licence_name)
+    names = list(dict.fromkeys(name for resource in (tree.root, *host.managers) for name in _licences(tree, resource)))
+    pattern = host.vendor.licence
+    media = any(re.search(pattern, name) for name in names) if pattern and names else None
+    return Licences(tuple(name for name in names if not name.startswith("feature ")), media, host.vendor.licence_name)
 
 
-def _licences(tree: Tree, place: Resource) -> Iterator[str]:
-    for uri in dict.fromkeys(_called_licence(place)):
+def _licences(tree: Tree, resource: Resource) -> Iterator[str]:
+    for uri in dict.fromkeys(_called_licence(resource)):
         first = tree.get(uri)
-        found = [first, *tree.members(uri)]
+        resources = [first, *tree.members(uri)]
         for deeper in dict.fromkeys(_called_licence(first)):
-            found += [tree.get(deeper), *tree.members(deeper)]
-        for one in found:
+            resources += [tree.get(deeper), *tree.members(deeper)]
+        for licence in resources:
             for key in ("License", "LicenseDescription", "LicenseName"):
-                said = one.get(key)
-                yield from (name for each in (said if isinstance(said, list) else [said]) if (name := text(each)))
-            if kind(one) == "License" and (name := text(one.get("Id"))):
+                value = licence.get(key)
+                yield from (name for each in (value if isinstance(value, list) else [value]) if (name := text(each)))
+            if kind(licence) == "License" and (name := text(licence.get("Id"))):
                 yield name
-            features = inner(one, "LicenseFeatures")
+            features = inner(licence, "LicenseFeatures")
             yield from (f"feature {name}" for name, on in features.items() if on is True)
-            for packed in one.get("Licenses") or () if isinstance(one.get("Licenses"), list) else ():
+            for packed in licence.get("Licenses") or () if isinstance(licence.get("Licenses"), list) else ():
                 if isinstance(packed, str):
                     yield from re.findall(r'"LicenseName"\s*:\s*"([^"]+)"', packed)
 
@@ -298,8 +312,10 @@ def _called_licence(value: object, depth: int = 5) -> Iterator[str]:
     """Links that are called a licence, wherever in a resource."""
     if not isinstance(value, dict) or not depth:
         return
-    for key, one in value.items():
-        if re.search(r"(?i)licen[sc]es?(service|manager|collection)?$|^QueryLicense$|^FoD$|^Keys$", key) and link(one):
-            yield link(one)
+    for key, child in value.items():
+        if re.search(r"(?i)licen[sc]es?(service|manager|collection)?$|^QueryLicense$|^FoD$|^Keys$", key) and link(
+            child
+        ):
+            yield link(child)
         else:
-            yield from _called_licence(one, depth - 1)
+            yield from _called_licence(child, depth - 1)

@@ -37,46 +37,49 @@ def event_logs(
 ) -> tuple[Log, ...]:
     """The logs of the hardware: those of entry type SEL, else those of the host that tell neither of people nor of the
     BMC itself."""
-    services = [one for place in (host, *systems, *managers) for one in tree.members(place.get("LogServices"))]
-    known = {link(one): one for one in services if link(one.get("Entries"))}
+    services = [service for owner in (host, *systems, *managers) for service in tree.members(owner.get("LogServices"))]
+    known = {link(service): service for service in services if link(service.get("Entries"))}
     sel = [
-        one
-        for one in known.values()
-        if text(one.get("LogEntryType")) == "SEL" or (text(one.get("Id")) or "").upper() == "SEL"
+        service
+        for service in known.values()
+        if text(service.get("LogEntryType")) == "SEL" or (text(service.get("Id")) or "").upper() == "SEL"
     ]
-    mine = link(host) + "/"
+    host_prefix = link(host) + "/"
     aside = vendors.pattern("other_logs")
-    others = [
-        one
-        for uri, one in known.items()
-        if one not in sel and uri.startswith(mine) and not aside.match(text(one.get("Id")) or "")
+    host_logs = [
+        service
+        for uri, service in known.items()
+        if service not in sel and uri.startswith(host_prefix) and not aside.match(text(service.get("Id")) or "")
     ]
-    return tuple(_log(tree, one) for one in [*sel, *others])
+    return tuple(_log(tree, service) for service in [*sel, *host_logs])
 
 
 def _log(tree: Tree, service: Resource) -> Log:
     name = text(service.get("Id")) or link(service).rpartition("/")[2]
-    found = tree.members(service.get("Entries"))
-    return Log(link(service), name, tuple(entry(name, one) for one in found), found.complete)
+    members = tree.members(service.get("Entries"))
+    return Log(link(service), name, tuple(entry(name, member) for member in members), members.complete)
 
 
-def entry(log: str, one: Resource) -> Entry:
-    said = text(one.get("Message")) or " ".join(
-        [text(one.get("MessageId")) or "", *(word for word in one.get("MessageArgs") or () if isinstance(word, str))]
+def entry(log: str, resource: Resource) -> Entry:
+    message_text = text(resource.get("Message")) or " ".join(
+        [
+            text(resource.get("MessageId")) or "",
+            *(argument for argument in resource.get("MessageArgs") or () if isinstance(argument, str)),
+        ]
     )
     return Entry(
         log=log,
-        id=text(one.get("Id")) or link(one).rpartition("/")[2],
-        time=text(one.get("EventTimestamp")) or text(one.get("Created")) or "",
-        severity=_severity(one),
-        message=" ".join(said.split()) or "no text",
-        about=link(inner(one, "Links").get("OriginOfCondition")).rpartition("/")[2],
+        id=text(resource.get("Id")) or link(resource).rpartition("/")[2],
+        time=text(resource.get("EventTimestamp")) or text(resource.get("Created")) or "",
+        severity=_severity(resource),
+        message=" ".join(message_text.split()) or "no text",
+        about=link(inner(resource, "Links").get("OriginOfCondition")).rpartition("/")[2],
     )
 
 
-def _severity(one: Resource) -> str | None:
-    said = text(one.get("Severity")) or text(one.get("MessageSeverity"))
-    return said if said in ("OK", "Warning", "Critical") else None
+def _severity(resource: Resource) -> str | None:
+    severity = text(resource.get("Severity")) or text(resource.get("MessageSeverity"))
+    return severity if severity in ("OK", "Warning", "Critical") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +93,26 @@ class Conditions:
 
 def conditions(tree: Tree, systems: Iterable[Resource], chassis: Iterable[Resource]) -> Conditions:
     """ServiceConditions of the root, and the conditions that systems and chassis show in their Status."""
-    place = tree.get(tree.root.get("ServiceConditions"))
-    found = [_condition(one) for one in rows(place.get("Conditions"))]
+    service = tree.get(tree.root.get("ServiceConditions"))
+    entries = [_condition(row) for row in rows(service.get("Conditions"))]
     for resource in (*systems, *chassis):
-        found += [_condition(one) for one in rows(inner(resource, "Status").get("Conditions"))]
-    return Conditions(tuple(dict.fromkeys(found)), bool(place))
+        entries += [_condition(row) for row in rows(inner(resource, "Status").get("Conditions"))]
+    return Conditions(tuple(dict.fromkeys(entries)), bool(service))
 
 
-def _condition(one: Resource) -> Entry:
-    origin = link(one.get("OriginOfCondition")).rpartition("/")[2]
-    made = entry("conditions", one)
+def _condition(row: Resource) -> Entry:
+    origin = link(row.get("OriginOfCondition")).rpartition("/")[2]
+    base_entry = entry("conditions", row)
     return Entry(
         "conditions",
-        link(one.get("LogEntry")).rpartition("/")[2],
-        text(one.get("Timestamp")) or "",
-        made.severity,
-        made.message,
+        link(row.get("LogEntry")).rpartition("/")[2],
+        text(row.get("Timestamp")) or "",
+        base_entry.severity,
+        base_entry.message,
         origin,
     )
 
 
 def troubling(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Those that are a warning or worse."""
-    return (one for one in entries if one.severity in ("Warning", "Critical"))
+    return (log_entry for log_entry in entries if log_entry.severity in ("Warning", "Critical"))

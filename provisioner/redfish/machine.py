@@ -46,10 +46,10 @@ class Controlled:
     def confirm(self) -> Host:
         """The machine as it is now. Raises BmcError where it is another one than is meant: nothing was changed."""
         host = self._host()
-        found = inventory.identity(host)
-        if not found.is_called(self.serial):
+        identity = inventory.identity(host)
+        if not identity.is_called(self.serial):
             raise BmcError(
-                f"its BMC is that of the machine {found.best or 'without a serial number'}, not of {self.serial}. "
+                f"its BMC is that of the machine {identity.best or 'without a serial number'}, not of {self.serial}. "
                 "Nothing was changed",
                 where=self.bmc.machine, kind="identity",
                 hint="check `bmc` and `serial` of this host in cluster.yaml, and the cabling of the BMC network",
@@ -65,7 +65,7 @@ class Controlled:
         host = self.confirm()
         action = inner(host.system, "Actions", "#ComputerSystem.Reset").get("target")
         offered = booting.resets(self._tree, host.system)
-        kind = next((one for one in kinds if offered is None or one in offered), None)
+        kind = next((name for name in kinds if offered is None or name in offered), None)
         if kind is None or not isinstance(action, str):
             raise BmcError(
                 f"its BMC can't do {' or '.join(kinds)}", where=self.bmc.machine, kind="unsupported",
@@ -90,39 +90,39 @@ class Controlled:
 
         A BMC that makes Continuous of Once is refused, and the override taken back: the machine would start the
         installer again each time. Emulators do (sushy-tools, kubevirtbmc#165); no server that was looked at does."""
-        before = self.boot()
+        previous_boot = self.boot()
         if target == booting.OWN:
             self._own(dict(self._host().vendor.once))
         else:
             self._override({"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target})
-        now = self.boot()
-        if now.target != target or now.enabled != "Once":
-            self._take_back(before, target)
+        current_boot = self.boot()
+        if current_boot.target != target or current_boot.enabled != "Once":
+            self._take_back(previous_boot, target)
             raise BmcError(
-                f"took the boot override and shows {now.enabled} {now.target}, not Once {target}",
+                f"took the boot override and shows {current_boot.enabled} {current_boot.target}, not Once {target}",
                 where=self.bmc.machine, kind="unsupported",
                 hint="update the BMC's firmware; or install the machine over the network, then method: ssh",
             )  # fmt: skip
 
-    def _take_back(self, before: booting.Boot, target: str) -> None:
+    def _take_back(self, previous_boot: booting.Boot, target: str) -> None:
         """End an override that was not taken as it was meant: Disabled, and where that changes nothing the target that
         was there before."""
         if target == booting.OWN:
             with contextlib.suppress(BmcError):
                 self._own(dict(self._host().vendor.as_ever))
             return
-        old = {"BootSourceOverrideEnabled": before.enabled, "BootSourceOverrideTarget": before.target}
-        for wanted in ({"BootSourceOverrideEnabled": "Disabled"}, {k: v for k, v in old.items() if v}):
+        old = {"BootSourceOverrideEnabled": previous_boot.enabled, "BootSourceOverrideTarget": previous_boot.target}
+        for override in ({"BootSourceOverrideEnabled": "Disabled"}, {k: v for k, v in old.items() if v}):
             with contextlib.suppress(BmcError):
-                if (now := self.boot()).target != target or not now.overridden:
+                if (current_boot := self.boot()).target != target or not current_boot.overridden:
                     return
-                self._override(wanted)
+                self._override(override)
 
     def boot_as_ever(self) -> None:
         """End an override for the next boot; one that somebody made for good stays. HPE refuses the target None."""
-        now = self.boot()
-        if now.overridden and now.enabled == "Once":
-            if now.target == booting.OWN:
+        current_boot = self.boot()
+        if current_boot.overridden and current_boot.enabled == "Once":
+            if current_boot.target == booting.OWN:
                 self._own(dict(self._host().vendor.as_ever))
             else:
                 self._override({"BootSourceOverrideEnabled": "Disabled"})
@@ -135,25 +135,25 @@ class Controlled:
         self._tree.forget()
         return inventory.find_host(self._tree)
 
-    def _override(self, wanted: Mapping[str, str]) -> None:
+    def _override(self, override: Mapping[str, str]) -> None:
         host = self.confirm()
-        now = booting.boot(self._tree, host.system, host.managers, host.vendor)
+        current_boot = booting.boot(self._tree, host.system, host.managers, host.vendor)
         with _unanswered():
-            self.bmc.patch(now.uri, {"Boot": dict(wanted)})
+            self.bmc.patch(current_boot.uri, {"Boot": dict(override)})
 
-    def _own(self, wanted: Mapping[str, str]) -> None:
+    def _own(self, attributes: Mapping[str, str]) -> None:
         """Write attributes of the vendor's own."""
         host = self.confirm()
-        now = booting.boot(self._tree, host.system, host.managers, host.vendor)
+        current_boot = booting.boot(self._tree, host.system, host.managers, host.vendor)
         try:
             with _unanswered():
-                self.bmc.patch(now.attributes, {"Attributes": dict(wanted)})
+                self.bmc.patch(current_boot.attributes, {"Attributes": dict(attributes)})
         except BmcError as error:
             if not error.kind.startswith("parameter-"):
                 raise
-            asked = ", ".join(f"{name} = {value}" for name, value in wanted.items())
+            settings_text = ", ".join(f"{name} = {value}" for name, value in attributes.items())
             raise BmcError(
-                f"does not take {asked}: {error.message}", where=self.bmc.machine, kind="unsupported",
+                f"does not take {settings_text}: {error.message}", where=self.bmc.machine, kind="unsupported",
                 hint="update the BMC's firmware; or install the machine over the network, then method: ssh",
             ) from None  # fmt: skip
 
@@ -164,30 +164,35 @@ class Controlled:
     def attach(self, url: str) -> booting.Slot:
         """Put an image into a free virtual drive, and wait until the BMC says that it is there."""
         host = self.confirm()
-        found = booting.media(self._tree, host.system, host.managers, host.vendor)
-        if not found.slots and found.enable:
-            self.bmc.post(found.enable, {"RMediaState": "Enable"})
+        media = booting.media(self._tree, host.system, host.managers, host.vendor)
+        if not media.slots and media.enable:
+            self.bmc.post(media.enable, {"RMediaState": "Enable"})
             self._until("showing virtual drives", lambda: bool(self.media().slots), MEDIA_S)
-            found = self.media()
-        slot = found.choose(url)
+            media = self.media()
+        slot = media.choose(url)
         if slot is None:
             raise BmcError(
-                found.why or "every virtual drive is taken: " + ", ".join(one.image or one.id for one in found.slots),
+                media.why
+                or "every virtual drive is taken: " + ", ".join(drive.image or drive.id for drive in media.slots),
                 where=self.bmc.machine, kind="media",
-                hint="eject what is attached in the BMC's web interface" if found.slots and not found.why
+                hint="eject what is attached in the BMC's web interface" if media.slots and not media.why
                 else "install this machine over the network (PXE), or by hand and take it over with method: ssh",
             )  # fmt: skip
-        others = [one.image or one.id for one in found.slots if one.uri != slot.uri and one.cd and one.free is False]
-        if others and host.vendor.once:  # the next start is from a virtual drive, and it does not say which
+        other_images = [
+            drive.image or drive.id
+            for drive in media.slots
+            if drive.uri != slot.uri and drive.cd and drive.free is False
+        ]
+        if other_images and host.vendor.once:  # the next start is from a virtual drive, and it does not say which
             raise BmcError(
-                f"another virtual drive has an image, which the machine might start from: {', '.join(others)}",
+                f"another virtual drive has an image, which the machine might start from: {', '.join(other_images)}",
                 where=self.bmc.machine, kind="media", hint="eject it in the BMC's web interface",
             )  # fmt: skip
         if slot.free is not False:  # else our own image is there already
             self._insert(slot, url)
             self._until(
                 "showing the image as attached",
-                lambda: any(one.uri == slot.uri and one.free is False for one in self.media().slots), MEDIA_S,
+                lambda: any(drive.uri == slot.uri and drive.free is False for drive in self.media().slots), MEDIA_S,
                 hint="the BMC accepted the image and does not attach it: it must reach this computer "
                 "(install.serve), and may want a certificate that it knows",
             )  # fmt: skip
@@ -202,9 +207,9 @@ class Controlled:
         """Whether the machine has what is attached, where the BMC tells that apart: a start before is from its disk."""
         host = self._host()
         number = slot.id if slot.id.isdigit() else "1"
-        wanted = {name.format(slot=number): value for name, value in host.vendor.attached.items()}
-        at, values = booting.own_attributes(self._tree, host.managers, wanted)
-        return not at or all(values[name] == value for name, value in wanted.items())
+        expected = {name.format(slot=number): value for name, value in host.vendor.attached.items()}
+        at, values = booting.own_attributes(self._tree, host.managers, expected)
+        return not at or all(values[name] == value for name, value in expected.items())
 
     def _insert(self, slot: booting.Slot, url: str) -> None:
         """Ask with the image alone; add what the BMC says is missing, leave out what it refuses."""
@@ -222,11 +227,11 @@ class Controlled:
                         self.bmc.post(slot.insert, body)
                 return
             except BmcError as error:
-                named = [one for one in _OFFERED if one in error.message]
-                if error.kind == "parameter-missing" and any(one not in body for one in named):
-                    body |= {one: known[one] for one in named if one not in body}
-                elif error.kind == "parameter-refused" and any(one in body for one in named):
-                    body = {key: value for key, value in body.items() if key not in named}
+                named_keys = [key for key in _OFFERED if key in error.message]
+                if error.kind == "parameter-missing" and any(key not in body for key in named_keys):
+                    body |= {key: known[key] for key in named_keys if key not in body}
+                elif error.kind == "parameter-refused" and any(key in body for key in named_keys):
+                    body = {key: value for key, value in body.items() if key not in named_keys}
                 else:
                     raise
         raise AssertionError
@@ -238,9 +243,10 @@ class Controlled:
         slots = booting.media(self._tree, host.system, host.managers, host.vendor).slots
         name = url.rpartition("/")[2]
         ours = [
-            one
-            for one in slots
-            if one.free is not True and (one.image == url or (one.uri == drive and one.image in ("", name)))
+            candidate
+            for candidate in slots
+            if candidate.free is not True
+            and (candidate.image == url or (candidate.uri == drive and candidate.image in ("", name)))
         ]
         for slot in ours:
             with _unanswered():
@@ -251,17 +257,19 @@ class Controlled:
                     self.bmc.post(slot.eject or slot.uri + "/Actions/VirtualMedia.EjectMedia", {})
             self._until(
                 "showing the image as ejected",
-                lambda slot=slot: not any(one.uri == slot.uri and one.free is False for one in self.media().slots),  # type: ignore[misc]
+                lambda slot=slot: not any(  # type: ignore[misc]
+                    candidate.uri == slot.uri and candidate.free is False for candidate in self.media().slots
+                ),
                 MEDIA_S,
             )  # fmt: skip
         return bool(ours)
 
-    def _until(self, what: str, there: Callable[[], bool], seconds: float, hint: str = "") -> None:
+    def _until(self, state: str, is_reached: Callable[[], bool], seconds: float, hint: str = "") -> None:
         end = time.monotonic() + seconds
-        while not there():
+        while not is_reached():
             if time.monotonic() > end:
                 raise BmcError(
-                    f"its BMC is not {what} after {seconds:.0f} s", where=self.bmc.machine, kind="stuck",
+                    f"its BMC is not {state} after {seconds:.0f} s", where=self.bmc.machine, kind="stuck",
                     hint=hint or "look at the machine's console; reset the BMC if it stays",
                 )  # fmt: skip
             (self.pause or self.bmc.stop.wait)(POLL_S)

@@ -38,7 +38,7 @@ class Parts:
 
     @property
     def present(self) -> tuple[Part, ...]:
-        return tuple(one for one in self.read if one.there)
+        return tuple(part for part in self.read if part.there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,21 @@ class Power:
 
 
 def fans(tree: Tree, chassis: Iterable[Resource]) -> Parts:
-    found, known = list[Part](), False
-    for one in chassis:
-        place = inner(tree.get(one.get("ThermalSubsystem")), "Fans")
-        members = tree.members(place) if place else None
+    parts, known = list[Part](), False
+    for resource in chassis:
+        collection = inner(tree.get(resource.get("ThermalSubsystem")), "Fans")
+        members = tree.members(collection) if collection else None
         if members and members.read:
-            found += [_fan(fan) for fan in members]
+            parts += [_fan(fan) for fan in members]
             known = known or members.complete
             continue
-        old = tree.get(one.get("Thermal"))
+        old = tree.get(resource.get("Thermal"))
         if isinstance(old.get("Fans"), list):
-            found += [_fan(fan) for fan in rows(old["Fans"])]
+            parts += [_fan(fan) for fan in rows(old["Fans"])]
             known = True
         elif members:
             known = known or members.complete
-    return Parts(tuple(found), known)
+    return Parts(tuple(parts), known)
 
 
 def _fan(fan: Resource) -> Part:
@@ -79,32 +79,32 @@ def _fan(fan: Resource) -> Part:
 
 
 def supplies(tree: Tree, chassis: Iterable[Resource]) -> Parts:
-    found, known = list[Part](), False
-    for one in chassis:
-        members = tree.members(inner(tree.get(one.get("PowerSubsystem")), "PowerSupplies"))
+    parts, known = list[Part](), False
+    for resource in chassis:
+        members = tree.members(inner(tree.get(resource.get("PowerSubsystem")), "PowerSupplies"))
         if members.read:
-            found += [Part(_name(bay), state(bay), health(bay)) for bay in members]
+            parts += [Part(_name(bay), state(bay), health(bay)) for bay in members]
             known = known or members.complete
             continue
-        old = tree.get(one.get("Power")).get("PowerSupplies")
+        old = tree.get(resource.get("Power")).get("PowerSupplies")
         if isinstance(old, list):
-            found += [
+            parts += [
                 Part(_name(bay), state(bay), health(bay), number(bay.get("LastPowerOutputWatts")), "W")
                 for bay in rows(old)
             ]
             known = True
         else:
             known = known or members.complete
-    return Parts(tuple(found), known)
+    return Parts(tuple(parts), known)
 
 
 def temperatures(tree: Tree, chassis: Iterable[Resource]) -> Parts:
-    found, known = list[Part](), False
-    for one in chassis:
-        old = tree.get(one.get("Thermal")).get("Temperatures")
+    parts, known = list[Part](), False
+    for resource in chassis:
+        old = tree.get(resource.get("Thermal")).get("Temperatures")
         if isinstance(old, list):
             known = True
-            found += [
+            parts += [
                 Part(
                     _name(probe), state(probe), health(probe), number(probe.get("ReadingCelsius")), "C",
                     number(probe.get("UpperThresholdCritical")),
@@ -112,41 +112,41 @@ def temperatures(tree: Tree, chassis: Iterable[Resource]) -> Parts:
                 for probe in rows(old)
             ]  # fmt: skip
             continue
-        for sensor in tree.members(one.get("Sensors")):
+        for sensor in tree.members(resource.get("Sensors")):
             if text(sensor.get("ReadingType")) == "Temperature":
                 limit = number(inner(sensor, "Thresholds", "UpperCritical").get("Reading"))
-                found.append(
+                parts.append(
                     Part(_name(sensor), state(sensor), health(sensor), number(sensor.get("Reading")), "C", limit)
                 )
                 known = True
-    return Parts(tuple(found), known)
+    return Parts(tuple(parts), known)
 
 
 def leaks(tree: Tree, chassis: Iterable[Resource]) -> Parts:
     """Detectors of liquid cooling; `known` is False for a machine that has none, or does not show them."""
-    found, known = list[Part](), False
-    for one in chassis:
-        detection = tree.get(tree.get(one.get("ThermalSubsystem")).get("LeakDetection"))
+    parts, known = list[Part](), False
+    for resource in chassis:
+        detection = tree.get(tree.get(resource.get("ThermalSubsystem")).get("LeakDetection"))
         members = tree.members(detection.get("LeakDetectors"))
         known = known or members.complete
         for detector in members:
-            said = text(detector.get("DetectorState"))
-            judged = said.capitalize() if said and said != "OK" else said
-            found.append(
+            detector_state = text(detector.get("DetectorState"))
+            judged = detector_state.capitalize() if detector_state and detector_state != "OK" else detector_state
+            parts.append(
                 Part(
                     _name(detector),
                     state(detector),
                     judged if judged in ("OK", "Warning", "Critical") else health(detector),
                 )
             )
-    return Parts(tuple(found), known and bool(found))
+    return Parts(tuple(parts), known and bool(parts))
 
 
 def power(tree: Tree, chassis: Iterable[Resource]) -> Power:
     """Of the first chassis that shows it: a machine's own comes before its parts'."""
-    for one in chassis:
-        control = next(iter(rows(tree.get(one.get("Power")).get("PowerControl"))), {})
-        metrics = tree.get(one.get("EnvironmentMetrics"))
+    for resource in chassis:
+        control = next(iter(rows(tree.get(resource.get("Power")).get("PowerControl"))), {})
+        metrics = tree.get(resource.get("EnvironmentMetrics"))
         drawn = number(control.get("PowerConsumedWatts"))
         drawn = drawn if drawn else number(inner(metrics, "PowerWatts").get("Reading"))
         cap = number(inner(control, "PowerLimit").get("LimitInWatts")) or number(
@@ -160,13 +160,13 @@ def power(tree: Tree, chassis: Iterable[Resource]) -> Power:
 
 
 def _name(part: Resource, other: str = "MemberId") -> str:
-    said = text(part.get("Name"))
-    generic = said is None or said.lower() in (
+    name = text(part.get("Name"))
+    generic = name is None or name.lower() in (
         "powersupply",
         "power supply",
         "fan",
         "leakdetector",
         "hpeserverpowersupply",
     )
-    found = text(part.get("Id")) or text(part.get(other)) or text(part.get("MemberId")) if generic else said
-    return found or said or "?"
+    label = text(part.get("Id")) or text(part.get(other)) or text(part.get("MemberId")) if generic else name
+    return label or name or "?"

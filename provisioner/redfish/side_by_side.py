@@ -51,7 +51,7 @@ def _each(
     done: queue.Queue[Outcome[T]] = queue.Queue()
     waiting, running = list(machines), dict[str, float]()
 
-    def one(machine: str) -> None:
+    def run_one(machine: str) -> None:
         try:
             done.put(Outcome(machine, work(machine)))
         except Exception as error:
@@ -61,7 +61,7 @@ def _each(
         while waiting and len(running) < AT_ONCE:
             machine = waiting.pop(0)
             running[machine] = time.monotonic() + seconds + GRACE_S
-            threads.append(threading.Thread(target=one, args=(machine,), daemon=True, name=f"bmc {machine}"))
+            threads.append(threading.Thread(target=run_one, args=(machine,), daemon=True, name=f"bmc {machine}"))
             threads[-1].start()
         try:
             outcome = done.get(timeout=max(0.01, min(running.values()) - time.monotonic()))

@@ -41,8 +41,8 @@ _NOTHING = re.compile(
 def text(value: object) -> str | None:
     """A text that says something, without blanks around it; None for "", "N/A", "To be filled by O.E.M." and any value
     that is no text."""
-    found = value.strip() if isinstance(value, str) else ""
-    return None if _NOTHING.fullmatch(found) else found
+    stripped = value.strip() if isinstance(value, str) else ""
+    return None if _NOTHING.fullmatch(stripped) else stripped
 
 
 def number(value: object) -> float | None:
@@ -50,32 +50,32 @@ def number(value: object) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
-        found = float(value)
+        float_value = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return float_value if math.isfinite(float_value) else None
 
 
 def texts(value: object) -> tuple[str, ...] | None:
     """A list of texts; None where there is no list. "None" is a value here: it is one of AllowableValues."""
     if not isinstance(value, list):
         return None
-    return tuple(one for one in value if isinstance(one, str) and one)
+    return tuple(item for item in value if isinstance(item, str) and item)
 
 
 def inner(resource: Resource, *keys: str) -> Resource:
     """An object inside another, by its keys; empty where there is none."""
     for key in keys:
-        found = resource.get(key)
-        if not isinstance(found, Mapping):
+        child = resource.get(key)
+        if not isinstance(child, Mapping):
             return {}
-        resource = found
+        resource = child
     return resource
 
 
 def rows(value: object) -> list[Resource]:
     """The objects of a list."""
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def link(value: object) -> str:
@@ -92,8 +92,8 @@ def address(uri: str) -> str:
 
 def kind(resource: Resource) -> str:
     """The type's name without its version: ComputerSystem, VirtualMediaCollection."""
-    found = resource.get("@odata.type")
-    return found.removeprefix("#").split(".")[0] if isinstance(found, str) else ""
+    type_name = resource.get("@odata.type")
+    return type_name.removeprefix("#").split(".")[0] if isinstance(type_name, str) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Tree:
         self.unread: dict[str, str] = {}
         """Address → why it could not be read, of what another resource links to."""
 
-    def get(self, where: object) -> Resource:
+    def get(self, reference: object) -> Resource:
         """The resource at an address or a link; empty where it can't be had, and `unread` says why."""
-        uri = link(where) if not isinstance(where, str) else address(where)
+        uri = link(reference) if not isinstance(reference, str) else address(reference)
         if not uri or not uri.startswith("/"):
             return {}
         if uri not in self._known:
@@ -128,37 +128,39 @@ class Tree:
                 self.unread[uri] = f"more than {MOST_RESOURCES} resources"
                 return {}
             try:
-                found = self._fetch(uri)
+                resource = self._fetch(uri)
             except BmcError as error:
                 if error.kind not in _LOCAL or uri == ROOT:
                     raise
-                self.unread[uri], found = error.message, None
+                self.unread[uri], resource = error.message, None
             else:
-                if found is None:
+                if resource is None:
                     self.unread[uri] = MISSING
-            self._known[uri] = found
+            self._known[uri] = resource
         return self._known[uri] or {}
 
-    def members(self, where: object) -> Members:
+    def members(self, reference: object) -> Members:
         """The members of a collection, by its address or a link to it; those that the collection shows whole are not
         asked for again."""
-        page, found, complete = self.get(where), list[Resource](), True
+        page, members, complete = self.get(reference), list[Resource](), True
         if not isinstance(page.get("Members"), list):
             return Members()
         for _ in range(MOST_PAGES):
-            for one in rows(page.get("Members")):
-                whole = one if len([key for key in one if not key.startswith("@")]) > 1 else self.get(one)
-                complete = complete and bool(whole)
-                if whole:
-                    found.append(whole)
+            for row in rows(page.get("Members")):
+                member = row if len([key for key in row if not key.startswith("@")]) > 1 else self.get(row)
+                complete = complete and bool(member)
+                if member:
+                    members.append(member)
             following = page.get("Members@odata.nextLink") or page.get("@odata.nextLink")
             if not isinstance(following, str):
-                said = page.get("Members@odata.count")
-                return Members(tuple(found), complete and not (isinstance(said, int) and said > len(found)))
+                stated_count = page.get("Members@odata.count")
+                return Members(
+                    tuple(members), complete and not (isinstance(stated_count, int) and stated_count > len(members))
+                )
             page = self.get(following)
             if not page:
                 break
-        return Members(tuple(found), False)
+        return Members(tuple(members), False)
 
     def forget(self, *uris: str) -> None:
         """Ask again for these, or for everything."""
@@ -172,7 +174,7 @@ class Tree:
 
     def saved(self) -> dict[str, Resource]:
         """Everything that was read, by address: what `Saved` reads."""
-        return {uri: found for uri, found in sorted(self._known.items()) if found is not None}
+        return {uri: resource for uri, resource in sorted(self._known.items()) if resource is not None}
 
 
 MISSING = "the service does not have it"
@@ -193,9 +195,9 @@ def saved(path: Path) -> Tree:
             hint="`gpuprov bmc FILE status --save DIR` saves HOST.redfish.json of every machine",
         ) from error  # fmt: skip
     except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BmcError(
-            f"is no saved Redfish tree: {said or type(error).__name__}", where=str(path),
+            f"is no saved Redfish tree: {reason or type(error).__name__}", where=str(path),
             hint="one JSON object of address → resource (also gzipped), or a folder with a JSON file a resource",
         ) from error  # fmt: skip
     if not known:
@@ -224,10 +226,14 @@ def _document(path: Path) -> dict[str, Resource]:
             content = stream.read(LARGEST_SAVED + 1)
         if len(content) > LARGEST_SAVED:
             raise ValueError(f"it unpacks to more than {LARGEST_SAVED >> 20} MiB")
-    found = json.loads(content)
-    if not isinstance(found, dict):
+    document = json.loads(content)
+    if not isinstance(document, dict):
         raise ValueError("its JSON is no object")
-    return {address(uri): one for uri, one in found.items() if uri.startswith("/") and isinstance(one, dict)}
+    return {
+        address(uri): resource
+        for uri, resource in document.items()
+        if uri.startswith("/") and isinstance(resource, dict)
+    }
 
 
 def _folder(path: Path) -> dict[str, Resource]:
@@ -240,19 +246,19 @@ def _folder(path: Path) -> dict[str, Resource]:
         bytes_left -= len(content)
         if bytes_left < 0:
             raise ValueError(f"its files have more than {LARGEST_SAVED >> 20} MiB together")
-        found = json.loads(content)
-        if not isinstance(found, dict):
+        resource = json.loads(content)
+        if not isinstance(resource, dict):
             continue
         inside = file.relative_to(path).as_posix()
         if "redfish/v1" in inside:
             uri = "/" + inside[inside.index("redfish/v1") :].rpartition("/")[0]
             uri = uri if file.stem in ("index", "custom") else f"{uri}/{file.stem}"
         else:
-            uri = link(found) or ("/" + file.stem.replace("_", "/") if file.stem.startswith("redfish_v1") else "")
+            uri = link(resource) or ("/" + file.stem.replace("_", "/") if file.stem.startswith("redfish_v1") else "")
         if uri.startswith(ROOT):
-            known.setdefault(address(uri), found)
+            known.setdefault(address(uri), resource)
             if file.stem.startswith("redfish_v1"):  # by its name as well: a body may name another path than its own
-                known.setdefault("name:" + file.stem, found)
+                known.setdefault("name:" + file.stem, resource)
     return _by_link(known)
 
 
@@ -268,34 +274,36 @@ def _json_files(path: Path) -> list[Path]:
 
 def _by_link(known: dict[str, Resource]) -> dict[str, Resource]:
     """With every address that something links to and that a file is named after."""
-    named = {name.removeprefix("name:"): one for name, one in known.items() if name.startswith("name:")}
-    found = {uri: one for uri, one in known.items() if not uri.startswith("name:")}
-    for uri in {one for resource in list(found.values()) for one in links(resource)}:
-        if uri not in found and (one := named.get(uri.strip("/").replace("/", "_"))) is not None:
-            found[uri] = one
-    return found
+    by_file_name = {
+        name.removeprefix("name:"): resource for name, resource in known.items() if name.startswith("name:")
+    }
+    by_uri = {uri: resource for uri, resource in known.items() if not uri.startswith("name:")}
+    for uri in {uri for resource in list(by_uri.values()) for uri in links(resource)}:
+        if uri not in by_uri and (linked := by_file_name.get(uri.strip("/").replace("/", "_"))) is not None:
+            by_uri[uri] = linked
+    return by_uri
 
 
 def links(value: object) -> Iterator[str]:
     """Every address that a resource names, however deep."""
     if isinstance(value, Mapping):
-        for key, one in value.items():
-            if key == "@odata.id" and isinstance(one, str) and one.startswith("/"):
-                yield address(one)
+        for key, child in value.items():
+            if key == "@odata.id" and isinstance(child, str) and child.startswith("/"):
+                yield address(child)
             else:
-                yield from links(one)
+                yield from links(child)
     elif isinstance(value, list):
-        for one in value:
-            yield from links(one)
+        for child in value:
+            yield from links(child)
 
 
 def _with_collections(known: dict[str, Resource]) -> dict[str, Resource]:
     """With root and collections where the tree is a part that lacks them: as far as they can be told."""
     for name in ("Systems", "Managers", "Chassis"):
         top = f"{ROOT}/{name}"
-        there = sorted(uri for uri in known if re.fullmatch(re.escape(top) + "/[^/]+", uri))
-        if top not in known and there:
-            known[top] = {"@odata.id": top, "Members": [{"@odata.id": uri} for uri in there]}
+        member_uris = sorted(uri for uri in known if re.fullmatch(re.escape(top) + "/[^/]+", uri))
+        if top not in known and member_uris:
+            known[top] = {"@odata.id": top, "Members": [{"@odata.id": uri} for uri in member_uris]}
     if ROOT not in known:
         known[ROOT] = {
             n: {"@odata.id": f"{ROOT}/{n}"} for n in ("Systems", "Managers", "Chassis") if f"{ROOT}/{n}" in known

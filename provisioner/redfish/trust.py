@@ -28,16 +28,16 @@ class Pins:
 
     def load(self) -> dict[str, str]:
         try:
-            found = json.loads(self.file.read_text(encoding="utf-8"))
+            document = json.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise BmcError(
                 f"is damaged: {error}", where=str(self.file), hint="remove it: BMCs are then met anew"
             ) from error
-        if not isinstance(found, Mapping) or not all(isinstance(one, str) for one in found.values()):
+        if not isinstance(document, Mapping) or not all(isinstance(pin, str) for pin in document.values()):
             raise BmcError("is damaged", where=str(self.file), hint="remove it: BMCs are then met anew")
-        return dict(found)
+        return dict(document)
 
     def keep(self, machine: str, pin: str) -> None:
         with self._lock:
@@ -52,28 +52,30 @@ class Pins:
         is sent to it but a TLS handshake. Raises BmcError for one that can't be reached, or shows another certificate
         than it did."""
         known = self.load().get(machine)
-        certificate, error = _shown(host, port, timeout_s, self.context())
-        shown = hashlib.sha256(certificate).hexdigest()
+        certificate, error = _fetch_certificate(host, port, timeout_s, self.context())
+        fingerprint = hashlib.sha256(certificate).hexdigest()
         if known is None:
-            pin = VERIFIED if error is None else shown
+            pin = VERIFIED if error is None else fingerprint
             self.keep(machine, pin)
             return pin, True
         if known == VERIFIED and error is not None:
             raise _another(machine, f"a certificate that can't be verified any more ({error})", self.file)
-        if known not in (VERIFIED, shown):
-            raise _another(machine, f"the certificate SHA256:{shown}, not SHA256:{known}, which is pinned", self.file)
+        if known not in (VERIFIED, fingerprint):
+            raise _another(
+                machine, f"the certificate SHA256:{fingerprint}, not SHA256:{known}, which is pinned", self.file
+            )
         return known, False
 
 
-def _another(machine: str, what: str, file: Path) -> BmcError:
+def _another(machine: str, certificate_text: str, file: Path) -> BmcError:
     return BmcError(
-        f"its BMC shows {what}", where=machine, kind="certificate",
+        f"its BMC shows {certificate_text}", where=machine, kind="certificate",
         hint="possible man in the middle: nothing was sent to it. If its certificate was renewed, remove this "
         f"machine's line from {file} and run the command again",
     )  # fmt: skip
 
 
-def _shown(host: str, port: int, timeout_s: float, verifying: ssl.SSLContext) -> tuple[bytes, str | None]:
+def _fetch_certificate(host: str, port: int, timeout_s: float, verifying: ssl.SSLContext) -> tuple[bytes, str | None]:
     """The certificate (DER), and why it could not be verified; None where it could."""
     try:
         with (

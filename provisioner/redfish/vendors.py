@@ -40,17 +40,19 @@ UNKNOWN = Vendor()
 
 @cache
 def _data() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = yaml_text.load(_FILE.read_text(encoding="utf-8"))
-    return found
+    document: Mapping[str, Any] = yaml_text.load(_FILE.read_text(encoding="utf-8"))
+    return document
 
 
 @cache
 def all_vendors() -> tuple[Vendor, ...]:
-    def row(one: Mapping[str, Any]) -> Vendor:
-        fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
+    def row(entry: Mapping[str, Any]) -> Vendor:
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
         return Vendor(**fields)
 
-    return tuple(row(one) for one in _data()["vendors"])
+    return tuple(row(entry) for entry in _data()["vendors"])
 
 
 @cache
@@ -65,15 +67,15 @@ def gpu_vendor_ids() -> frozenset[str]:
 
 def detect(root: Resource, system: Resource) -> Vendor:
     """Whose BMC it is, by the service root and the host system."""
-    said, oem = text(root.get("Vendor")) or "", inner(root, "Oem")
+    vendor_name, oem = text(root.get("Vendor")) or "", inner(root, "Oem")
     made_by = text(system.get("Manufacturer")) or ""
-    for one in all_vendors():
-        if any(said.casefold() == name.casefold() for name in one.root):
-            return one
-    for one in all_vendors():
-        if any(name in oem for name in one.oem):
-            return one
-    for one in all_vendors():
-        if any(made_by.casefold().startswith(name.casefold()) for name in one.manufacturer):
-            return one
+    for vendor in all_vendors():
+        if any(vendor_name.casefold() == name.casefold() for name in vendor.root):
+            return vendor
+    for vendor in all_vendors():
+        if any(name in oem for name in vendor.oem):
+            return vendor
+    for vendor in all_vendors():
+        if any(made_by.casefold().startswith(name.casefold()) for name in vendor.manufacturer):
+            return vendor
     return UNKNOWN

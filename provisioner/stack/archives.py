@@ -63,7 +63,7 @@ def read(origin: Origin, fetch: Fetch, trust: Trust) -> Opened:
         ring = openpgp.keyring(answer.body, repository.fingerprint, origin.refuse, source=url, others=True)
     files = {archive.url: _verified(origin, archive, ring, fetch, trust) for archive in repository.archives}
     # All hashes that somebody has to confirm are asked for in one error.
-    unknown = [one for one in files.values() if not one.basis]
+    unknown = [archive for archive in files.values() if not archive.basis]
     if unknown:
         raise _unconfirmed(origin, unknown, trust)
     paragraphs: dict[tuple[str, str], tuple[str, str]] = {}
@@ -94,16 +94,16 @@ def _verified(origin: Origin, archive: Archive, ring: bytes, fetch: Fetch, trust
     file.touch()
     digest = _sha256(file)
     if not fresh and any(
-        digest != one for one, _, _ in expected
+        digest != known_digest for known_digest, _, _ in expected
     ):  # damaged in the cache, or another one was locked since
         _download(origin, archive, fetch, trust)
         digest = _sha256(file)
     if archive.signature:
         digest = _check_signature(origin, archive, ring, fetch, trust, fresh=fresh)
-    for one, by, hint in expected:
-        if digest != one:
+    for known_digest, by, hint in expected:
+        if digest != known_digest:
             file.unlink()
-            raise origin.refuse(f"{archive.url} changed: SHA-256 {digest}, {by} {one}", hint)
+            raise origin.refuse(f"{archive.url} changed: SHA-256 {digest}, {by} {known_digest}", hint)
     sources = trust.known[archive.url][1] if archive.url in trust.known else ()  # their hash is this one
     basis = f"signed by {origin.repository.fingerprint}" if archive.signature else ""
     if not basis and digest in trust.confirmed:
@@ -118,16 +118,16 @@ def _expected(origin: Origin, archive: Archive, trust: Trust) -> list[tuple[str,
     GpuprovError where the lock and the sources differ."""
     locked = (trust.locked or {}).get(archive.url, "")
     known, sources = trust.known.get(archive.url, ("", ()))
-    told, upgrade = f"{' and '.join(sources)} have", f"`gpuprov lock --upgrade {trust.component}`"
+    sources_have, upgrade = f"{' and '.join(sources)} have", f"`gpuprov lock --upgrade {trust.component}`"
     if locked and known and locked != known:
         raise origin.refuse(
-            f"{archive.url}: the lock has SHA-256 {locked}, {told} {known}",
+            f"{archive.url}: the lock has SHA-256 {locked}, {sources_have} {known}",
             f"possible tampering with cluster.lock: find out who changed it; {upgrade} locks the file anew",
         )
     hint = f"the vendor has put another file there, or possible tampering: look for an announcement; {upgrade} takes "
     return [
         *([(locked, "the lock has", f"{hint}the new one")] if locked else []),
-        *([(known, told, "possible tampering; compare it with the vendor's documentation")] if known else []),
+        *([(known, sources_have, "possible tampering; compare it with the vendor's documentation")] if known else []),
     ]
 
 
@@ -181,14 +181,14 @@ def _download(origin: Origin, archive: Archive, fetch: Fetch, trust: Trust) -> N
 
 def _unconfirmed(origin: Origin, archives: list[Archive], trust: Trust) -> GpuprovError:
     """Files that nobody signs, and whose hashes fewer than two sources tell: the user compares them once."""
-    told = []
+    lines = []
     for archive in archives:
         _, sources = trust.known.get(archive.url, ("", ()))
-        told.append(f"  {archive.sha256}  {archive.url} (told by: {', '.join(sources) or 'no source'})")
+        lines.append(f"  {archive.sha256}  {archive.url} (told by: {', '.join(sources) or 'no source'})")
     hashes = ", ".join(archive.sha256 for archive in archives)
     return GpuprovError(
         "\n".join([f"repository {origin.repository.name}: its vendor signs nothing, and no two sources tell the "
-                   "SHA-256 of what was fetched:", *told]),
+                   "SHA-256 of what was fetched:", *lines]),
         where=trust.where,
         hint="compare them once with the vendor's page or with a machine of yours, and write\n    stack:\n"
         f"      repositories:\n        {origin.repository.name}: {{ sha256: [{hashes}] }}",

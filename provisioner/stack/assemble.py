@@ -24,24 +24,25 @@ def assemble(
     chosen: Chosen,
     machine: Machine,
     gpu: Gpu,
-    asked: Mapping[str, str],
-    own: Mapping[str, OwnRepository] | None = None,
+    requested: Mapping[str, str],
+    user_repositories: Mapping[str, OwnRepository] | None = None,
 ) -> Stack:
-    """The Stack of one group. `asked`: component → how cluster.yaml asks for it; `own`: its repositories in place of
-    the vendors'. Images have no digest yet, packages are those of a rehearsal until the indexes are read."""
+    """The Stack of one group. `requested`: component → how cluster.yaml asks for it; `user_repositories`: its
+    repositories in place of the vendors'. Images have no digest yet, packages are those of a rehearsal until the
+    indexes are read."""
     driver = chosen.get("driver")
     modules = kernel_modules(gpu, driver) if driver else None
-    values = _values(chosen, asked)
-    there = _parts(chosen, machine)
-    packages = [p for part in there for p in _packages(part, values, modules, machine)]
-    vendor = _vendor(chosen, there, packages)
+    values = _values(chosen, requested)
+    parts = _parts(chosen, machine)
+    packages = [p for part in parts for p in _packages(part, values, modules, machine)]
+    vendor = _vendor(chosen, parts, packages)
     if vendor is not None:
         packages = [p for p in packages if p.part not in vendor.parts]
     system = chosen["os"]
     version = {name: candidate.version for name, candidate in chosen.items()}
     return Stack(
         os=system.version,
-        kernel=asked.get("kernel"),
+        kernel=requested.get("kernel"),
         driver=version.get("driver"),
         driver_branch=driver.facts["branch"] if driver else None,
         kernel_modules=modules,
@@ -62,12 +63,12 @@ def assemble(
         container_toolkit=version.get("container_toolkit"),
         packages=tuple(packages),
         repositories=tuple(
-            repository(name, system, version, (own or {}).get(name))
+            repository(name, system, version, (user_repositories or {}).get(name))
             for name in sorted({p.repository for p in packages if p.repository})
         ),
         images=tuple(_image(c) for c in chosen.values() if "reference" in c.facts or c.name.startswith("image ")),
         components={
-            name: Component(version=candidate.version, why=_brought(name, vendor) or why(candidate, asked))
+            name: Component(version=candidate.version, why=_vendor_reason(name, vendor) or why(candidate, requested))
             for name, candidate in chosen.items()
             if name not in TRAITS
         },
@@ -75,23 +76,23 @@ def assemble(
     )
 
 
-def _brought(name: str, vendor: VendorImage | None) -> str:
+def _vendor_reason(name: str, vendor: VendorImage | None) -> str:
     """Why a component has its version, where the cloud's image brings it."""
     if vendor is None or name not in (vendor_images.NAME, *vendor.parts):
         return ""
     row = next(row for row in rows(vendor_images.NAME) if row["image"] == vendor.name)
-    said = "cluster.yaml asks for base: vendor-hpc" if name == vendor_images.NAME else f"in {vendor.name}"
-    return f"{said} [{row['source']}]"
+    reason = "cluster.yaml asks for base: vendor-hpc" if name == vendor_images.NAME else f"in {vendor.name}"
+    return f"{reason} [{row['source']}]"
 
 
-def _vendor(chosen: Chosen, there: Sequence[Part], packages: Sequence[Package]) -> VendorImage | None:
+def _vendor(chosen: Chosen, stack_parts: Sequence[Part], packages: Sequence[Package]) -> VendorImage | None:
     """The cloud's own GPU image, where one was chosen, with the packages of what it brings."""
     image = chosen.get(vendor_images.NAME)
     if image is None:
         return None
-    parts = vendor_images.parts(image, chosen, [part for part in vendor_images.WITH_DRIVER if part not in there])
-    held = tuple(package for package in packages if package.part in parts)
-    return VendorImage(name=image.facts["image"], parts=parts, packages=held)
+    parts = vendor_images.parts(image, chosen, [part for part in vendor_images.WITH_DRIVER if part not in stack_parts])
+    vendor_packages = tuple(package for package in packages if package.part in parts)
+    return VendorImage(name=image.facts["image"], parts=parts, packages=vendor_packages)
 
 
 def kernel_modules(gpu: Gpu, driver: Candidate) -> Modules:
@@ -103,11 +104,11 @@ def kernel_modules(gpu: Gpu, driver: Candidate) -> Modules:
     return "open" if state == "required" else "proprietary"
 
 
-def why(candidate: Candidate, asked: Mapping[str, str]) -> str:
+def why(candidate: Candidate, requested: Mapping[str, str]) -> str:
     """Why this version: who asked for it, or what speaks for it; and where its facts were read."""
     reasons = []
-    if candidate.name in asked:
-        reasons.append(f"cluster.yaml asks for {asked[candidate.name]}")
+    if candidate.name in requested:
+        reasons.append(f"cluster.yaml asks for {requested[candidate.name]}")
     facts = candidate.facts
     if candidate.name == "driver":
         end = facts.get("eol")
@@ -126,29 +127,35 @@ def why(candidate: Candidate, asked: Mapping[str, str]) -> str:
 
 
 def repository(
-    name: str, system: Candidate, versions: Mapping[str, str], own: OwnRepository | None = None
+    name: str, system: Candidate, versions: Mapping[str, str], user_repository: OwnRepository | None = None
 ) -> Repository:
     """A repository of the lock: cluster.yaml's own, or the vendor's, or the vendor's with the fingerprint that
     cluster.yaml names. uri, key and fingerprint are empty where nobody tells them. The key of one's own may be a path,
     relative to cluster.yaml, until it is pinned."""
     row = rows("repositories")[name]
-    place = {"os": system.facts["folder"], "codename": system.facts["codename"]}
-    values = {**versions, **place}
-    if "archives" in row and (own is None or own.uri is None):
+    system_values = {"os": system.facts["folder"], "codename": system.facts["codename"]}
+    values = {**versions, **system_values}
+    if "archives" in row and (user_repository is None or user_repository.uri is None):
         return _of_archives(name, row, system, values)
-    if own is not None and own.fingerprint is not None:
-        suite = own.suite if own.suite is not None else row["suite"]
-        components = " ".join(own.components) if own.components is not None else row["components"]
-        made = Repository(
+    if user_repository is not None and user_repository.fingerprint is not None:
+        suite = user_repository.suite if user_repository.suite is not None else row["suite"]
+        components = (
+            " ".join(user_repository.components) if user_repository.components is not None else row["components"]
+        )
+        built = Repository(
             name=name,
-            uri=(own.uri.format(**place) if own.uri else (row["uri"] or "").format(**values)),
+            uri=(
+                user_repository.uri.format(**system_values)
+                if user_repository.uri
+                else (row["uri"] or "").format(**values)
+            ),
             suite=suite.format(**values),
             components=components,
             key_url="",
-            fingerprint=own.fingerprint.upper(),
+            fingerprint=user_repository.fingerprint.upper(),
         )
         # Not as a lock has it: of a path the key itself is locked.
-        return made.model_copy(update={"key_url": own.key or (row["key_url"] or "").format(**values)})
+        return built.model_copy(update={"key_url": user_repository.key or (row["key_url"] or "").format(**values)})
     return Repository(
         name=name,
         uri=(row["uri"] or "").format(**values),
@@ -209,10 +216,10 @@ def _parts(chosen: Chosen, machine: Machine) -> list[Part]:
     return [part for part in parts if component_of(part) in chosen and part not in unused]
 
 
-def _values(chosen: Chosen, asked: Mapping[str, str]) -> dict[str, str]:
+def _values(chosen: Chosen, requested: Mapping[str, str]) -> dict[str, str]:
     """What fills the names and versions of data/packages.yaml."""
     values = {name: candidate.version for name, candidate in chosen.items()}
-    values["kernel_release"] = asked.get("kernel", "")
+    values["kernel_release"] = requested.get("kernel", "")
     if "driver" in chosen:
         values["branch"] = chosen["driver"].facts["branch"]
         values["driver_cuda_major"] = str(chosen["driver"].facts["cuda_major"])
@@ -223,18 +230,18 @@ def _values(chosen: Chosen, asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def _packages(part: Part, values: Mapping[str, str], modules: str | None, machine: Machine) -> list[Package]:
-    found = []
+    packages = []
     for block in rows("packages"):
         if block["part"] == part and _holds(block, values, modules, machine):
             version = (block["rehearsed"] if block["version"] == "*" else block["version"]).format(**values)
             for name in _names(block):
-                found.append(
+                packages.append(
                     Package(
                         name=name.format(**values), version=version, repository=block["repository"], part=part,
                         asked=name in block.get("names", []),
                     )
                 )  # fmt: skip
-    return found
+    return packages
 
 
 def _holds(block: Mapping[str, Any], values: Mapping[str, str], modules: str | None, machine: Machine) -> bool:
@@ -259,17 +266,19 @@ def _framework(chosen: Chosen, name: str) -> str | None:
 def _image(candidate: Candidate) -> Image:
     """What is known of an image; of one that nobody has a table of, only its name."""
     facts = candidate.facts
-    own = candidate.version if candidate.name in ("pytorch", "tensorflow") else None
+    framework_version = candidate.version if candidate.name in ("pytorch", "tensorflow") else None
     cuda = facts.get("cuda")
     return Image(
-        reference=facts["reference"] if own else candidate.version,
+        reference=facts["reference"] if framework_version else candidate.version,
         digest="",
         pull="",
-        torch=own if candidate.name == "pytorch" else facts.get("pytorch"),
-        tensorflow=own if candidate.name == "tensorflow" else facts.get("tensorflow"),
+        torch=framework_version if candidate.name == "pytorch" else facts.get("pytorch"),
+        tensorflow=framework_version if candidate.name == "tensorflow" else facts.get("tensorflow"),
         cuda=".".join(cuda.split(".")[:2]) if cuda else None,
         nccl=facts.get("nccl"),
         python=facts.get("python") if facts.get("maker") == "NVIDIA" else None,
-        basis=("measured" if facts.get("config") else "documented") if cuda or own or facts.get("pytorch") else "",
+        basis=("measured" if facts.get("config") else "documented")
+        if cuda or framework_version or facts.get("pytorch")
+        else "",
         config=facts.get("config", ""),
     )

@@ -79,8 +79,8 @@ def pinned(candidate: Candidate, pin: str) -> bool:
         return starts(candidate.version, pin) or starts(pin, candidate.version)
     release, plus, build = pin.partition("+")
     if plus:
-        version, _, own = candidate.version.partition("+")
-        return starts(version, release) and own == build
+        version, _, candidate_build = candidate.version.partition("+")
+        return starts(version, release) and candidate_build == build
     return starts(candidate.version, pin)
 
 
@@ -111,7 +111,7 @@ def _specs(row: Mapping[str, Any], key: str) -> dict[str, Spec]:
 
 @cache
 def _plain(name: str) -> tuple[Candidate, ...]:
-    found = [
+    options = [
         Candidate(
             name, row["version"], _specs(row, "needs"), _specs(row, "prefers"),
             (not proven(name, row["version"]), newest_first(row["version"])), row, row["source"],
@@ -119,7 +119,7 @@ def _plain(name: str) -> tuple[Candidate, ...]:
         for row in rows(name)
         if not row.get("avoid")
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda c: c.rank))
+    return tuple(sorted(options, key=lambda c: c.rank))
 
 
 _SUPPORT = {"lts": 0, "production": 1, "new-feature": 2, "developer": 3}
@@ -204,16 +204,16 @@ def _ngc(row: Mapping[str, Any]) -> list[Candidate]:
     facts = {**row, "reference": reference, "maker": "NVIDIA"}
     needs, prefers = _specs(row, "needs"), _specs(row, "prefers")
     rank = (newest_first(row["torch"]), _tag_rank(row["tag"]))
-    found = [Candidate("pytorch", row["torch"], needs, prefers, (0, 0, *rank), facts, row["source"])]
-    for least in row.get("compat") or ():
+    options = [Candidate("pytorch", row["torch"], needs, prefers, (0, 0, *rank), facts, row["source"])]
+    for minimum in row.get("compat") or ():
         older: dict[str, Spec] = {
-            "driver": f">={least},=={least.split('.', maxsplit=1)[0]}.*",
+            "driver": f">={minimum},=={minimum.split('.', maxsplit=1)[0]}.*",
             "gpu_class": ("datacenter",),
         }
-        found.append(
+        options.append(
             Candidate("pytorch", row["torch"], {**needs, **older}, prefers, (0, 1, *rank), facts, row["source"])
         )
-    return found
+    return options
 
 
 def _tag_rank(tag: str) -> tuple[int, ...]:
@@ -221,7 +221,7 @@ def _tag_rank(tag: str) -> tuple[int, ...]:
 
 
 def _wheels(row: Mapping[str, Any]) -> list[Candidate]:
-    found = []
+    options = []
     for build in row["cuda_builds"]:
         cuda = cuda_of(build)
         major = int(cuda.split(".", maxsplit=1)[0])
@@ -237,7 +237,7 @@ def _wheels(row: Mapping[str, Any]) -> list[Candidate]:
         if row.get("nccl"):
             prefers["nccl"] = f"=={row['nccl']}"
         rank = (1, newest_first(row["version"]), cuda != row["default"], newest_first(cuda))
-        found.append(Candidate("pytorch", f"{row['version']}+{build}", needs, prefers, rank, facts, row["source"]))
+        options.append(Candidate("pytorch", f"{row['version']}+{build}", needs, prefers, rank, facts, row["source"]))
     for build in row["rocm_builds"]:
         major, minor = (int(part) for part in build.split(".")[:2])
         facts = {
@@ -251,28 +251,32 @@ def _wheels(row: Mapping[str, Any]) -> list[Candidate]:
         }
         rank = (1, newest_first(row["version"]), False, newest_first(build))
         prefers = {"rocm": f"=={major}.{minor}.*"}
-        found.append(Candidate("pytorch", f"{row['version']}+rocm{build}", needs, prefers, rank, facts, row["source"]))
-    return found
+        options.append(
+            Candidate("pytorch", f"{row['version']}+rocm{build}", needs, prefers, rank, facts, row["source"])
+        )
+    return options
 
 
 @cache
 def _pytorch() -> tuple[Candidate, ...]:
-    found = [c for row in rows("ngc_pytorch") for c in _ngc(row)] + [c for row in rows("pytorch") for c in _wheels(row)]
-    return tuple(sorted(found, key=lambda c: c.rank))
+    options = [c for row in rows("ngc_pytorch") for c in _ngc(row)] + [
+        c for row in rows("pytorch") for c in _wheels(row)
+    ]
+    return tuple(sorted(options, key=lambda c: c.rank))
 
 
 @cache
 def _tensorflow() -> tuple[Candidate, ...]:
-    found = []
+    options = []
     for row in rows("tensorflow"):
         facts = {**row, "reference": f"docker.io/tensorflow/tensorflow:{row['version']}-gpu", "maker": "TensorFlow"}
-        found.append(
+        options.append(
             Candidate(
                 "tensorflow", row["version"], _specs(row, "needs"), _specs(row, "prefers"),
                 (newest_first(row["version"]),), facts, row["source"],
             )
         )  # fmt: skip
-    return tuple(sorted(found, key=lambda c: c.rank))
+    return tuple(sorted(options, key=lambda c: c.rank))
 
 
 def image(reference: str) -> tuple[Candidate, ...]:
@@ -293,8 +297,8 @@ def image(reference: str) -> tuple[Candidate, ...]:
 def _same_image(reference: str, known: str) -> bool:
     """nvcr.io/nvidia/pytorch:25.10-py3-igpu is still 25.10; Docker's own registry may be left out."""
     plain = re.sub(r"^(index\.)?docker\.io/", "", reference)
-    wanted = known.removeprefix("docker.io/")
-    return plain == wanted or (known.startswith("nvcr.io/") and plain.startswith(f"{wanted}-"))
+    known_plain = known.removeprefix("docker.io/")
+    return plain == known_plain or (known.startswith("nvcr.io/") and plain.startswith(f"{known_plain}-"))
 
 
 _BY_NAME = {"driver": _drivers, "os": _os, "pytorch": _pytorch, "tensorflow": _tensorflow}

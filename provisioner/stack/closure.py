@@ -27,49 +27,51 @@ FEW = 5
 _BUILD = re.compile(r"(.+)\+cuda(\d+)\.(\d+)")
 
 
-def close(asked: Sequence[Package], available: PackageIndex, *, keep: Mapping[str, str]) -> tuple[Package, ...]:
+def close(requested: Sequence[Package], available: PackageIndex, *, keep: Mapping[str, str]) -> tuple[Package, ...]:
     """The packages to lock: those asked for, and all that they pull in, each with its version there. `keep`: name →
     the version that stays where it fits.
 
     Raises GpuprovError for a package or version that its repository does not have, and for conflicting dependencies.
     """
     # A driver's parts are released together: of what they pull in, the versions that are asked for come first.
-    releases = {release(p.version) for p in asked if is_version(p.version) and not floating(p)}
+    releases = {release(p.version) for p in requested if is_version(p.version) and not floating(p)}
     provider = Dependencies(available, keep, releases)
-    wanted = [_asked(package, available, keep) for package in asked]
+    requirements = [_requirement(package, available, keep) for package in requested]
     resolver: Any = Resolver(provider, BaseReporter())
     try:
-        chosen = resolver.resolve(wanted, max_rounds=ROUNDS).mapping
+        chosen = resolver.resolve(requirements, max_rounds=ROUNDS).mapping
     except ResolutionImpossible as error:
-        raise _conflict(error, provider, asked) from None
+        raise _conflict(error, provider, requested) from None
     except ResolutionTooDeep:
-        names = ", ".join(sorted({p.name for p in asked})[:FEW])
+        names = ", ".join(sorted({p.name for p in requested})[:FEW])
         raise GpuprovError(
             f"dependencies of {names} not resolved after {ROUNDS} steps", hint="pin more versions"
         ) from None
-    return tuple(_locked(asked, {k: v for k, v in chosen.items() if isinstance(v, Entry)}, chosen, provider))
+    return tuple(_locked(requested, {k: v for k, v in chosen.items() if isinstance(v, Entry)}, chosen, provider))
 
 
-def _asked(package: Package, available: PackageIndex, keep: Mapping[str, str]) -> Want:
+def _requirement(package: Package, available: PackageIndex, keep: Mapping[str, str]) -> Want:
     """What is asked for as a requirement at one version, or at any of the repository where any will do."""
-    there = [e for e in available.entries(package.name) if e.repository == package.repository]
-    if not there:
-        own = available.names(package.repository or "")
-        near = nearest(package.name, own, 3, alike=75)
+    entries = [e for e in available.entries(package.name) if e.repository == package.repository]
+    if not entries:
+        names = available.names(package.repository or "")
+        similar = nearest(package.name, names, 3, alike=75)
         raise GpuprovError(
             f"repository {package.repository} has no package {package.name}",
-            hint=f"similar names there: {', '.join(near)}{_chooser(package)}" if near else _other_version(package),
+            hint=f"similar names there: {', '.join(similar)}{_chooser(package)}"
+            if similar
+            else _other_version(package),
         )
-    versions = [e.version for e in there]
+    versions = [e.version for e in entries]
     if floating(package):
-        wanted = Relation(package.name, ">=", oldest) if (oldest := least(package)) else Relation(package.name)
-        if not any(wanted.holds(version) for version in versions):
+        relation = Relation(package.name, ">=", oldest) if (oldest := least(package)) else Relation(package.name)
+        if not any(relation.holds(version) for version in versions):
             raise GpuprovError(
                 f"repository {package.repository} has no {package.name} {oldest} or newer; newest there: "
                 f"{', '.join(dict.fromkeys(versions[:FEW]))}",
                 hint="add a newer version to the repository",
             )
-        return Want(package.name, wanted, package.repository)
+        return Want(package.name, relation, package.repository)
     if package.version in versions:
         fitting = [package.version]
     else:
@@ -89,12 +91,12 @@ def _built_for_the_same_cuda(version: str, versions: Sequence[str]) -> list[str]
     """The same release built for another minor release of the same CUDA, the nearest older one first, then newer ones:
     the vendor builds NCCL and cuDNN for few, and each runs on all of its major release (CUDA minor version
     compatibility, CUDA compatibility guide)."""
-    asked = _BUILD.fullmatch(version)
-    if asked is None:
+    build = _BUILD.fullmatch(version)
+    if build is None:
         return []
-    minor = int(asked[3])
-    near = [(b, v) for v in versions if (b := _BUILD.fullmatch(v)) and (b[1], b[2]) == (asked[1], asked[2])]
-    return [v for b, v in sorted(near, key=lambda one: (int(one[0][3]) > minor, abs(int(one[0][3]) - minor)))]
+    minor = int(build[3])
+    candidates = [(b, v) for v in versions if (b := _BUILD.fullmatch(v)) and (b[1], b[2]) == (build[1], build[2])]
+    return [v for b, v in sorted(candidates, key=lambda pair: (int(pair[0][3]) > minor, abs(int(pair[0][3]) - minor)))]
 
 
 def _chooser(package: Package) -> str:
@@ -111,21 +113,21 @@ def _other_version(package: Package) -> str:
 
 
 def _locked(
-    asked: Sequence[Package], entries: Mapping[str, Entry], chosen: Mapping[str, Any], provider: Dependencies
+    requested: Sequence[Package], entries: Mapping[str, Entry], chosen: Mapping[str, Any], provider: Dependencies
 ) -> Iterator[Package]:
     """The chosen packages, part by part: what is asked for as it was asked, then what it pulls in by name. A package
     belongs to the first part that reaches it."""
-    seen = {package.name for package in asked}
-    for part in dict.fromkeys(package.part for package in asked):
-        mine = [package for package in asked if package.part == part]
-        for package in mine:
+    visited = {package.name for package in requested}
+    for part in dict.fromkeys(package.part for package in requested):
+        part_packages = [package for package in requested if package.part == part]
+        for package in part_packages:
             yield package.model_copy(update={"version": entries[package.name].version})
         reached: dict[str, Entry] = {}
-        todo = [entries[package.name] for package in mine]
+        todo = [entries[package.name] for package in part_packages]
         while todo:
             for entry in _pulled(todo.pop(), chosen, provider):
-                if entry.name not in seen and entry.name in entries:
-                    seen.add(entry.name)
+                if entry.name not in visited and entry.name in entries:
+                    visited.add(entry.name)
                     reached[entry.name] = entry
                     todo.append(entry)
         for name, entry in sorted(reached.items()):
@@ -141,10 +143,10 @@ def _pulled(entry: Entry, chosen: Mapping[str, Any], provider: Dependencies) -> 
             yield chosen[need.name]
 
 
-def _conflict(error: Any, provider: Dependencies, asked: Sequence[Package]) -> GpuprovError:
+def _conflict(error: Any, provider: Dependencies, requested: Sequence[Package]) -> GpuprovError:
     """What resolvelib failed on last: which package depends on what, and the versions of that which exist."""
-    said: dict[str, None] = {}
-    wanted: dict[str, None] = {}
+    statements: dict[str, None] = {}
+    needed_names: dict[str, None] = {}
     for cause in error.causes:
         need, parent = cause.requirement, cause.parent
         if isinstance(parent, Way):
@@ -152,27 +154,29 @@ def _conflict(error: Any, provider: Dependencies, asked: Sequence[Package]) -> G
         text = need.group if isinstance(need, Either) else str(need.relation)
         if isinstance(parent, Entry):
             verb = "conflicts with" if isinstance(need, Against) else "depends on"
-            said[f"{parent} ({_whose(parent, provider, asked)}) {verb} {text}"] = None
+            statements[f"{parent} ({_origin(parent, provider, requested)}) {verb} {text}"] = None
         elif isinstance(need, Want):
-            said[f"the stack asks for {need.name} {' '.join(need.versions)} (repository {need.repository})"] = None
+            statements[f"the stack asks for {need.name} {' '.join(need.versions)} (repository {need.repository})"] = (
+                None
+            )
         if not isinstance(need, Either):
-            wanted[need.name] = None
-    there = []
-    for name in wanted:
+            needed_names[need.name] = None
+    available_lines = []
+    for name in needed_names:
         versions = dict.fromkeys(entry.version for entry in provider.available.entries(name))
-        there.append(f"available versions of {name}: {', '.join(list(versions)[:FEW])}")
+        available_lines.append(f"available versions of {name}: {', '.join(list(versions)[:FEW])}")
     return GpuprovError(
-        "conflicting package dependencies:\n  " + "\n  ".join([*list(said)[:3], *there[:1]]),
+        "conflicting package dependencies:\n  " + "\n  ".join([*list(statements)[:3], *available_lines[:1]]),
         hint="pin other versions, or run `gpuprov lock` again once the repositories are consistent",
     )
 
 
-def _whose(entry: Entry, provider: Dependencies, asked: Sequence[Package]) -> str:
+def _origin(entry: Entry, provider: Dependencies, requested: Sequence[Package]) -> str:
     """Where a package comes from, and the package that was asked for which leads to it."""
-    root, seen, wanted = entry, {entry.name}, {package.name for package in asked}
-    while root.name not in wanted and root.name in provider.because:
+    root, visited, requested_names = entry, {entry.name}, {package.name for package in requested}
+    while root.name not in requested_names and root.name in provider.because:
         root = provider.because[root.name]
-        if root.name in seen:
+        if root.name in visited:
             break
-        seen.add(root.name)
+        visited.add(root.name)
     return f"repository {entry.repository}" + (f", for {root.name}" if root.name != entry.name else "")

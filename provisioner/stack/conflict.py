@@ -37,20 +37,20 @@ class StackConflict(GpuprovError):
         return tuple(self.asked)
 
 
-def conflict(problem: Problem, title: str, place: Place) -> StackConflict:
+def conflict(problem: Problem, title: str, locate: Place) -> StackConflict:
     """Explain an unsolvable problem in at most five lines. `title` names the group and its machine."""
-    least = _minimal(problem)
-    asked = {need.path: f"{need.says} ({place(need.path)})" for need in _distinct(least)}
-    reasons = tuple(_reasons(least)[:2])
-    pins = [path for path in asked if path.startswith("stack.")]
-    first, *others = asked.values()
-    head = f"{title}: no compatible versions: {first} conflicts with {joined(others)}" if others else (
+    minimal = _minimal(problem)
+    requests = {need.path: f"{need.says} ({locate(need.path)})" for need in _distinct(minimal)}
+    reasons = tuple(_reasons(minimal)[:2])
+    pins = [path for path in requests if path.startswith("stack.")]
+    first, *other_requests = requests.values()
+    head = f"{title}: no compatible versions: {first} conflicts with {joined(other_requests)}" if other_requests else (
         f"{title}: no compatible versions for {first}")  # fmt: skip
     return StackConflict(
         "\n  ".join([head, *reasons]),
-        where=place(pins[0] if pins else next(iter(asked))),
+        where=locate(pins[0] if pins else next(iter(requests))),
         hint=_nearest(problem, pins),
-        asked=asked,
+        asked=requests,
         reasons=reasons,
     )
 
@@ -71,10 +71,10 @@ def _minimal(problem: Problem) -> Problem:
 
 def _distinct(problem: Problem) -> list[Need]:
     """One need for each key of cluster.yaml, what is pinned first, the machine last."""
-    found: dict[str, Need] = {}
+    by_path: dict[str, Need] = {}
     for need in problem.needs:
-        found.setdefault(need.path, need)
-    return sorted(found.values(), key=lambda need: not need.path.startswith("stack."))
+        by_path.setdefault(need.path, need)
+    return sorted(by_path.values(), key=lambda need: not need.path.startswith("stack."))
 
 
 def _reasons(problem: Problem) -> list[str]:
@@ -83,8 +83,8 @@ def _reasons(problem: Problem) -> list[str]:
         if not any(need.met_by(candidate) for candidate in problem.candidates.get(need.name, ())):
             return [_what_exists(need, problem)]
     builds = [need for need in problem.needs if need.build is not None]
-    if builds and (said := _builds(problem)):
-        return [said]
+    if builds and (build_reason := _builds(problem)):
+        return [build_reason]
     sentences: dict[tuple[str, str], str] = {}
     try:
         resolve(problem)
@@ -114,12 +114,12 @@ def _what_exists(need: Need, problem: Problem) -> str:
     pin = need.pin or str(need.spec)
     release, plus, build = pin.partition("+")
     if need.name == "pytorch" and plus:
-        own = [row for row in rows("pytorch") if starts(row["version"], release)]
-        if own:
+        known_rows = [row for row in rows("pytorch") if starts(row["version"], release)]
+        if known_rows:
             if build.startswith("rocm") != any(c.facts["maker"] == "AMD" for c in problem.candidates["pytorch"]):
                 return f"{build} is a build for {'AMD' if build.startswith('rocm') else 'NVIDIA'} GPUs"
-            builds = [*own[-1]["cuda_builds"], *(f"rocm{b}" for b in own[-1]["rocm_builds"])]
-            return f"PyTorch {own[-1]['version']}+{build} is {UNKNOWN}; it knows {', '.join(builds)}"
+            builds = [*known_rows[-1]["cuda_builds"], *(f"rocm{b}" for b in known_rows[-1]["rocm_builds"])]
+            return f"PyTorch {known_rows[-1]['version']}+{build} is {UNKNOWN}; it knows {', '.join(builds)}"
     if need.name == "driver" and not any(starts(c.facts["branch"], pin[:3]) for c in problem.candidates["driver"]):
         branches = sorted({str(c.facts["branch"]) for c in problem.candidates["driver"]})
         return f"driver branch {pin[:3]} is {UNKNOWN}; it knows {', '.join(branches)}"
@@ -132,13 +132,15 @@ def _builds(problem: Problem) -> str:
     pins = [need for need in problem.needs if need.name == "pytorch" and need.pin]
     if not pins:
         return ""
-    own = [c for c in problem.candidates["pytorch"] if all(pin.met_by(c) for pin in pins)]
-    wanted = next(need.build for need in problem.needs if need.build is not None)
-    if any(str(c.facts.get("cuda", "")).startswith(wanted) for c in own):
+    pinned_candidates = [c for c in problem.candidates["pytorch"] if all(pin.met_by(c) for pin in pins)]
+    cuda = next(need.build for need in problem.needs if need.build is not None)
+    if any(str(c.facts.get("cuda", "")).startswith(cuda) for c in pinned_candidates):
         return ""
-    have = sorted({".".join(c.facts["cuda"].split(".")[:2]) for c in own if "cuda" in c.facts}, key=_numbers)
-    short = wanted.replace(".", "")
-    return f"PyTorch {pins[0].pin} for CUDA {wanted} (cu{short}) is {UNKNOWN}; its builds have CUDA {', '.join(have)}"
+    have = sorted(
+        {".".join(c.facts["cuda"].split(".")[:2]) for c in pinned_candidates if "cuda" in c.facts}, key=_numbers
+    )
+    short = cuda.replace(".", "")
+    return f"PyTorch {pins[0].pin} for CUDA {cuda} (cu{short}) is {UNKNOWN}; its builds have CUDA {', '.join(have)}"
 
 
 def _nearest(problem: Problem, pins: list[str]) -> str:
@@ -147,15 +149,15 @@ def _nearest(problem: Problem, pins: list[str]) -> str:
     for path in pins:
         need = next(n for n in problem.needs if n.path == path)
         try:
-            found = resolve(_around(problem.without(path, keep_component=need.pin is not None), need))
+            solution = resolve(_around(problem.without(path, keep_component=need.pin is not None), need))
         except Unsolvable:
             continue
         if need.pin is None:
             offers.append(f"{path}: [{_image_for(problem, path)}]")
-        elif path == "stack.cuda" and any(n.build for n in problem.needs) and found["pytorch"].facts.get("cuda"):
-            offers.append(f'{path}: "{".".join(found["pytorch"].facts["cuda"].split(".")[:2])}"')
+        elif path == "stack.cuda" and any(n.build for n in problem.needs) and solution["pytorch"].facts.get("cuda"):
+            offers.append(f'{path}: "{".".join(solution["pytorch"].facts["cuda"].split(".")[:2])}"')
         else:
-            offers.append(f'{path}: "{_short(found[need.name])}"')
+            offers.append(f'{path}: "{_short(solution[need.name])}"')
     if offers:
         return f"nearest that works: {' or '.join(offers[:2])}"
     if together := _all_moved(problem, pins):
@@ -166,24 +168,26 @@ def _nearest(problem: Problem, pins: list[str]) -> str:
 def _all_moved(problem: Problem, pins: list[str]) -> str:
     """The nearest set where moving one pin is not enough: all of them free, those named that must move."""
     free = problem
-    asked = [need for need in problem.needs if need.pin is not None]
-    for need in asked:
+    pinned_needs = [need for need in problem.needs if need.pin is not None]
+    for need in pinned_needs:
         free = free.without(need.path, keep_component=True)
-    first = next((need for need in asked if need.path in pins), None)
+    first = next((need for need in pinned_needs if need.path in pins), None)
     if first is None:
         return ""
     try:
-        found = resolve(_around(free, first))
+        solution = resolve(_around(free, first))
     except Unsolvable:
         return ""
-    return " and ".join(f'{n.path}: "{_short(found[n.name])}"' for n in asked if not n.met_by(found[n.name]))
+    return " and ".join(
+        f'{n.path}: "{_short(solution[n.name])}"' for n in pinned_needs if not n.met_by(solution[n.name])
+    )
 
 
 def _image_for(problem: Problem, path: str) -> str:
     """The framework image that goes with everything but the images that are named."""
     free = problem.without(path)
-    found = resolve(replace(free, candidates={**free.candidates, "pytorch": candidates("pytorch")}))
-    return str(found["pytorch"].facts["reference"])
+    solution = resolve(replace(free, candidates={**free.candidates, "pytorch": candidates("pytorch")}))
+    return str(solution["pytorch"].facts["reference"])
 
 
 def _around(problem: Problem, need: Need) -> Problem:
@@ -192,8 +196,8 @@ def _around(problem: Problem, need: Need) -> Problem:
         return problem
     some = problem.candidates[need.name]
     order = _by_distance({c.version for c in some}, need.pin)
-    near = [replace(c, rank=(order.index(c.version.partition("+")[0]), *c.rank)) for c in some]
-    return replace(problem, candidates={**problem.candidates, need.name: near}, near=need.name)
+    reordered = [replace(c, rank=(order.index(c.version.partition("+")[0]), *c.rank)) for c in some]
+    return replace(problem, candidates={**problem.candidates, need.name: reordered}, near=need.name)
 
 
 def _by_distance(versions: Iterable[str], pin: str) -> list[str]:

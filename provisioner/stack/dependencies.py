@@ -115,21 +115,21 @@ class Dependencies(AbstractProvider[Any, Any, str]):
     ) -> Sequence[Candidate]:
         needs, refused = list(requirements[identifier]), list(incompatibilities[identifier])
         if isinstance(needs[0], Either):
-            return InOrder([way for way in needs[0].ways if way not in refused], self._there_already)
+            return InOrder([option for option in needs[0].ways if option not in refused], self._there_already)
         if any(isinstance(need, Want) for need in needs):
-            found = [
+            entries = [
                 e for e in self.available.entries(identifier) if all(n.met_by(e) for n in needs) and e not in refused
             ]
-            return sorted(found, key=self._order)
+            return sorted(entries, key=self._order)
         return [Nothing(identifier)] if Nothing(identifier) not in refused else []
 
-    def _there_already(self, way: Way) -> bool:
+    def _there_already(self, option: Way) -> bool:
         """Sorts first what is chosen already; what is left keeps the order in which it is written."""
-        return not (way.want is not None and way.want.met_by(self.chosen.get(way.want.name)))
+        return not (option.want is not None and option.want.met_by(self.chosen.get(option.want.name)))
 
     def _order(self, entry: Entry) -> tuple[Any, ...]:
-        kept = self.keep.get(entry.name) == entry.version
-        return not kept, release(entry.version) not in self.releases, newest_first(entry.version)
+        is_retained = self.keep.get(entry.name) == entry.version
+        return not is_retained, release(entry.version) not in self.releases, newest_first(entry.version)
 
     def is_satisfied_by(self, requirement: Requirement, candidate: Candidate) -> bool:
         return requirement.met_by(candidate)
@@ -147,14 +147,14 @@ class Dependencies(AbstractProvider[Any, Any, str]):
         self.chosen[candidate.name] = candidate
         needs = [need for group in candidate.needs if (need := self.need(group, candidate)) is not None]
         for need in needs:
-            for want in (need,) if isinstance(need, Want) else (way.want for way in need.ways if way.want):
+            for want in (need,) if isinstance(need, Want) else (option.want for option in need.ways if option.want):
                 self.because.setdefault(want.name, candidate)
         return [*needs, *self._conflicts(candidate)]
 
     def need(self, group: Sequence[Relation], by: Entry) -> Want | Either | None:
         """A dependency as a requirement; None where no repository of the stack has anything of it."""
         text = " | ".join(map(str, group))
-        ways, distribution = [], False
+        alternatives, distribution = [], False
         for relation in group:
             if by.gives(relation):  # it is what it needs
                 return None
@@ -162,16 +162,18 @@ class Dependencies(AbstractProvider[Any, Any, str]):
                 name for name in self.available.providers(relation.name) if name != relation.name
             ]
             distribution = distribution or not names
-            ways += [Want(name, relation) for name in names]
-        if not ways:
+            alternatives += [Want(name, relation) for name in names]
+        if not alternatives:
             return None
         # What no version meets is kept only where there is nothing else: then it is what the error is about.
-        ways = [want for want in ways if any(map(want.met_by, self.available.entries(want.name)))] or ways
-        if len(ways) == 1 and not distribution:
-            return ways[0]
+        alternatives = [
+            want for want in alternatives if any(map(want.met_by, self.available.entries(want.name)))
+        ] or alternatives
+        if len(alternatives) == 1 and not distribution:
+            return alternatives[0]
         self.owners.setdefault(text, by)
         last = (Way(text, None),) if distribution else ()
-        return Either(text, (*(Way(text, want) for want in ways), *last))
+        return Either(text, (*(Way(text, want) for want in alternatives), *last))
 
     def _conflicts(self, by: Entry) -> Iterator[Against]:
         for relation in by.against:

@@ -17,7 +17,7 @@ MOST = 6
 
 
 def alternatives(
-    spec: ClusterSpec, group: str, name: str, chosen: str, place: Place, images: Iterable[Image] = ()
+    spec: ClusterSpec, group: str, name: str, chosen: str, locate: Place, images: Iterable[Image] = ()
 ) -> list[str]:
     """One line for each of the newest other versions of a component: that it would go too, or what is against it.
     `images`: a lock's, of which what they said of themselves counts."""
@@ -25,24 +25,28 @@ def alternatives(
     problem = group_problem(spec, group, tuple(sorted((i.reference, said(i)) for i in images if i.basis == "measured")))
     versions = {c.version for c in problem.candidates.get(name, ())} - {chosen}
     try:
-        others = sorted(versions, key=newest_first)[:MOST]
+        other_versions = sorted(versions, key=newest_first)[:MOST]
     except ValueError:  # names of distributions are no versions
-        others = sorted(versions)
+        other_versions = sorted(versions)
     lines = []
-    for version in others:
-        own = next((n for n in problem.needs if n.name == name and n.pin and not _allows(problem, n, version)), None)
-        if own is not None:  # it and `wanted` would have the same key
-            lines.append(f"{version}: cluster.yaml asks for {own.pin} ({place(own.path)})")
+    for version in other_versions:
+        conflicting_pin = next(
+            (n for n in problem.needs if n.name == name and n.pin and not _allows(problem, n, version)), None
+        )
+        if conflicting_pin is not None:  # it and `need` would have the same key
+            lines.append(f"{version}: cluster.yaml asks for {conflicting_pin.pin} ({locate(conflicting_pin.path)})")
             continue
-        wanted = Need(name, (version,), path=f"stack.{name}", says=f"{name} {version}")
-        asked = problem.with_need(wanted)
+        need = Need(name, (version,), path=f"stack.{name}", says=f"{name} {version}")
+        extended = problem.with_need(need)
         try:
-            resolve(asked)
+            resolve(extended)
             lines.append(f"{version}: compatible, but {chosen} is preferred")
         except Unsolvable:
-            error: StackConflict = conflict(asked, f"group {group} on {machine.name}", place)
-            others = [said for path, said in error.asked.items() if path != wanted.path]
-            lines.append(f"{version}: {error.reasons[0] if error.reasons else f'conflicts with {joined(others)}'}")
+            error: StackConflict = conflict(extended, f"group {group} on {machine.name}", locate)
+            other_requests = [text for path, text in error.asked.items() if path != need.path]
+            lines.append(
+                f"{version}: {error.reasons[0] if error.reasons else f'conflicts with {joined(other_requests)}'}"
+            )
     return lines
 
 

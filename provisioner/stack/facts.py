@@ -16,8 +16,8 @@ FILES = ("components", "nvidia", "frameworks", "systems", "packages", "vendor_im
 @cache
 def _file(name: str) -> dict[str, Any]:
     text = (resources.files("provisioner.stack") / "data" / f"{name}.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml_text.load(text)
-    return found
+    document: dict[str, Any] = yaml_text.load(text)
+    return document
 
 
 @cache
@@ -44,12 +44,12 @@ def today() -> date:
 
 def old() -> list[str]:
     """Files of facts that are too old to be taken without a word: "frameworks (2026-11-21)"."""
-    found = []
+    stale_files = []
     for name in FILES:
         day = _file(name).get("as_of")
         if day is not None and (today() - date.fromisoformat(day)).days > OLD_DAYS:
-            found.append(f"{name} ({day})")
-    return found
+            stale_files.append(f"{name} ({day})")
+    return stale_files
 
 
 def as_of() -> str:

@@ -84,31 +84,31 @@ class Fetch:
         from its start, which the answer then has not. Raises GpuprovError where nothing answers in time, where an
         answer is longer, or where https leads to http.
         """
-        pause, said, tries, status = self.pause_s, "", 0, None
+        pause, failure, tries, status = self.pause_s, "", 0, None
         self._watch()
         while True:
             wait, tries = pause, tries + 1
-            most = TRIES
+            max_tries = TRIES
             try:
                 answer = self._once(url, who, limit, method, headers or {}, redirect=redirect, into=into)
             except urllib3.exceptions.HTTPError as error:
-                said = _plain(error) if self._left() > 0 else said or f"incomplete after {self.deadline_s:g} s"
+                failure = _plain(error) if self._left() > 0 else failure or f"incomplete after {self.deadline_s:g} s"
                 reason = getattr(error, "reason", error)
                 if isinstance(reason, urllib3.exceptions.SSLError | urllib3.exceptions.ResponseError):
-                    raise self._failed(who, url, said) from None  # no certificate, or round in circles: it stays so
+                    raise self._failed(who, url, failure) from None  # no certificate, or round in circles: it stays so
                 if not self._reached and isinstance(reason, urllib3.exceptions.NewConnectionError):
-                    most = TRIES_ALONE
+                    max_tries = TRIES_ALONE
             else:
                 self._reached = True
                 if answer.status not in PASSING:
                     return answer
                 status = answer.status
-                said, wait = f"HTTP {status}", max(pause, _asked_to_wait(answer))
-            if self._ended.is_set() or wait >= self._left() or tries >= most:
+                failure, wait = f"HTTP {status}", max(pause, _asked_to_wait(answer))
+            if self._ended.is_set() or wait >= self._left() or tries >= max_tries:
                 after = f"{tries} {'try' if tries == 1 else 'tries'}"
-                wanted = f", Retry-After {wait:.0f} s" if wait > pause else ""
-                raise self._failed(who, url, f"{said}{wanted}; gave up after {after}", status)
-            self.say(without_queries(f"{who}: {said}; retrying in {wait:.1f} s"))
+                retry_after = f", Retry-After {wait:.0f} s" if wait > pause else ""
+                raise self._failed(who, url, f"{failure}{retry_after}; gave up after {after}", status)
+            self.say(without_queries(f"{who}: {failure}; retrying in {wait:.1f} s"))
             self._ended.wait(wait)
             pause *= 2
 
@@ -144,16 +144,22 @@ class Fetch:
         return connection
 
     def _once(
-        self, url: str, who: str, limit: int, method: str, headers: Mapping[str, str], *, redirect: bool,
+        self, url: str, subject: str, limit: int, method: str, headers: Mapping[str, str], *, redirect: bool,
         into: IO[bytes] | None,
     ) -> Answer:  # fmt: skip
-        left = self._left()
+        seconds_left = self._left()
         retries = Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5 if redirect else 0,
                         raise_on_status=False, raise_on_redirect=redirect)  # fmt: skip
-        own = {"User-Agent": f"gpuprov/{__version__}", "Accept-Encoding": "identity", **headers}
-        timeout = Timeout(connect=max(0.1, min(10.0, left)), read=max(0.1, min(SILENCE, left)))
+        sent_headers = {"User-Agent": f"gpuprov/{__version__}", "Accept-Encoding": "identity", **headers}
+        timeout = Timeout(connect=max(0.1, min(10.0, seconds_left)), read=max(0.1, min(SILENCE, seconds_left)))
         response = self._pool(url).request(
-            method, url, headers=own, retries=retries, redirect=redirect, timeout=timeout, preload_content=False
+            method,
+            url,
+            headers=sent_headers,
+            retries=retries,
+            redirect=redirect,
+            timeout=timeout,
+            preload_content=False,
         )
         try:
             body, size = bytearray(), 0
@@ -167,14 +173,14 @@ class Fetch:
                 else:
                     into.write(chunk)
                 if size > limit:
-                    raise self._failed(who, url, f"larger than the limit of {limit} bytes")
+                    raise self._failed(subject, url, f"larger than the limit of {limit} bytes")
             if self._left() <= 0 or self._ended.is_set():  # where it was cut, an end looks like any other
                 raise urllib3.exceptions.TimeoutError("too slow")
         finally:
             response.release_conn()
         hops = [str(hop.redirect_location) for hop in response.retries.history] if response.retries else []
         if parse_url(url).scheme == "https" and any(hop.lower().startswith("http:") for hop in hops):
-            raise self._failed(who, url, f"refused redirect from https to {hops[-1]}")
+            raise self._failed(subject, url, f"refused redirect from https to {hops[-1]}")
         return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, bytes(body))
 
     def _left(self) -> float:
@@ -191,9 +197,9 @@ class Fetch:
             return self._pools[proxy]
 
     @staticmethod
-    def _failed(who: str, url: str, message: str, status: int | None = None) -> FetchError:
+    def _failed(subject: str, url: str, message: str, status: int | None = None) -> FetchError:
         return FetchError(
-            without_queries(f"{who}: {url}: {message}"),
+            without_queries(f"{subject}: {url}: {message}"),
             hint="check that this machine can reach the URL, then run `gpuprov lock` again",
             status=status,
         )
@@ -217,16 +223,16 @@ def loopback(host: str) -> bool:
         return False
 
 
-def _pools_that_tell(told: Callable[[socket.socket], socket.socket]) -> dict[str, Any]:
+def _pools_that_tell(callback: Callable[[socket.socket], socket.socket]) -> dict[str, Any]:
     """urllib3's pools of connections, each of which is told of as soon as it is there."""
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:
-            return told(super()._new_conn())
+            return callback(super()._new_conn())
 
     class Tls(HTTPSConnection):
         def _new_conn(self) -> socket.socket:
-            return told(super()._new_conn())
+            return callback(super()._new_conn())
 
     class PlainPool(HTTPConnectionPool):
         ConnectionCls = Plain

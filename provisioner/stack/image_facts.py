@@ -51,14 +51,14 @@ class ImageFacts:
 def read(env: Iterable[object], config: str) -> ImageFacts:
     """Of an image's environment (NAME=value) what is a version; anything else counts as not named."""
     pairs = [line.partition("=") for line in env if isinstance(line, str)]
-    told = {name: value.strip() for name, _, value in pairs if name in NAMES}
+    variables = {name: value.strip() for name, _, value in pairs if name in NAMES}
 
     def plain(name: str) -> str:
-        value = told.get(name, "").partition("-")[0]  # a package's revision
+        value = variables.get(name, "").partition("-")[0]  # a package's revision
         return value if _VERSION.fullmatch(value) else ""
 
     def build(*names: str) -> str:
-        return next((v for name in names if _BUILD.fullmatch(v := told.get(name, ""))), "")
+        return next((v for name in names if _BUILD.fullmatch(v := variables.get(name, ""))), "")
 
     return ImageFacts(
         config,
@@ -83,28 +83,28 @@ def unknown(name: str, reference: str, facts: ImageFacts) -> tuple[Candidate, ..
     """Candidates for an image that no table has, of what it says itself; its name alone where it says nothing."""
     if not facts.any:
         return (Candidate(name, reference, facts={"config": facts.config}),)
-    told = {k: v for k in KEYS if (v := getattr(facts, k))}
-    found = {**told, "config": facts.config, "maker": "NVIDIA" if facts.release else "image"}
+    versions = {k: v for k in KEYS if (v := getattr(facts, k))}
+    candidate_facts = {**versions, "config": facts.config, "maker": "NVIDIA" if facts.release else "image"}
     prefers = _prefers(facts)
     source = f"the image's own configuration, {facts.config[:19]}…"
-    rows = [Candidate(name, reference, _needs(facts), prefers, (0,), found, source)]
+    rows = [Candidate(name, reference, _needs(facts), prefers, (0,), candidate_facts, source)]
     if facts.driver and (floor := MINOR_COMPATIBLE.get(_major(facts.cuda))):
         # Data-centre GPUs run it with any driver of the same CUDA major too (CUDA compatibility guide).
         older: dict[str, Spec] = {**_needs(facts), "driver": floor, "gpu_class": ("datacenter",)}
-        rows.append(Candidate(name, reference, older, prefers, (1,), found, source))
+        rows.append(Candidate(name, reference, older, prefers, (1,), candidate_facts, source))
     return tuple(rows)
 
 
 def corrected(known: Candidate, facts: ImageFacts) -> Candidate:
     """A candidate of the tables with what the image itself says, which is right where they differ."""
-    own: dict[str, str] = {known.name: known.version, **known.facts}
-    told = {k: v for k in KEYS if (v := getattr(facts, k))}
-    for key, image in told.items():
-        table = str(own.get(key) or "")
+    table_facts: dict[str, str] = {known.name: known.version, **known.facts}
+    versions = {k: v for k in KEYS if (v := getattr(facts, k))}
+    for key, image in versions.items():
+        table = str(table_facts.get(key) or "")
         if table and _same(table, image) and len(table) >= len(image):
-            told[key] = table  # the same, told more exactly
-    version = told.pop(known.name, known.version)
-    changed = replace(known, version=version, facts={**known.facts, **told, "config": facts.config})
+            versions[key] = table  # the same, told more exactly
+    version = versions.pop(known.name, known.version)
+    changed = replace(known, version=version, facts={**known.facts, **versions, "config": facts.config})
     wrong = differences(known, facts)
     if any(key in ("CUDA", "NCCL") for key, _, _ in wrong):
         changed = replace(changed, prefers={**known.prefers, **_prefers(facts)})
@@ -115,19 +115,19 @@ def corrected(known: Candidate, facts: ImageFacts) -> Candidate:
 
 def differences(known: Candidate, facts: ImageFacts) -> list[tuple[str, str, str]]:
     """(what, the table's version, the image's) where both name one and they are not the same."""
-    own = {known.name: known.version, **known.facts}
-    found = []
+    table_facts = {known.name: known.version, **known.facts}
+    differing = []
     for key, title in (("pytorch", "PyTorch"), ("tensorflow", "TensorFlow"), ("cuda", "CUDA"), ("nccl", "NCCL")):
-        table, image = str(own.get(key) or ""), str(getattr(facts, key))
+        table, image = str(table_facts.get(key) or ""), str(getattr(facts, key))
         if table and image and not _same(table, image):
-            found.append((title, table, image))
-    return found
+            differing.append((title, table, image))
+    return differing
 
 
-def _same(one: str, other: str) -> bool:
+def _same(version: str, other: str) -> bool:
     """Whether two versions name the same as far as both go: 13.0 and 13.0.2, 2.9.0a0 and 2.9.0a0+145a3a7, and builds by
     commits of different length."""
-    (first, _, build), (second, _, other_build) = one.partition("+"), other.partition("+")
+    (first, _, build), (second, _, other_build) = version.partition("+"), other.partition("+")
     parts = list(zip(first.split("."), second.split("."), strict=False))
     if any(a != b for a, b in parts):
         return False
@@ -135,24 +135,24 @@ def _same(one: str, other: str) -> bool:
 
 
 def _prefers(facts: ImageFacts) -> dict[str, Spec]:
-    found: dict[str, Spec] = {}
+    specs: dict[str, Spec] = {}
     if facts.cuda:
-        found["cuda"] = f"=={'.'.join(facts.cuda.split('.')[:2])}.*"
+        specs["cuda"] = f"=={'.'.join(facts.cuda.split('.')[:2])}.*"
     if facts.nccl:
-        found["nccl"] = f"=={facts.nccl}"
-    return found
+        specs["nccl"] = f"=={facts.nccl}"
+    return specs
 
 
 def _needs(facts: ImageFacts) -> dict[str, Spec]:
     """The driver that its CUDA came with, by its branch, or any of that CUDA's major; the GPUs that its CUDA serves."""
-    found: dict[str, Spec] = {}
+    specs: dict[str, Spec] = {}
     if facts.driver:
-        found["driver"] = f">={facts.driver.split('.', maxsplit=1)[0]}"
+        specs["driver"] = f">={facts.driver.split('.', maxsplit=1)[0]}"
     elif floor := MINOR_COMPATIBLE.get(_major(facts.cuda)):
-        found["driver"] = floor
+        specs["driver"] = floor
     if gpus := known_gpus(facts.cuda):
-        found["gpu"] = gpus
-    return found
+        specs["gpu"] = gpus
+    return specs
 
 
 def _major(cuda: str) -> int:
@@ -163,9 +163,12 @@ def say(reference: str, candidates: Iterable[Candidate], facts: ImageFacts, as_o
     """What a person is told of an image that was read: where tables and image differ, or that it says nothing."""
     known = [c for c in candidates if c.source]
     if known:
-        wrong = dict.fromkeys(one for c in known for one in differences(c, facts))
+        wrong = dict.fromkeys(difference for c in known for difference in differences(c, facts))
         table_of = f"the table of this release (as of {as_of})"
-        return [f"{reference} has {what} {own}; {table_of} says {old}: the image is right" for what, old, own in wrong]
+        return [
+            f"{reference} has {title} {image_version}; {table_of} says {old}: the image is right"
+            for title, old, image_version in wrong
+        ]
     if not facts.any:
         return [
             f"nothing is known of what {reference} holds: its configuration names no version (CUDA_VERSION, "

@@ -65,13 +65,13 @@ def read(origin: Origin, fetch: Fetch) -> tuple[str, ...]:
     ring = openpgp.keyring(key, repository.fingerprint, origin.refuse, source=repository.key_url or "its signing key")
     folder = private_dir(cache() / "indexes")
     sweep(folder)
-    found = []
+    texts = []
     for suite in repository.suite.split():
-        base, places = _layout(repository, suite)
+        base, component_paths = _layout(repository, suite)
         release = _release(origin, fetch, base, ring, suite)
-        for place in places:
-            found.append(_list(origin, fetch, base, place, release, folder))
-    return tuple(found)
+        for component_path in component_paths:
+            texts.append(_list(origin, fetch, base, component_path, release, folder))
+    return tuple(texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,13 @@ def _refuse_older(base: str, fingerprint: str, release: _Release, refuse: openpg
         return
     which = hashlib.sha256(f"{fingerprint} {base}".encode()).hexdigest()
     file = private_dir(cache() / "releases") / which
-    seen = None
+    last_made = None
     with contextlib.suppress(OSError, ValueError):
-        seen = datetime.fromisoformat(file.read_text(encoding="ascii")).astimezone(UTC)
-    if seen is not None and release.made < seen:
+        last_made = datetime.fromisoformat(file.read_text(encoding="ascii")).astimezone(UTC)
+    if last_made is not None and release.made < last_made:
         raise refuse(
             f"older than before: made on {release.made:%Y-%m-%d %H:%M} UTC, this machine has already seen the one of "
-            f"{seen:%Y-%m-%d %H:%M}",
+            f"{last_made:%Y-%m-%d %H:%M}",
             "the mirror is behind (run `gpuprov lock` again in some minutes), or it is a replay of old packages; if "
             f"the vendor really went back, remove {file}",
         )
@@ -163,15 +163,17 @@ def _parsed(text: str, refuse: openpgp.Refuse, suite: str) -> _Release:
         # One key signs all suites of a vendor: apt warns of "Conflicting distribution" here.
         raise refuse(f"it is of suite {', '.join(sorted(names))[:100]}, not {suite}",
                      "possible tampering, or a wrong mirror: compare with the vendor's own address")  # fmt: skip
-    now = datetime.now(UTC)
+    current_time = datetime.now(UTC)
     until = _moment(fields.get("valid-until"), refuse)
-    if until is not None and until < now:
-        raise refuse(f"expired: valid until {until:%Y-%m-%d %H:%M} UTC, this machine's clock says {now:%Y-%m-%d %H:%M}",
+    if until is not None and until < current_time:
+        raise refuse(f"expired: valid until {until:%Y-%m-%d %H:%M} UTC, this machine's clock says "
+                     f"{current_time:%Y-%m-%d %H:%M}",
                      "the mirror is no longer updated, or this machine's clock is wrong")  # fmt: skip
-    made = _moment(fields.get("date"), refuse)
-    if made is not None and (made - now).total_seconds() > FUTURE:
+    made_at = _moment(fields.get("date"), refuse)
+    if made_at is not None and (made_at - current_time).total_seconds() > FUTURE:
         raise refuse(
-            f"made in the future, on {made:%Y-%m-%d %H:%M} UTC; this machine's clock says {now:%Y-%m-%d %H:%M}",
+            f"made in the future, on {made_at:%Y-%m-%d %H:%M} UTC; this machine's clock says "
+            f"{current_time:%Y-%m-%d %H:%M}",
             "set this machine's clock",
         )
     rows = re.findall(
@@ -180,50 +182,51 @@ def _parsed(text: str, refuse: openpgp.Refuse, suite: str) -> _Release:
     if not rows:
         raise refuse("no SHA-256 checksums", "an old repository format: gpuprov does not accept weaker hashes")
     return _Release({name: (digest.lower(), int(size)) for digest, size, name in rows},
-                    fields.get("acquire-by-hash", "").lower() == "yes", made)  # fmt: skip
+                    fields.get("acquire-by-hash", "").lower() == "yes", made_at)  # fmt: skip
 
 
 def _moment(value: str | None, refuse: openpgp.Refuse) -> datetime | None:
     if value is None:
         return None
     try:
-        found = parsedate_to_datetime(value)
+        moment = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
         raise refuse(f"{value[:60]!r} is not a date", "the repository has to write it as in RFC 5322") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _list(origin: Origin, fetch: Fetch, base: str, place: str, release: _Release, folder: Path) -> str:
+def _list(origin: Origin, fetch: Fetch, base: str, component_path: str, release: _Release, folder: Path) -> str:
     """A list of packages as text: out of the cache where the Release still names that file, else fetched."""
-    offered = [name for kind in (".xz", ".gz", "") if (name := f"{place}Packages{kind}") in release.files]
+    offered = [name for kind in (".xz", ".gz", "") if (name := f"{component_path}Packages{kind}") in release.files]
     if not offered:
         raise origin.refuse(
-            f"{base}InRelease lists no {place}Packages", f"the repository has no packages for {ARCHITECTURE} there"
+            f"{base}InRelease lists no {component_path}Packages",
+            f"the repository has no packages for {ARCHITECTURE} there",
         )
     for name in offered:
         digest, size = release.files[name]
-        kept = folder / digest
+        cached_file = folder / digest
         with contextlib.suppress(OSError):
-            packed = kept.read_bytes()
+            packed = cached_file.read_bytes()
             if len(packed) == size and hashlib.sha256(packed).hexdigest() == digest:
-                kept.touch()
+                cached_file.touch()
                 return _unpacked(origin, name, packed)
     for name in offered:
         digest, size = release.files[name]
         if size > LIST_LIMIT:
             raise origin.refuse(f"{base}{name} has {size} bytes, more than {LIST_LIMIT}", "take a smaller repository")
-        found = _fetched(origin, fetch, base, name, release)
-        if found is None:
+        content = _fetched(origin, fetch, base, name, release)
+        if content is None:
             continue
-        seen = hashlib.sha256(found).hexdigest()
-        if (len(found), seen) != (size, digest):
+        actual_digest = hashlib.sha256(content).hexdigest()
+        if (len(content), actual_digest) != (size, digest):
             raise origin.refuse(
-                f"{base}{name} does not match its signed Release: {len(found)} of {size} bytes, SHA-256 {seen[:16]}…, "
-                f"expected {digest[:16]}…",
+                f"{base}{name} does not match its signed Release: {len(content)} of {size} bytes, SHA-256 "
+                f"{actual_digest[:16]}…, expected {digest[:16]}…",
                 "the repository is being updated (run `gpuprov lock` again in some minutes), or possible tampering",
             )
-        text = _unpacked(origin, name, found)
-        write_whole(folder / digest, found)
+        text = _unpacked(origin, name, content)
+        write_whole(folder / digest, content)
         return text
     raise origin.refuse(f"{base}{offered[0]} is missing, though its Release lists it",
                         "the repository is being updated or incomplete: run `gpuprov lock` again later")  # fmt: skip

@@ -54,11 +54,11 @@ def parse(text: str, path: str) -> Lock:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        said = f"is not YAML ({error.problem or error.context})"
-        raise GpuprovError(said, where=f"{path}{at}", hint=AWAY) from None
+        message = f"is not YAML ({error.problem or error.context})"
+        raise GpuprovError(message, where=f"{path}{at}", hint=AWAY) from None
     except (yaml.YAMLError, ValueError) as error:  # a control character; a number of 5000 digits
-        said = f"is not YAML ({str(error).splitlines()[0]})"
-        raise GpuprovError(said, where=path, hint=AWAY) from None
+        message = f"is not YAML ({str(error).splitlines()[0]})"
+        raise GpuprovError(message, where=path, hint=AWAY) from None
     if isinstance(loaded, dict) and loaded.get("version") not in (LOCK_VERSION, None):
         raise GpuprovError(
             f"has format {loaded['version']}, this gpuprov reads {LOCK_VERSION}",
@@ -68,14 +68,14 @@ def parse(text: str, path: str) -> Lock:
     lock: Lock | None = None
     try:
         lock = Lock.model_validate(loaded)
-        found = next(_unsound(lock), None)
+        problem = next(_unsound(lock), None)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        found = (tuple(part for part in first["loc"] if part != "[key]"), first["msg"])
-    if found is not None:
-        loc, said = found
+        problem = (tuple(part for part in first["loc"] if part != "[key]"), first["msg"])
+    if problem is not None:
+        loc, message = problem
         raise GpuprovError(
-            f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {said})",
+            f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {message})",
             where=f"{path}{_position(text, loc)}",
             hint="if you did not change it, find out who did: somebody, or a gpuprov that knows more than this one. "
             "`gpuprov lock` makes another one once this one is moved away",
@@ -88,26 +88,26 @@ def _unsound(lock: Lock) -> Iterator[tuple[Loc, str]]:
     """What would have a node install what nobody has verified: where in the lock, and a sentence. No node of a cluster
     that is real is given a simulated lock."""
     for group, stack in lock.groups.items():
-        made = {repository.name: bool(repository.archives) for repository in stack.repositories}
+        from_archives = {repository.name: bool(repository.archives) for repository in stack.repositories}
         for number, package in enumerate(stack.packages):
             at: Loc = ("groups", group, "packages", number)
             if lock.simulated:
                 continue
-            if package.repository is not None and package.repository not in made:
+            if package.repository is not None and package.repository not in from_archives:
                 yield (*at, "repository"), f"the lock has no repository {package.repository}"
-            elif made.get(package.repository or "") and not package.sha256:
+            elif from_archives.get(package.repository or "") and not package.sha256:
                 yield at, f"package {package.name} has no SHA-256, which each package out of an archive needs"
         for number, repository in enumerate(stack.repositories):
             at = ("groups", group, "repositories", number)
             if not repository.archives and not repository.fingerprint:
                 yield at, f"repository {repository.name} has no fingerprint of its signing key"
             if repository.archives and repository.uri != LOCAL.format(name=repository.name):
-                said = f"a repository of archives is {LOCAL.format(name=repository.name)}, not {repository.uri}"
-                yield (*at, "uri"), said
-            for place, archive in enumerate(() if lock.simulated else repository.archives):
+                message = f"a repository of archives is {LOCAL.format(name=repository.name)}, not {repository.uri}"
+                yield (*at, "uri"), message
+            for archive_number, archive in enumerate(() if lock.simulated else repository.archives):
                 for key, value in (("url", archive.url), ("sha256", archive.sha256), ("size", archive.size)):
                     if not value:
-                        yield (*at, "archives", place), f"the archive has no {key}"
+                        yield (*at, "archives", archive_number), f"the archive has no {key}"
 
 
 def _refuse_size(text: str) -> None:
@@ -149,25 +149,27 @@ def versions(lock: Lock | None) -> dict[str, dict[str, str]]:
     return {name: {key: c.version for key, c in stack.components.items()} for name, stack in groups.items()}
 
 
-def changes(before: Lock | None, after: Lock) -> list[str]:
+def changes(previous: Lock | None, current: Lock) -> list[str]:
     """What a new lock has that the old one had not, one line each, groups in order; empty where nothing moves."""
-    old, new = versions(before), versions(after)
-    found = [f"group {name} is gone" for name in old if name not in new]
-    for group, mine in new.items():
+    old, new = versions(previous), versions(current)
+    lines = [f"group {name} is gone" for name in old if name not in new]
+    for group, components in new.items():
         if group not in old:
-            found.append(f"group {group} is new: {', '.join(f'{k} {v}' for k, v in mine.items() if ' ' not in k)}")
+            lines.append(
+                f"group {group} is new: {', '.join(f'{k} {v}' for k, v in components.items() if ' ' not in k)}"
+            )
             continue
-        theirs = old[group]
-        for key in (*mine, *(key for key in theirs if key not in mine)):
-            if mine.get(key) != theirs.get(key):
-                found.append(f"{group}: {key} {theirs.get(key, 'none')} → {mine.get(key, 'none')}")
-        found += _moved(group, before.groups[group], after.groups[group]) if before else []
-    return found
+        previous_components = old[group]
+        for key in (*components, *(key for key in previous_components if key not in components)):
+            if components.get(key) != previous_components.get(key):
+                lines.append(f"{group}: {key} {previous_components.get(key, 'none')} → {components.get(key, 'none')}")
+        lines += _moved(group, previous.groups[group], current.groups[group]) if previous else []
+    return lines
 
 
 def _moved(group: str, old: Stack, new: Stack) -> list[str]:
     """What moved although its component did not: a package's own version, an image under the same tag, a key."""
-    found = []
+    lines = []
     same = {
         key for key, c in new.components.items() if key in old.components and old.components[key].version == c.version
     }
@@ -175,27 +177,27 @@ def _moved(group: str, old: Stack, new: Stack) -> list[str]:
     for package in new.packages:
         was = had.get(package.name)
         if component_of(package.part) in same and (was is None or was.version != package.version):
-            found.append(f"{group}: package {package.name} {was.version if was else 'none'} → {package.version}")
+            lines.append(f"{group}: package {package.name} {was.version if was else 'none'} → {package.version}")
     digests = {i.reference: i.digest for i in old.images}
-    found += [
+    lines += [
         f"{group}: {i.reference} {digests[i.reference][:19]} → {i.digest[:19]}"
         for i in new.images
         if digests.get(i.reference, i.digest) != i.digest
     ]
     keys = {r.name: r.fingerprint for r in old.repositories}
-    found += [
+    lines += [
         f"{group}: key of {r.name} {keys[r.name]} → {r.fingerprint}"
         for r in new.repositories
         if keys.get(r.name, r.fingerprint) != r.fingerprint
     ]
-    return found
+    return lines
 
 
 def differences(lock: Lock, request: dict[str, str]) -> list[str]:
     """What has changed in cluster.yaml since the lock was made, one sentence each; empty where the lock still fits."""
-    found = []
+    lines = []
     for key in sorted({*lock.request, *request}):
-        before, after = lock.request.get(key), request.get(key)
-        if before != after:
-            found.append(f"{key}: {before or 'not there'} when locked, {after or 'not there'} now")
-    return found
+        locked, requested = lock.request.get(key), request.get(key)
+        if locked != requested:
+            lines.append(f"{key}: {locked or 'not there'} when locked, {requested or 'not there'} now")
+    return lines

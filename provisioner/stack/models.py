@@ -195,8 +195,8 @@ class Stack(Locked):
 
     def has(self, part: str) -> bool:
         """Whether a node has that part, installed by a role or brought by the cloud's image."""
-        brought = self.vendor is not None and part in self.vendor.parts
-        return brought or any(package.part == part for package in self.packages)
+        in_vendor_image = self.vendor is not None and part in self.vendor.parts
+        return in_vendor_image or any(package.part == part for package in self.packages)
 
     def package(self, name: str) -> Package | None:
         return next((p for p in self.packages if p.name == name), None)
@@ -216,7 +216,7 @@ def on_node(stack: Stack) -> dict[str, Any]:
     """What a stack puts on a node, as JSON has it: without why it was chosen. A repository of archives names its
     packages with their hashes. Fields that came later are there where they say something, so that an older lock remains
     what it was: the same release, nothing to do on its nodes."""
-    found = stack.model_dump(
+    document = stack.model_dump(
         mode="json",
         exclude={
             "components": True,
@@ -224,11 +224,11 @@ def on_node(stack: Stack) -> dict[str, Any]:
             "images": {"__all__": {"basis": True, "config": True}},
         },
     )
-    if found["vendor"] is None:
-        del found["vendor"]
+    if document["vendor"] is None:
+        del document["vendor"]
     else:
-        found["vendor"] = {"name": found["vendor"]["name"], "parts": found["vendor"]["parts"]}
-    for row in found["repositories"]:
+        document["vendor"] = {"name": document["vendor"]["name"], "parts": document["vendor"]["parts"]}
+    for row in document["repositories"]:
         if not row["archives"]:
             del row["archives"]
         else:
@@ -237,7 +237,7 @@ def on_node(stack: Stack) -> dict[str, Any]:
                 for p in stack.packages
                 if p.repository == row["name"]
             ]
-    return found
+    return document
 
 
 class Lock(Locked):

@@ -37,19 +37,19 @@ def keyring(
     with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
         file = Path(home) / "key"
         file.write_bytes(key)
-        found = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
-        if not found:
+        primary_keys = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
+        if not primary_keys:
             raise refuse(
                 f"{source} is not an OpenPGP public key", "compare its address with the vendor's documentation"
             )
-        mine = [row for row in found if row[0] == fingerprint]
-        if not mine or (len(found) > 1 and not others):
-            seen = ", ".join(row[0] for row in found)
+        matching = [row for row in primary_keys if row[0] == fingerprint]
+        if not matching or (len(primary_keys) > 1 and not others):
+            fingerprints = ", ".join(row[0] for row in primary_keys)
             raise refuse(
-                f"signing key mismatch: expected fingerprint {fingerprint}, got {seen}",
+                f"signing key mismatch: expected fingerprint {fingerprint}, got {fingerprints}",
                 "the vendor has rotated its key (look for an announcement), or the download was tampered with",
             )
-        _, validity, expires = mine[0]
+        _, validity, expires = matching[0]
         if validity == "r":
             raise refuse(f"its signing key {fingerprint} is revoked", "look for the vendor's announcement of a new key")
         if 0 < expires < time.time():
@@ -68,8 +68,8 @@ def expires(key: bytes, fingerprint: str) -> float | None:
     with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
         file = Path(home) / "key"
         file.write_bytes(key)
-        found = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
-    return next((float(ends) for own, _, ends in found if own == fingerprint), None)
+        primary_keys = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
+    return next((float(ends) for key_fingerprint, _, ends in primary_keys if key_fingerprint == fingerprint), None)
 
 
 def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, detached: bytes | None = None) -> bytes:
@@ -85,12 +85,12 @@ def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, de
         (at / "ring.gpg").write_bytes(ring)
         (at / "signed").write_bytes(signed)
         # SHA-1 signatures can be forged (SHAttered, 2017); gpgv still takes them unless told otherwise.
-        words = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
+        arguments = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
         if detached is None:
-            done = _gpg("gpgv", home, *words, "--output", str(at / "text"), str(at / "signed"))
+            done = _gpg("gpgv", home, *arguments, "--output", str(at / "text"), str(at / "signed"))
         else:
             (at / "signature").write_bytes(detached)
-            done = _gpg("gpgv", home, *words, str(at / "signature"), str(at / "signed"))
+            done = _gpg("gpgv", home, *arguments, str(at / "signature"), str(at / "signed"))
         _judge(done, fingerprint, refuse)
         if detached is not None:
             return signed
@@ -106,8 +106,8 @@ def verify_file(ring: bytes, file: Path, signature: bytes, fingerprint: str, ref
         at = Path(home)
         (at / "ring.gpg").write_bytes(ring)
         (at / "signature").write_bytes(signature)
-        words = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
-        done = _gpg("gpgv", home, *words, str(at / "signature"), str(file), deadline=FILE_DEADLINE)
+        arguments = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
+        done = _gpg("gpgv", home, *arguments, str(at / "signature"), str(file), deadline=FILE_DEADLINE)
     _judge(done, fingerprint, refuse)
 
 
@@ -115,32 +115,32 @@ def _judge(done: subprocess.CompletedProcess[bytes], fingerprint: str, refuse: R
     """Return where one signature is good and made by the key (or a subkey of it); else raise what is the matter."""
     signatures: list[dict[str, list[str]]] = []
     for line in done.stdout.decode(errors="replace").splitlines():
-        words = line.removeprefix("[GNUPG:] ").split()
-        if words[:1] == ["NEWSIG"]:
+        tokens = line.removeprefix("[GNUPG:] ").split()
+        if tokens[:1] == ["NEWSIG"]:
             signatures.append({})
-        elif words and signatures:
-            signatures[-1].setdefault(words[0], words[1:])
+        elif tokens and signatures:
+            signatures[-1].setdefault(tokens[0], tokens[1:])
     for signature in signatures:
         if "GOODSIG" in signature and signature.get("VALIDSIG", [""])[-1] == fingerprint:
             return
-    said: dict[str, list[str]] = {}
+    statuses: dict[str, list[str]] = {}
     for signature in signatures:
-        said = {**signature, **said}
-    if "BADSIG" in said:
+        statuses = {**signature, **statuses}
+    if "BADSIG" in statuses:
         raise refuse("bad signature", "possible tampering or corrupt download; run `gpuprov lock` again")
-    if "EXPSIG" in said:
-        until = said.get("VALIDSIG", ["", "", "", ""])[3]
+    if "EXPSIG" in statuses:
+        until = statuses.get("VALIDSIG", ["", "", "", ""])[3]
         when = f" on {_day(int(until))}" if until.isdigit() and int(until) else ""
         raise refuse(f"its signature expired{when}; today is {_day(time.time())}",
                      "the repository has to be signed again, or this machine's clock is wrong")  # fmt: skip
-    if "EXPKEYSIG" in said or "KEYEXPIRED" in said:
+    if "EXPKEYSIG" in statuses or "KEYEXPIRED" in statuses:
         raise refuse(f"its signing key {fingerprint} has expired", "download the key again from the vendor")
-    if "REVKEYSIG" in said:
+    if "REVKEYSIG" in statuses:
         raise refuse(f"its signing key {fingerprint} is revoked", "look for the vendor's announcement of a new key")
-    if "NO_PUBKEY" in said:
-        raise refuse(f"signed by another key: {' '.join(said['NO_PUBKEY'])}, expected {fingerprint}",
+    if "NO_PUBKEY" in statuses:
+        raise refuse(f"signed by another key: {' '.join(statuses['NO_PUBKEY'])}, expected {fingerprint}",
                      "compare the key with the vendor's documentation")  # fmt: skip
-    if "ERRSIG" in said:
+    if "ERRSIG" in statuses:
         raise refuse(
             "unsupported signature: gpgv does not accept its algorithm", "the repository has to be signed with SHA-256"
         )
@@ -159,25 +159,25 @@ def _beginning(text: bytes) -> str:
 
 def _primary_keys(colons: bytes) -> list[tuple[str, str, int]]:
     """(fingerprint, validity letter, time of expiry or 0) of each primary key in gpg's listing."""
-    found: list[tuple[str, str, int]] = []
+    keys: list[tuple[str, str, int]] = []
     primary: list[str] | None = None
     for line in colons.decode(errors="replace").splitlines():
         fields = line.split(":")
         if fields[0] in ("pub", "sub") and len(fields) > 6:
             primary = fields if fields[0] == "pub" else None
         elif fields[0] == "fpr" and primary is not None and len(fields) > 9:
-            found.append((fields[9].upper(), primary[1], int(primary[6]) if primary[6].isdigit() else 0))
+            keys.append((fields[9].upper(), primary[1], int(primary[6]) if primary[6].isdigit() else 0))
             primary = None
-    return found
+    return keys
 
 
-def _gpg(tool: str, home: str, *words: str, deadline: float | None = None) -> subprocess.CompletedProcess[bytes]:
-    own: Sequence[str] = ("--batch", "--no-tty", "--no-autostart") if tool == "gpg" else ()
+def _gpg(tool: str, home: str, *arguments: str, deadline: float | None = None) -> subprocess.CompletedProcess[bytes]:
+    options: Sequence[str] = ("--batch", "--no-tty", "--no-autostart") if tool == "gpg" else ()
     limit = DEADLINE if deadline is None else deadline
     try:
         done = subprocess.run(
-            [tool, "--homedir", home, *own, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=limit,
-            check=False,
+            [tool, "--homedir", home, *options, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=limit, check=False,
         )  # fmt: skip
     except FileNotFoundError:
         raise GpuprovError(f"{tool} is not installed", hint="sudo apt-get install -y gpg gpgv") from None

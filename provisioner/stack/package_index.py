@@ -81,12 +81,12 @@ class PackageIndex:
     def entries(self, name: str) -> tuple[Entry, ...]:
         """Every version of a package, the newest first; empty where no repository has it."""
         if name not in self._read:
-            found: dict[tuple[str, str], Entry] = {}
+            by_version: dict[tuple[str, str], Entry] = {}
             for repository, paragraph in self._paragraphs.get(name, ()):
                 entry = read(paragraph, repository)
                 if entry is not None and entry.name == name:
-                    found.setdefault((entry.version, entry.repository), entry)
-            self._read[name] = tuple(sorted(found.values(), key=lambda e: newest_first(e.version)))
+                    by_version.setdefault((entry.version, entry.repository), entry)
+            self._read[name] = tuple(sorted(by_version.values(), key=lambda e: newest_first(e.version)))
         return self._read[name]
 
     def providers(self, virtual: str) -> tuple[str, ...]:
@@ -95,28 +95,28 @@ class PackageIndex:
 
     def names(self, repository: str) -> tuple[str, ...]:
         """Every package of a repository."""
-        return tuple(name for name, some in self._paragraphs.items() if any(where == repository for where, _ in some))
+        return tuple(name for name, some in self._paragraphs.items() if any(origin == repository for origin, _ in some))
 
     @cached_property
     def _paragraphs(self) -> dict[str, list[tuple[str, str]]]:
-        found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        by_name: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for repository, texts in self.lists.items():
             for text in texts:
                 for paragraph in _paragraphs(text):
                     if name := _NAME.search(paragraph):
-                        found[name[1]].append((repository, paragraph))
-        return dict(found)
+                        by_name[name[1]].append((repository, paragraph))
+        return dict(by_name)
 
     @cached_property
     def _providers(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, dict[str, None]] = defaultdict(dict)
+        by_virtual_name: dict[str, dict[str, None]] = defaultdict(dict)
         for name, paragraphs in self._paragraphs.items():
             for _, paragraph in paragraphs:
                 if "rovides:" in paragraph and (provides := _PROVIDES.search(paragraph)):
                     for virtual in _VIRTUAL.findall(provides[1]):
                         if virtual != name:
-                            found[virtual][name] = None
-        return {virtual: tuple(sorted(names)) for virtual, names in found.items()}
+                            by_virtual_name[virtual][name] = None
+        return {virtual: tuple(sorted(names)) for virtual, names in by_virtual_name.items()}
 
 
 def _paragraphs(text: str) -> Iterable[str]:
@@ -126,19 +126,23 @@ def _paragraphs(text: str) -> Iterable[str]:
 def read(paragraph: str, repository: str) -> Entry | None:
     """One paragraph of a list; None where it is no package of this architecture with a version."""
     fields = get_paragraph_data(paragraph.strip("\n") + "\n")
-    name, version = _one(fields, "package"), _one(fields, "version")
-    if not _PACKAGE.fullmatch(name) or not is_version(version) or _one(fields, "architecture") not in ARCHITECTURES:
+    name, version = _single_line(fields, "package"), _single_line(fields, "version")
+    if (
+        not _PACKAGE.fullmatch(name)
+        or not is_version(version)
+        or _single_line(fields, "architecture") not in ARCHITECTURES
+    ):
         return None
     try:
-        needs = (*relations(_one(fields, "pre-depends")), *relations(_one(fields, "depends")))
-        against = (*relations(_one(fields, "conflicts")), *relations(_one(fields, "breaks")))
-        provides = tuple(group[0] for group in relations(_one(fields, "provides")))
+        needs = (*relations(_single_line(fields, "pre-depends")), *relations(_single_line(fields, "depends")))
+        against = (*relations(_single_line(fields, "conflicts")), *relations(_single_line(fields, "breaks")))
+        provides = tuple(group[0] for group in relations(_single_line(fields, "provides")))
         return Entry(name, version, repository, needs, tuple(r for group in against for r in group), provides)
     except ValueError as error:
         return Entry(name, version, repository, unreadable=str(error))
 
 
-def _one(fields: Mapping[str, Any], key: str) -> str:
+def _single_line(fields: Mapping[str, Any], key: str) -> str:
     return " ".join(str(fields.get(key, "")).split())
 
 
@@ -149,20 +153,20 @@ def relations(text: str) -> tuple[tuple[Relation, ...], ...]:
     groups = []
     for part in " ".join(text.split()).split(","):
         if part.strip():
-            groups.append(tuple(_relation(one.strip()) for one in part.split("|")))
+            groups.append(tuple(_relation(alternative.strip()) for alternative in part.split("|")))
     return tuple(groups)
 
 
 def _relation(text: str) -> Relation:
     try:
-        (found,) = parse_depends(text)
+        (parsed,) = parse_depends(text)
     except (ValueError, AttributeError, TypeError):
         raise ValueError(f"{text[:80]!r} is not a dependency") from None
-    name, _, _ = str(found.name).partition(":")
-    relation = Relation(name, getattr(found, "operator", ""), getattr(found, "version", ""))
+    name, _, _ = str(parsed.name).partition(":")
+    relation = Relation(name, getattr(parsed, "operator", ""), getattr(parsed, "version", ""))
     # The library reads as far as it understands; what is behind that must not be dropped.
-    whole = str(found).replace(" ", "") == text.replace(" ", "")
-    if not whole or found.architectures or not _PACKAGE.fullmatch(name):
+    is_complete = str(parsed).replace(" ", "") == text.replace(" ", "")
+    if not is_complete or parsed.architectures or not _PACKAGE.fullmatch(name):
         raise ValueError(f"{text[:80]!r} is not a dependency")
     if relation.operator and (relation.operator not in _OPERATORS or not is_version(relation.version)):
         raise ValueError(f"{text[:80]!r} is not a dependency")
@@ -172,10 +176,10 @@ def _relation(text: str) -> Relation:
 @lru_cache(maxsize=50_000)
 def _version(text: str) -> Version:
     """A version in its parts. The library's own reader does not take those that end in ~, which Debian is full of."""
-    found = _VERSION.fullmatch(text)
-    if not found:
+    match = _VERSION.fullmatch(text)
+    if not match:
         raise ValueError(f"{text[:80]!r} is not a version")
-    return Version(int(found[1] or 0), found[2], found[3] or "0")
+    return Version(int(match[1] or 0), match[2], match[3] or "0")
 
 
 def is_version(text: str) -> bool:
@@ -190,7 +194,7 @@ def _compare(version: str, operator: str, other: str) -> bool:
     return bool(eval_constraint(_version(version), operator, _version(other)))
 
 
-_key = cmp_to_key(lambda one, other: compare_version_objects(other, one))
+_key = cmp_to_key(lambda first, second: compare_version_objects(second, first))
 
 
 @lru_cache(maxsize=50_000)
@@ -202,5 +206,5 @@ def newest_first(version: str) -> Any:
 def release(version: str) -> tuple[int, str, str]:
     """What a package's maker released: epoch, upstream version, and what stands behind a + of the revision
     (2.27.7-1+cuda13.0 is another release than 2.27.7-1+cuda12.9, and 580.65.06-0ubuntu1 the same as 580.65.06-1)."""
-    found = _version(version)
-    return found.epoch, found.upstream, str(found.revision or "").partition("+")[2]
+    parts = _version(version)
+    return parts.epoch, parts.upstream, str(parts.revision or "").partition("+")[2]

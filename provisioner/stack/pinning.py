@@ -82,10 +82,10 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
             opened = _all(pool, lambda r: archives.read(repositories[r], large, trust[r]), {r: r for r in trust})
             apt = {r: origin for r, origin in repositories.items() if not r.archives}
             lists = _all(pool, lambda origin: index.read(origin, fetch), apt)
-            read = {r: found() for r, found in lists.items()}
-            unpacked = {r: found() for r, found in opened.items()}
-            read |= {r: (one.listing,) for r, one in unpacked.items()}
-            found = {reference: one() for reference, one in digests.items()}
+            read = {r: result() for r, result in lists.items()}
+            unpacked = {r: result() for r, result in opened.items()}
+            read |= {r: (opened_archive.listing,) for r, opened_archive in unpacked.items()}
+            image_digests = {reference: result() for reference, result in digests.items()}
         except BaseException:
             fetch.stop()
             large.stop()
@@ -96,13 +96,13 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
     done: dict[object, tuple[Package, ...]] = {}
     pinned = {}
     for group, stack in stacks.items():
-        asked = tuple(p for p in stack.packages if p.asked and p.repository is not None)
+        requested = tuple(p for p in stack.packages if p.asked and p.repository is not None)
         stays = _staying(group, stack, sources)
-        key = (asked, stack.repositories, tuple(sorted(stays.items())), stack.vendor)
+        key = (requested, stack.repositories, tuple(sorted(stays.items())), stack.vendor)
         if key not in done:
-            closed = close(asked, PackageIndex({r.name: read[r] for r in stack.repositories}), keep=stays)
-            brought = {package.name for package in stack.vendor.packages} if stack.vendor else set()
-            closed = tuple(package for package in closed if package.name not in brought)
+            closed = close(requested, PackageIndex({r.name: read[r] for r in stack.repositories}), keep=stays)
+            vendor_names = {package.name for package in stack.vendor.packages} if stack.vendor else set()
+            closed = tuple(package for package in closed if package.name not in vendor_names)
             hashes = {r.name: unpacked[r].hashes for r in stack.repositories if r in unpacked}
             done[key] = tuple(_hashed(package, hashes) for package in closed)
         pinned[group] = stack.model_copy(
@@ -112,7 +112,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
                     unpacked[r].repository if r in unpacked else _with_key(repositories[r]) for r in stack.repositories
                 ),
                 "images": tuple(
-                    _image(i, names[i.reference], found[i.reference], locked[group, i.reference], events)
+                    _image(i, names[i.reference], image_digests[i.reference], locked[group, i.reference], events)
                     for i in stack.images
                 ),
             }
@@ -129,14 +129,14 @@ def read_images(
     fetch = Fetch(lambda message: events("stack", "progress", message))
     registries = registry.Registries(fetch)
 
-    def one(reference: str) -> ImageFacts:
+    def read_facts(reference: str) -> ImageFacts:
         name, image = parse(reference), Image(reference=reference, digest="", pull="")
         locked = next((d for group in sources.before if (d := _locked_digest(group, image, sources))), "")
         return registries.facts(name, locked or registries.digest(name))
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-images") as pool:
         try:
-            return {key: found() for key, found in _all(pool, one, {r: r for r in references}).items()}
+            return {key: result() for key, result in _all(pool, read_facts, {r: r for r in references}).items()}
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -162,7 +162,7 @@ def _trust(repository: Repository, stacks: Mapping[str, Stack], sources: Sources
     row = rows("repositories")[repository.name]
     groups = [group for group, stack in stacks.items() if repository in stack.repositories]
     component = belongs_to(repository.name)
-    before = {
+    locked_hashes = {
         archive.url: archive.sha256
         for group in groups
         if group in sources.before and component in sources.keep.get(group, {})
@@ -171,9 +171,9 @@ def _trust(repository: Repository, stacks: Mapping[str, Stack], sources: Sources
         for archive in old.archives
     }
     return archives.Trust(
-        known={one["url"]: (one["sha256"], tuple(one["sources"])) for one in row["hashes"]},
+        known={entry["url"]: (entry["sha256"], tuple(entry["sources"])) for entry in row["hashes"]},
         confirmed=sources.confirmed.get(repository.name, ()),
-        locked=before,
+        locked=locked_hashes,
         where=_needed_by(row, groups[0], sources),
         component=component,
         skip=tuple(row.get("skip", ())),
@@ -235,34 +235,34 @@ def _with_key(origin: Origin) -> Repository:
 
 def _staying(group: str, stack: Stack, sources: Sources) -> dict[str, str]:
     """Packages of the lock before whose component may stay and has stayed: name → version."""
-    before, keep = sources.before.get(group), sources.keep.get(group, {})
-    if before is None:
+    previous, keep = sources.before.get(group), sources.keep.get(group, {})
+    if previous is None:
         return {}
     same = {name for name, c in stack.components.items() if keep.get(name) == c.version}
-    return {p.name: p.version for p in before.packages if component_of(p.part) in same}
+    return {p.name: p.version for p in previous.packages if component_of(p.part) in same}
 
 
 def _locked_digest(group: str, image: Image, sources: Sources) -> str:
     """The digest that an image has in the lock before, where it may stay; "" where it is asked for anew."""
-    before, keep = sources.before.get(group), sources.keep.get(group, {})
-    if before is None:
+    previous, keep = sources.before.get(group), sources.keep.get(group, {})
+    if previous is None:
         return ""
-    own = f"image {image.reference}"
+    image_component = f"image {image.reference}"
     framework = "tensorflow" if image.tensorflow and not image.torch else "pytorch"
-    component = own if own in before.components else framework
-    return next((i.digest for i in before.images if i.reference == image.reference and component in keep), "")
+    component = image_component if image_component in previous.components else framework
+    return next((i.digest for i in previous.images if i.reference == image.reference and component in keep), "")
 
 
-def _image(image: Image, name: Name, found: str, locked: str, events: Events) -> Image:
+def _image(image: Image, name: Name, current_digest: str, locked: str, events: Events) -> Image:
     """An image with its digest: the locked one where there is one, which is said where its tag has moved."""
-    if locked and locked != found:
+    if locked and locked != current_digest:
         events(
             "stack",
             "warning",
-            f"the tag of {image.reference} has moved to {found[:19]}…; the lock keeps {locked[:19]}…, "
+            f"the tag of {image.reference} has moved to {current_digest[:19]}…; the lock keeps {locked[:19]}…, "
             "`gpuprov lock --upgrade` takes the new one",
         )
-    digest = locked or found
+    digest = locked or current_digest
     return image.model_copy(update={"digest": digest, "pull": name.pull(digest)})
 
 

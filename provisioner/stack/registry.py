@@ -57,22 +57,24 @@ class Registries:
         Raises GpuprovError where it has none, wants an account, answers with something else than it says, or has it
         not for linux/amd64.
         """
-        wanted = name.digest or name.tag
-        if known and self._ask(name, wanted, "HEAD").headers.get("docker-content-digest") == known:
+        reference = name.digest or name.tag
+        if known and self._ask(name, reference, "HEAD").headers.get("docker-content-digest") == known:
             return known
-        answer = self._ask(name, wanted, "GET")
-        found = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
-        said = answer.headers.get("docker-content-digest", found)
-        if said != found:
-            raise _refuse(name, f"digest mismatch: the registry announces {said[:26]}… and sends {found[:26]}…",
+        answer = self._ask(name, reference, "GET")
+        computed = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
+        announced = answer.headers.get("docker-content-digest", computed)
+        if announced != computed:
+            raise _refuse(name, f"digest mismatch: the registry announces {announced[:26]}… and sends {computed[:26]}…",
                           "possible tampering, or a broken cache in front of the registry")  # fmt: skip
-        if name.digest and found != name.digest:
+        if name.digest and computed != name.digest:
             raise _refuse(
-                name, f"digest mismatch: the registry sends {found[:26]}…", "a cache in front of the registry is broken"
+                name,
+                f"digest mismatch: the registry sends {computed[:26]}…",
+                "a cache in front of the registry is broken",
             )
         _check(name, answer)
-        write_whole(_kept(found), answer.body)
-        return found
+        write_whole(_cache_file(computed), answer.body)
+        return computed
 
     def facts(self, name: Name, digest: str) -> ImageFacts:
         """What the configuration of the image with that digest says of it, each link to it verified by its digest.
@@ -80,49 +82,49 @@ class Registries:
         document = _object(self._content(name, digest, "manifests"))
         listed = document.get("manifests")
         if isinstance(listed, list):
-            mine = [m for m in listed if isinstance(m, dict) and _platform(m.get("platform")) == PLATFORM]
-            document = _object(self._content(name, _digest_in(name, mine[0] if mine else None), "manifests"))
+            matching = [m for m in listed if isinstance(m, dict) and _platform(m.get("platform")) == PLATFORM]
+            document = _object(self._content(name, _digest_in(name, matching[0] if matching else None), "manifests"))
         config = _digest_in(name, document.get("config"))
-        said = _object(self._content(name, config, "blobs"))
-        if said.get("architecture", PLATFORM[1]) != PLATFORM[1]:
-            raise _refuse(name, f"not available for {'/'.join(PLATFORM)}; it is for {str(said['architecture'])[:40]}",
-                          "use another tag")  # fmt: skip
-        inner = said.get("config")
+        configuration = _object(self._content(name, config, "blobs"))
+        if configuration.get("architecture", PLATFORM[1]) != PLATFORM[1]:
+            raise _refuse(name, f"not available for {'/'.join(PLATFORM)}; it is for "
+                          f"{str(configuration['architecture'])[:40]}", "use another tag")  # fmt: skip
+        inner = configuration.get("config")
         env = inner.get("Env") if isinstance(inner, dict) else None
         return image_facts.read(env if isinstance(env, list) else [], config)
 
     def _content(self, name: Name, digest: str, kind: str) -> bytes:
         """A document of an image by its digest: out of the cache, or fetched, and verified either way."""
         with contextlib.suppress(OSError):
-            kept = _kept(digest).read_bytes()
-            if f"sha256:{hashlib.sha256(kept).hexdigest()}" == digest:
-                return kept
+            cached = _cache_file(digest).read_bytes()
+            if f"sha256:{hashlib.sha256(cached).hexdigest()}" == digest:
+                return cached
         body = self._ask(name, digest, "GET", kind).body
-        found = f"sha256:{hashlib.sha256(body).hexdigest()}"
-        if found != digest:
-            raise _refuse(name, f"digest mismatch: {digest[:26]}… is asked for, the registry sends {found[:26]}…",
+        computed = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if computed != digest:
+            raise _refuse(name, f"digest mismatch: {digest[:26]}… is asked for, the registry sends {computed[:26]}…",
                           "possible tampering, or a broken cache in front of the registry")  # fmt: skip
-        write_whole(_kept(digest), body)
+        write_whole(_cache_file(digest), body)
         return body
 
-    def _ask(self, name: Name, wanted: str, method: str, kind: str = "manifests") -> Answer:
+    def _ask(self, name: Name, reference: str, method: str, kind: str = "manifests") -> Answer:
         key = (name.registry, name.repository)
         headers = {"Accept": ", ".join(KINDS) if kind == "manifests" else "*/*"}
         if key in self._tokens:
             headers["Authorization"] = self._tokens[key]
-        answer = self._request(name, wanted, method, headers, kind)
+        answer = self._request(name, reference, method, headers, kind)
         if answer.status == 401 and "Authorization" not in headers:
             self._tokens[key] = headers["Authorization"] = self._authorise(name, answer)
-            answer = self._request(name, wanted, method, headers, kind)
+            answer = self._request(name, reference, method, headers, kind)
         if answer.status != 200:
             raise self._refused(name, answer.status)
         return answer
 
-    def _request(self, name: Name, wanted: str, method: str, headers: dict[str, str], kind: str) -> Answer:
-        who = f"image {name.written}"
+    def _request(self, name: Name, reference: str, method: str, headers: dict[str, str], kind: str) -> Answer:
+        subject = f"image {name.written}"
         try:
             return self.fetch.get(
-                f"{api(name, kind)}{wanted}", who=who, limit=MANIFEST_LIMIT, headers=headers, method=method
+                f"{api(name, kind)}{reference}", who=subject, limit=MANIFEST_LIMIT, headers=headers, method=method
             )
         except FetchError as error:
             if error.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -132,12 +134,12 @@ class Registries:
 
     def _authorise(self, name: Name, challenge: Answer) -> str:
         """The Authorization header that the registry's challenge asks for."""
-        kind, _, rest = challenge.headers.get("www-authenticate", "").partition(" ")
+        kind, _, challenge_text = challenge.headers.get("www-authenticate", "").partition(" ")
         account = account_of(name.registry)
         if kind.lower() == "basic" and account:
             return f"Basic {account}"
-        asked = dict(_CHALLENGE.findall(rest))
-        realm = parse_url(asked.get("realm", ""))
+        parameters = dict(_CHALLENGE.findall(challenge_text))
+        realm = parse_url(parameters.get("realm", ""))
         if kind.lower() != "bearer" or not realm.host:
             raise self._refused(name, 401)
         local = loopback(realm.host) and loopback(str(parse_url(f"//{name.registry}").host or ""))
@@ -145,15 +147,15 @@ class Registries:
             raise _refuse(
                 name, f"the registry requests a token from {realm.host} without TLS", "ask the registry's operator"
             )
-        query = {"service": asked.get("service", ""), "scope": f"repository:{name.repository}:pull"}
+        query = {"service": parameters.get("service", ""), "scope": f"repository:{name.repository}:pull"}
         answer = self.fetch.get(
             f"{realm.url}{'&' if realm.query else '?'}{urlencode(query)}", who=f"image {name.written}", limit=1 << 20,
             headers={"Authorization": f"Basic {account}"} if account else {}, redirect=False,
         )  # fmt: skip
         if answer.status != 200:
             raise self._refused(name, answer.status)
-        found = _object(answer.body)
-        token = found.get("token") or found.get("access_token")
+        document = _object(answer.body)
+        token = document.get("token") or document.get("access_token")
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise _refuse(name, f"{realm.host} did not send a token", "ask the registry's operator")
         return f"Bearer {token}"
@@ -163,11 +165,11 @@ class Registries:
         known = account_of(name.registry) is not None
         login = f"`docker login {name.registry}`"
         if status == 401:
-            why = "the credentials of `docker login` are rejected" if known else "no such image, or it is not public"
-            return _refuse(name, f"{name.registry}: HTTP 401: {why}", f"check its name, or {login}")
+            reason = "the credentials of `docker login` are rejected" if known else "no such image, or it is not public"
+            return _refuse(name, f"{name.registry}: HTTP 401: {reason}", f"check its name, or {login}")
         if status == 403:
-            whose = "this account" if known else "anonymous access"
-            return _refuse(name, f"{name.registry}: HTTP 403: {whose} is denied",
+            account = "this account" if known else "anonymous access"
+            return _refuse(name, f"{name.registry}: HTTP 403: {account} is denied",
                            f"ask its owner, or {login} with another account")  # fmt: skip
         if status == 404:
             return _refuse(name, f"{name.registry} has no {name.repository} with {name.digest or f'tag {name.tag}'}",
@@ -196,55 +198,59 @@ def account_of(registry: str) -> str | None:
         registry, f"https://{registry}", f"https://{registry}/v1/", f"https://{registry}/v2/")  # fmt: skip
     for name in names:
         entry = known.get(name) if isinstance(known, dict) else None
-        kept = entry.get("auth") if isinstance(entry, dict) else None
+        credentials = entry.get("auth") if isinstance(entry, dict) else None
         try:
-            if isinstance(kept, str) and b":" in base64.b64decode(kept, validate=True):
-                return kept
+            if isinstance(credentials, str) and b":" in base64.b64decode(credentials, validate=True):
+                return credentials
         except binascii.Error:
             continue
     return None
 
 
-def _kept(digest: str) -> Path:
+def _cache_file(digest: str) -> Path:
     return private_dir(cache() / "images") / digest.removeprefix("sha256:")
 
 
-def _platform(said: object) -> tuple[object, object]:
-    return (said.get("os"), said.get("architecture")) if isinstance(said, dict) else ("", "")
+def _platform(descriptor: object) -> tuple[object, object]:
+    return (descriptor.get("os"), descriptor.get("architecture")) if isinstance(descriptor, dict) else ("", "")
 
 
 def _digest_in(name: Name, descriptor: object) -> str:
     """The digest that a descriptor names."""
-    found = descriptor.get("digest") if isinstance(descriptor, dict) else None
-    if not isinstance(found, str) or not re.fullmatch(r"sha256:[0-9a-f]{64}", found):
+    digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    if not isinstance(digest, str) or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise _refuse(name, "not a container image: it names no configuration", "check its name")
-    return found
+    return digest
 
 
 def _check(name: Name, answer: Answer) -> None:
     """Refuse what is no image that the nodes run: another kind of thing, another platform."""
-    found = _object(answer.body)
-    kind = str(found.get("mediaType") or answer.headers.get("content-type", "").partition(";")[0])
-    if kind not in KINDS or found.get("schemaVersion") != 2:
+    manifest = _object(answer.body)
+    kind = str(manifest.get("mediaType") or answer.headers.get("content-type", "").partition(";")[0])
+    if kind not in KINDS or manifest.get("schemaVersion") != 2:
         raise _refuse(name, f"not a container image: media type {kind[:80] or 'missing'}", "check its name")
-    listed = found.get("manifests")
+    listed = manifest.get("manifests")
     if isinstance(listed, list):
         platforms = [m.get("platform") for m in listed if isinstance(m, dict)]
-        there = {(p.get("os"), p.get("architecture")) for p in platforms if isinstance(p, dict)}
-        if PLATFORM not in there:
-            seen = ", ".join(sorted(f"{system}/{machine}" for system, machine in there if system and machine))
+        available = {(p.get("os"), p.get("architecture")) for p in platforms if isinstance(p, dict)}
+        if PLATFORM not in available:
+            platform_names = ", ".join(
+                sorted(f"{system}/{machine}" for system, machine in available if system and machine)
+            )
             raise _refuse(
-                name, f"not available for {'/'.join(PLATFORM)}; platforms: {seen or 'none'}", "use another tag"
+                name,
+                f"not available for {'/'.join(PLATFORM)}; platforms: {platform_names or 'none'}",
+                "use another tag",
             )
 
 
 def _object(body: bytes) -> dict[str, Any]:
     """A JSON object; an empty one of anything else."""
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _refuse(name: Name, message: str, hint: str) -> GpuprovError:

@@ -63,9 +63,11 @@ class Problem:
 
     def without(self, path: str, *, keep_component: bool = False) -> Problem:
         """The problem as if cluster.yaml did not have that key."""
-        gone = set() if keep_component else {name for name, key in self.only_for.items() if key == path}
-        needs = tuple(n for n in self.needs if n.path != path and n.name not in gone)
-        return replace(self, needs=needs, candidates={k: v for k, v in self.candidates.items() if k not in gone})
+        dropped_names = set() if keep_component else {name for name, key in self.only_for.items() if key == path}
+        needs = tuple(n for n in self.needs if n.path != path and n.name not in dropped_names)
+        return replace(
+            self, needs=needs, candidates={k: v for k, v in self.candidates.items() if k not in dropped_names}
+        )
 
 
 class Unsolvable(Exception):
@@ -80,44 +82,46 @@ def resolve(problem: Problem) -> dict[str, Candidate]:
     """Component → the candidate that was chosen. Raises Unsolvable."""
     problem = replace(problem, candidates=_possible(problem))
     resolver: Any = Resolver(_Provider(problem), BaseReporter())
-    wanted = [*problem.needs, *(Need(name) for name in problem.candidates)]
+    requirements = [*problem.needs, *(Need(name) for name in problem.candidates)]
     try:
-        result = resolver.resolve(wanted, max_rounds=ROUNDS)
+        result = resolver.resolve(requirements, max_rounds=ROUNDS)
     except ResolutionImpossible as error:
         raise Unsolvable([(cause.requirement, cause.parent) for cause in error.causes]) from None
-    found: dict[str, Candidate] = {name: result.mapping[name] for name in problem.candidates}
-    return found
+    chosen: dict[str, Candidate] = {name: result.mapping[name] for name in problem.candidates}
+    return chosen
 
 
 def _possible(problem: Problem) -> dict[str, list[Candidate]]:
     """Every component's candidates without those that ask for something that no other candidate is (again and again,
     since one that goes takes others with it). It keeps an unsolvable problem from being searched through, and says
     why it is one. Raises Unsolvable where a component has no candidate left."""
-    left = {
+    remaining = {
         name: [c for c in some if all(need.met_by(c) for need in problem.needs if need.name == name)]
         for name, some in problem.candidates.items()
     }
-    reasons: dict[str, list[tuple[Need, Candidate | None]]] = {name: [] for name in left}
+    reasons: dict[str, list[tuple[Need, Candidate | None]]] = {name: [] for name in remaining}
     # What a machine image holds is there whatever else is chosen: without this, a search would try all else first.
-    images = left.get("vendor_image", [])
-    for name, some in left.items():
-        asked = [(need, image) for image in images for need in _asked_by(image, left) if need.name == name]
-        if len(asked) == len(images) > 0:
-            some[:] = [one for one in some if any(need.met_by(one) for need, _ in asked)]
-            reasons[name] += asked
-    gone = True
-    while gone:
-        gone = False
-        for name, some in left.items():
+    images = remaining.get("vendor_image", [])
+    for name, some in remaining.items():
+        requirements = [(need, image) for image in images for need in _asked_by(image, remaining) if need.name == name]
+        if len(requirements) == len(images) > 0:
+            some[:] = [candidate for candidate in some if any(need.met_by(candidate) for need, _ in requirements)]
+            reasons[name] += requirements
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for name, some in remaining.items():
             for candidate in tuple(some):
-                need = next((n for n in _asked_by(candidate, left) if not any(map(n.met_by, left[n.name]))), None)
+                need = next(
+                    (n for n in _asked_by(candidate, remaining) if not any(map(n.met_by, remaining[n.name]))), None
+                )
                 if need is not None:
                     some.remove(candidate)
                     reasons[name].append((need, candidate))
-                    gone = True
+                    is_changed = True
             if not some:
                 raise Unsolvable(reasons[name])
-    return left
+    return remaining
 
 
 def _asked_by(candidate: Candidate, components: Mapping[str, object]) -> Iterator[Need]:
@@ -137,8 +141,8 @@ class InOrder(Sequence[ChoiceT]):
     """Candidates that are put in order each time that they are gone through: wishes depend on what has been chosen by
     the time that their component's turn comes."""
 
-    def __init__(self, found: list[ChoiceT], order: Callable[[ChoiceT], Any]) -> None:
-        self._found, self._order = found, order
+    def __init__(self, choices: list[ChoiceT], order: Callable[[ChoiceT], Any]) -> None:
+        self._found, self._order = choices, order
 
     def __len__(self) -> int:
         return len(self._found)
@@ -171,8 +175,8 @@ class _Provider(AbstractProvider):  # type: ignore[type-arg]
         backtrack_causes: Sequence[Any],  # noqa: ARG002
     ) -> tuple[bool, int]:
         self.chosen = resolutions
-        place = ORDER.index(identifier) if identifier in ORDER else 0
-        return identifier != self.problem.near and identifier not in self.asked, place
+        position = ORDER.index(identifier) if identifier in ORDER else 0
+        return identifier != self.problem.near and identifier not in self.asked, position
 
     def find_matches(
         self,
@@ -182,12 +186,12 @@ class _Provider(AbstractProvider):  # type: ignore[type-arg]
     ) -> InOrder[Candidate]:
         needs = [need for need in requirements[identifier] if need != Need(need.name)]
         refused = {id(candidate) for candidate in incompatibilities[identifier]}
-        found = [
+        matches = [
             candidate
             for candidate in self.problem.candidates.get(identifier, ())
             if id(candidate) not in refused and all(need.met_by(candidate) for need in needs)
         ]
-        return InOrder(found, self._order)
+        return InOrder(matches, self._order)
 
     def _order(self, candidate: Candidate) -> tuple[Any, ...]:
         broken = sum(not need.met_by(self.chosen[need.name]) for need in _asked_by(candidate, self.chosen))

@@ -43,8 +43,8 @@ def request(spec: ClusterSpec) -> dict[str, str]:
     for key, value in spec.stack.model_dump(exclude_none=True, exclude={"repositories"}).items():
         if value:
             flat[f"stack.{key}"] = ", ".join(value) if isinstance(value, tuple) else str(value)
-    for name, own in sorted(spec.stack.repositories.items()):
-        for key, value in own.model_dump(exclude_none=True).items():
+    for name, user_repository in sorted(spec.stack.repositories.items()):
+        for key, value in user_repository.model_dump(exclude_none=True).items():
             flat[f"stack.repositories.{name}.{key}"] = " ".join(value) if isinstance(value, tuple) else value
     flat["monitoring.dcgm_exporter"] = str(spec.monitoring.dcgm_exporter).lower()
     for name, group in sorted(spec.groups.items()):
@@ -77,21 +77,21 @@ def solve(
     refuse_unknown_repositories(spec, place)
     vendor_images.refuse(spec, place)
     stacks = {}
-    seen = tuple(sorted((read or {}).items(), key=lambda item: item[0]))
+    image_reads = tuple(sorted((read or {}).items(), key=lambda item: item[0]))
     for name, group in spec.groups.items():
         machine = known.machine(group.machine)
         gpu = known.gpu(machine.gpu_model)
-        kept = tuple(sorted((keep or {}).get(name, {}).items()))
+        kept_versions = tuple(sorted((keep or {}).get(name, {}).items()))
         efa = machine.uses_efa(group.network.wanted)
         pins, shared = _pins(spec, gpu), shared_storage(spec, name)
         try:
             like, chip = _like(machine, gpu)
             chosen = _resolve(
-                like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept, tuple(shared), seen,
-                vendor_images.provider_of(spec, name),
+                like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept_versions,
+                tuple(shared), image_reads, vendor_images.provider_of(spec, name),
             )  # fmt: skip
         except Unsolvable:
-            raise conflict(group_problem(spec, name, seen), f"group {name} on {machine.name}", place) from None
+            raise conflict(group_problem(spec, name, image_reads), f"group {name} on {machine.name}", place) from None
         stacks[name] = assemble(chosen, machine, gpu, dict(pins) | shared, spec.stack.repositories)
     return stacks
 
@@ -99,11 +99,19 @@ def solve(
 def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
     """What mounts the file systems of a group's site, or of each site that it may be at: component → the key of
     cluster.yaml that asks for it."""
-    wanted = [(name, one) for name in spec.sites_of(group) for one in spec.sites[name].file_systems() if one.component]
-    return {one.component: dotted(("sites", name, *one.key[:2])) for name, one in reversed(wanted)}
+    file_systems = [
+        (name, file_system)
+        for name in spec.sites_of(group)
+        for file_system in spec.sites[name].file_systems()
+        if file_system.component
+    ]
+    return {
+        file_system.component: dotted(("sites", name, *file_system.key[:2]))
+        for name, file_system in reversed(file_systems)
+    }
 
 
-def group_problem(spec: ClusterSpec, group: str, seen: Seen = ()) -> Problem:
+def group_problem(spec: ClusterSpec, group: str, image_reads: Seen = ()) -> Problem:
     """What is to be solved for a group, with the keys of cluster.yaml that ask for it."""
     known = spec.catalog
     machine = known.machine(spec.groups[group].machine)
@@ -111,16 +119,16 @@ def group_problem(spec: ClusterSpec, group: str, seen: Seen = ()) -> Problem:
     efa = machine.uses_efa(spec.groups[group].network.wanted)
     problem = problem_of(
         machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
-        shared=tuple(shared_storage(spec, group)), seen=seen, vendor=vendor_images.provider_of(spec, group),
+        shared=tuple(shared_storage(spec, group)), seen=image_reads, vendor=vendor_images.provider_of(spec, group),
     )  # fmt: skip
-    here = {key: f"groups.{group}.{key}" for key in ("machine", "base")}
-    only_for = {name: here.get(key, key) for name, key in problem.only_for.items()}
+    paths = {key: f"groups.{group}.{key}" for key in ("machine", "base")}
+    only_for = {name: paths.get(key, key) for name, key in problem.only_for.items()}
     return replace(
-        problem, needs=tuple(replace(n, path=here.get(n.path, n.path)) for n in problem.needs), only_for=only_for
+        problem, needs=tuple(replace(n, path=paths.get(n.path, n.path)) for n in problem.needs), only_for=only_for
     )
 
 
-def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
+def refuse_foreign_pins(spec: ClusterSpec, locate: Place) -> None:
     """Raise StackConflict for a pin of NVIDIA's software in a fleet that has no NVIDIA GPU."""
     known = spec.catalog
     machines = [known.machine(group.machine) for group in spec.groups.values()]
@@ -130,25 +138,29 @@ def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
         if key not in pins("amd") and getattr(spec.stack, key) is not None:
             message = f"{key} is NVIDIA software and {machines[0].gpu_model} is an AMD GPU"
             path = f"stack.{key}"
-            raise StackConflict(message, where=place(path), hint="leave it out", asked={path: message})
+            raise StackConflict(message, where=locate(path), hint="leave it out", asked={path: message})
 
 
-def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
+def refuse_unknown_repositories(spec: ClusterSpec, locate: Place) -> None:
     """Raise StackConflict for a repository of one's own under a name that no part of a stack comes from."""
     known = rows("repositories")
-    for name, own in spec.stack.repositories.items():
+    for name, user_repository in spec.stack.repositories.items():
         path = f"stack.repositories.{name}"
         archives = "archives" in known.get(name, {})
-        if own.uri is None and archives and (own.fingerprint is not None or own.suite or own.components):
+        if (
+            user_repository.uri is None
+            and archives
+            and (user_repository.fingerprint is not None or user_repository.suite or user_repository.components)
+        ):
             message = f"the vendor of {name} has no apt repository: one of your own needs uri, key and fingerprint"
-            raise StackConflict(message, where=place(path), hint="write uri: … and key: …", asked={path: message})
-        if name in known and own.sha256 is not None and (own.uri is not None or not archives):
+            raise StackConflict(message, where=locate(path), hint="write uri: … and key: …", asked={path: message})
+        if name in known and user_repository.sha256 is not None and (user_repository.uri is not None or not archives):
             message = f"sha256 is for files of a vendor that has no apt repository; {name} is trusted by its key"
-            raise StackConflict(message, where=place(path), hint="leave it out", asked={path: message})
+            raise StackConflict(message, where=locate(path), hint="leave it out", asked={path: message})
         if name not in known:
             hint = did_you_mean(name, known) or f"repositories: {', '.join(known)}"
             message = f"unknown repository {name}"
-            raise StackConflict(message, where=place(path), hint=hint, asked={path: message})
+            raise StackConflict(message, where=locate(path), hint=hint, asked={path: message})
 
 
 FRAMEWORKS = ("pytorch", "tensorflow")
@@ -160,8 +172,8 @@ Seen = tuple[tuple[str, ImageFacts], ...]
 
 
 def _pins(spec: ClusterSpec, gpu: Gpu) -> Pins:
-    found = {key: getattr(spec.stack, key) for key in pins(gpu.vendor)}
-    return tuple((key, value) for key, value in found.items() if value is not None)
+    values = {key: getattr(spec.stack, key) for key in pins(gpu.vendor)}
+    return tuple((key, value) for key, value in values.items() if value is not None)
 
 
 def _like(machine: Machine, gpu: Gpu) -> tuple[Machine, Gpu]:
@@ -179,9 +191,9 @@ def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu] | Non
 @lru_cache(maxsize=4096)
 def _resolve(
     machine: Machine, gpu: Gpu, pins: Pins, containers: tuple[str, ...], efa: bool, exporter: bool, keep: Pins,
-    shared: tuple[str, ...], seen: Seen, vendor: str,
+    shared: tuple[str, ...], image_reads: Seen, vendor: str,
 ) -> dict[str, Candidate]:  # fmt: skip
-    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared, seen, vendor))
+    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared, image_reads, vendor))
 
 
 def problem_of(
@@ -199,111 +211,124 @@ def problem_of(
     """What is to be solved for one machine: the components that it has, what it is, what is pinned. `shared`: those
     that mount its site's file systems; `seen`: what images say of themselves; `vendor`: the provider whose own GPU
     image it boots."""
-    wanted, told = dict(pins), dict(seen)
-    images = {f"image {reference}": known_image(reference, told) for reference in dict.fromkeys(containers)}
+    pinned, image_reads = dict(pins), dict(seen)
+    images = {f"image {reference}": known_image(reference, image_reads) for reference in dict.fromkeys(containers)}
     rdma = machine.network.kind != "ethernet"
-    active = _components(gpu, wanted, images, efa=efa, exporter=exporter, rdma=rdma)
+    active = _components(gpu, pinned, images, efa=efa, exporter=exporter, rdma=rdma)
     if vendor:
         active += [name for name in vendor_images.brought(vendor, rdma=rdma and not efa) if name not in active]
-    found: dict[str, tuple[Candidate, ...]] = {name: trait(name) for name in TRAITS}
-    found |= images
-    found |= {name: candidates(name) for name in (*active, *shared)}
+    candidates_by_name: dict[str, tuple[Candidate, ...]] = {name: trait(name) for name in TRAITS}
+    candidates_by_name |= images
+    candidates_by_name |= {name: candidates(name) for name in (*active, *shared)}
     for name in FRAMEWORKS:
-        if name in found and told:
-            found[name] = tuple(
-                corrected(c, told[c.facts["reference"]]) if c.facts["reference"] in told else c for c in found[name]
+        if name in candidates_by_name and image_reads:
+            candidates_by_name[name] = tuple(
+                corrected(c, image_reads[c.facts["reference"]]) if c.facts["reference"] in image_reads else c
+                for c in candidates_by_name[name]
             )
-    found = _known_or_exact(found, wanted)
+    candidates_by_name = _known_or_exact(candidates_by_name, pinned)
     if vendor:
-        found = vendor_images.with_what_they_hold(found, vendor) | {vendor_images.NAME: vendor_images.images(vendor)}
-    if "cuda" not in wanted and "pytorch" in found and "tensorflow" in found:
-        found["tensorflow"] = tuple(map(_any_toolkit, found["tensorflow"]))
-    if "pytorch" in found:
-        found["pytorch"] = tuple(c for c in found["pytorch"] if (c.facts["maker"] == "AMD") == (gpu.vendor == "amd"))
+        candidates_by_name = vendor_images.with_what_they_hold(candidates_by_name, vendor) | {
+            vendor_images.NAME: vendor_images.images(vendor)
+        }
+    if "cuda" not in pinned and "pytorch" in candidates_by_name and "tensorflow" in candidates_by_name:
+        candidates_by_name["tensorflow"] = tuple(map(_any_toolkit, candidates_by_name["tensorflow"]))
+    if "pytorch" in candidates_by_name:
+        candidates_by_name["pytorch"] = tuple(
+            c for c in candidates_by_name["pytorch"] if (c.facts["maker"] == "AMD") == (gpu.vendor == "amd")
+        )
     traits = {
         "gpu": gpu.arch,
         "gpu_class": "datacenter" if gpu.ecc else "geforce",
         "network": machine.network.kind if machine.network.kind != "efa" or efa else "ethernet",
     }
-    says = f"{machine.name} with its {gpu.model} ({gpu.arch})"
-    needs = [Need(name, (value,), path="machine", says=says) for name, value in traits.items()]
+    summary = f"{machine.name} with its {gpu.model} ({gpu.arch})"
+    needs = [Need(name, (value,), path="machine", says=summary) for name, value in traits.items()]
     for rule in rows("machines"):
         if all(traits[name] in values for name, values in rule["when"].items()):
             for name, spec in rule["needs"].items():
                 reason = f"{machine.name} needs {title(name)} {readable(spec)} [{rule['source']}]"
-                needs += [Need(name, spec, path="machine", says=says, reason=reason)] if name in found else []
-    needs += [Need(key, pin=pin, path=f"stack.{key}", says=_said(key, pin)) for key, pin in pins if key in found]
-    if "pytorch" in found and "cuda" in wanted and "pytorch" in wanted and "+" not in wanted["pytorch"]:
-        build = ".".join(wanted["cuda"].split(".")[:2])
-        needs.append(Need("pytorch", build=build, path="stack.cuda", says=_said("cuda", wanted["cuda"])))
+                needs += (
+                    [Need(name, spec, path="machine", says=summary, reason=reason)]
+                    if name in candidates_by_name
+                    else []
+                )
+    needs += [
+        Need(key, pin=pin, path=f"stack.{key}", says=_pin_text(key, pin))
+        for key, pin in pins
+        if key in candidates_by_name
+    ]
+    if "pytorch" in candidates_by_name and "cuda" in pinned and "pytorch" in pinned and "+" not in pinned["pytorch"]:
+        build = ".".join(pinned["cuda"].split(".")[:2])
+        needs.append(Need("pytorch", build=build, path="stack.cuda", says=_pin_text("cuda", pinned["cuda"])))
     needs += [
         Need(name, (some[0].version,), path="stack.containers", says=some[0].version) for name, some in images.items()
     ]
     if vendor:
         needs.append(Need(vendor_images.NAME, path="base", says="base: vendor-hpc"))
-    optional = {name: f"stack.{name}" for name in on_request() if name in wanted and name in found}
+    optional = {name: f"stack.{name}" for name in on_request() if name in pinned and name in candidates_by_name}
     optional |= {vendor_images.NAME: "base"} if vendor else {}
-    if "pytorch" in wanted and (images or "tensorflow" in wanted):
+    if "pytorch" in pinned and (images or "tensorflow" in pinned):
         optional["pytorch"] = "stack.pytorch"
-    return Problem(tuple(needs), found, optional | dict.fromkeys(images, "stack.containers"), dict(keep))
+    return Problem(tuple(needs), candidates_by_name, optional | dict.fromkeys(images, "stack.containers"), dict(keep))
 
 
-def known_image(reference: str, told: Read) -> tuple[Candidate, ...]:
+def known_image(reference: str, image_reads: Read) -> tuple[Candidate, ...]:
     """An image that cluster.yaml names: of the tables, corrected by what it says itself, or what it says alone."""
     known = image(reference)
-    if reference not in told:
+    if reference not in image_reads:
         return known
     if not known[0].source:
-        return unknown(known[0].name, reference, told[reference])
-    return tuple(corrected(candidate, told[reference]) for candidate in known)
+        return unknown(known[0].name, reference, image_reads[reference])
+    return tuple(corrected(candidate, image_reads[reference]) for candidate in known)
 
 
-def _said(key: str, pin: str) -> str:
+def _pin_text(key: str, pin: str) -> str:
     return f'stack.{key} "{pin}"'
 
 
 def _components(
-    gpu: Gpu, wanted: Mapping[str, str], images: Mapping[str, tuple[Candidate, ...]], *, efa: bool, exporter: bool,
+    gpu: Gpu, pinned: Mapping[str, str], images: Mapping[str, tuple[Candidate, ...]], *, efa: bool, exporter: bool,
     rdma: bool,
 ) -> list[str]:  # fmt: skip
     """The components of a node's stack: what every machine of its maker has, and what is asked for."""
-    here: dict[str, Callable[[str], bool]] = {
+    conditions: dict[str, Callable[[str], bool]] = {
         "always": lambda _: True,
-        "pinned": lambda name: name in wanted,
-        "rdma": lambda name: name in wanted and rdma and not efa,
+        "pinned": lambda name: name in pinned,
+        "rdma": lambda name: name in pinned and rdma and not efa,
         "efa": lambda _: efa,
         "exporter": lambda _: exporter,
     }
     known = [c for c in COMPONENTS.values() if c.vendor in (None, gpu.vendor) and c.name not in FRAMEWORKS]
-    names = [c.name for c in known if c.when in here and here[c.when](c.name)]
-    held = {name for some in images.values() for name in FRAMEWORKS if _holds(some, name, wanted)}
-    names += [name for name in FRAMEWORKS if name in wanted and name not in held]
-    if not images and "tensorflow" not in wanted and "pytorch" not in names:
+    names = [c.name for c in known if c.when in conditions and conditions[c.when](c.name)]
+    in_images = {name for some in images.values() for name in FRAMEWORKS if _holds(some, name, pinned)}
+    names += [name for name in FRAMEWORKS if name in pinned and name not in in_images]
+    if not images and "tensorflow" not in pinned and "pytorch" not in names:
         names.append("pytorch")
     return names
 
 
-def _holds(images: tuple[Candidate, ...], name: str, wanted: Mapping[str, str]) -> bool:
+def _holds(images: tuple[Candidate, ...], name: str, pinned: Mapping[str, str]) -> bool:
     """Whether an image is known to hold the framework that is pinned."""
-    held = images[0].facts.get(name)
-    return held is not None and name in wanted and starts(held, wanted[name])
+    version = images[0].facts.get(name)
+    return version is not None and name in pinned and starts(version, pinned[name])
 
 
 def _known_or_exact(
-    found: dict[str, tuple[Candidate, ...]], wanted: Mapping[str, str]
+    candidates_by_name: dict[str, tuple[Candidate, ...]], pinned: Mapping[str, str]
 ) -> dict[str, tuple[Candidate, ...]]:
     """An exact driver release that no row has, of a branch that one has: the repository will know it."""
-    pin = wanted.get("driver")
+    pin = pinned.get("driver")
     if (
         pin
         and re.fullmatch(r"\d{3}\.\d+\.\d{2}", pin)
-        and "driver" in found
-        and not any(starts(c.version, pin) for c in found["driver"])
+        and "driver" in candidates_by_name
+        and not any(starts(c.version, pin) for c in candidates_by_name["driver"])
     ):
         row = branch_of(pin)
         if row is not None:
-            found["driver"] = (driver(row, pin), *found["driver"])
-    return found
+            candidates_by_name["driver"] = (driver(row, pin), *candidates_by_name["driver"])
+    return candidates_by_name
 
 
 @cache

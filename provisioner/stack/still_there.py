@@ -31,49 +31,53 @@ _EMBEDDED = "data:application/pgp-keys;base64,"
 def look(stacks: Mapping[str, Stack], file: str) -> list[Finding]:
     """What of these stacks (group → stack) is gone: one finding for each repository that lacks something (`blocks`), or
     could not be asked (`unknown`). `file` is cluster.yaml, for what to do."""
-    wanted: dict[Repository, dict[tuple[str, str], None]] = {}
+    names_by_repository: dict[Repository, dict[tuple[str, str], None]] = {}
     for stack in stacks.values():
         for repository in stack.repositories:
-            names = wanted.setdefault(repository, {})
+            names = names_by_repository.setdefault(repository, {})
             names.update({(p.name, p.version): None for p in stack.packages if p.repository == repository.name})
     fetch = Fetch(deadline_s=DEADLINE, pause_s=PAUSE)
     try:
         with ThreadPoolExecutor(8, thread_name_prefix="gpuprov-preflight") as pool:
-            asked = [pool.submit(_one, r, names, fetch, file) for r, names in wanted.items()]
-            return [finding for one in asked for finding in one.result()]
+            futures = [
+                pool.submit(_check_repository, r, names, fetch, file) for r, names in names_by_repository.items()
+            ]
+            return [finding for future in futures for finding in future.result()]
     finally:
         fetch.stop()
 
 
-def _one(repository: Repository, names: Iterable[tuple[str, str]], fetch: Fetch, file: str) -> list[Finding]:
+def _check_repository(
+    repository: Repository, names: Iterable[tuple[str, str]], fetch: Fetch, file: str
+) -> list[Finding]:
     try:
         if repository.archives:
             return [f for archive in repository.archives for f in _archive(repository, archive, fetch, file)]
         key = repository.key_url.removeprefix(_EMBEDDED)
-        own = base64.b64decode(key) if key != repository.key_url else None
-        there = PackageIndex({repository.name: index.read(Origin(repository, key=own), fetch)})
+        key_bytes = base64.b64decode(key) if key != repository.key_url else None
+        package_index = PackageIndex({repository.name: index.read(Origin(repository, key=key_bytes), fetch)})
     except GpuprovError as error:
-        said = f"{error.message}; whether its packages are still there is not known"
-        return [Finding("unknown", "packages", said, error.hint)]
-    gone = [f"{n} {v}" for n, v in names if v not in {e.version for e in there.entries(n)}]
-    if not gone:
+        message = f"{error.message}; whether its packages are still there is not known"
+        return [Finding("unknown", "packages", message, error.hint)]
+    missing = [f"{n} {v}" for n, v in names if v not in {e.version for e in package_index.entries(n)}]
+    if not missing:
         return []
-    said = f"repository {repository.name} no longer has {few(gone, FEW, ',')}, which are locked: apt would fail"
-    return [Finding("blocks", "packages", said, _renew(repository, file))]
+    message = f"repository {repository.name} no longer has {few(missing, FEW, ',')}, which are locked: apt would fail"
+    return [Finding("blocks", "packages", message, _renew(repository, file))]
 
 
 def _archive(repository: Repository, archive: Archive, fetch: Fetch, file: str) -> list[Finding]:
     answer = fetch.get(archive.url, who=f"archive {repository.name}", limit=1 << 20, method="HEAD")
     size = answer.headers.get("content-length", "")
     if answer.status in (404, 410):
-        said = f"{archive.url} is gone (HTTP {answer.status}): nodes could not fetch it"
-        return [Finding("blocks", "packages", said, _renew(repository, file))]
+        message = f"{archive.url} is gone (HTTP {answer.status}): nodes could not fetch it"
+        return [Finding("blocks", "packages", message, _renew(repository, file))]
     if answer.status != 200:
-        said = f"{archive.url}: HTTP {answer.status}; whether nodes can fetch it is not known"
-        return [Finding("unknown", "packages", said, "look at the vendor's status")]
+        message = f"{archive.url}: HTTP {answer.status}; whether nodes can fetch it is not known"
+        return [Finding("unknown", "packages", message, "look at the vendor's status")]
     if size.isdigit() and int(size) != archive.size:
-        said = f"{archive.url} has {size} bytes, the lock has {archive.size}: nodes would refuse it"
-        return [Finding("blocks", "packages", said, _renew(repository, file))]
+        message = f"{archive.url} has {size} bytes, the lock has {archive.size}: nodes would refuse it"
+        return [Finding("blocks", "packages", message, _renew(repository, file))]
     return []
 
 

@@ -24,12 +24,12 @@ _SUITE = f"(\\./|/|(\\./)?{_PATH}/?)"
 _ADDRESS = r"https?://[A-Za-z0-9\[][A-Za-z0-9._~/:%+=\[\]-]*"
 
 
-def _shape(pattern: str, what: str, limit: int = 255) -> Callable[[str], str]:
+def _shape(pattern: str, noun: str, limit: int = 255) -> Callable[[str], str]:
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:
         if len(text) > limit or not compiled.fullmatch(text):
-            raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is not a valid {what}"})
+            raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is not a valid {noun}"})
         return text
 
     return check
@@ -45,7 +45,7 @@ def _image(text: str) -> str:
     return text
 
 
-def _said(text: str) -> str:
+def _check_plain(text: str) -> str:
     if any(opening in text for opening in TEMPLATES) or printable(text) != text or len(text) > 100_000:
         raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is not plain text"})
     return text
@@ -95,5 +95,5 @@ Chosen = Annotated[str, AfterValidator(_shape(r"[0-9A-Za-z][0-9A-Za-z.+~_:/@-]*"
 """The version of a component; of an image, its reference."""
 Build = Annotated[str, AfterValidator(_shape(r"[0-9]{8}-[0-9]{6}", "build of an image, such as 20260131-031500"))]
 MachineImage = Annotated[str, AfterValidator(_shape(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "image of a machine"))]
-Sentence = Annotated[str, AfterValidator(_said)]
+Sentence = Annotated[str, AfterValidator(_check_plain)]
 """For people alone: no variable is made of it."""

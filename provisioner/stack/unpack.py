@@ -30,7 +30,7 @@ TOOL_DEADLINE = 120.0
 def paragraphs(origin: Origin, archive: Archive, file: Path) -> Iterator[tuple[str, str]]:
     """Each package of an archive in `file` for its distribution: its control paragraph, and the SHA-256 of its .deb.
     Raises GpuprovError for an archive that can't be opened, has no packages for it, or too many."""
-    seen, size, folders = 0, 0, set()
+    package_count, size, folders = 0, 0, set()
     with tempfile.TemporaryDirectory(prefix="gpuprov-archive-") as scratch:
         at = Path(scratch) / "package.deb"
         try:
@@ -39,8 +39,8 @@ def paragraphs(origin: Origin, archive: Archive, file: Path) -> Iterator[tuple[s
                 folders.add(f"{folder.rpartition('/')[0]}/")
                 if not folder.startswith(archive.folder) or "/debug/" in f"/{folder}":
                     continue
-                seen += 1
-                if seen > MOST_PACKAGES:
+                package_count += 1
+                if package_count > MOST_PACKAGES:
                     raise origin.refuse(f"{archive.url} has more than {MOST_PACKAGES} packages", "compare its address")
                 digest = hashlib.sha256()
                 with at.open("wb") as out:
@@ -57,10 +57,10 @@ def paragraphs(origin: Origin, archive: Archive, file: Path) -> Iterator[tuple[s
         except (OSError, EOFError, tarfile.TarError) as error:
             raise origin.refuse(f"{archive.url} cannot be opened: {error}",
                                 "possible corrupt download: run `gpuprov lock` again") from None  # fmt: skip
-    if not seen:
-        there = ", ".join(sorted({f for f in folders if f.count("/") > 1})[:6]) or "no packages at all"
+    if not package_count:
+        folder_names = ", ".join(sorted({f for f in folders if f.count("/") > 1})[:6]) or "no packages at all"
         raise origin.refuse(
-            f"{archive.url} has no packages in {archive.folder or 'it'}; there: {there}",
+            f"{archive.url} has no packages in {archive.folder or 'it'}; there: {folder_names}",
             "the vendor has no packages for this distribution in that release: choose another stack.os or version",
         )
 
@@ -86,11 +86,11 @@ class _Header(tarfile.TarInfo):
     """A file's header in a tar archive; one that says that gigabytes of names follow is refused."""
 
     @classmethod
-    def frombuf(cls, *words: Any, **options: Any) -> Self:
-        found = super().frombuf(*words, **options)
-        if found.type in LONG_HEADERS and found.size > HEADER_LIMIT:
-            raise tarfile.ReadError(f"the header of a file has {found.size >> 20} MiB")
-        return found
+    def frombuf(cls, *arguments: Any, **options: Any) -> Self:
+        header = super().frombuf(*arguments, **options)
+        if header.type in LONG_HEADERS and header.size > HEADER_LIMIT:
+            raise tarfile.ReadError(f"the header of a file has {header.size >> 20} MiB")
+        return header
 
 
 @contextmanager
@@ -140,5 +140,5 @@ def _no_tool(name: str) -> GpuprovError:
 
 
 def field(paragraph: str, key: str) -> str:
-    found = re.search(rf"^{key}:[ \t]*(\S+)", paragraph, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else ""
+    match = re.search(rf"^{key}:[ \t]*(\S+)", paragraph, re.MULTILINE | re.IGNORECASE)
+    return match[1] if match else ""

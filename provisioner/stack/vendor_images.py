@@ -24,14 +24,14 @@ WITH_DRIVER = ("fabric_manager", "imex")
 def images(provider: str) -> tuple[Candidate, ...]:
     """The known images of a provider, the best first: by distribution, then the newest; empty where it has none."""
     order = distributions.names()
-    found = []
+    options = []
     for row in rows(NAME):
         if row["provider"] == provider:
             needs: dict[str, Spec] = {"os": (row["os"],), "gpu": tuple(row["gpu"])}
             needs |= {name: (version,) for name, version in row["has"].items()}
             rank = (order.index(row["os"]), newest_first(row["version"]))
-            found.append(Candidate(NAME, row["version"], needs, {}, rank, row, row["source"]))
-    return tuple(sorted(found, key=lambda c: c.rank))
+            options.append(Candidate(NAME, row["version"], needs, {}, rank, row, row["source"]))
+    return tuple(sorted(options, key=lambda c: c.rank))
 
 
 def why_none(provider: str) -> str:
@@ -41,9 +41,13 @@ def why_none(provider: str) -> str:
 
 def brought(provider: str, *, rdma: bool) -> list[str]:
     """Components that a node has only where `stack` asks for them, and that every known image of the provider holds."""
-    held = [set(candidate.facts["has"]) for candidate in images(provider)]
+    held_components = [set(candidate.facts["has"]) for candidate in images(provider)]
     kinds = ("pinned", "rdma") if rdma else ("pinned",)
-    return [name for name, one in COMPONENTS.items() if one.when in kinds and all(name in some for some in held)]
+    return [
+        name
+        for name, component in COMPONENTS.items()
+        if component.when in kinds and all(name in some for some in held_components)
+    ]
 
 
 def provider_of(spec: ClusterSpec, group: str) -> str:
@@ -51,7 +55,7 @@ def provider_of(spec: ClusterSpec, group: str) -> str:
     return spec.sites[spec.site_of(group)].provider if spec.groups[group].base == "vendor-hpc" else ""
 
 
-def refuse(spec: ClusterSpec, place: Place) -> None:
+def refuse(spec: ClusterSpec, locate: Place) -> None:
     """Raise StackConflict for a group that wants its provider's own GPU image where there is none, or that wants of
     the local disks what the image does itself."""
     for name, group in spec.groups.items():
@@ -61,22 +65,24 @@ def refuse(spec: ClusterSpec, place: Place) -> None:
         if not images(provider):
             message = f"base: vendor-hpc is not available at {provider}: {why_none(provider)}"
             hint = "leave base out: a plain image is the default, and gpuprov installs the stack"
-            raise StackConflict(message, where=place(path), hint=hint, asked={path: message})
-        mounted = next((one.facts["scratch"] for one in images(provider) if one.facts["scratch"]), None)
+            raise StackConflict(message, where=locate(path), hint=hint, asked={path: message})
+        mounted = next((image.facts["scratch"] for image in images(provider) if image.facts["scratch"]), None)
         if mounted and group.storage.scratch is not None:
             path = f"groups.{name}.storage.scratch"
             message = f"{provider}'s GPU image takes the local disks itself (mounted at {mounted})"
             hint = f"leave storage.scratch out and use {mounted}, or leave out base: vendor-hpc"
-            raise StackConflict(message, where=place(path), hint=hint, asked={path: message})
+            raise StackConflict(message, where=locate(path), hint=hint, asked={path: message})
 
 
-def with_what_they_hold(found: Mapping[str, Sequence[Candidate]], provider: str) -> dict[str, tuple[Candidate, ...]]:
+def with_what_they_hold(
+    candidates_by_name: Mapping[str, Sequence[Candidate]], provider: str
+) -> dict[str, tuple[Candidate, ...]]:
     """Every component's candidates, and among them each version that an image of the provider holds."""
-    more = {name: tuple(some) for name, some in found.items()}
+    more = {name: tuple(some) for name, some in candidates_by_name.items()}
     for image in images(provider):
         for name, version in image.facts["has"].items():
-            if name in more and not any(one.version == version for one in more[name]):
-                more[name] = (*more[name], _held(name, version, image))
+            if name in more and not any(candidate.version == version for candidate in more[name]):
+                more[name] = (*more[name], _unlisted_version(name, version, image))
         dcgm = image.facts["has"].get("dcgm")
         if dcgm and "dcgm_exporter" in more:
             more["dcgm_exporter"] += _exporter(more["dcgm_exporter"], dcgm)
@@ -86,24 +92,24 @@ def with_what_they_hold(found: Mapping[str, Sequence[Candidate]], provider: str)
 def _exporter(known: Sequence[Candidate], dcgm: str) -> tuple[Candidate, ...]:
     """The newest exporter for a DCGM that none was built against: it asks the host engine over a socket, and its
     package asks for DCGM of the same major alone (unverified)."""
-    if any(one.needs.get("dcgm") == f"=={dcgm}" for one in known):
+    if any(exporter.needs.get("dcgm") == f"=={dcgm}" for exporter in known):
         return ()
-    newest = min(known, key=lambda one: newest_first(one.version))
+    newest = min(known, key=lambda exporter: newest_first(exporter.version))
     wider: dict[str, Spec] = {**newest.needs, "dcgm": f"=={dcgm.partition('.')[0]}.*"}
     return (replace(newest, needs=wider, rank=(99, *newest.rank)),)
 
 
-def _held(name: str, version: str, image: Candidate) -> Candidate:
+def _unlisted_version(name: str, version: str, image: Candidate) -> Candidate:
     """A version that no row has: what holds of its driver branch, or of the newest release of the same series."""
     if name == "driver" and (row := branch_of(version)) is not None:
         return driver(row, version)
-    known = next((one for one in candidates(name) if starts(one.version, version)), None)
+    known = next((candidate for candidate in candidates(name) if starts(candidate.version, version)), None)
     return replace(known, version=version) if known else Candidate(name, version, rank=(99,), source=image.source)
 
 
 def parts(image: Candidate, chosen: Mapping[str, Any], unused: Sequence[str] = ()) -> dict[str, str]:
     """Part of the lock → version, of what the image holds and the machine has."""
-    held: dict[str, str] = {name: version for name, version in image.facts["has"].items() if name in chosen}
-    if "driver" in held:
-        held |= {part: held["driver"] for part in WITH_DRIVER if part not in unused}
-    return held
+    versions: dict[str, str] = {name: version for name, version in image.facts["has"].items() if name in chosen}
+    if "driver" in versions:
+        versions |= {part: versions["driver"] for part in WITH_DRIVER if part not in unused}
+    return versions

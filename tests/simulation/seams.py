@@ -625,7 +625,7 @@ def installed(world: World) -> Iterator[None]:
         (second_boot, "ThreadPoolExecutor", Inline),
         (existing, "ThreadPoolExecutor", Inline), (existing, "_call", seams.host_ssh.call),
         (baremetal, "ThreadPoolExecutor", Inline), (baremetal, "_silence", seams.host_ssh.silence),
-        (known_hosts, "_found", keys_in), (private_key, "problem", lambda _: None),
+        (known_hosts, "_keys_of", keys_in), (private_key, "problem", lambda _: None),
         (collecting, "collect", seams.collect), (verifying, "verify", seams.verify),
         (reports, "write", seams.write_report),
         (configuring, "wanted", seams.desired), (drift, "differences", seams.differences),

@@ -56,12 +56,12 @@ class Archive:
     kernel: str
     security: str
 
-    def sources(self, own: str | None) -> list[str]:
-        """Lines of sources.list(5); `own`: a mirror in place of the distribution's, which is asked alone."""
-        if own is not None:
-            return [f"deb {own} {self.suite} {self.components}"]
+    def sources(self, mirror: str | None) -> list[str]:
+        """Lines of sources.list(5); `mirror`: a mirror in place of the distribution's, which is asked alone."""
+        if mirror is not None:
+            return [f"deb {mirror} {self.suite} {self.components}"]
         places = {"": self.mirror, "-updates": self.mirror, "-security": self.security}
-        return [f"deb {where} {self.suite}{pocket} {self.components}" for pocket, where in places.items()]
+        return [f"deb {uri} {self.suite}{pocket} {self.components}" for pocket, uri in places.items()]
 
 
 ARCHIVES = {
@@ -79,18 +79,18 @@ ARCHIVES = {
 
 def archive_of(system: str) -> Archive:
     """Raises GpuprovError for a distribution that no builder is made of, and for keys that are not installed."""
-    found = ARCHIVES.get(system)
-    if found is None:
+    archive = ARCHIVES.get(system)
+    if archive is None:
         raise GpuprovError(
             f"a virtual machine to build on is made of {' or '.join(ARCHIVES)}, not of {system}",
             hint=f"stack.os: {next(iter(ARCHIVES))}",
         )
-    if not found.keyring.is_file():
+    if not archive.keyring.is_file():
         raise GpuprovError(
-            f"the signing keys of {system} are not installed here", where=str(found.keyring),
-            hint=f"sudo apt-get install -y {found.keyring_package}",
+            f"the signing keys of {system} are not installed here", where=str(archive.keyring),
+            hint=f"sudo apt-get install -y {archive.keyring_package}",
         )  # fmt: skip
-    return found
+    return archive
 
 
 def make(system: str, mirror: str | None, root: Path) -> None:
@@ -106,24 +106,24 @@ def make(system: str, mirror: str | None, root: Path) -> None:
     )  # fmt: skip
 
 
-def bootable(root: Path, esp: Path, script: str, given: Mapping[str, str]) -> None:
+def bootable(root: Path, esp: Path, script: str, environment: Mapping[str, str]) -> None:
     """Run bootable.sh in it, with an empty folder as its EFI system partition. Raises ProviderError."""
-    words = [f"{key}={value}" for key, value in given.items()]
-    shell = ["env", *words, *NAMESPACE, "sh", "-c", IN_CHROOT, "sh", str(root), str(esp)]
+    assignments = [f"{key}={value}" for key, value in environment.items()]
+    shell = ["env", *assignments, *NAMESPACE, "sh", "-c", IN_CHROOT, "sh", str(root), str(esp)]
     told_to_be_bootable(shell, SETTINGS + script, str(root))
 
 
-def told_to_be_bootable(shell: Sequence[str], script: str, where: str) -> None:
+def told_to_be_bootable(shell: Sequence[str], script: str, location: str) -> None:
     """Give bootable.sh to a shell. Raises ProviderError."""
     try:
         done = bounded.run(shell, stdin=script, deadline_s=BOOTABLE_S, limit=BOOTABLE_LIMIT)
     except subprocess.TimeoutExpired:
-        raise ProviderError(f"it was not made bootable within {BOOTABLE_S:.0f} s", where=where) from None
+        raise ProviderError(f"it was not made bootable within {BOOTABLE_S:.0f} s", where=location) from None
     except bounded.UnboundedOutputError as error:
-        raise ProviderError(f"it could not be made bootable: {error}", where=where) from None
+        raise ProviderError(f"it could not be made bootable: {error}", where=location) from None
     if done.returncode:
         if ssh_failure.is_own(shell, done.returncode):
             reason = ssh_failure.explain(shell[:-1], done.stderr)
         else:
             reason = ssh_failure.error_text(done.stderr or done.stdout) or f"exit status {done.returncode}"
-        raise ProviderError(f"it could not be made bootable: {reason}", where=where)
+        raise ProviderError(f"it could not be made bootable: {reason}", where=location)

@@ -27,16 +27,16 @@ def root_mib(root: Path) -> int:
     """MiB of a root file system that holds these files. A file with several names counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in (root, *root.rglob("*")):
-        found = path.lstat()
-        sizes[found.st_dev, found.st_ino] = -(-found.st_size // BLOCK) * BLOCK
+        status = path.lstat()
+        sizes[status.st_dev, status.st_ino] = -(-status.st_size // BLOCK) * BLOCK
     return int(sum(sizes.values()) * FREE / MIB) + FREE_MIB
 
 
-def configuration(root: Path, esp: Path, identity: Identity, made: datetime, size_mib: int) -> str:
+def configuration(root: Path, esp: Path, identity: Identity, made_at: datetime, size_mib: int) -> str:
     """genimage's file (https://github.com/pengutronix/genimage#configuration-file). Raises GpuprovError for paths that
     it cannot name: it puts them into a shell's command line."""
     _refuse_unreadable(root)
-    moment = made.astimezone(UTC).strftime("%Y%m%d%H%M%S")
+    moment = made_at.astimezone(UTC).strftime("%Y%m%d%H%M%S")
     options = f"root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0,hash_seed={identity.hash_seed}"
     return f"""\
 {_esp(esp, identity)}image root.ext4 {{
@@ -95,20 +95,20 @@ image disk.raw {{
 """
 
 
-def make(root: Path, esp: Path, folder: Path, identity: Identity, made: datetime) -> Path:
-    """Write `folder`/disk.raw, sparse. `made` is the time that the file systems say they were made at. Raises
+def make(root: Path, esp: Path, folder: Path, identity: Identity, made_at: datetime) -> Path:
+    """Write `folder`/disk.raw, sparse. `made_at` is the time that the file systems say they were made at. Raises
     ProviderError where that fails."""
-    return _laid_out(configuration(root, esp, identity, made, root_mib(root)), folder, made)
+    return _laid_out(configuration(root, esp, identity, made_at, root_mib(root)), folder, made_at)
 
 
-def sealed(disk: Path, folder: Path, identity: Identity, made: datetime) -> Path:
+def sealed(disk: Path, folder: Path, identity: Identity, made_at: datetime) -> Path:
     """Write `folder`/disk.raw, sparse: what a disk of this layout holds, of a machine that is off; nothing of its free
     blocks, where what was removed can still be read; as small as `make` has it. Raises ProviderError where its root
     file system is not clean."""
-    given, esp = folder / "genimage" / "input", folder / "esp"
-    for one in (given, esp):
-        one.mkdir(parents=True, exist_ok=True)
-    files, grown, root = folder / "esp.grown", folder / "root.grown", given / "root.ext4"
+    input_folder, esp = folder / "genimage" / "input", folder / "esp"
+    for path in (input_folder, esp):
+        path.mkdir(parents=True, exist_ok=True)
+    files, grown, root = folder / "esp.grown", folder / "root.grown", input_folder / "root.ext4"
     _part(disk, files, MIB, (1 + ESP_MIB) * MIB)
     tools.run(["mcopy", "-s", "-m", "-n", "-i", files, "::/", esp], CHECK_S)
     (esp / "loader" / "random-seed").unlink(missing_ok=True)  # all machines of the disk would share it
@@ -119,9 +119,9 @@ def sealed(disk: Path, folder: Path, identity: Identity, made: datetime) -> Path
     tools.run(["e2image", "-r", "-a", grown, root], CONVERT_S)  # blocks in use, nothing else
     tools.run(["resize2fs", root, f"{_used_mib(root)}M"], MAKE_S)
     tools.run(["e2fsck", "-f", "-n", root], MAKE_S)
-    for one in (files, grown):
-        one.unlink()
-    return _laid_out(_esp(esp, identity) + _disk(identity), folder, made)
+    for path in (files, grown):
+        path.unlink()
+    return _laid_out(_esp(esp, identity) + _disk(identity), folder, made_at)
 
 
 def _part(disk: Path, target: Path, start: int, end: int) -> None:
@@ -144,28 +144,28 @@ def _part(disk: Path, target: Path, start: int, end: int) -> None:
 
 def kernels(disk: Path) -> list[str]:
     """The kernels that a disk of this layout has boot entries for, as `uname -r` has them. Raises ProviderError."""
-    place = f"{disk}@@1M"
-    found = tools.run(["mdir", "-b", "-i", place, "::/loader/entries"], CHECK_S)
-    names = [line.strip().rpartition("/")[2] for line in found.splitlines()]
-    return sorted(one.removeprefix("gpuprov-").removesuffix(".conf") for one in names if one.startswith("gpuprov-"))
+    partition = f"{disk}@@1M"
+    listing = tools.run(["mdir", "-b", "-i", partition, "::/loader/entries"], CHECK_S)
+    names = [line.strip().rpartition("/")[2] for line in listing.splitlines()]
+    return sorted(name.removeprefix("gpuprov-").removesuffix(".conf") for name in names if name.startswith("gpuprov-"))
 
 
 def _used_mib(file: Path) -> int:
     """As `root_mib`, of a file system in a file."""
-    found = dict(
+    fields = dict(
         line.split(":", 1) for line in tools.run(["dumpe2fs", "-h", file], CHECK_S).splitlines() if ":" in line
     )
-    used = int(found["Block count"]) - int(found["Free blocks"])
-    return int(used * int(found["Block size"]) * FREE / MIB) + FREE_MIB
+    used = int(fields["Block count"]) - int(fields["Free blocks"])
+    return int(used * int(fields["Block size"]) * FREE / MIB) + FREE_MIB
 
 
-def _laid_out(text: str, folder: Path, made: datetime) -> Path:
+def _laid_out(text: str, folder: Path, made_at: datetime) -> Path:
     work = folder / "genimage"
     for name in ("empty", "input", "out"):
         (work / name).mkdir(parents=True, exist_ok=True)
     file = work / "genimage.cfg"
     file.write_text(text, encoding="utf-8")
-    epoch = str(int(made.timestamp()))
+    epoch = str(int(made_at.timestamp()))
     tools.run(
         ["genimage", "--rootpath", work / "empty", "--inputpath", work / "input", "--tmppath", work / "tmp",
          "--outputpath", work / "out", "--config", file],

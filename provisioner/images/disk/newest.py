@@ -40,27 +40,29 @@ def packages(system: str, mirror: str | None) -> Packages:
     with tempfile.TemporaryDirectory(prefix="gpuprov-archive-") as name:
         options = _options(Path(name), [_signed(line, archive.keyring) for line in archive.sources(mirror)])
         tools.run(["apt-get", *options, "--error-on=any", "update"], UPDATE_S)
-        wanted = ["?essential", "apt", archive.kernel, *base_system.COMMON]
-        said = tools.run(["apt-get", *options, "--simulate", "--no-install-recommends", "install", *wanted], CHOOSE_S)
-    found = Packages(dict(_CHOSEN.findall(said)))
-    if not any(map(_KERNEL.match, found.versions)):
+        requested = ["?essential", "apt", archive.kernel, *base_system.COMMON]
+        output = tools.run(
+            ["apt-get", *options, "--simulate", "--no-install-recommends", "install", *requested], CHOOSE_S
+        )
+    chosen = Packages(dict(_CHOSEN.findall(output)))
+    if not any(map(_KERNEL.match, chosen.versions)):
         raise ProviderError(f"apt chose no kernel for {archive.kernel}", where=archive.sources(mirror)[0])
-    return found
+    return chosen
 
 
 def _signed(line: str, keyring: Path) -> str:
     """A line of sources.list(5) that is trusted by these keys alone."""
-    kind, rest = line.split(" ", 1)
-    return f"{kind} [arch=amd64 signed-by={keyring}] {rest}"
+    kind, source = line.split(" ", 1)
+    return f"{kind} [arch=amd64 signed-by={keyring}] {source}"
 
 
 def _options(folder: Path, sources: list[str]) -> list[str]:
     """apt's folders below this one, with nothing of this computer's but its proxy (apt.conf)."""
-    for one in ("lists/partial", "cache/archives/partial"):
-        (folder / one).mkdir(parents=True)
+    for subfolder in ("lists/partial", "cache/archives/partial"):
+        (folder / subfolder).mkdir(parents=True)
     (folder / "status").touch()
     (folder / "sources.list").write_text("\n".join(sources) + "\n", encoding="utf-8")
-    given = {
+    settings = {
         "APT::Architecture": "amd64", "APT::Architectures": "amd64", "APT::Sandbox::User": "root",
         "Acquire::Languages": "none", "Acquire::Retries": "3", "Dir::State::lists": f"{folder}/lists/",
         "Dir::State::status": f"{folder}/status", "Dir::State::extended_states": f"{folder}/extended",
@@ -68,4 +70,4 @@ def _options(folder: Path, sources: list[str]) -> list[str]:
         "Dir::Etc::sourceparts": "/dev/null", "Dir::Etc::preferences": "/dev/null",
         "Dir::Etc::preferencesparts": "/dev/null", "Debug::NoLocking": "1",
     }  # fmt: skip
-    return [word for key, value in given.items() for word in ("-o", f"{key}={value}")]
+    return [argument for key, value in settings.items() for argument in ("-o", f"{key}={value}")]

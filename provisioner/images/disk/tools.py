@@ -30,17 +30,17 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def program(name: str) -> str:
     """The path of a program. Raises GpuprovError naming the package that has it."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{PATH}")
-    if found is None:
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{PATH}")
+    if path is None:
         raise GpuprovError(f"{name} is not installed", hint=f"sudo apt-get install -y {PROGRAMS.get(name, name)}")
-    return found
+    return path
 
 
 def require(*, builder: bool = False) -> None:
     """Return where everything is there, also for a virtual machine to build on with `builder`. Raises GpuprovError
     naming all packages that are missing."""
-    search, wanted = f"{os.environ.get('PATH', '')}:{PATH}", PROGRAMS | (OF_A_BUILDER if builder else {})
-    missing = {package: name for name, package in wanted.items() if shutil.which(name, path=search) is None}
+    search, programs = f"{os.environ.get('PATH', '')}:{PATH}", PROGRAMS | (OF_A_BUILDER if builder else {})
+    missing = {package: name for name, package in programs.items() if shutil.which(name, path=search) is None}
     if not (FIRMWARE.is_file() and FIRMWARE_VARIABLES.is_file()):
         missing["ovmf"] = str(FIRMWARE)
     if missing:
@@ -50,18 +50,28 @@ def require(*, builder: bool = False) -> None:
         )
 
 
-def run(words: Sequence[str | Path], deadline: float, *, environment: dict[str, str] | None = None) -> str:
+def run(arguments: Sequence[str | Path], deadline: float, *, environment: dict[str, str] | None = None) -> str:
     """Run one of them and give its standard output. `deadline` in seconds. Raises ProviderError."""
-    command = [program(str(words[0])), *map(str, words[1:])]
-    given = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{PATH}", "LC_ALL": "C", **(environment or {})}
+    command = [program(str(arguments[0])), *map(str, arguments[1:])]
+    process_environment = {
+        **os.environ,
+        "PATH": f"{os.environ.get('PATH', '')}:{PATH}",
+        "LC_ALL": "C",
+        **(environment or {}),
+    }
     try:
         done = subprocess.run(
-            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=deadline, check=False, env=given
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=deadline,
+            check=False,
+            env=process_environment,
         )
     except subprocess.TimeoutExpired:
-        raise ProviderError(f"{words[0]} did not finish in {deadline:.0f} s", where=str(words[-1])) from None
+        raise ProviderError(f"{arguments[0]} did not finish in {deadline:.0f} s", where=str(arguments[-1])) from None
     if done.returncode:
         lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
-        said = [line for line in lines if "rror" in line] or lines or ["it said nothing"]
-        raise ProviderError(f"{words[0]} failed: {'; '.join(said[-3:])[:500]}", where=str(words[-1]))
+        error_lines = [line for line in lines if "rror" in line] or lines or ["it said nothing"]
+        raise ProviderError(f"{arguments[0]} failed: {'; '.join(error_lines[-3:])[:500]}", where=str(arguments[-1]))
     return done.stdout.decode(errors="replace")

@@ -40,17 +40,20 @@ class VirtualMachine:
     def running(self) -> None:
         """Raise ProviderError where it has ended."""
         if (status := self.process.poll()) is not None:
-            said = tail(self.console.with_suffix(".qemu"))
-            raise ProviderError(f"QEMU ended with status {status}: {said}", where=str(self.console))
+            error_text = tail(self.console.with_suffix(".qemu"))
+            raise ProviderError(f"QEMU ended with status {status}: {error_text}", where=str(self.console))
 
     def wait_for_ssh(self, seconds: float) -> None:
         """Return once its sshd greets. Raises ProviderError with the end of its console after so many seconds."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.running()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as one:
-                one.settimeout(5)
-                if one.recv(4) == b"SSH-":
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection,
+            ):
+                connection.settimeout(5)
+                if connection.recv(4) == b"SSH-":
                     return
             time.sleep(1)
         raise ProviderError(
@@ -68,8 +71,10 @@ class VirtualMachine:
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            said = f"it is not off {seconds:.0f} s after its power button; its console ends with: {tail(self.console)}"
-            raise ProviderError(said, where=str(self.console)) from None
+            message = (
+                f"it is not off {seconds:.0f} s after its power button; its console ends with: {tail(self.console)}"
+            )
+            raise ProviderError(message, where=str(self.console)) from None
         if status:
             self.running()
 
@@ -85,8 +90,8 @@ def booted(disk: Path, seed: Path, console: Path, accelerator: str) -> Iterator[
     size = Size(MEMORY_MIB, PROCESSORS)
     try:
         with _running(f"format=qcow2,cache=unsafe,file={_escaped(overlay)}", "restrict=on,", size, seed, console,
-                      accelerator) as there:  # fmt: skip
-            yield there
+                      accelerator) as machine:  # fmt: skip
+            yield machine
     finally:
         overlay.unlink(missing_ok=True)
 
@@ -97,8 +102,8 @@ def builder(disk: Path, seed: Path, console: Path, accelerator: str) -> Iterator
     QEMU's own (addresses of this computer's loopback at 10.0.2.2)."""
     size = Size(BUILDER_MIB, max(PROCESSORS, min(os.cpu_count() or 1, BUILDER_MOST)))
     drive = f"format=raw,cache=unsafe,discard=unmap,file={_escaped(disk)}"
-    with _running(drive, "", size, seed, console, accelerator) as there:
-        yield there
+    with _running(drive, "", size, seed, console, accelerator) as machine:
+        yield machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +129,9 @@ def _running(
         "-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci",
         "-serial", f"file:{_escaped(console)}", "-qmp", "stdio",
     ]  # fmt: skip
-    with console.with_suffix(".qemu").open("wb") as said:
+    with console.with_suffix(".qemu").open("wb") as error_file:
         # a session of its own: Ctrl-C is for gpuprov, which ends it
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=error_file,
                                  start_new_session=True)  # fmt: skip
     try:
         yield VirtualMachine(child, port, console, accelerator)
@@ -180,9 +185,9 @@ def _escaped(path: Path) -> str:
 
 def _free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -61,8 +61,8 @@ class Bucket(StateFolder):
     def _account(self) -> str:
         try:
             return self._oss.account()
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
     @cached_property
     def bucket(self) -> str:
@@ -87,19 +87,19 @@ class Bucket(StateFolder):
         """What is wrong with a bucket that was there. Raises ProviderError for one that may not be used."""
         owner = str(info.owner.id) if info.owner else ""
         if owner != self._account:
-            said = f"the bucket {self.bucket} is of account {owner or 'unknown'}, not of {self._account}"
-            raise ProviderError(said, where="state", hint="another state.bucket: names are unique in the world")
+            message = f"the bucket {self.bucket} is of account {owner or 'unknown'}, not of {self._account}"
+            raise ProviderError(message, where="state", hint="another state.bucket: names are unique in the world")
         if info.versioning in ("Enabled", "Suspended"):
-            said = f"the bucket {self.bucket} has versioning, with which OSS cannot keep two writers apart"
-            raise ProviderError(said, where="state", hint="a bucket that never had versioning")
-        found = []
+            message = f"the bucket {self.bucket} has versioning, with which OSS cannot keep two writers apart"
+            raise ProviderError(message, where="state", hint="a bucket that never had versioning")
+        findings = []
         if not info.block_public_access:
-            said = f"nothing keeps {self.bucket} from being made public"
-            found.append(Finding("warning", "state", said, "block public access"))
+            message = f"nothing keeps {self.bucket} from being made public"
+            findings.append(Finding("warning", "state", message, "block public access"))
         if str(info.acl or "private") != "private":
-            said = f"{self.bucket} is {info.acl}, and a state has secrets"
-            found.append(Finding("blocks", "state", said, "make it private"))
-        return found or [Finding("ok", "state", self.where)]
+            message = f"{self.bucket} is {info.acl}, and a state has secrets"
+            findings.append(Finding("blocks", "state", message, "make it private"))
+        return findings or [Finding("ok", "state", self.where)]
 
     def _make(self) -> None:
         """Closed before anything is in it; what a crash left half done is done by the next run that is asked to."""
@@ -118,8 +118,8 @@ class Bucket(StateFolder):
                 "put_bucket_encryption", "PutBucketEncryptionRequest",
                 server_side_encryption_rule=models.ServerSideEncryptionRule(apply_server_side_encryption_by_default=rule),
             )  # fmt: skip
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
     def read(self, name: str, known: str | None = None) -> Blob | None:
         try:
@@ -132,76 +132,78 @@ class Bucket(StateFolder):
                 try:
                     answer = self._ask("get_object", "GetObjectRequest", key=self._key(name, latest.number))
                     return Blob(_body(answer.body), str(latest.number), _age(answer))
-                except Trouble as trouble:
-                    if trouble.code not in GONE:  # somebody has written it twice meanwhile
+                except Trouble as error:
+                    if error.code not in GONE:  # somebody has written it twice meanwhile
                         raise
-        except Trouble as trouble:
-            if trouble.code in MISSING and self._state.create:
+        except Trouble as error:
+            if error.code in MISSING and self._state.create:
                 return None
-            raise self._told(trouble) from None
+            raise self._told(error) from None
         raise ProviderError(f"{self.where}/{name} changes too fast to be read", where="state", hint="run it again")
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         assert content  # an empty one is a blob that was removed
         try:
             latest = self._latest(name)
-            there = str(latest.number) if latest and latest.size else None
-            if there != before:
+            current_tag = str(latest.number) if latest and latest.size else None
+            if current_tag != previous_tag:
                 raise Conflict(f"{self.where}/{name}")
             return str(self._put(name, (latest.number if latest else 0) + 1, content))
-        except Trouble as trouble:
-            if trouble.code in LOST:
+        except Trouble as error:
+            if error.code in LOST:
                 raise Conflict(f"{self.where}/{name}") from None
-            raise self._told(trouble) from None
+            raise self._told(error) from None
 
-    def remove(self, name: str, before: str | None = None) -> None:
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
         try:
             for _ in range(TRIES):
                 latest = self._latest(name)
                 if latest is None or not latest.size:
                     return
-                if before is not None and str(latest.number) != before:
+                if previous_tag is not None and str(latest.number) != previous_tag:
                     raise Conflict(f"{self.where}/{name}")
                 try:
                     self._put(name, latest.number + 1, b"")
                     return
-                except Trouble as trouble:
-                    if trouble.code not in LOST:
+                except Trouble as error:
+                    if error.code not in LOST:
                         raise
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
         raise ProviderError(f"{self.where}/{name} changes too fast to be removed", where="state", hint="run it again")
 
     def names(self) -> list[str]:
         newest: dict[str, Latest] = {}
         try:
             for key, size in self._listed(f"{self._folder}/"):
-                if one := VERSION.fullmatch(key.removeprefix(f"{self._folder}/")):
-                    newest[one[1]] = Latest(int(one[2]), size)  # in the order of keys: the last is the newest
-        except Trouble as trouble:
-            if trouble.code in MISSING and self._state.create:
+                if match := VERSION.fullmatch(key.removeprefix(f"{self._folder}/")):
+                    newest[match[1]] = Latest(int(match[2]), size)  # in the order of keys: the last is the newest
+        except Trouble as error:
+            if error.code in MISSING and self._state.create:
                 return []
-            raise self._told(trouble) from None
+            raise self._told(error) from None
         return [name for name, latest in newest.items() if latest.size]
 
     def _put(self, name: str, number: int, content: bytes) -> int:
         """Write that version, unless it is there, and forget old ones. A version of that number may have been there and
         be forgotten, which others do only after a version KEPT higher: then this one has lost. Raises Trouble."""
-        mine = self._key(name, number)
-        self._ask("put_object", "PutObjectRequest", key=mine, body=content, forbid_overwrite=True)
-        there = {key: int(one[2]) for key, _ in self._listed(self._key(name)) if (one := VERSION.fullmatch(key))}
-        if max(there.values(), default=number) >= number + KEPT:
-            self._ask("delete_object", "DeleteObjectRequest", key=mine)
+        object_key = self._key(name, number)
+        self._ask("put_object", "PutObjectRequest", key=object_key, body=content, forbid_overwrite=True)
+        version_numbers = {
+            key: int(match[2]) for key, _ in self._listed(self._key(name)) if (match := VERSION.fullmatch(key))
+        }
+        if max(version_numbers.values(), default=number) >= number + KEPT:
+            self._ask("delete_object", "DeleteObjectRequest", key=object_key)
             raise Trouble("refused", f"newer versions of {name} are there", "FileAlreadyExists")
-        for key, version in there.items():
+        for key, version in version_numbers.items():
             if version <= number - KEPT:
                 self._ask("delete_object", "DeleteObjectRequest", key=key)
         return number
 
     def _latest(self, name: str) -> Latest | None:
         """Raises Trouble."""
-        found = [(VERSION.fullmatch(key), size) for key, size in self._listed(self._key(name))]
-        versions = [Latest(int(one[2]), size) for one, size in found if one]
+        matches = [(VERSION.fullmatch(key), size) for key, size in self._listed(self._key(name))]
+        versions = [Latest(int(match[2]), size) for match, size in matches if match]
         return max(versions, default=None)
 
     def _key(self, name: str, number: int | None = None) -> str:
@@ -210,28 +212,28 @@ class Bucket(StateFolder):
 
     def _listed(self, prefix: str) -> list[tuple[str, int]]:
         """Key and size of every object that begins so, in order. Raises Trouble."""
-        found: list[tuple[str, int]] = []
+        objects: list[tuple[str, int]] = []
         token = None
         for _ in range(PAGES):
             answer = self._ask(
                 "list_objects_v2", "ListObjectsV2Request", prefix=prefix, continuation_token=token, max_keys=1000
             )
-            found += [(str(one.key), int(one.size or 0)) for one in answer.contents or ()]
+            objects += [(str(entry.key), int(entry.size or 0)) for entry in answer.contents or ()]
             token = answer.next_continuation_token
             if not answer.is_truncated or not token:
-                return found
+                return objects
         raise Trouble("refused", f"{self.where} has more than {PAGES} pages of objects")
 
     def _ask(self, call: str, request: str, **arguments: Any) -> Any:
         return self._oss.ask(call, request, bucket=self.bucket, **arguments)
 
-    def _told(self, trouble: Trouble) -> ProviderError:
-        hint = HINTS.get(trouble.kind, "")
-        if trouble.kind == "denied":
+    def _told(self, error: Trouble) -> ProviderError:
+        hint = HINTS.get(error.kind, "")
+        if error.kind == "denied":
             hint = "the bucket is another account's, or `gpuprov docs alicloud state` has the missing policy"
-        if trouble.code in MISSING:
+        if error.code in MISSING:
             hint = "state.create: true has gpuprov make it"
-        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+        return ProviderError(f"the cluster's state: {error}", where="state", hint=hint)
 
 
 def _age(answer: Any) -> float:

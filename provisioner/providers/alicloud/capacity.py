@@ -22,8 +22,8 @@ from provisioner.providers.trouble import Trouble
 class EcsCapacity:
     """See providers/capacity.py for the contract."""
 
-    def __init__(self, place: Place, site: AlicloudSite) -> None:
-        self._place, self._site = place, site
+    def __init__(self, site_context: Place, site: AlicloudSite) -> None:
+        self._place, self._site = site_context, site
         self.region = site.region
 
     @property
@@ -42,9 +42,9 @@ class EcsCapacity:
         names = sorted({group.machine.name for group in plan.groups if group.site == self._place.site})
         try:
             sold = [zones_selling(region, name) for name in names]
-        except Trouble as trouble:
-            raise GpuprovError(f"which zones sell {names[0]}: {trouble}", hint="name them in sites.*.zones") from None
-        choices.zones = tuple(zone for zone in sold[0] if all(zone in others for others in sold))
+        except Trouble as error:
+            raise GpuprovError(f"which zones sell {names[0]}: {error}", hint="name them in sites.*.zones") from None
+        choices.zones = tuple(zone for zone in sold[0] if all(zone in machine_zones for machine_zones in sold))
         if not choices.zones:
             raise GpuprovError(
                 f"no zone of {self.region} sells {' and '.join(names)}", hint="give each group a site of its own"
@@ -52,36 +52,36 @@ class EcsCapacity:
         choices.write(workspace)
         return choices.zones
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         """By what Alibaba Cloud lists as stock: nothing is reserved, so that it is no promise."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for group in plan.groups:
-            wanted = sum(name not in there for name in group.node_names())
-            if group.site == self._place.site and group.spec.capacity.probe and wanted:
-                found.append(self._listed(plan, group, wanted))
-        return found
+            missing_count = sum(name not in existing_nodes for name in group.node_names())
+            if group.site == self._place.site and group.spec.capacity.probe and missing_count:
+                findings.append(self._listed(plan, group, missing_count))
+        return findings
 
-    def _listed(self, plan: Plan, group: PlannedGroup, wanted: int) -> Finding:
+    def _listed(self, plan: Plan, group: PlannedGroup, missing_count: int) -> Finding:
         subject, kind = f"group {group.name}", group.spec.capacity.kind
         try:
-            there = stock(Region(self.region), group.machine.name, kind)
-        except Trouble as trouble:
-            return unknown(subject, trouble, "ecs:DescribeAvailableResource")
-        zone = next((zone for zone in self.zones(plan) if there.get(zone) in IN_STOCK), None)
+            stock_by_zone = stock(Region(self.region), group.machine.name, kind)
+        except Trouble as error:
+            return unknown(subject, error, "ecs:DescribeAvailableResource")
+        zone = next((zone for zone in self.zones(plan) if stock_by_zone.get(zone) in IN_STOCK), None)
         if zone is None:
-            said = f"{self.region} lists no {kind} {group.machine.name} in stock in {', '.join(self.zones(plan))}"
+            message = f"{self.region} lists no {kind} {group.machine.name} in stock in {', '.join(self.zones(plan))}"
             status = "warning" if group.spec.capacity.fallback else "blocks"
-            return Finding(status, subject, said, LATER, no_capacity=True)  # type: ignore[arg-type]
-        if wanted == group.spec.count:  # none stands in another zone
+            return Finding(status, subject, message, LATER, no_capacity=True)  # type: ignore[arg-type]
+        if missing_count == group.spec.count:  # none stands in another zone
             choices = Choices.read(self._place.workspace)
             choices.taken[group.name] = Way(kind, zone)
             choices.write(self._place.workspace)
-        said = f"{group.machine.name} is listed in stock in {zone}; how many, Alibaba Cloud does not say"
-        return Finding("ok", subject, said)
+        message = f"{group.machine.name} is listed in stock in {zone}; how many, Alibaba Cloud does not say"
+        return Finding("ok", subject, message)
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:  # noqa: ARG002
         """Pay-as-you-go, spot and machines of a private pool have no end that was bought."""
         return {}
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:  # noqa: ARG002
-        return errors.read(found)
+    def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:  # noqa: ARG002
+        return errors.read(diagnostic)

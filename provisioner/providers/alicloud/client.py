@@ -69,11 +69,11 @@ class Region:
         """The answer to one call; lists and objects among the arguments become `Tag.1.Key` and the like. Asked again
         where the service was throttled, failed, or did not answer. Raises Trouble, GpuprovError without the SDK."""
         pause = PAUSE_S
-        for left in reversed(range(ATTEMPTS)):
+        for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 return self._once(service, action, arguments)
-            except Trouble as trouble:
-                if not left or trouble.kind not in ("throttled", "silent"):
+            except Trouble as error:
+                if not attempts_left or error.kind not in ("throttled", "silent"):
                     raise
             time.sleep(pause)
             pause *= 2
@@ -83,12 +83,12 @@ class Region:
         """The rows of every page of a call; `path`: where they lie in an answer. Raises Trouble."""
         rows: list[dict[str, Any]] = []
         for answer in self._pages(service, action, arguments):
-            found: Any = answer
+            items: Any = answer
             for key in path:
-                found = (found or {}).get(key)
-            rows += found or []
+                items = (items or {}).get(key)
+            rows += items or []
             token, total = answer.get("NextToken"), int(answer.get("TotalCount") or 0)
-            if not found or (len(rows) >= total and (total or not token)):
+            if not items or (len(rows) >= total and (total or not token)):
                 break
         return rows
 
@@ -96,8 +96,8 @@ class Region:
         """By token where an answer has one, else by number."""
         token: str | None = None
         for number in range(1, MOST_PAGES + 1):
-            place = {"NextToken": token} if token else {"PageNumber": number}
-            answer = self.ask(service, action, **arguments, **place, PageSize=PAGE)
+            position = {"NextToken": token} if token else {"PageNumber": number}
+            answer = self.ask(service, action, **arguments, **position, PageSize=PAGE)
             token = answer.get("NextToken") or None
             yield answer
         raise Trouble("refused", f"{action} has more than {MOST_PAGES} pages")
@@ -113,11 +113,11 @@ class Region:
             action=action, version=version, protocol=None, pathname="/", method="POST", auth_type="AK", style="RPC",
             req_body_type="formData", body_type="json",
         )  # fmt: skip
-        wanted = {
+        query = {
             "RegionId": self.name,
             **{key: _spelt(value) for key, value in arguments.items() if value is not None},
         }
-        request = OpenApiRequest(query=Utils.query(wanted))
+        request = OpenApiRequest(query=Utils.query(query))
         runtime = RuntimeOptions(autoretry=False, connect_timeout=CONNECT_MS, read_timeout=READ_MS)
         answer: dict[str, Any] = answered(lambda: client.call_api(params, request, runtime))["body"]
         return answer
@@ -131,13 +131,13 @@ class Region:
             if self._credential is None:
                 self._credential = credential()
             config = Config(credential=self._credential, region_id=self.name, protocol="https")
-            where = SERVICES[service][1]
+            endpoint = SERVICES[service][1]
             if stand_in := os.environ.get(ENDPOINT):
                 config.protocol, config.endpoint = "http", loopback(stand_in)
-            elif "." in where:
-                config.endpoint = where.format(region=self.name)
+            elif "." in endpoint:
+                config.endpoint = endpoint.format(region=self.name)
             plain = bool(config.endpoint)
-            self._clients[service] = (Plain if plain else import_module(f"{where}.client").Client)(config)
+            self._clients[service] = (Plain if plain else import_module(f"{endpoint}.client").Client)(config)
         return self._clients[service]
 
 
@@ -161,11 +161,11 @@ def environment() -> dict[str, str]:
     session has. Raises GpuprovError where there are none."""
     installed()
     try:
-        found = answered(credential().get_credential)
-    except Trouble as trouble:
-        raise GpuprovError(f"no credentials for Alibaba Cloud: {trouble}", hint=SIGN_IN) from None
-    told = (found.access_key_id, found.access_key_secret, found.security_token)
-    return {name: value for name, value in zip(TERRAFORM, told, strict=True) if value}
+        keys = answered(credential().get_credential)
+    except Trouble as error:
+        raise GpuprovError(f"no credentials for Alibaba Cloud: {error}", hint=SIGN_IN) from None
+    values = (keys.access_key_id, keys.access_key_secret, keys.security_token)
+    return {name: value for name, value in zip(TERRAFORM, values, strict=True) if value}
 
 
 def _spelt(value: Any) -> Any:
@@ -209,8 +209,8 @@ def answered(call: Any) -> Any:
         # darabonba's RetryError (no answer) and UnretryableException have Exception alone as their base
         if type(error).__name__ not in ("RetryError", "UnretryableException", "AttributeError"):
             raise
-        said = getattr(error, "message", None) or str(error)
-        raise Trouble("silent", said if isinstance(said, str) else str(said)) from None
+        text = getattr(error, "message", None) or str(error)
+        raise Trouble("silent", text if isinstance(text, str) else str(text)) from None
 
 
 def _chain(message: str) -> str:
@@ -229,7 +229,7 @@ CLASSES: Mapping[str, Kind] = {
 def kind_of(code: str, message: str, status: str = "") -> Kind:
     """What an error of the API means for whoever asked: by the class that errors.yaml gives it."""
     row = row_of(table("alicloud"), [code], message)
-    found = CLASSES.get(row.kind) if row is not None else None
-    if found not in ("credentials", "denied") and any(word in code for word in ("NotFound", "NotExist", "NoSuch")):
+    kind = CLASSES.get(row.kind) if row is not None else None
+    if kind not in ("credentials", "denied") and any(marker in code for marker in ("NotFound", "NotExist", "NoSuch")):
         return "absent"  # for a machine that is being made it would be transient
-    return found or ("silent" if status.startswith("5") else "refused")
+    return kind or ("silent" if status.startswith("5") else "refused")

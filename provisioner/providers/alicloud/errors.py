@@ -36,21 +36,23 @@ _SEVERAL = re.compile(r"^\s*\d+ errors? occurred", re.I)
 _WORST: tuple[Then, ...] = ("stop", "kind", "zone", "again")
 
 
-def read(found: Diagnostic) -> CloudError:
+def read(diagnostic: Diagnostic) -> CloudError:
     """A diagnostic as an error of Alibaba Cloud. Of nested errors the innermost that is known counts; of several in a
     list that which needs most: to stop, then another kind, then another zone."""
-    flat = " ".join(re.sub("[│╷╵]", " ", found.text).split())
-    said = [(code, text, row_of(table("alicloud"), [code], text or flat)) for code, text in parts(flat)]
-    known = [one for one in said if one[2] is not None and one[2].codes] or [one for one in said if one[2] is not None]
+    flat = " ".join(re.sub("[│╷╵]", " ", diagnostic.text).split())
+    candidates = [(code, text, row_of(table("alicloud"), [code], text or flat)) for code, text in parts(flat)]
+    known = [candidate for candidate in candidates if candidate[2] is not None and candidate[2].codes] or [
+        candidate for candidate in candidates if candidate[2] is not None
+    ]
     if not known:
-        code, text, row = said[-1] if said else ("", flat, row_of(table("alicloud"), [], flat))
+        code, text, row = candidates[-1] if candidates else ("", flat, row_of(table("alicloud"), [], flat))
     elif _SEVERAL.search(flat):
-        code, text, row = min(known, key=lambda one: _WORST.index(_then(one[2])))
+        code, text, row = min(known, key=lambda candidate: _WORST.index(_then(candidate[2])))
     else:
         code, text, row = known[-1]
     text = _NOISE.sub("", text or flat).strip() or flat
     return CloudError(
-        row.kind if row else "unknown", code, text, found.address, row.hint if row else "", then=_then(row)
+        row.kind if row else "unknown", code, text, diagnostic.address, row.hint if row else "", then=_then(row)
     )
 
 
@@ -61,19 +63,21 @@ def _then(row: Row | None) -> Then:
 def parts(flat: str) -> list[tuple[str, str]]:
     """Every code in an error's text with its message, as they stand, each code once; words that a row names where no
     form has any."""
-    found: dict[int, tuple[str, str]] = {}
+    codes_by_position: dict[int, tuple[str, str]] = {}
     for form in FORMS:
-        for one in _each(form, flat):
-            groups = one.groupdict()
+        for match in _each(form, flat):
+            groups = match.groupdict()
             if groups["code"] not in ("SDK.ServerError", "SDK.ClientError", "SDKError"):
-                found.setdefault(one.start("code"), (groups["code"], (groups.get("text") or "").strip(" ,;")))
-    if not found:
+                codes_by_position.setdefault(
+                    match.start("code"), (groups["code"], (groups.get("text") or "").strip(" ,;"))
+                )
+    if not codes_by_position:
         rows = [row for row in table("alicloud") if row.codes]
-        for one in _KNOWN.finditer(flat):
-            if any(row.fits(one[1], flat) and _exact(row, one[1]) for row in rows):
-                found[one.start()] = (one[1], flat)
+        for match in _KNOWN.finditer(flat):
+            if any(row.fits(match[1], flat) and _exact(row, match[1]) for row in rows):
+                codes_by_position[match.start()] = (match[1], flat)
     codes: dict[str, str] = {}
-    for _, (code, text) in sorted(found.items()):
+    for _, (code, text) in sorted(codes_by_position.items()):
         codes[code] = codes.get(code) or text
     return list(codes.items())
 
@@ -81,11 +85,11 @@ def parts(flat: str) -> list[tuple[str, str]]:
 def _each(form: str, flat: str) -> Iterator[re.Match[str]]:
     """Every place where a form is, also within the message of another."""
     pattern, start = re.compile(form, re.S), 0
-    while found := pattern.search(flat, start):
-        yield found
-        start = found.end("code")
+    while match := pattern.search(flat, start):
+        yield match
+        start = match.end("code")
 
 
-def _exact(row: Row, word: str) -> bool:
+def _exact(row: Row, name: str) -> bool:
     """Whether a row names the word itself, or its family by more than an ending: prose has words too."""
-    return word in row.codes or "." in word
+    return name in row.codes or "." in name

@@ -10,21 +10,21 @@ from provisioner.providers.alicloud.client import SIGN_IN
 from provisioner.providers.trouble import Trouble
 
 
-def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
+def unknown(subject: str, error: Trouble, permission: str) -> Finding:
     """A question without an answer."""
-    return shared.unknown(subject, trouble, permission, cloud="Alibaba Cloud", settings="correct it")
+    return shared.unknown(subject, error, permission, cloud="Alibaba Cloud", settings="correct it")
 
 
-def credentials(trouble: Trouble) -> Finding:
+def credentials(error: Trouble) -> Finding:
     """Nobody knows who is asking."""
-    if trouble.kind == "credentials":
-        expired = "expired" in (trouble.code + trouble.message).lower()
-        said = "they have expired" if expired else trouble.message
-        return Finding("blocks", "credentials", said, "sign in again (`aliyun configure`)" if expired else SIGN_IN)
-    if trouble.kind in ("settings", "denied"):
-        action = "correct it" if trouble.kind == "settings" else "these credentials may do nothing here"
-        return Finding("blocks", "credentials", trouble.message, action)
-    if trouble.kind == "silent":
-        said = f"Alibaba Cloud was not reached: {trouble.message}"
-        return Finding("blocks", "credentials", said, "look at network and proxy")
-    return replace(unknown("credentials", trouble, "sts:GetCallerIdentity"), status="blocks")
+    if error.kind == "credentials":
+        expired = "expired" in (error.code + error.message).lower()
+        message = "they have expired" if expired else error.message
+        return Finding("blocks", "credentials", message, "sign in again (`aliyun configure`)" if expired else SIGN_IN)
+    if error.kind in ("settings", "denied"):
+        action = "correct it" if error.kind == "settings" else "these credentials may do nothing here"
+        return Finding("blocks", "credentials", error.message, action)
+    if error.kind == "silent":
+        message = f"Alibaba Cloud was not reached: {error.message}"
+        return Finding("blocks", "credentials", message, "look at network and proxy")
+    return replace(unknown("credentials", error, "sts:GetCallerIdentity"), status="blocks")

@@ -32,11 +32,11 @@ def base_image(region: Region, system: str) -> BaseImage:
             "ecs", "DescribeImages", "Images", "Image", ImageOwnerAlias="system", OSType="linux", Architecture="x86_64",
             Status="Available",
         )  # fmt: skip
-    except Trouble as trouble:
+    except Trouble as error:
         hints = {"credentials": SIGN_IN, "denied": "allow ecs:DescribeImages", "settings": "correct it"}
-        hint = hints.get(trouble.kind, "run it again")
-        raise GpuprovError(f"the image of {system} could not be asked for: {trouble}", hint=hint) from None
-    dated = {one[1]: one[0] for row in rows if (one := pattern.fullmatch(str(row.get("ImageId", ""))))}
+        hint = hints.get(error.kind, "run it again")
+        raise GpuprovError(f"the image of {system} could not be asked for: {error}", hint=hint) from None
+    dated = {match[1]: match[0] for row in rows if (match := pattern.fullmatch(str(row.get("ImageId", ""))))}
     if not dated:
         raise GpuprovError(
             f"Alibaba Cloud has no image of {system} in {region.name}", hint="another region, or stack.os"

@@ -28,21 +28,23 @@ class EcsImages(RegionalImages):
 
     provider = "alicloud"
 
-    def __init__(self, place: Place, site: AlicloudSite, *, pause_s: float = PAUSE_S) -> None:
-        super().__init__(place, site.region, pause_s=pause_s)
+    def __init__(self, site_context: Place, site: AlicloudSite, *, pause_s: float = PAUSE_S) -> None:
+        super().__init__(site_context, site.region, pause_s=pause_s)
         self._site = site
         self._regions = {site.region: Region(site.region)}
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
         """Nobody else can use what ECS's own key has encrypted, in this region and in those of copies.
         https://www.alibabacloud.com/help/en/ecs/user-guide/share-a-custom-image"""
-        others = [region for region in regions if region != self._home]
-        if accounts and (self._site.kms_key is None or others):
-            why = f"copies in {', '.join(others)} are" if others and self._site.kms_key else "the image is"
+        copy_regions = [region for region in regions if region != self._home]
+        if accounts and (self._site.kms_key is None or copy_regions):
+            subject = (
+                f"copies in {', '.join(copy_regions)} are" if copy_regions and self._site.kms_key else "the image is"
+            )
             raise ProviderError(
-                f"image.targets.*.share_with: {why} encrypted with ECS's own key, which no other account can use",
+                f"image.targets.*.share_with: {subject} encrypted with ECS's own key, which no other account can use",
                 where=f"site {self._place.site}",
-                hint="leave out copy_to" if others and self._site.kms_key else "sites.*.kms_key: a key of yours",
+                hint="leave out copy_to" if copy_regions and self._site.kms_key else "sites.*.kms_key: a key of yours",
             )
 
     def stop(self, machine: str) -> None:
@@ -93,8 +95,8 @@ class EcsImages(RegionalImages):
         rows = self._all(region, "DescribeInstances", "Instances", "Instance", ImageId=image)
         return [str(row["InstanceId"]) for row in rows]
 
-    def _image(self, region: str, **asked: str) -> Described | None:
-        rows = self._all(region, "DescribeImages", "Images", "Image", ImageOwnerAlias="self", Status=STATES, **asked)
+    def _image(self, region: str, **query: str) -> Described | None:
+        rows = self._all(region, "DescribeImages", "Images", "Image", ImageOwnerAlias="self", Status=STATES, **query)
         if not rows:
             return None
         row, state = rows[0], str(rows[0].get("Status"))
@@ -114,22 +116,22 @@ class EcsImages(RegionalImages):
         """`gone`: what is not there is fine."""
         try:
             return self._region(region).ask("ecs", action, **arguments)
-        except Trouble as trouble:
-            if gone and trouble.kind == "absent":
+        except Trouble as error:
+            if gone and error.kind == "absent":
                 return {}
-            raise self._error(trouble, action) from None
+            raise self._error(error, action) from None
 
     def _all(self, region: str, action: str, *path: str, **arguments: Any) -> list[dict[str, Any]]:
         try:
             return self._region(region).all("ecs", action, *path, **arguments)
-        except Trouble as trouble:
-            if trouble.kind == "absent":
+        except Trouble as error:
+            if error.kind == "absent":
                 return []
-            raise self._error(trouble, action) from None
+            raise self._error(error, action) from None
 
-    def _error(self, trouble: Trouble, action: str) -> ProviderError:
-        hint = f"allow ecs:{action} (`gpuprov docs alicloud image`)" if trouble.kind == "denied" else "run it again"
-        return ProviderError(f"{action}: {trouble}", where=f"site {self._place.site}", hint=hint)
+    def _error(self, error: Trouble, action: str) -> ProviderError:
+        hint = f"allow ecs:{action} (`gpuprov docs alicloud image`)" if error.kind == "denied" else "run it again"
+        return ProviderError(f"{action}: {error}", where=f"site {self._place.site}", hint=hint)
 
 
 def _rows(tags: Mapping[str, str]) -> list[dict[str, str]]:

@@ -31,30 +31,30 @@ class Ecs:
         self._lock = threading.Lock()
 
     def zones(self, region: str, machine: str) -> list[str]:
-        place = self._reached(region)
+        region_client = self._reached(region)
         try:
-            return sorted(zones_selling(place, machine))
-        except Trouble as trouble:
-            raise _unanswered(trouble, "ecs:DescribeAvailableResource") from None
+            return sorted(zones_selling(region_client, machine))
+        except Trouble as error:
+            raise _unanswered(error, "ecs:DescribeAvailableResource") from None
 
     def size(self, region: str, machine: str) -> OfferedSize | None:
-        place = self._reached(region)
+        region_client = self._reached(region)
         try:
-            answer = place.ask("ecs", "DescribeInstanceTypes", InstanceTypes=[machine])
-        except Trouble as trouble:
-            raise _unanswered(trouble, "ecs:DescribeInstanceTypes") from None
+            answer = region_client.ask("ecs", "DescribeInstanceTypes", InstanceTypes=[machine])
+        except Trouble as error:
+            raise _unanswered(error, "ecs:DescribeInstanceTypes") from None
         rows = (answer.get("InstanceTypes") or {}).get("InstanceType") or []
         return size_of(rows[0]) if rows else None
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
-        place, now = self._reached(region), datetime.now(UTC)
-        begin = now - timedelta(days=min(days, MOST_DAYS))
+        region_client, current_time = self._reached(region), datetime.now(UTC)
+        begin = current_time - timedelta(days=min(days, MOST_DAYS))
         try:
-            rows, currency = _changes(place, machine, begin, now)
-        except Trouble as trouble:
-            raise _unanswered(trouble, "ecs:DescribeSpotPriceHistory") from None
-        told = [(str(row["ZoneId"]), _when(row["Timestamp"]), float(row["SpotPrice"])) for row in rows]
-        return history(told, begin, now, currency)
+            rows, currency = _changes(region_client, machine, begin, current_time)
+        except Trouble as error:
+            raise _unanswered(error, "ecs:DescribeSpotPriceHistory") from None
+        changes = [(str(row["ZoneId"]), _when(row["Timestamp"]), float(row["SpotPrice"])) for row in rows]
+        return history(changes, begin, current_time, currency)
 
     def _reached(self, name: str) -> Region:
         """The region, where these credentials are good for it. Raises Unanswered."""
@@ -65,15 +65,15 @@ class Ecs:
                 self._regions[name] = Region(name)
                 try:
                     self._regions[name].ask("sts", "GetCallerIdentity")
-                except Trouble as trouble:
-                    self._trouble = trouble
-                    raise _unanswered(trouble, "sts:GetCallerIdentity") from None
+                except Trouble as error:
+                    self._trouble = error
+                    raise _unanswered(error, "sts:GetCallerIdentity") from None
             if name not in self._regions:
                 self._regions[name] = next(iter(self._regions.values())).beside(name)
         return self._regions[name]
 
 
-def _changes(region: Region, machine: str, begin: datetime, now: datetime) -> tuple[list[dict[str, Any]], str]:
+def _changes(region: Region, machine: str, begin: datetime, current_time: datetime) -> tuple[list[dict[str, Any]], str]:
     """Every price change, and the currency. Raises Trouble."""
     rows: list[dict[str, Any]] = []
     currency, offset = "", 0
@@ -81,18 +81,18 @@ def _changes(region: Region, machine: str, begin: datetime, now: datetime) -> tu
         answer = region.ask(
             "ecs", "DescribeSpotPriceHistory", NetworkType="vpc", InstanceType=machine, OSType="linux",
             IoOptimized="optimized", SpotDuration=0, StartTime=f"{begin:%Y-%m-%dT%H:%M:%SZ}",
-            EndTime=f"{now:%Y-%m-%dT%H:%M:%SZ}", Offset=offset,
+            EndTime=f"{current_time:%Y-%m-%dT%H:%M:%SZ}", Offset=offset,
         )  # fmt: skip
-        found = (answer.get("SpotPrices") or {}).get("SpotPriceType") or []
-        rows, currency = rows + found, str(answer.get("Currency") or currency)
+        page_rows = (answer.get("SpotPrices") or {}).get("SpotPriceType") or []
+        rows, currency = rows + page_rows, str(answer.get("Currency") or currency)
         following = int(answer.get("NextOffset") or 0)
-        if not found or following <= offset:
+        if not page_rows or following <= offset:
             return rows, currency
         offset = following
 
 
-def _when(told: str) -> datetime:
-    return datetime.fromisoformat(told.replace("Z", "+00:00"))
+def _when(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def size_of(row: Mapping[str, Any]) -> OfferedSize:
@@ -112,13 +112,13 @@ def size_of(row: Mapping[str, Any]) -> OfferedSize:
     )  # fmt: skip
 
 
-def _unanswered(trouble: Trouble, permission: str) -> Unanswered:
+def _unanswered(error: Trouble, permission: str) -> Unanswered:
     """Why Alibaba Cloud gave no answer, in the words of preflight."""
-    if trouble.kind == "credentials":
-        found = credentials(trouble)
-        return Unanswered(f"not signed in: {found.message}", found.action)
-    found = unknown("", trouble, permission)
-    return Unanswered(found.message, found.action)
+    if error.kind == "credentials":
+        finding = credentials(error)
+        return Unanswered(f"not signed in: {finding.message}", finding.action)
+    finding = unknown("", error, permission)
+    return Unanswered(finding.message, finding.action)
 
 
 def market() -> Ecs:

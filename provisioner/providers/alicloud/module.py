@@ -30,8 +30,10 @@ class EcsModule(Module):
     folder = "alicloud"
     data_resources = ("alicloud_nas_file_system",)
 
-    def __init__(self, place: Place, site: AlicloudSite, capacity: EcsCapacity, here: PublicAddress) -> None:
-        self._place, self._site, self._capacity, self._here = place, site, capacity, here
+    def __init__(
+        self, site_context: Place, site: AlicloudSite, capacity: EcsCapacity, public_address: PublicAddress
+    ) -> None:
+        self._place, self._site, self._capacity, self._here = site_context, site, capacity, public_address
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         return {"alicloud": ProviderBlock("aliyun/alicloud", VERSION, {"region": self._site.region})}
@@ -40,15 +42,15 @@ class EcsModule(Module):
         return client.environment()
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, place = self._site, self._place
+        site, site_context = self._site, self._place
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
         if self._here.asked(plan):
             allow = [self._here.network]
-        choices = Choices.read(place.workspace)
-        groups = [group for group in plan.groups if group.site == place.site]
+        choices = Choices.read(site_context.workspace)
+        groups = [group for group in plan.groups if group.site == site_context.site]
         wait, nas = plan.spec.timeouts.machine_s, site.storage.nas
         return {
-            "site": place.site,
+            "site": site_context.site,
             "zones": list(self._capacity.zones(plan)),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,
@@ -62,7 +64,7 @@ class EcsModule(Module):
                 key: value
                 for key, value in {
                     "ram_role": site.ram_role,
-                    "buckets": [one.model_dump() for one in site.buckets],
+                    "buckets": [bucket.model_dump() for bucket in site.buckets],
                     "spot_price_limit": site.spot_price_limit or site.spot_max_price,
                     "security_groups": list(site.security_groups),
                     "resource_group_id": site.resource_group,
@@ -73,7 +75,7 @@ class EcsModule(Module):
 
     def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
         """What the module is told of a group beside what all modules are."""
-        way, without = choices.taken.get(group.name), choices.without.get(group.name)
+        option, without = choices.taken.get(group.name), choices.without.get(group.name)
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
@@ -83,7 +85,7 @@ class EcsModule(Module):
         return {
             "image_id": base.id,
             **({"metadata_tokens": "optional"} if group.stack.os in WITHOUT_TOKENS else {}),
-            **({"zone": way.zone, "kind": way.kind} if way else {}),
+            **({"zone": option.zone, "kind": option.kind} if option else {}),
             **({"without": without} if without else {}),
         }
 
@@ -100,22 +102,26 @@ class EcsModule(Module):
         )
 
     def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        found = attributes.get("tags") or {}
+        machine_tags = attributes.get("tags") or {}
         return {
-            "id": attributes.get("id"), "group": found.get(tags.GROUP), "machine": attributes.get("instance_type"),
-            "zone": attributes.get("availability_zone"), "private_ip": attributes.get("private_ip"),
-            "public_ip": attributes.get("public_ip") or None,
+            "id": attributes.get("id"), "group": machine_tags.get(tags.GROUP),
+            "machine": attributes.get("instance_type"), "zone": attributes.get("availability_zone"),
+            "private_ip": attributes.get("private_ip"), "public_ip": attributes.get("public_ip") or None,
         }  # fmt: skip
 
     def standing(self) -> list[Standing]:
-        place = self._place
+        site_context = self._place
         try:
-            rows = tags.instances(Region(self._site.region), place.cluster, place.site)
-        except Trouble as trouble:
-            message = f"which machines stand in {self._site.region}: {trouble}"
-            raise ProviderError(message, where=f"site {place.site}") from None
-        mine = place.identity
+            rows = tags.instances(Region(self._site.region), site_context.cluster, site_context.site)
+        except Trouble as error:
+            message = f"which machines stand in {self._site.region}: {error}"
+            raise ProviderError(message, where=f"site {site_context.site}") from None
+        identity = site_context.identity
         return [
-            Standing(found.get(tags.NODE, ""), str(row["InstanceId"]), bool(mine) and found.get(tags.IDENTITY) == mine)
-            for row, found in ((row, tags.of(row)) for row in rows)
+            Standing(
+                machine_tags.get(tags.NODE, ""),
+                str(row["InstanceId"]),
+                bool(identity) and machine_tags.get(tags.IDENTITY) == identity,
+            )
+            for row, machine_tags in ((row, tags.of(row)) for row in rows)
         ]

@@ -45,23 +45,23 @@ class InRegion(Removal):
     def find(self) -> Found:
         return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
-    def delete(self, thing: Thing) -> None:
-        if thing.kind == roles.KIND:
-            roles.delete(self._region, thing.id)
+    def delete(self, resource: Thing) -> None:
+        if resource.kind == roles.KIND:
+            roles.delete(self._region, resource.id)
             return
-        service, call, arguments = HOW[thing.kind]
+        service, call, arguments = HOW[resource.kind]
         with gone_is_fine():
-            self._region.ask(service, call, **arguments(thing.id))
+            self._region.ask(service, call, **arguments(resource.id))
 
     def standing(self, kind: str) -> set[str]:
         return tagged_resources.standing(self._region, kind)
 
-    def busy(self, trouble: Trouble) -> bool:
-        return errors.read(Diagnostic(f"Code: {trouble.code}, Message: {trouble.message}")).kind == "conflict"
+    def busy(self, error: Trouble) -> bool:
+        return errors.read(Diagnostic(f"Code: {error.code}, Message: {error.message}")).kind == "conflict"
 
-    def protected(self, trouble: Trouble) -> bool:
-        return "deletion protection" in trouble.message.lower() or "DeletionProtection" in trouble.code
+    def protected(self, error: Trouble) -> bool:
+        return "deletion protection" in error.message.lower() or "DeletionProtection" in error.code
 
 
-def orphans(place: str) -> InRegion:
-    return InRegion(Region(place))
+def orphans(region: str) -> InRegion:
+    return InRegion(Region(region))

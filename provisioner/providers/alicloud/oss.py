@@ -36,10 +36,10 @@ class Oss:
     def ask(self, call: str, request: str, **arguments: Any) -> Any:
         """The answer to one call, put_object and PutObjectRequest for example. Raises Trouble, GpuprovError without
         the SDK."""
-        made = self._made()
+        oss_client = self._made()
         import alibabacloud_oss_v2 as sdk
 
-        return answered(lambda: getattr(made, call)(getattr(sdk, request)(**arguments)))
+        return answered(lambda: getattr(oss_client, call)(getattr(sdk, request)(**arguments)))
 
     def _made(self) -> Any:
         if self._client is None:
@@ -50,9 +50,9 @@ class Oss:
             chain = credential()
 
             def signed() -> Any:
-                found = client.answered(chain.get_credential)
+                keys = client.answered(chain.get_credential)
                 return sdk.credentials.Credentials(
-                    found.access_key_id, found.access_key_secret, found.security_token or None
+                    keys.access_key_id, keys.access_key_secret, keys.security_token or None
                 )
 
             stand_in = f"http://{client.loopback(url)}" if (url := os.environ.get(ENDPOINT)) else ""

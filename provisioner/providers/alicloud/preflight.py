@@ -30,23 +30,24 @@ https://www.alibabacloud.com/help/en/eip/product-overview/limits"""
 
 def preflight(
     region: Region, site: AlicloudSite, groups: Sequence[PlannedGroup], zones: Sequence[str],
-    images: Mapping[str, str | None], there: Collection[str],
+    images: Mapping[str, str | None], existing_nodes: Collection[str],
 ) -> list[Finding]:  # fmt: skip
     """Everything about these groups of one region. `zones`: those that cluster.yaml names; `images`: group → id;
-    `there`: names of their nodes that stand already, so that an `up` of a running fleet does not ask for room twice."""
-    found = [who(region)]
-    if found[0].status == "blocks":
-        return found
-    found += _zones(region, zones)
-    found += _vswitches(region, site)
+    `existing_nodes`: names of their nodes that stand already, so that an `up` of a running fleet does not ask for room
+    twice."""
+    findings = [who(region)]
+    if findings[0].status == "blocks":
+        return findings
+    findings += _zones(region, zones)
+    findings += _vswitches(region, site)
     for group in groups:
-        found += _network(group)
-        found += _sold(region, group, zones)
-        found += _placed(region, group)
-    found += quotas.room(region, groups, there)
-    found += _addresses(region, site, groups, there)
-    found += _tried(region, site, groups, zones, images)
-    return found
+        findings += _network(group)
+        findings += _sold(region, group, zones)
+        findings += _placed(region, group)
+    findings += quotas.room(region, groups, existing_nodes)
+    findings += _addresses(region, site, groups, existing_nodes)
+    findings += _tried(region, site, groups, zones, images)
+    return findings
 
 
 def who(region: Region) -> Finding:
@@ -60,12 +61,12 @@ def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:
         return []
     try:
         answer = region.ask("ecs", "DescribeZones")
-    except Trouble as trouble:
-        return [unknown("zones", trouble, "ecs:DescribeZones")]
+    except Trouble as error:
+        return [unknown("zones", error, "ecs:DescribeZones")]
     known = sorted(str(row["ZoneId"]) for row in (answer.get("Zones") or {}).get("Zone") or ())
     if wrong := sorted(set(zones) - set(known)):
-        said = f"{', '.join(wrong)} cannot be used; {region.name} has {', '.join(known)}"
-        return [Finding("blocks", "zones", said, "change sites.*.zones")]
+        message = f"{', '.join(wrong)} cannot be used; {region.name} has {', '.join(known)}"
+        return [Finding("blocks", "zones", message, "change sites.*.zones")]
     return []
 
 
@@ -76,13 +77,13 @@ def _vswitches(region: Region, site: AlicloudSite) -> Iterator[Finding]:
         subject = f"vSwitch {number}"
         try:
             rows = region.all("vpc", "DescribeVSwitches", "VSwitches", "VSwitch", VSwitchId=number)
-        except Trouble as trouble:
-            yield unknown(subject, trouble, "vpc:DescribeVSwitches")
+        except Trouble as error:
+            yield unknown(subject, error, "vpc:DescribeVSwitches")
             continue
         row = next((row for row in rows if row.get("VSwitchId") == number), None)
         if row is None or row.get("VpcId") != site.vpc.id:
-            where = "is not there" if row is None else f"is in {row.get('VpcId')}, not in {site.vpc.id}"
-            yield Finding("blocks", subject, f"it {where}", "change sites.*.vpc")
+            location = "is not there" if row is None else f"is in {row.get('VpcId')}, not in {site.vpc.id}"
+            yield Finding("blocks", subject, f"it {location}", "change sites.*.vpc")
         elif row.get("ZoneId") != zone:
             yield Finding(
                 "blocks", subject, f"it is in {row.get('ZoneId')}, not in {zone}", "change sites.*.vpc.vswitches"
@@ -96,8 +97,10 @@ def _vswitches(region: Region, site: AlicloudSite) -> Iterator[Finding]:
 def _network(group: PlannedGroup) -> Iterator[Finding]:
     """What is bought and not used: nodes of several jobs talk over Ethernet where RDMA could be had."""
     if group.machine.network.erdma and group.spec.network.wanted is not False:
-        said = f"{group.machine.name} can have elastic RDMA interfaces, which gpuprov does not set up: Ethernet is used"
-        yield Finding("warning", f"group {group.name}", said, "network.rdma: false, if that is what you want")
+        message = (
+            f"{group.machine.name} can have elastic RDMA interfaces, which gpuprov does not set up: Ethernet is used"
+        )
+        yield Finding("warning", f"group {group.name}", message, "network.rdma: false, if that is what you want")
 
 
 def _sold(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator[Finding]:
@@ -105,27 +108,27 @@ def _sold(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator
     name, kind = group.machine.name, group.spec.capacity.kind
     subject = f"group {group.name}"
     try:
-        there = stock(region, name, kind)
-    except Trouble as trouble:
-        yield unknown(subject, trouble, "ecs:DescribeAvailableResource")
+        stock_by_zone = stock(region, name, kind)
+    except Trouble as error:
+        yield unknown(subject, error, "ecs:DescribeAvailableResource")
         return
     other = bool(group.spec.capacity.fallback)
     blocks: Literal["warning", "blocks"] = "warning" if other else "blocks"
     bought = " as spot" if kind == "spot" else ""
-    mine = {zone: said for zone, said in there.items() if not zones or zone in zones}
-    if not there:
+    usable_stock = {zone: level for zone, level in stock_by_zone.items() if not zones or zone in zones}
+    if not stock_by_zone:
         call = f"aliyun ecs DescribeAvailableResource --DestinationResource InstanceType --InstanceType {name}"
         hint = f"another region; `{call}`"
         yield Finding(blocks, subject, f"{name} is not sold{bought} in {region.name}", hint)
-    elif not mine:
-        said = f"{name} is sold{bought} in {', '.join(sorted(there))}, not in {', '.join(zones)}"
-        yield Finding(blocks, subject, said, f"sites.*.zones: [{', '.join(sorted(there))}]")
-    elif not any(said in IN_STOCK for said in mine.values()):
-        said = f"{name} is out of stock{bought} now in {', '.join(sorted(mine))}"
-        yield Finding("warning", subject, said, LATER)
+    elif not usable_stock:
+        message = f"{name} is sold{bought} in {', '.join(sorted(stock_by_zone))}, not in {', '.join(zones)}"
+        yield Finding(blocks, subject, message, f"sites.*.zones: [{', '.join(sorted(stock_by_zone))}]")
+    elif not any(level in IN_STOCK for level in usable_stock.values()):
+        message = f"{name} is out of stock{bought} now in {', '.join(sorted(usable_stock))}"
+        yield Finding("warning", subject, message, LATER)
     else:
-        told = ", ".join(f"{zone} ({mine[zone]})" for zone in sorted(mine))
-        yield Finding("ok", subject, f"{name} is sold{bought} in {told}")
+        stock_text = ", ".join(f"{zone} ({usable_stock[zone]})" for zone in sorted(usable_stock))
+        yield Finding("ok", subject, f"{name} is sold{bought} in {stock_text}")
 
 
 def _placed(region: Region, group: PlannedGroup) -> Iterator[Finding]:
@@ -135,39 +138,41 @@ def _placed(region: Region, group: PlannedGroup) -> Iterator[Finding]:
     subject = f"group {group.name}"
     try:
         answer = region.ask("ecs", "DescribeDeploymentSetSupportedInstanceTypeFamily", Strategy="LowLatency")
-    except Trouble as trouble:
-        yield unknown(subject, trouble, "ecs:DescribeDeploymentSetSupportedInstanceTypeFamily")
+    except Trouble as error:
+        yield unknown(subject, error, "ecs:DescribeDeploymentSetSupportedInstanceTypeFamily")
         return
-    families = [one.strip() for one in str(answer.get("InstanceTypeFamilies") or "").split(",") if one.strip()]
-    mine = group.machine.name.rpartition(".")[0].partition("-")[0]
-    if mine not in families and quotas.family(group.machine.name) not in families:
-        said = f"no deployment set of strategy LowLatency takes {group.machine.name} here"
-        yield Finding("blocks", subject, said, "leave out groups.*.placement")
+    families = [name.strip() for name in str(answer.get("InstanceTypeFamilies") or "").split(",") if name.strip()]
+    family = group.machine.name.rpartition(".")[0].partition("-")[0]
+    if family not in families and quotas.family(group.machine.name) not in families:
+        message = f"no deployment set of strategy LowLatency takes {group.machine.name} here"
+        yield Finding("blocks", subject, message, "leave out groups.*.placement")
     if group.spec.capacity.interruptible:
-        said = "that a deployment set takes spot machines Alibaba Cloud's documentation does not say"
-        yield Finding("warning", subject, said, "leave out groups.*.placement where it is refused")
+        message = "that a deployment set takes spot machines Alibaba Cloud's documentation does not say"
+        yield Finding("warning", subject, message, "leave out groups.*.placement where it is refused")
 
 
 def _addresses(
-    region: Region, site: AlicloudSite, groups: Sequence[PlannedGroup], there: Collection[str]
+    region: Region, site: AlicloudSite, groups: Sequence[PlannedGroup], existing_nodes: Collection[str]
 ) -> Iterator[Finding]:
     """There is room for the elastic IP addresses that are still to be made."""
-    wanted = int(site.internet == "nat" and site.vpc is None and not there)
+    needed_count = int(site.internet == "nat" and site.vpc is None and not existing_nodes)
     if site.internet == "public":
-        wanted = sum(name not in there for group in groups for name in group.node_names())
-    if not wanted:
+        needed_count = sum(name not in existing_nodes for group in groups for name in group.node_names())
+    if not needed_count:
         return
     try:
         rows = region.all("vpc", "DescribeEipAddresses", "EipAddresses", "EipAddress")
-    except Trouble as trouble:
-        yield unknown("elastic IP addresses", trouble, "vpc:DescribeEipAddresses")
+    except Trouble as error:
+        yield unknown("elastic IP addresses", error, "vpc:DescribeEipAddresses")
         return
-    said = f"{len(rows)} are there and {wanted} are wanted"
-    if len(rows) + wanted > ADDRESSES:
-        told = f"{said}: more than the {ADDRESSES} that an account has in a region until it asks for more"
-        yield Finding("warning", "elastic IP addresses", told, "https://quotas.console.aliyun.com/products/eip/quotas")
+    message = f"{len(rows)} are there and {needed_count} are wanted"
+    if len(rows) + needed_count > ADDRESSES:
+        warning = f"{message}: more than the {ADDRESSES} that an account has in a region until it asks for more"
+        yield Finding(
+            "warning", "elastic IP addresses", warning, "https://quotas.console.aliyun.com/products/eip/quotas"
+        )
     else:
-        yield Finding("ok", "elastic IP addresses", said)
+        yield Finding("ok", "elastic IP addresses", message)
 
 
 def _tried(
@@ -188,22 +193,22 @@ def _tried(
                 InstanceChargeType="PostPaid", SpotStrategy=spot, ZoneId=zone, VSwitchId=vswitch,
                 SystemDisk={"Category": "cloud_essd", "Size": group.spec.storage.root_gb},
             )  # fmt: skip
-        except Trouble as trouble:
-            yield _said(group, image, trouble)
+        except Trouble as error:
+            yield _dry_run_finding(group, image, error)
         else:
-            said = f"ECS answered a dry run without {WOULD}"
-            yield Finding("blocks", f"group {group.name}", said, "look in the console whether it started a machine")
+            message = f"ECS answered a dry run without {WOULD}"
+            yield Finding("blocks", f"group {group.name}", message, "look in the console whether it started a machine")
 
 
-def _said(group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
+def _dry_run_finding(group: PlannedGroup, image: str, api_error: Trouble) -> Finding:
     """What a dry run has answered, by the class of its error (errors.yaml)."""
     subject = f"group {group.name}"
-    if trouble.code == WOULD:
+    if api_error.code == WOULD:
         return Finding("ok", subject, "ECS would start a machine (dry run)")
-    if trouble.kind in ("throttled", "silent"):
-        return unknown(subject, trouble, "ecs:RunInstances")
+    if api_error.kind in ("throttled", "silent"):
+        return unknown(subject, api_error, "ecs:RunInstances")
     error = errors.read(
-        Diagnostic(f"Code: {trouble.code}, Message: {trouble.message}" if trouble.code else trouble.message)
+        Diagnostic(f"Code: {api_error.code}, Message: {api_error.message}" if api_error.code else api_error.message)
     )
     if error.kind == "image":
         return Finding("blocks", subject, f"ECS does not start {image}: {error.text}", error.hint)
@@ -211,6 +216,6 @@ def _said(group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
         return Finding("blocks", subject, f"ECS would start no machine: {error.text}", error.hint)
     if error.kind in ("spot-refused", "quota", "shortage", "unsupported"):
         blocks = error.kind in ("spot-refused", "quota") and not group.spec.capacity.fallback
-        said = f"ECS would start no {group.spec.capacity.kind} machine: {error.text}"
-        return Finding("blocks" if blocks else "warning", subject, said, error.hint or LATER)
-    return unknown(subject, trouble, "ecs:RunInstances")
+        message = f"ECS would start no {group.spec.capacity.kind} machine: {error.text}"
+        return Finding("blocks" if blocks else "warning", subject, message, error.hint or LATER)
+    return unknown(subject, api_error, "ecs:RunInstances")

@@ -31,16 +31,16 @@ class Alicloud(Provider):
 
     name = "alicloud"
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        assert isinstance(place.settings, AlicloudSite)
-        self._site = place.settings
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
+        assert isinstance(site_context.settings, AlicloudSite)
+        self._site = site_context.settings
         self._here = PublicAddress(called=self._site.internet == "public" and self._site.jump is None)
-        self._zones = EcsCapacity(place, self._site)
+        self._zones = EcsCapacity(site_context, self._site)
         self.capacity = self._zones
         self.access = EcsAccess(self._site.region)
-        self.images = EcsImages(place, self._site)
-        self.module = EcsModule(place, self._site, self._zones, self._here)
+        self.images = EcsImages(site_context, self._site)
+        self.module = EcsModule(site_context, self._site, self._zones, self._here)
 
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(Region(self._site.region), system)
@@ -48,26 +48,30 @@ class Alicloud(Provider):
     def who(self) -> Finding:
         return who(Region(self._site.region))
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        place, site = self._site, self.place.site
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+        settings, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
         images = {group.name: base.id if (base := plan.base(group)) else None for group in groups}
-        found = preflight(Region(place.region), place, groups, self._zones.named, images, there)
+        findings = preflight(Region(settings.region), settings, groups, self._zones.named, images, existing_nodes)
         for group in groups:
             base = plan.base(group)
             if base is None or base.id is None:
-                said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
-                found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
-        if place.storage.nas is not None:
-            path = place.storage.nas.path
-            said = f"`gpuprov down` removes the NAS file system at {path} with its data; its price is in no figure here"
-            found.append(Finding("warning", "storage", said, "keep a copy of what has to stay"))
+                message = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
+                findings.append(
+                    Finding("blocks", f"group {group.name}", message, "run `gpuprov lock` again, signed in")
+                )
+        if settings.storage.nas is not None:
+            path = settings.storage.nas.path
+            message = (
+                f"`gpuprov down` removes the NAS file system at {path} with its data; its price is in no figure here"
+            )
+            findings.append(Finding("warning", "storage", message, "keep a copy of what has to stay"))
         if self._here.asked(plan):
             try:
-                found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
             except GpuprovError as error:
-                found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
-        return found
+                findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
+        return findings
 
     @classmethod
     def market(cls) -> Market:

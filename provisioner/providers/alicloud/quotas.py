@@ -23,21 +23,21 @@ SUFFIX = {"spot": "spot_g"}
 @cache
 def _document() -> Mapping[str, Any]:
     text = files("provisioner.providers.alicloud").joinpath("quotas.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml_text.load(text)
-    return found
+    document: dict[str, Any] = yaml_text.load(text)
+    return document
 
 
 def family(machine: str) -> str:
     """ecs.gn7-c13g1.26xlarge → gn7; ecs.gn8v-tee.4xlarge → gn8v-tee."""
-    words = machine.removeprefix("ecs.").partition(".")[0]
-    known = [one for families in _document()["families"].values() for one in families]
-    return words if words in known else words.partition("-")[0]
+    family_name = machine.removeprefix("ecs.").partition(".")[0]
+    known = [name for families in _document()["families"].values() for name in families]
+    return family_name if family_name in known else family_name.partition("-")[0]
 
 
 def of_machine(machine: str, kind: str) -> str | None:
     """The id of the quota that a machine counts towards; None where quotas.yaml does not know its family."""
-    mine = family(machine)
-    prefix = next((key for key, families in _document()["families"].items() if mine in families), None)
+    machine_family = family(machine)
+    prefix = next((key for key, families in _document()["families"].items() if machine_family in families), None)
     return f"{prefix}_{SUFFIX.get(kind, 'postpay_g')}" if prefix else None
 
 
@@ -62,39 +62,39 @@ def look(region: Region, code: str) -> Seen | None:
     return None
 
 
-def room(region: Region, groups: Sequence[PlannedGroup], there: Collection[str]) -> Iterator[Finding]:
+def room(region: Region, groups: Sequence[PlannedGroup], existing_nodes: Collection[str]) -> Iterator[Finding]:
     """Whether the quotas have room for the machines that are still to be made, in the first way and in each fallback.
-    A quota blocks where a group has no other way. `there`: names of nodes that stand."""
-    wanted: dict[str, int] = {}
+    A quota blocks where a group has no other way. `existing_nodes`: names of nodes that stand."""
+    needed_cards: dict[str, int] = {}
     only: set[str] = set()
     for group in groups:
-        missing = sum(name not in there for name in group.node_names())
+        missing = sum(name not in existing_nodes for name in group.node_names())
         kinds = dict.fromkeys((group.spec.capacity.kind, *group.spec.capacity.fallback))
         codes = {kind: of_machine(group.machine.name, kind) for kind in kinds}
         if None in codes.values():
-            said = f"which quota {group.machine.name} counts towards is not known"
-            yield Finding("unknown", f"group {group.name}", said, f"compare by hand: {PAGE}")
+            message = f"which quota {group.machine.name} counts towards is not known"
+            yield Finding("unknown", f"group {group.name}", message, f"compare by hand: {PAGE}")
         for code in dict.fromkeys(code for code in codes.values() if code):
-            wanted[code] = wanted.get(code, 0) + missing * group.machine.gpu_count
+            needed_cards[code] = needed_cards.get(code, 0) + missing * group.machine.gpu_count
         if len(kinds) == 1:
             only |= {code for code in codes.values() if code}
-    for code, cards in wanted.items():
+    for code, cards in needed_cards.items():
         yield _finding(region, code, cards, blocks=code in only)
 
 
 def _finding(region: Region, code: str, cards: int, *, blocks: bool) -> Finding:
     subject = f"quota {code}"
     try:
-        seen = look(region, code)
-    except Trouble as trouble:
-        return unknown(subject, trouble, "quotas:ListProductQuotas")
-    if seen is None:
+        usage = look(region, code)
+    except Trouble as error:
+        return unknown(subject, error, "quotas:ListProductQuotas")
+    if usage is None:
         return Finding("unknown", subject, "Quota Center has no such quota of this account", f"compare by hand: {PAGE}")
-    used = "an unknown number" if seen.used is None else f"{seen.used:g}"
-    said = f"{seen.total:g} GPUs, {used} in use, {cards} wanted"
-    if cards and (seen.used or 0) + cards > seen.total:
-        ask = f"ask for {(seen.used or 0) + cards:g} GPUs: {PAGE}"
-        return Finding("blocks" if blocks else "warning", subject, said, ask, no_capacity=True)
-    if seen.used is None:
-        return Finding("unknown", subject, said, f"compare by hand: {PAGE}")
-    return Finding("ok", subject, said)
+    used = "an unknown number" if usage.used is None else f"{usage.used:g}"
+    message = f"{usage.total:g} GPUs, {used} in use, {cards} wanted"
+    if cards and (usage.used or 0) + cards > usage.total:
+        ask = f"ask for {(usage.used or 0) + cards:g} GPUs: {PAGE}"
+        return Finding("blocks" if blocks else "warning", subject, message, ask, no_capacity=True)
+    if usage.used is None:
+        return Finding("unknown", subject, message, f"compare by hand: {PAGE}")
+    return Finding("ok", subject, message)

@@ -23,12 +23,12 @@ def find(region: Region) -> Iterator[Thing]:
 def delete(region: Region, name: str) -> None:
     """With its policy, which has its name. What is gone is fine. Raises Trouble."""
     policy = {"PolicyType": "Custom", "PolicyName": name}
-    _gone(region, "DetachPolicyFromRole", RoleName=name, **policy)
-    _gone(region, "DeletePolicy", PolicyName=name)
-    _gone(region, "DeleteRole", RoleName=name)
+    _delete_if_present(region, "DetachPolicyFromRole", RoleName=name, **policy)
+    _delete_if_present(region, "DeletePolicy", PolicyName=name)
+    _delete_if_present(region, "DeleteRole", RoleName=name)
 
 
-def _gone(region: Region, action: str, **arguments: str) -> None:
+def _delete_if_present(region: Region, action: str, **arguments: str) -> None:
     with gone_is_fine():
         region.ask("ram", action, **arguments)
 

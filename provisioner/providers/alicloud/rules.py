@@ -27,55 +27,57 @@ https://www.alibabacloud.com/help/en/ecs/user-guide/overview-of-immediate-capaci
 def bought(groups: Mapping[str, Group], at: Loc, site: AlicloudSite) -> Iterator[Finding]:
     """Of how the machines at a site are bought; `at`: where the site stands."""
     if site.spot_max_price is not None and site.spot_price_limit is not None:
-        said = "spot_price_limit is the former name of spot_max_price, and both are here"
-        yield Finding((*at, "spot_price_limit"), said, "leave out spot_price_limit", at_key=True)
+        message = "spot_price_limit is the former name of spot_max_price, and both are here"
+        yield Finding((*at, "spot_price_limit"), message, "leave out spot_price_limit", at_key=True)
     for name, group in groups.items():
         number = group.capacity.id
         if group.capacity.kind == "reservation" and number and not POOL.match(number):
-            said = f"{shown(number)} is no private pool"
-            yield Finding(("groups", name, "capacity", "id"), said, "the id of an elasticity assurance (eap-…) or a "
+            message = f"{shown(number)} is no private pool"
+            yield Finding(("groups", name, "capacity", "id"), message, "the id of an elasticity assurance (eap-…) or a "
                           "capacity reservation (crp-…)")  # fmt: skip
 
 
 def disks(site: AlicloudSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """Of the size of system disks."""
-    least = LEAST_GIB[site.disk_level]
+    minimum = LEAST_GIB[site.disk_level]
     for name, group in groups.items():
         size, at = group.storage.root_gb, ("groups", name, "storage", "root_gb")
         if size > MOST_GIB:
             yield Finding(at, f"a system disk has at most {MOST_GIB} GiB, not {size}", f"root_gb: {MOST_GIB}")
-        elif size < least:
-            said = f"a system disk of {site.disk_level} has at least {least} GiB, not {size}"
-            yield Finding(at, said, f"root_gb: {least}, or another sites.*.disk_level")
+        elif size < minimum:
+            message = f"a system disk of {site.disk_level} has at least {minimum} GiB, not {size}"
+            yield Finding(at, message, f"root_gb: {minimum}, or another sites.*.disk_level")
 
 
 def account(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
     """Of what an account asks of everything in it; `at`: where the site stands."""
     if site.ram_role is not None and site.buckets:
-        said = "buckets are of the RAM role that gpuprov makes, and with ram_role it makes none"
-        yield Finding((*at, "buckets"), said, "leave one of them out, and let ram_role have the buckets", at_key=True)
+        message = "buckets are of the RAM role that gpuprov makes, and with ram_role it makes none"
+        yield Finding(
+            (*at, "buckets"), message, "leave one of them out, and let ram_role have the buckets", at_key=True
+        )
     if len(site.tags) > MOST_TAGS:
-        said = f"{len(site.tags)} tags: Alibaba Cloud takes 20 on each thing, and gpuprov has {OWN_TAGS} of its own"
-        yield Finding((*at, "tags"), said, f"at most {MOST_TAGS}", at_key=True)
+        message = f"{len(site.tags)} tags: Alibaba Cloud takes 20 on each thing, and gpuprov has {OWN_TAGS} of its own"
+        yield Finding((*at, "tags"), message, f"at most {MOST_TAGS}", at_key=True)
     for key, value in site.tags.items():
         if RESERVED.match(key) or RESERVED.match(value):
-            said = f"{shown(key)}: no tag begins with aliyun, acs:, http:// or https://"
-            yield Finding((*at, "tags", key), said, "another key or value", at_key=True)
+            message = f"{shown(key)}: no tag begins with aliyun, acs:, http:// or https://"
+            yield Finding((*at, "tags", key), message, "another key or value", at_key=True)
         elif len(key) > 64 or len(value) > 128:
-            said = f"{shown(key[:20])}…: a tag's key has at most 64 characters, its value 128"
-            yield Finding((*at, "tags", key), said, "a shorter one", at_key=True)
+            message = f"{shown(key[:20])}…: a tag's key has at most 64 characters, its value 128"
+            yield Finding((*at, "tags", key), message, "a shorter one", at_key=True)
 
 
 def network(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
     """Of a VPC of the user's own."""
     if site.security_groups and site.vpc is None:
-        said = "security_groups are of a VPC of yours, and gpuprov makes one here"
-        yield Finding((*at, "security_groups"), said, "name the VPC: vpc: {id: …, vswitches: {…}}", at_key=True)
+        message = "security_groups are of a VPC of yours, and gpuprov makes one here"
+        yield Finding((*at, "security_groups"), message, "name the VPC: vpc: {id: …, vswitches: {…}}", at_key=True)
     if site.vpc is not None:
         for zone in site.zones:
             if zone not in site.vpc.vswitches:
-                said = f"no vSwitch of the VPC is named for {zone}"
-                yield Finding((*at, "zones"), said, f"vpc.vswitches: {{{zone}: vsw-…}}, or leave the zone out")
+                message = f"no vSwitch of the VPC is named for {zone}"
+                yield Finding((*at, "zones"), message, f"vpc.vswitches: {{{zone}: vsw-…}}, or leave the zone out")
     zones = site.zones or tuple(site.vpc.vswitches if site.vpc else ())
     if site.storage.nas and site.storage.nas.zone:
         yield from among_zones((*at, "storage", "nas", "zone"), site.storage.nas.zone, site.region, zones)

@@ -21,16 +21,16 @@ def stock(region: Region, machine: str, kind: str = "on-demand") -> Mapping[str,
         IoOptimized="optimized", InstanceChargeType="PostPaid", NetworkCategory="vpc",
         SpotStrategy="SpotAsPriceGo" if kind == "spot" else "NoSpot",
     )  # fmt: skip
-    found = {}
+    levels = {}
     for zone in (answer.get("AvailableZones") or {}).get("AvailableZone") or ():
         for kinds in (zone.get("AvailableResources") or {}).get("AvailableResource") or ():
             for row in (kinds.get("SupportedResources") or {}).get("SupportedResource") or ():
                 if row.get("Value") == machine:
-                    found[str(zone["ZoneId"])] = str(row.get("StatusCategory") or row.get("Status") or "")
-    return found
+                    levels[str(zone["ZoneId"])] = str(row.get("StatusCategory") or row.get("Status") or "")
+    return levels
 
 
 def zones_selling(region: Region, machine: str) -> list[str]:
     """The zones of a region that sell a machine type, those with stock first, then by name. Raises Trouble."""
-    there = stock(region, machine)
-    return sorted(there, key=lambda zone: (there[zone] not in IN_STOCK, zone))
+    stock_by_zone = stock(region, machine)
+    return sorted(stock_by_zone, key=lambda zone: (stock_by_zone[zone] not in IN_STOCK, zone))

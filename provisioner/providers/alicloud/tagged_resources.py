@@ -63,53 +63,57 @@ USUAL = {"Available", "Running", "InUse", "In_use"}
 def find(region: Region) -> Found:
     """Everything that has the tag. Raises Trouble where nobody is signed in, or Alibaba Cloud is not reached at all."""
     region.ask("sts", "GetCallerIdentity")
-    things: list[Thing] = []
+    resources: list[Thing] = []
     puzzles: list[str] = []
     for kind in KINDS:
         try:
-            things += [thing for row in rows(region, kind) if (thing := _thing(region, kind, row))]
-        except Trouble as trouble:
-            found = unknown(plural(kind.title), trouble, kind.permission)
-            puzzles.append(f"whether there are {plural(kind.title)}: {found.message} ({found.action})")
+            resources += [resource for row in rows(region, kind) if (resource := _resource(region, kind, row))]
+        except Trouble as error:
+            finding = unknown(plural(kind.title), error, kind.permission)
+            puzzles.append(f"whether there are {plural(kind.title)}: {finding.message} ({finding.action})")
     try:
-        things += roles.find(region)
-    except Trouble as trouble:
-        said = unknown(plural(roles.KIND), trouble, "ram:ListRoles")
-        puzzles.append(f"whether there are {plural(roles.KIND)}: {said.message} ({said.action})")
-    return Found(tuple(things), tuple(puzzles))
+        resources += roles.find(region)
+    except Trouble as error:
+        finding = unknown(plural(roles.KIND), error, "ram:ListRoles")
+        puzzles.append(f"whether there are {plural(roles.KIND)}: {finding.message} ({finding.action})")
+    return Found(tuple(resources), tuple(puzzles))
 
 
 def standing(region: Region, kind: str) -> set[str]:
     """The ids of a kind that are not gone yet. Raises Trouble."""
-    (row,) = [one for one in KINDS if one.title == kind]
-    return {thing.id for thing in (_thing(region, row, found) for found in rows(region, row)) if thing is not None}
+    (row,) = [candidate for candidate in KINDS if candidate.title == kind]
+    return {
+        resource.id
+        for resource in (_resource(region, row, entry) for entry in rows(region, row))
+        if resource is not None
+    }
 
 
 def rows(region: Region, kind: Kind) -> Iterator[dict[str, Any]]:
     """What the region has of a kind, with the tag where the call can be asked so. Raises Trouble."""
-    wanted = {"Tag": [{"Key": tags.CLUSTER}]} if kind.filtered else {}
-    for row in region.all(kind.service, kind.call, *kind.path, **wanted):
+    query = {"Tag": [{"Key": tags.CLUSTER}]} if kind.filtered else {}
+    for row in region.all(kind.service, kind.call, *kind.path, **query):
         if kind.title != "disk" or not row.get("InstanceId"):  # a system disk goes with its machine
             yield row
 
 
-def _thing(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
+def _resource(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
     """None for what has no tag."""
-    found = tags.of(row)
-    if not found.get(tags.CLUSTER):
+    resource_tags = tags.of(row)
+    if not resource_tags.get(tags.CLUSTER):
         return None
     state = str(row.get(kind.state) or "")
     return Thing(
-        kind.title, str(row[kind.number]), found[tags.CLUSTER], found.get(tags.SITE, ""), region.name,
+        kind.title, str(row[kind.number]), resource_tags[tags.CLUSTER], resource_tags.get(tags.SITE, ""), region.name,
         name=str(row.get(kind.name) or ""), state="" if state in USUAL else state, since=since(row), kept=kind.kept,
-        identity=found.get(tags.IDENTITY, ""),
+        identity=resource_tags.get(tags.IDENTITY, ""),
     )  # fmt: skip
 
 
 def since(row: dict[str, Any]) -> datetime | None:
     """When a thing was made: 2026-11-22T18:40Z or with seconds, by the service."""
-    told = str(row.get("CreationTime") or row.get("AllocationTime") or row.get("CreateTime") or "")
+    text = str(row.get("CreationTime") or row.get("AllocationTime") or row.get("CreateTime") or "")
     try:
-        return datetime.fromisoformat(told.replace("Z", "+00:00")).astimezone(UTC) if told.endswith("Z") else None
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC) if text.endswith("Z") else None
     except ValueError:
         return None

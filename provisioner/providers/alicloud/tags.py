@@ -13,18 +13,18 @@ CLUSTER, SITE, NODE, GROUP, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpupr
 def of(row: Mapping[str, Any]) -> dict[str, str]:
     """The tags of any service's row: each has its own name for them. Of a deployment set, which takes none, those that
     its description has."""
-    found = row.get("Tags") or {}
-    rows = found.get("Tag") if isinstance(found, Mapping) else found
-    told = {str(one.get("TagKey", one.get("Key"))): str(one.get("TagValue", one.get("Value"))) for one in rows or ()}
-    if not told and str(row.get("DeploymentSetDescription") or "").startswith("gpuprov-"):
-        words = str(row["DeploymentSetDescription"]).split()
-        told = {key: value for key, _, value in (word.partition("=") for word in words)}
-    return told
+    tags = row.get("Tags") or {}
+    rows = tags.get("Tag") if isinstance(tags, Mapping) else tags
+    values = {str(row.get("TagKey", row.get("Key"))): str(row.get("TagValue", row.get("Value"))) for row in rows or ()}
+    if not values and str(row.get("DeploymentSetDescription") or "").startswith("gpuprov-"):
+        terms = str(row["DeploymentSetDescription"]).split()
+        values = {key: value for key, _, value in (term.partition("=") for term in terms)}
+    return values
 
 
 def instances(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:
     """The instances of a site that are not gone, by tag. Raises Trouble."""
-    wanted = [{"Key": CLUSTER, "Value": cluster}, {"Key": SITE, "Value": site}]
-    rows = region.all("ecs", "DescribeInstances", "Instances", "Instance", Tag=wanted)
-    mine = {CLUSTER: cluster, SITE: site}
-    return [row for row in rows if mine.items() <= of(row).items()]
+    filters = [{"Key": CLUSTER, "Value": cluster}, {"Key": SITE, "Value": site}]
+    rows = region.all("ecs", "DescribeInstances", "Instances", "Instance", Tag=filters)
+    expected_tags = {CLUSTER: cluster, SITE: site}
+    return [row for row in rows if expected_tags.items() <= of(row).items()]

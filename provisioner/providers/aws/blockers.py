@@ -15,19 +15,19 @@ OWNERS = ("Owner", "owner", "CreatedBy", "created-by", "aws:cloudformation:stack
 """Tags that say who made something."""
 
 
-def holders(region: Region, things: Sequence[Thing]) -> list[str]:
+def holders(region: Region, resources: Sequence[Thing]) -> list[str]:
     """One sentence for each thing that holds these, with its owner as far as AWS tells; one for each question that has
     no answer."""
-    found: list[str] = []
-    vpcs = [thing.id for thing in things if thing.kind == "VPC"]
-    groups = {thing.id for thing in things if thing.kind == "security group"}
-    clusters = {thing.cluster for thing in things}
-    for what, asked in (("interfaces", _interfaces), ("security groups", _groups)):
+    messages: list[str] = []
+    vpcs = [resource.id for resource in resources if resource.kind == "VPC"]
+    groups = {resource.id for resource in resources if resource.kind == "security group"}
+    clusters = {resource.cluster for resource in resources}
+    for subject, query in (("interfaces", _interfaces), ("security groups", _groups)):
         try:
-            found += asked(region, vpcs, groups, clusters)
-        except Trouble as trouble:
-            found.append(f"which {what} hold the network could not be asked: {trouble.message}")
-    return found
+            messages += query(region, vpcs, groups, clusters)
+        except Trouble as error:
+            messages.append(f"which {subject} hold the network could not be asked: {error.message}")
+    return messages
 
 
 def _interfaces(region: Region, vpcs: Sequence[str], _: Collection[str], clusters: Collection[str]) -> Iterator[str]:
@@ -36,10 +36,10 @@ def _interfaces(region: Region, vpcs: Sequence[str], _: Collection[str], cluster
             continue
         attached = row.get("Attachment", {})
         user = attached.get("InstanceId") or attached.get("InstanceOwnerId") or row.get("RequesterId") or ""
-        what = ", ".join(filter(None, (row.get("Description"), row.get("InterfaceType"))))
+        details = ", ".join(filter(None, (row.get("Description"), row.get("InterfaceType"))))
         of = _owner(row) or user or row.get("OwnerId", "")
         number = row["NetworkInterfaceId"]
-        yield f"network interface {number} ({what}) of {of} is in {row.get('SubnetId', row['VpcId'])}"
+        yield f"network interface {number} ({details}) of {of} is in {row.get('SubnetId', row['VpcId'])}"
 
 
 def _groups(region: Region, vpcs: Sequence[str], groups: Collection[str], clusters: Collection[str]) -> Iterator[str]:

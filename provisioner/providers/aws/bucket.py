@@ -71,13 +71,17 @@ class Bucket(StateFolder):
 
     def _make(self) -> None:
         """Closed before anything is in it; what a crash left half done is done by the next run that is asked to."""
-        place = self._region.name
-        where = {} if place == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": place}}
+        region_name = self._region.name
+        location = (
+            {} if region_name == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region_name}}
+        )
         try:
-            self._region.ask("s3", "create_bucket", Bucket=self.bucket, ObjectOwnership="BucketOwnerEnforced", **where)
+            self._region.ask(
+                "s3", "create_bucket", Bucket=self.bucket, ObjectOwnership="BucketOwnerEnforced", **location
+            )
             self._close()
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
     def _close(self) -> None:
         rule = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": self._state.kms_key} if self._state.kms_key else {
@@ -104,62 +108,62 @@ class Bucket(StateFolder):
 
     def _looked_at(self, info: Any) -> list[Finding]:  # noqa: ARG002
         """What is wrong with a bucket that was there; what could not be asked is unknown."""
-        found = []
+        findings = []
         try:
             if self._s3("get_bucket_versioning").get("Status") != "Enabled":
-                said = f"{self.bucket} has no versioning: a lost state cannot be restored"
-                found.append(Finding("warning", "state", said, "enable versioning"))
-        except Trouble as trouble:
-            found.append(Finding("unknown", "state", f"whether {self.bucket} keeps versions: {trouble}"))
+                message = f"{self.bucket} has no versioning: a lost state cannot be restored"
+                findings.append(Finding("warning", "state", message, "enable versioning"))
+        except Trouble as error:
+            findings.append(Finding("unknown", "state", f"whether {self.bucket} keeps versions: {error}"))
         try:
             blocked = self._s3("get_public_access_block")["PublicAccessBlockConfiguration"]
             closed = all(blocked.values())
-        except Trouble as trouble:
-            closed = trouble.code != "NoSuchPublicAccessBlockConfiguration"
+        except Trouble as error:
+            closed = error.code != "NoSuchPublicAccessBlockConfiguration"
             if closed:
-                found.append(Finding("unknown", "state", f"whether {self.bucket} can be made public: {trouble}"))
+                findings.append(Finding("unknown", "state", f"whether {self.bucket} can be made public: {error}"))
         if not closed:
-            said = f"nothing keeps {self.bucket} from being made public"
-            found.append(Finding("warning", "state", said, "block public access"))
-        return found or [Finding("ok", "state", self.where)]
+            message = f"nothing keeps {self.bucket} from being made public"
+            findings.append(Finding("warning", "state", message, "block public access"))
+        return findings or [Finding("ok", "state", self.where)]
 
     def read(self, name: str, known: str | None = None) -> Blob | None:
         match = {"IfNoneMatch": known} if known else {}
         try:
             answer = self._s3("get_object", Key=f"{self._folder}/{name}", **match)
             return Blob(_body(answer["Body"]), answer["ETag"], _age(answer))
-        except Trouble as trouble:
-            if trouble.code in SAME and known:
+        except Trouble as error:
+            if error.code in SAME and known:
                 return Blob(b"", known)
-            if trouble.code in GONE or (trouble.code in MISSING and self._state.create):
+            if error.code in GONE or (error.code in MISSING and self._state.create):
                 return None
-            raise self._told(trouble) from None
+            raise self._told(error) from None
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
-        match = {"IfMatch": before} if before else {"IfNoneMatch": "*"}
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
+        match = {"IfMatch": previous_tag} if previous_tag else {"IfNoneMatch": "*"}
         key = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self._state.kms_key} if self._state.kms_key else {}
         try:
             return str(self._s3("put_object", Key=f"{self._folder}/{name}", Body=content, **match, **key)["ETag"])
-        except Trouble as trouble:
-            if trouble.code in LOST or (trouble.code in GONE and before):
+        except Trouble as error:
+            if error.code in LOST or (error.code in GONE and previous_tag):
                 raise Conflict(f"{self.where}/{name}") from None
-            raise self._told(trouble) from None
+            raise self._told(error) from None
 
-    def remove(self, name: str, before: str | None = None) -> None:
-        match = {"IfMatch": before} if before else {}
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
+        match = {"IfMatch": previous_tag} if previous_tag else {}
         try:
             self._s3("delete_object", Key=f"{self._folder}/{name}", **match)
-        except Trouble as trouble:
-            if before and trouble.code in LOST:
+        except Trouble as error:
+            if previous_tag and error.code in LOST:
                 raise Conflict(f"{self.where}/{name}") from None
-            if trouble.code in GONE:
+            if error.code in GONE:
                 return
-            raise self._told(trouble) from None
+            raise self._told(error) from None
 
     def names(self) -> list[str]:
         folder = f"{self._folder}/"
         try:
-            found = self._region.all(
+            entries = self._region.all(
                 "s3",
                 "list_objects_v2",
                 "Contents",
@@ -167,11 +171,11 @@ class Bucket(StateFolder):
                 Prefix=folder,
                 ExpectedBucketOwner=self._account,
             )
-        except Trouble as trouble:
-            if trouble.code in MISSING and self._state.create:
+        except Trouble as error:
+            if error.code in MISSING and self._state.create:
                 return []
-            raise self._told(trouble) from None
-        return [one["Key"].removeprefix(folder) for one in found]
+            raise self._told(error) from None
+        return [entry["Key"].removeprefix(folder) for entry in entries]
 
     def _s3(self, call: str, **arguments: Any) -> dict[str, Any]:
         return self._region.ask("s3", call, Bucket=self.bucket, ExpectedBucketOwner=self._account, **arguments)
@@ -179,16 +183,16 @@ class Bucket(StateFolder):
     def _ask(self, service: str, call: str) -> dict[str, Any]:
         try:
             return self._region.ask(service, call)
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
-    def _told(self, trouble: Trouble) -> ProviderError:
-        hint = HINTS.get(trouble.kind, "")
-        if trouble.code == "403" or trouble.kind == "denied":
+    def _told(self, error: Trouble) -> ProviderError:
+        hint = HINTS.get(error.kind, "")
+        if error.code == "403" or error.kind == "denied":
             hint = "the bucket is another account's, or `gpuprov docs aws state` has the missing policy"
-        if trouble.code in MISSING:
+        if error.code in MISSING:
             hint = "state.create: true has gpuprov make it"
-        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+        return ProviderError(f"the cluster's state: {error}", where="state", hint=hint)
 
 
 def _age(answer: dict[str, Any]) -> float:

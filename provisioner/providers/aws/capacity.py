@@ -21,8 +21,8 @@ from provisioner.providers.trouble import Trouble
 class Ec2Capacity:
     """See providers/capacity.py for the contract."""
 
-    def __init__(self, place: Place, site: AwsSite) -> None:
-        self._place, self._site = place, site
+    def __init__(self, site_context: Place, site: AwsSite) -> None:
+        self._place, self._site = site_context, site
         self.region = site.region
 
     def zones(self, plan: Plan) -> Sequence[str]:
@@ -35,8 +35,8 @@ class Ec2Capacity:
         names = sorted({group.machine.name for group in plan.groups if group.site == self._place.site})
         try:
             sold = [set(zones_selling(region, name)) for name in names]
-        except Trouble as trouble:
-            raise GpuprovError(f"which zones sell {names[0]}: {trouble}", hint="name them in sites.*.zones") from None
+        except Trouble as error:
+            raise GpuprovError(f"which zones sell {names[0]}: {error}", hint="name them in sites.*.zones") from None
         choices.zones = tuple(sorted(set.intersection(*sold)))
         if not choices.zones:
             raise GpuprovError(
@@ -45,30 +45,30 @@ class Ec2Capacity:
         choices.write(workspace)
         return choices.zones
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        mine = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
-        zones, found = self.zones(plan), list[Finding]()
-        for group in mine:
-            wanted = sum(name not in there for name in group.node_names())
-            if wanted:
-                way, said = probe.ask(Region(self.region), group, wanted, zones, self._place)
-                found += said
-                if way is not None and wanted == group.spec.count:  # none stands in another zone
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+        site_groups = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
+        zones, findings = self.zones(plan), list[Finding]()
+        for group in site_groups:
+            missing_count = sum(name not in existing_nodes for name in group.node_names())
+            if missing_count:
+                option, option_findings = probe.ask(Region(self.region), group, missing_count, zones, self._place)
+                findings += option_findings
+                if option is not None and missing_count == group.spec.count:  # none stands in another zone
                     choices = Choices.read(self._place.workspace)
-                    choices.taken[group.name] = way
+                    choices.taken[group.name] = option
                     choices.write(self._place.workspace)
-        return found
+        return findings
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:
-        region, found = Region(self.region), dict[str, datetime]()
+        region, end_times = Region(self.region), dict[str, datetime]()
         for group in plan.groups:
             if group.site == self._place.site and group.spec.capacity.kind == "block":
                 try:
                     ends = reservations.end(region, group)
-                except Trouble as trouble:
-                    raise GpuprovError(f"when the block of {group.name} ends: {trouble}") from None
-                found |= {group.name: ends} if ends else {}
-        return found
+                except Trouble as error:
+                    raise GpuprovError(f"when the block of {group.name} ends: {error}") from None
+                end_times |= {group.name: ends} if ends else {}
+        return end_times
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        return errors.read(found, self.region, group, way, errors.decoder(Region(self.region)))
+    def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
+        return errors.read(diagnostic, self.region, group, option, errors.decoder(Region(self.region)))

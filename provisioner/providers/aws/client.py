@@ -122,8 +122,8 @@ def answered(call: Callable[[], T]) -> T:
 def _files(*variables: str) -> str:
     """Where AWS's settings of this machine come from, the likeliest first: variables that are set, then files."""
     of_region = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")
-    told = [f"{name}={os.environ[name]}" for name in (*variables, *of_region) if os.environ.get(name)]
-    return " or ".join([*told, os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"])
+    settings = [f"{name}={os.environ[name]}" for name in (*variables, *of_region) if os.environ.get(name)]
+    return " or ".join([*settings, os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"])
 
 
 def kind_of(code: str) -> Kind:

@@ -17,8 +17,8 @@ def host_key(region: Region, machine: str, *, wait_s: float = WAIT_S) -> str | N
     while True:
         try:
             answer = region.ask("ec2", "get_console_output", InstanceId=machine, Latest=True)
-        except Trouble as trouble:
-            if trouble.code == "UnsupportedOperation":  # Latest is for Nitro machines alone (P3 is none)
+        except Trouble as error:
+            if error.code == "UnsupportedOperation":  # Latest is for Nitro machines alone (P3 is none)
                 return _latest(region, machine)
             return None
         if key := read(answer.get("Output", "")):
@@ -34,8 +34,8 @@ def text(region: Region, machine: str) -> str | None:
     for latest in ({"Latest": True}, {}):
         try:
             return str(region.ask("ec2", "get_console_output", InstanceId=machine, **latest).get("Output", "")) or None
-        except Trouble as trouble:
-            if trouble.code != "UnsupportedOperation":
+        except Trouble as error:
+            if error.code != "UnsupportedOperation":
                 return None
     return None
 

@@ -19,18 +19,18 @@ def delete(region: Region, kind: str, number: str) -> None:
     """Delete one thing, or begin to. Raises Trouble."""
     try:
         _HOW[kind](region, number)
-    except Trouble as trouble:
-        if trouble.kind != "absent" and trouble.code not in NO_MORE:
+    except Trouble as error:
+        if error.kind != "absent" and error.code not in NO_MORE:
             raise
 
 
 def close(region: Region, group: str) -> None:
     """Take the rules out of a security group: one that another group's rule names can't be deleted. Raises Trouble."""
-    for found in region.all("ec2", "describe_security_groups", "SecurityGroups", GroupIds=[group]):
-        if found["IpPermissions"]:
-            region.ask("ec2", "revoke_security_group_ingress", GroupId=group, IpPermissions=found["IpPermissions"])
-        if found["IpPermissionsEgress"]:
-            region.ask("ec2", "revoke_security_group_egress", GroupId=group, IpPermissions=found["IpPermissionsEgress"])
+    for row in region.all("ec2", "describe_security_groups", "SecurityGroups", GroupIds=[group]):
+        if row["IpPermissions"]:
+            region.ask("ec2", "revoke_security_group_ingress", GroupId=group, IpPermissions=row["IpPermissions"])
+        if row["IpPermissionsEgress"]:
+            region.ask("ec2", "revoke_security_group_egress", GroupId=group, IpPermissions=row["IpPermissionsEgress"])
 
 
 def _plain(call: str, key: str, *, several: bool = False) -> Callable[[Region, str], None]:
@@ -45,23 +45,23 @@ def _plain(call: str, key: str, *, several: bool = False) -> Callable[[Region, s
 
 
 def _address(region: Region, number: str) -> None:
-    for found in region.ask("ec2", "describe_addresses", AllocationIds=[number])["Addresses"]:
-        if association := found.get("AssociationId"):
+    for address in region.ask("ec2", "describe_addresses", AllocationIds=[number])["Addresses"]:
+        if association := address.get("AssociationId"):
             region.ask("ec2", "disassociate_address", AssociationId=association)
     region.ask("ec2", "release_address", AllocationId=number)
 
 
 def _route_table(region: Region, number: str) -> None:
-    for found in region.all("ec2", "describe_route_tables", "RouteTables", RouteTableIds=[number]):
-        for association in found.get("Associations", ()):
+    for route_table in region.all("ec2", "describe_route_tables", "RouteTables", RouteTableIds=[number]):
+        for association in route_table.get("Associations", ()):
             if not association.get("Main"):
                 region.ask("ec2", "disassociate_route_table", AssociationId=association["RouteTableAssociationId"])
     region.ask("ec2", "delete_route_table", RouteTableId=number)
 
 
 def _internet_gateway(region: Region, number: str) -> None:
-    for found in region.all("ec2", "describe_internet_gateways", "InternetGateways", InternetGatewayIds=[number]):
-        for attached in found.get("Attachments", ()):
+    for gateway in region.all("ec2", "describe_internet_gateways", "InternetGateways", InternetGatewayIds=[number]):
+        for attached in gateway.get("Attachments", ()):
             region.ask("ec2", "detach_internet_gateway", InternetGatewayId=number, VpcId=attached["VpcId"])
     region.ask("ec2", "delete_internet_gateway", InternetGatewayId=number)
 

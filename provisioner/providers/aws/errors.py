@@ -36,28 +36,29 @@ Decode = Callable[[str], str]
 
 
 def read(
-    found: Diagnostic, region: str, group: PlannedGroup | None = None, way: Way | None = None,
+    diagnostic: Diagnostic, region: str, group: PlannedGroup | None = None, option: Way | None = None,
     decode: Decode = lambda _: "",
 ) -> CloudError:  # fmt: skip
     """A diagnostic as an error of AWS; of several in one, that which needs most: to stop, then another kind, then
-    another zone. `group`, `way`: whose machine was asked for, and how. `decode`: what an encoded refusal says, empty
+    another zone. `group`, `option`: whose machine was asked for, and how. `decode`: what an encoded refusal says, empty
     where nobody may know."""
-    whole = found.text
-    said = [
-        (code, text, row_of(table("aws"), _same(code), f"{found.address} {part}")) for code, text, part in parts(whole)
+    full_text = diagnostic.text
+    candidates = [
+        (code, text, row_of(table("aws"), _same(code), f"{diagnostic.address} {part}"))
+        for code, text, part in parts(full_text)
     ]
-    code, text, row = min(said, key=lambda one: _WORST.index(_then(one[2])))
-    if len(said) > 1:
-        text = whole
-    text, encoded = _ENCODED.sub("", text), _ENCODED.search(whole)
+    code, text, row = min(candidates, key=lambda candidate: _WORST.index(_then(candidate[2])))
+    if len(candidates) > 1:
+        text = full_text
+    text, encoded = _ENCODED.sub("", text), _ENCODED.search(full_text)
     kind = row.kind if row else "unknown"
-    text = _NOISE.sub("", text).strip() or whole
-    hint = _hint(row, code, region, group, way) if row else ""
+    text = _NOISE.sub("", text).strip() or full_text
+    hint = _hint(row, code, region, group, option) if row else ""
     if encoded and kind == "denied":
         decoded = decode(encoded[1])
         text += f" ({decoded})" if decoded else ""
         hint += "" if decoded else "; `aws sts decode-authorization-message` says which, given the message of the log"
-    return CloudError(kind, code, text, found.address, hint, zones=_named(text), then=_then(row))
+    return CloudError(kind, code, text, diagnostic.address, hint, zones=_offered_zones(text), then=_then(row))
 
 
 _WORST: tuple[Then, ...] = ("stop", "kind", "zone", "again")
@@ -67,34 +68,36 @@ def _then(row: Row | None) -> Then:
     return (row.then or AFTER.get(row.kind, "stop")) if row else "stop"
 
 
-def parts(said: str) -> list[tuple[str, str, str]]:
+def parts(error_text: str) -> list[tuple[str, str, str]]:
     """Every code in an error's text with its message and the part of the text that both are in, those that are written
     as codes surely are first; one without a code where there is none."""
-    flat = " ".join(said.split())
-    found = {
-        one.start("code"): (one["code"], *one.span("text")) for form in reversed(FORMS) for one in _each(form, flat)
+    flat = " ".join(error_text.split())
+    spans = {
+        match.start("code"): (match["code"], *match.span("text"))
+        for form in reversed(FORMS)
+        for match in _each(form, flat)
     }
-    sure, rows = set(found), [row for row in table("aws") if row.codes]
-    for one in _CODE.finditer(flat):
-        if any(row.fits(name, flat) for name in _same(one[1]) for row in rows):
-            found.setdefault(one.start(), (one[1], one.end(), len(flat)))
-    if not found and (old := _OLD.search(flat)):
+    sure, rows = set(spans), [row for row in table("aws") if row.codes]
+    for match in _CODE.finditer(flat):
+        if any(row.fits(name, flat) for name in _same(match[1]) for row in rows):
+            spans.setdefault(match.start(), (match[1], match.end(), len(flat)))
+    if not spans and (old := _OLD.search(flat)):
         return [(old["code"], old["text"], flat)]
-    made, starts = [], sorted(found)
-    for start in sorted(found, key=lambda one: (one not in sure, one)):
-        code, begin, end = found[start]
-        following = next((one for one in starts if one > start), len(flat))
+    results, starts = [], sorted(spans)
+    for start in sorted(spans, key=lambda position: (position not in sure, position)):
+        code, begin, end = spans[start]
+        following = next((position for position in starts if position > start), len(flat))
         text = flat[begin : min(end, following)].lstrip(":,\"') -").strip()
-        made.append((code, text, flat[0 if start == starts[0] else start : following]))
-    return made or [("", flat, flat)]
+        results.append((code, text, flat[0 if start == starts[0] else start : following]))
+    return results or [("", flat, flat)]
 
 
 def _each(form: str, flat: str) -> Iterator[re.Match[str]]:
     """Every place where a form is, though its message is all that follows."""
     pattern, start = re.compile(form), 0
-    while found := pattern.search(flat, start):
-        yield found
-        start = found.start("text")
+    while match := pattern.search(flat, start):
+        yield match
+        start = match.start("text")
 
 
 def _same(code: str) -> list[str]:
@@ -103,20 +106,22 @@ def _same(code: str) -> list[str]:
     return [code] if plain == code else [code, plain]
 
 
-def _named(message: str) -> tuple[str, ...]:
+def _offered_zones(message: str) -> tuple[str, ...]:
     """Zones that the message offers: those after "choosing"."""
-    _, offered, rest = message.partition("choosing ")
-    return tuple(dict.fromkeys(_ZONE.findall(rest))) if offered else ()
+    _, offered, zone_text = message.partition("choosing ")
+    return tuple(dict.fromkeys(_ZONE.findall(zone_text))) if offered else ()
 
 
-def _hint(row: Row, code: str, region: str, group: PlannedGroup | None, way: Way | None) -> str:
+def _hint(row: Row, code: str, region: str, group: PlannedGroup | None, option: Way | None) -> str:
     if row.kind == "reservation-full" and group is not None and group.spec.capacity.id:
-        said = f"{group.spec.capacity.id} has no room for {group.name}: more machines in it, or groups.*.capacity."
-        return f"{said}fallback; https://{region}.console.aws.amazon.com/ec2/home?region={region}#CapacityReservations:"
+        message = f"{group.spec.capacity.id} has no room for {group.name}: more machines in it, or groups.*.capacity."
+        return (
+            f"{message}fallback; https://{region}.console.aws.amazon.com/ec2/home?region={region}#CapacityReservations:"
+        )
     if not row.quota:
         return row.hint
     if row.quota == "machines":
-        bought = way.kind if way else "spot" if "Spot" in code else "on-demand"
+        bought = option.kind if option else "spot" if "Spot" in code else "on-demand"
         counted = of_machine(group.machine.name, bought) if group else None
         if counted is None:
             return f"which quota it is, Service Quotas says: https://{region}.console.aws.amazon.com/servicequotas/home"
@@ -131,13 +136,13 @@ def decoder(region: Region) -> Decode:
     def decode(message: str) -> str:
         try:
             answer = region.ask("sts", "decode_authorization_message", EncodedMessage=message)
-            said: dict[str, Any] = json.loads(unquote(answer["DecodedMessage"]))
+            decoded: dict[str, Any] = json.loads(unquote(answer["DecodedMessage"]))
         except (Trouble, ValueError, KeyError):
             return ""
-        context = said.get("context", {})
-        what = " on ".join(str(context[key]) for key in ("action", "resource") if context.get(key))
-        why = "by an explicit deny" if said.get("explicitDeny") else "no policy allows it"
-        who = context.get("principal", {}).get("arn", "")
-        return f"{what}: {why}" + (f", for {who}" if who else "") if what else ""
+        context = decoded.get("context", {})
+        denied_action = " on ".join(str(context[key]) for key in ("action", "resource") if context.get(key))
+        reason = "by an explicit deny" if decoded.get("explicitDeny") else "no policy allows it"
+        principal = context.get("principal", {}).get("arn", "")
+        return f"{denied_action}: {reason}" + (f", for {principal}" if principal else "") if denied_action else ""
 
     return decode

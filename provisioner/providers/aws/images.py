@@ -25,13 +25,13 @@ PENDING = ("pending", "transient")
 class Ec2Images:
     """See providers/images.py for the contract. `pause_s`: between two looks."""
 
-    def __init__(self, place: Place, site: AwsSite, *, pause_s: float = PAUSE_S) -> None:
-        self._place, self._site, self._pause_s = place, site, pause_s
+    def __init__(self, site_context: Place, site: AwsSite, *, pause_s: float = PAUSE_S) -> None:
+        self._place, self._site, self._pause_s = site_context, site, pause_s
         self._home = Region(site.region)
         self._others: dict[str, Region] = {}
 
-    def builder(self, group: PlannedGroup, wanted: str | None) -> str:
-        return builder_of("aws", group, wanted)
+    def builder(self, group: PlannedGroup, requested_type: str | None) -> str:
+        return builder_of("aws", group, requested_type)
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
         """All of it can be done."""
@@ -39,10 +39,10 @@ class Ec2Images:
     def find(self, name: str) -> Image | None:
         return self._find(self._home, name)
 
-    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:
-        there = self.find(name)
-        if there is None:
-            tell(f"stopping {node.id}")
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], report: Tell) -> str:
+        image = self.find(name)
+        if image is None:
+            report(f"stopping {node.id}")
             self._ask(self._home, "stop_instances", InstanceIds=[node.id])
             until(
                 lambda: self._stopped(node.id), f"{node.id} has not stopped", STOP_S, where=self._place.site,
@@ -52,104 +52,106 @@ class Ec2Images:
                 self._home, "create_image", InstanceId=node.id, Name=name, Description=f"gpuprov {name}",
                 TagSpecifications=_marked(name, tags),
             )  # fmt: skip
-            tell(f"{answer['ImageId']} is being made of its disk")
+            report(f"{answer['ImageId']} is being made of its disk")
         return self._ready(self._home, name)
 
     def publish(
         self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],
-        tell: Tell,
+        report: Tell,
     ) -> dict[str, str]:  # fmt: skip
         ids = {self._site.region: image}
-        for region in (one for one in regions if one != self._site.region):
-            ids[region] = self._copied(region, image, name, tags, tell)
+        for region in (candidate for candidate in regions if candidate != self._site.region):
+            ids[region] = self._copied(region, image, name, tags, report)
         for region, number in ids.items():
-            there = self._region(region)
+            region_client = self._region(region)
             if accounts:
-                self._share(there, number, accounts)
+                self._share(region_client, number, accounts)
             until = (datetime.now(UTC) + DEPRECATED).strftime("%Y-%m-%dT%H:%M:00Z")
-            self._ask(there, "enable_image_deprecation", ImageId=number, DeprecateAt=until)
+            self._ask(region_client, "enable_image_deprecation", ImageId=number, DeprecateAt=until)
         return ids
 
     def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:
-        wanted = list(dict.fromkeys([self._site.region, *regions]))
-        found = {region: self._find(self._region(region), name) for region in wanted}
-        return {region: one.id for region, one in found.items() if one is not None}
+        region_names = list(dict.fromkeys([self._site.region, *regions]))
+        images = {region: self._find(self._region(region), name) for region in region_names}
+        return {region: image.id for region, image in images.items() if image is not None}
 
     def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
         for region, number in ids.items():
-            there = self._region(region)
-            row = self._row(there, ImageIds=[number])
+            region_client = self._region(region)
+            row = self._row(region_client, ImageIds=[number])
             if row is not None:
                 if not tags.items() <= tags_of(row).items():
                     raise not_ours(number, region, self._place.site)
                 # once the image is gone nothing says what it consisted of
-                self._ask(there, "create_tags", Resources=_snapshots(row), Tags=rows_of({PART_OF: number}))
-                self._ask(there, "deregister_image", ImageId=number)
+                self._ask(region_client, "create_tags", Resources=_snapshots(row), Tags=rows_of({PART_OF: number}))
+                self._ask(region_client, "deregister_image", ImageId=number)
             marked = [{"Name": f"tag:{PART_OF}", "Values": [number]}]
-            for found in self._ask(there, "describe_snapshots", OwnerIds=["self"], Filters=marked)["Snapshots"]:
+            for snapshot in self._ask(region_client, "describe_snapshots", OwnerIds=["self"], Filters=marked)[
+                "Snapshots"
+            ]:
                 try:
-                    there.ask("ec2", "delete_snapshot", SnapshotId=found["SnapshotId"])
-                except Trouble as trouble:
-                    if trouble.kind != "absent":
-                        raise self._error(trouble, "delete_snapshot") from None
+                    region_client.ask("ec2", "delete_snapshot", SnapshotId=snapshot["SnapshotId"])
+                except Trouble as error:
+                    if error.kind != "absent":
+                        raise self._error(error, "delete_snapshot") from None
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
-        found: list[str] = []
+        machine_ids: list[str] = []
         for region, number in ids.items():
-            asked = [
+            filters = [
                 {"Name": "image-id", "Values": [number]},
                 {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
             ]
             try:
-                rows = self._region(region).all("ec2", "describe_instances", "Reservations", Filters=asked)
-            except Trouble as trouble:
-                raise self._error(trouble, f"machines of {number}") from None
-            found += [machine["InstanceId"] for row in rows for machine in row["Instances"]]
-        return found
+                rows = self._region(region).all("ec2", "describe_instances", "Reservations", Filters=filters)
+            except Trouble as error:
+                raise self._error(error, f"machines of {number}") from None
+            machine_ids += [machine["InstanceId"] for row in rows for machine in row["Instances"]]
+        return machine_ids
 
-    def _copied(self, region: str, image: str, name: str, tags: Mapping[str, str], tell: Tell) -> str:
+    def _copied(self, region: str, image: str, name: str, tags: Mapping[str, str], report: Tell) -> str:
         """The copy in another region, made once; it is encrypted with that region's default key, as every disk."""
-        there = self._region(region)
-        if self._find(there, name) is None:
+        region_client = self._region(region)
+        if self._find(region_client, name) is None:
             self._ask(
-                there, "copy_image", Name=name, SourceImageId=image, SourceRegion=self._site.region, Encrypted=True,
-                TagSpecifications=_marked(name, tags),
+                region_client, "copy_image", Name=name, SourceImageId=image, SourceRegion=self._site.region,
+                Encrypted=True, TagSpecifications=_marked(name, tags),
             )  # fmt: skip
-        tell(f"copying it to {region}")
-        copy = self._ready(there, name)
-        self._ask(there, "create_tags", Resources=[copy], Tags=rows_of(tags))
+        report(f"copying it to {region}")
+        copy = self._ready(region_client, name)
+        self._ask(region_client, "create_tags", Resources=[copy], Tags=rows_of(tags))
         return copy
 
-    def _share(self, there: Region, number: str, accounts: Sequence[str]) -> None:
+    def _share(self, region_client: Region, number: str, accounts: Sequence[str]) -> None:
         """Let other accounts start machines of it: the image, and the snapshots that it consists of."""
         add = {"Add": [{"UserId": account} for account in accounts]}
-        self._ask(there, "modify_image_attribute", ImageId=number, LaunchPermission=add)
-        row = self._row(there, ImageIds=[number]) or {}
+        self._ask(region_client, "modify_image_attribute", ImageId=number, LaunchPermission=add)
+        row = self._row(region_client, ImageIds=[number]) or {}
         for snapshot in _snapshots(row):
             self._ask(
-                there, "modify_snapshot_attribute", SnapshotId=snapshot, Attribute="createVolumePermission",
+                region_client, "modify_snapshot_attribute", SnapshotId=snapshot, Attribute="createVolumePermission",
                 OperationType="add", UserIds=list(accounts),
             )  # fmt: skip
 
-    def _ready(self, there: Region, name: str) -> str:
-        return awaited(lambda: self._find(there, name), name, where=there.name, pause_s=self._pause_s)
+    def _ready(self, region_client: Region, name: str) -> str:
+        return awaited(lambda: self._find(region_client, name), name, where=region_client.name, pause_s=self._pause_s)
 
-    def _find(self, there: Region, name: str) -> Image | None:
-        row = self._row(there, Owners=["self"], Filters=[{"Name": "name", "Values": [name]}])
+    def _find(self, region_client: Region, name: str) -> Image | None:
+        row = self._row(region_client, Owners=["self"], Filters=[{"Name": "name", "Values": [name]}])
         if row is None:
             return None
         state = row.get("State", "")
         reason = row.get("StateReason", {}).get("Message") or state
-        why = "" if state in ("available", *PENDING) else str(reason)
-        return Image(row["ImageId"], ready=state == "available", why=why)
+        failure = "" if state in ("available", *PENDING) else str(reason)
+        return Image(row["ImageId"], ready=state == "available", why=failure)
 
-    def _row(self, there: Region, **asked: Any) -> dict[str, Any] | None:
+    def _row(self, region_client: Region, **query: Any) -> dict[str, Any] | None:
         try:
-            rows = there.ask("ec2", "describe_images", **asked)["Images"]
-        except Trouble as trouble:
-            if trouble.kind == "absent":
+            rows = region_client.ask("ec2", "describe_images", **query)["Images"]
+        except Trouble as error:
+            if error.kind == "absent":
                 return None
-            raise self._error(trouble, "images") from None
+            raise self._error(error, "images") from None
         return rows[0] if rows else None
 
     def _stopped(self, machine: str) -> bool | None:
@@ -162,20 +164,20 @@ class Ec2Images:
         try:
             if name not in self._others:
                 self._others[name] = self._home.beside(name)
-        except Trouble as trouble:
-            raise self._error(trouble, name) from None
+        except Trouble as error:
+            raise self._error(error, name) from None
         return self._others[name]
 
-    def _ask(self, there: Region, call: str, **arguments: Any) -> dict[str, Any]:
+    def _ask(self, region_client: Region, call: str, **arguments: Any) -> dict[str, Any]:
         try:
-            return there.ask("ec2", call, **arguments)
-        except Trouble as trouble:
-            raise self._error(trouble, call) from None
+            return region_client.ask("ec2", call, **arguments)
+        except Trouble as error:
+            raise self._error(error, call) from None
 
-    def _error(self, trouble: Trouble, what: str) -> ProviderError:
-        action = "".join(word.capitalize() for word in what.split("_"))
-        hint = f"allow ec2:{action} (`gpuprov docs aws image`)" if trouble.kind == "denied" else "run it again"
-        return ProviderError(f"{what}: {trouble}", where=f"site {self._place.site}", hint=hint)
+    def _error(self, error: Trouble, subject: str) -> ProviderError:
+        action = "".join(part.capitalize() for part in subject.split("_"))
+        hint = f"allow ec2:{action} (`gpuprov docs aws image`)" if error.kind == "denied" else "run it again"
+        return ProviderError(f"{subject}: {error}", where=f"site {self._place.site}", hint=hint)
 
 
 def _marked(name: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -186,5 +188,5 @@ def _marked(name: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def _snapshots(row: Mapping[str, Any]) -> list[str]:
     """The snapshots that an image consists of."""
-    disks = [one.get("Ebs", {}) for one in row.get("BlockDeviceMappings", ())]
+    disks = [mapping.get("Ebs", {}) for mapping in row.get("BlockDeviceMappings", ())]
     return [disk["SnapshotId"] for disk in disks if disk.get("SnapshotId")]

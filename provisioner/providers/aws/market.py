@@ -31,35 +31,35 @@ class Ec2:
         self._lock = threading.Lock()
 
     def zones(self, region: str, machine: str) -> list[str]:
-        place = self._reached(region)
+        region_client = self._reached(region)
         try:
-            return zones_selling(place, machine)
-        except Trouble as trouble:
-            raise unanswered(trouble, "ec2:DescribeInstanceTypeOfferings") from None
+            return zones_selling(region_client, machine)
+        except Trouble as error:
+            raise unanswered(error, "ec2:DescribeInstanceTypeOfferings") from None
 
     def size(self, region: str, machine: str) -> OfferedSize | None:
-        place = self._reached(region)
+        region_client = self._reached(region)
         try:
-            rows = place.all("ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=[machine])
-        except Trouble as trouble:
-            if trouble.code == "InvalidInstanceType":
+            rows = region_client.all("ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=[machine])
+        except Trouble as error:
+            if error.code == "InvalidInstanceType":
                 return None
-            raise unanswered(trouble, "ec2:DescribeInstanceTypes") from None
+            raise unanswered(error, "ec2:DescribeInstanceTypes") from None
         return size_of(rows[0]) if rows else None
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
-        place, now = self._reached(region), datetime.now(UTC)
-        begin = now - timedelta(days=days)
+        region_client, current_time = self._reached(region), datetime.now(UTC)
+        begin = current_time - timedelta(days=days)
         try:
-            rows = place.all(
+            rows = region_client.all(
                 "ec2", "describe_spot_price_history", "SpotPriceHistory", InstanceTypes=[machine],
-                ProductDescriptions=[SYSTEM], StartTime=begin, EndTime=now,
+                ProductDescriptions=[SYSTEM], StartTime=begin, EndTime=current_time,
             )  # fmt: skip
-        except Trouble as trouble:
-            raise unanswered(trouble, "ec2:DescribeSpotPriceHistory") from None
+        except Trouble as error:
+            raise unanswered(error, "ec2:DescribeSpotPriceHistory") from None
         currency = "CNY" if self._partition == "aws-cn" else "USD"
         changes = [(row["AvailabilityZone"], row["Timestamp"], float(row["SpotPrice"])) for row in rows]
-        return history(changes, begin, now, currency)
+        return history(changes, begin, current_time, currency)
 
     def _reached(self, name: str) -> Region:
         """The region, where these credentials are good for it. Raises Unanswered."""
@@ -69,17 +69,17 @@ class Ec2:
                     raise self._trouble
                 if not self._regions:
                     self._regions[name] = self._new(name)
-                    who = self._regions[name].ask("sts", "get_caller_identity")
-                    self._partition = str(who["Arn"]).split(":")[1]
+                    caller = self._regions[name].ask("sts", "get_caller_identity")
+                    self._partition = str(caller["Arn"]).split(":")[1]
                 if name not in self._regions:
                     self._regions[name] = next(iter(self._regions.values())).beside(name)
                 partition = self._regions[name].partition()
-            except Trouble as trouble:
-                self._trouble = trouble
-                raise unanswered(trouble, "sts:GetCallerIdentity") from None
+            except Trouble as error:
+                self._trouble = error
+                raise unanswered(error, "sts:GetCallerIdentity") from None
         if partition != self._partition:
-            said = f"not signed in there: {name} is in {partition}, these credentials are of {self._partition}"
-            raise Unanswered(said, "sign in with an account of that partition")
+            message = f"not signed in there: {name} is in {partition}, these credentials are of {self._partition}"
+            raise Unanswered(message, "sign in with an account of that partition")
         return self._regions[name]
 
 
@@ -111,13 +111,13 @@ def size_of(row: Mapping[str, Any]) -> OfferedSize:
     )
 
 
-def unanswered(trouble: Trouble, permission: str) -> Unanswered:
+def unanswered(error: Trouble, permission: str) -> Unanswered:
     """Why AWS gave no answer, in the words of preflight."""
-    if trouble.kind == "credentials":
-        found = credentials(trouble)
-        return Unanswered(f"not signed in: {found.message}", found.action)
-    found = unknown("", trouble, permission)
-    return Unanswered(found.message, found.action)
+    if error.kind == "credentials":
+        finding = credentials(error)
+        return Unanswered(f"not signed in: {finding.message}", finding.action)
+    finding = unknown("", error, permission)
+    return Unanswered(finding.message, finding.action)
 
 
 def market() -> Ec2:

@@ -31,23 +31,25 @@ class Ec2Module(Module):
     folder = "aws"
     data_resources = ("aws_efs_file_system", "aws_fsx_lustre_file_system")
 
-    def __init__(self, place: Place, site: AwsSite, capacity: Ec2Capacity, here: PublicAddress) -> None:
-        self._place, self._site, self._capacity, self._here = place, site, capacity, here
+    def __init__(
+        self, site_context: Place, site: AwsSite, capacity: Ec2Capacity, public_address: PublicAddress
+    ) -> None:
+        self._place, self._site, self._capacity, self._here = site_context, site, capacity, public_address
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         configuration = {"region": self._site.region, "max_retries": RETRIES}
         return {"aws": ProviderBlock("hashicorp/aws", VERSION, configuration)}
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, place = self._site, self._place
+        site, site_context = self._site, self._place
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
         if self._here.asked(plan):
             allow = [self._here.network]
         zones = self._capacity.zones(plan)
-        choices = Choices.read(place.workspace)
-        groups = [group for group in plan.groups if group.site == place.site]
+        choices = Choices.read(site_context.workspace)
+        groups = [group for group in plan.groups if group.site == site_context.site]
         return {
-            "site": place.site if len(plan.spec.sites) > 1 else "",
+            "site": site_context.site if len(plan.spec.sites) > 1 else "",
             "zones": list(zones),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,
@@ -69,11 +71,11 @@ class Ec2Module(Module):
 
     def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
         """What the module is told of a group beside what all modules are."""
-        way, without = choices.taken.get(group.name), choices.without.get(group.name)
+        option, without = choices.taken.get(group.name), choices.without.get(group.name)
         reserved = (
-            group.spec.placement == "cluster" and (way.kind if way else group.spec.capacity.kind) == "reservation"
+            group.spec.placement == "cluster" and (option.kind if option else group.spec.capacity.kind) == "reservation"
         )
-        near = reservations.placement_group(Region(self._site.region), group) if reserved else None
+        placement_group = reservations.placement_group(Region(self._site.region), group) if reserved else None
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
@@ -83,8 +85,8 @@ class Ec2Module(Module):
         return {
             "image_id": base.id,
             "efa_interfaces": group.efa_devices,
-            **({"zone": way.zone, "kind": way.kind} if way else {}),
-            **({"placement_group": near} if near else {}),
+            **({"zone": option.zone, "kind": option.kind} if option else {}),
+            **({"placement_group": placement_group} if placement_group else {}),
             **({"without": without} if without else {}),
         }
 
@@ -106,19 +108,21 @@ class Ec2Module(Module):
         return (f'module.site.aws_eip_association.node["{node}"]',)
 
     def standing(self) -> list[Standing]:
-        place = self._place
+        site_context = self._place
         try:
-            rows = _machines(Region(self._site.region), place.cluster, place.site)
-        except Trouble as trouble:
-            message = f"which machines stand in {self._site.region}: {trouble}"
-            raise ProviderError(message, where=f"site {place.site}") from None
-        found = [(row["InstanceId"], tagged_resources.tags_of(row)) for row in rows]
-        mine = place.identity
+            rows = _machines(Region(self._site.region), site_context.cluster, site_context.site)
+        except Trouble as error:
+            message = f"which machines stand in {self._site.region}: {error}"
+            raise ProviderError(message, where=f"site {site_context.site}") from None
+        tagged_machines = [(row["InstanceId"], tagged_resources.tags_of(row)) for row in rows]
+        identity = site_context.identity
         return [
             Standing(
-                tags.get(tagged_resources.NODE, ""), number, bool(mine) and tags.get(tagged_resources.IDENTITY) == mine
+                tags.get(tagged_resources.NODE, ""),
+                number,
+                bool(identity) and tags.get(tagged_resources.IDENTITY) == identity,
             )
-            for number, tags in found
+            for number, tags in tagged_machines
         ]
 
 
@@ -128,4 +132,4 @@ def _machines(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:
     filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
     filters.append({"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]})
     rows = region.all("ec2", "describe_instances", "Reservations", Filters=filters)
-    return [one for row in rows for one in row["Instances"]]
+    return [machine for row in rows for machine in row["Instances"]]

@@ -42,33 +42,33 @@ class InRegion(Removal):
     def find(self) -> Found:
         return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
-    def delete(self, thing: Thing) -> None:
-        delete(self._region, thing.kind, thing.id)
+    def delete(self, resource: Thing) -> None:
+        delete(self._region, resource.kind, resource.id)
 
     def standing(self, kind: str) -> set[str]:
         return tagged_resources.standing(self._region, kind)
 
-    def busy(self, trouble: Trouble) -> bool:
-        return trouble.code in BUSY
+    def busy(self, error: Trouble) -> bool:
+        return error.code in BUSY
 
-    def protected(self, trouble: Trouble) -> bool:
-        return trouble.code == PROTECTED
+    def protected(self, error: Trouble) -> bool:
+        return error.code == PROTECTED
 
-    def network(self, things: Sequence[Thing], tell: Tell, remove: Callable[[], list[str]]) -> list[str]:
+    def network(self, resources: Sequence[Thing], report: Tell, remove: Callable[[], list[str]]) -> list[str]:
         """Security groups name each other: their rules go first. Who holds something of it is told before it is tried
         for minutes, and again where something is left."""
-        for thing in things:
-            if thing.kind == "security group":
+        for resource in resources:
+            if resource.kind == "security group":
                 with suppress(Trouble):  # deleting it says what is wrong
-                    close(self._region, thing.id)
+                    close(self._region, resource.id)
         began = time.monotonic()
-        held = blockers.holders(self._region, things)
+        holders = blockers.holders(self._region, resources)
         self._end += time.monotonic() - began  # looking is no waiting
-        for line in held:
-            tell(f"{self.place}: {line}: what it holds is tried for {self._wait_s / 60:.0f} minutes")
-        left = remove()
-        return left + (blockers.holders(self._region, things) if left else [])
+        for line in holders:
+            report(f"{self.place}: {line}: what it holds is tried for {self._wait_s / 60:.0f} minutes")
+        leftovers = remove()
+        return leftovers + (blockers.holders(self._region, resources) if leftovers else [])
 
 
-def orphans(place: str) -> InRegion:
-    return InRegion(Region(place))
+def orphans(region: str) -> InRegion:
+    return InRegion(Region(region))

@@ -58,8 +58,8 @@ def simulated(region: Region, cluster: str, names: Collection[str]) -> list[Find
         tag = {"ContextKeyName": TAG, "ContextKeyType": "string", "ContextKeyValues": [cluster]}
         refused = _refused(region, principal, sorted(set(names) - tagged), [])
         refused += _refused(region, principal, sorted(tagged.intersection(names)), [tag])
-    except Trouble as trouble:
-        return [unknown("permissions", trouble, "iam:SimulatePrincipalPolicy and iam:GetRole")]
+    except Trouble as error:
+        return [unknown("permissions", error, "iam:SimulatePrincipalPolicy and iam:GetRole")]
     if refused:
         listed = few(sorted(refused), MOST, ",")
         message = f"IAM's simulator says that these credentials may not {listed}"
@@ -98,35 +98,35 @@ def tried(
         if image is None:
             continue
         market = {"InstanceMarketOptions": {"MarketType": "spot"}} if group.spec.capacity.kind == "spot" else {}
-        place = {"SubnetId": subnet} if subnet else {}
+        network = {"SubnetId": subnet} if subnet else {}
         try:
             region.ask(
                 "ec2", "run_instances", DryRun=True, MinCount=1, MaxCount=1, ImageId=image,
-                InstanceType=group.machine.name, **market, **place,
+                InstanceType=group.machine.name, **market, **network,
             )  # fmt: skip
-        except Trouble as trouble:
-            yield _said(region, group, image, trouble)
+        except Trouble as error:
+            yield _dry_run_finding(region, group, image, error)
         else:
             raise AssertionError("a dry run has no other answer than an error")
 
 
-def _said(region: Region, group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
+def _dry_run_finding(region: Region, group: PlannedGroup, image: str, api_error: Trouble) -> Finding:
     """What a dry run has answered, by the class of its error (errors.yaml)."""
     subject = f"group {group.name}"
-    if trouble.code == WOULD:
+    if api_error.code == WOULD:
         return Finding("ok", subject, "EC2 would start a machine (dry run)")
-    if trouble.code in ("VPCIdNotSpecified", "MissingInput"):
+    if api_error.code in ("VPCIdNotSpecified", "MissingInput"):
         return Finding("unknown", subject, "EC2 has no default VPC to try RunInstances in", "nothing has to be done")
-    way = Way(group.spec.capacity.kind, "")
-    said = Diagnostic(f"api error {trouble.code}: {trouble.message}" if trouble.code else trouble.message)
-    error = errors.read(said, region.name, group, way, errors.decoder(region))
+    option = Way(group.spec.capacity.kind, "")
+    diagnostic = Diagnostic(f"api error {api_error.code}: {api_error.message}" if api_error.code else api_error.message)
+    error = errors.read(diagnostic, region.name, group, option, errors.decoder(region))
     if error.kind == "image":
-        said_ = f"the lock's image {image} is not available: {error.text}"
-        return Finding("blocks", subject, said_, error.hint)
+        message = f"the lock's image {image} is not available: {error.text}"
+        return Finding("blocks", subject, message, error.hint)
     if error.kind in ("denied", "terms", "credentials"):
         return Finding("blocks", subject, f"EC2 would start no machine: {error.text}", error.hint)
     if error.kind in ("spot-refused", "quota"):
         other = bool(group.spec.capacity.fallback)
         status: Literal["warning", "blocks"] = "warning" if other else "blocks"
-        return Finding(status, subject, f"EC2 would start no {way.kind} machine: {error.text}", error.hint)
-    return unknown(subject, trouble, "ec2:RunInstances")
+        return Finding(status, subject, f"EC2 would start no {option.kind} machine: {error.text}", error.hint)
+    return unknown(subject, api_error, "ec2:RunInstances")

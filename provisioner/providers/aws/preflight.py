@@ -28,23 +28,23 @@ def preflight(
 ) -> list[Finding]:
     """Everything about these groups of one region. `there`: names of their nodes that stand already, so that an `up` of
     a running fleet does not ask for room twice. `internet`: as in cluster.yaml."""
-    found = [who(region)]
-    if found[0].status == "blocks":
-        return found
-    found += _zones(region, zones)
+    findings = [who(region)]
+    if findings[0].status == "blocks":
+        return findings
+    findings += _zones(region, zones)
     machines = {group.machine.name: group for group in groups}
     described, more = _described(region, machines)
-    found += more
-    found += [finding for group in groups for finding in _offered(region, group, zones)]
-    found += [finding for group in groups for finding in _efa(group, described.get(group.machine.name))]
-    found += [finding for group in groups for finding in reservations.findings(region, group, zones)]
-    found += quotas.room(region, groups, described, there)
+    findings += more
+    findings += [finding for group in groups for finding in _offered(region, group, zones)]
+    findings += [finding for group in groups for finding in _efa(group, described.get(group.machine.name))]
+    findings += [finding for group in groups for finding in reservations.findings(region, group, zones)]
+    findings += quotas.room(region, groups, described, there)
     if own_vpc and not there:
-        found += _vpcs(region)
-    found += _addresses(
+        findings += _vpcs(region)
+    findings += _addresses(
         region, groups, described, there, nat=internet == "nat" and own_vpc, public=internet == "public"
     )
-    return found
+    return findings
 
 
 def who(region: Region) -> Finding:
@@ -56,12 +56,12 @@ def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:
     """The zones that cluster.yaml names are there, and this account may use them."""
     try:
         rows = region.all("ec2", "describe_availability_zones", "AvailabilityZones")
-    except Trouble as trouble:
-        return [unknown("zones", trouble, "ec2:DescribeAvailabilityZones")]
+    except Trouble as error:
+        return [unknown("zones", error, "ec2:DescribeAvailabilityZones")]
     usable = sorted(row["ZoneName"] for row in rows if row.get("State") == "available")
     if wrong := sorted(set(zones) - set(usable)):
-        there = f"{region.name} has {', '.join(usable)}"
-        return [Finding("blocks", "zones", f"{', '.join(wrong)} cannot be used; {there}", "change sites.*.zones")]
+        usable_text = f"{region.name} has {', '.join(usable)}"
+        return [Finding("blocks", "zones", f"{', '.join(wrong)} cannot be used; {usable_text}", "change sites.*.zones")]
     return []
 
 
@@ -69,10 +69,10 @@ def _described(region: Region, machines: dict[str, PlannedGroup]) -> tuple[dict[
     """Machine type → what the region says of it."""
     try:
         rows = region.all("ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=sorted(machines))
-    except Trouble as trouble:
-        if trouble.code == "InvalidInstanceType":
+    except Trouble as error:
+        if error.code == "InvalidInstanceType":
             return {}, []  # the offerings say which one, and where it is
-        return {}, [unknown("instance types", trouble, "ec2:DescribeInstanceTypes")]
+        return {}, [unknown("instance types", error, "ec2:DescribeInstanceTypes")]
     return {row["InstanceType"]: row for row in rows}, []
 
 
@@ -90,18 +90,18 @@ def _offered(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
     name = group.machine.name
     try:
         sold = zones_selling(region, name)
-    except Trouble as trouble:
-        yield unknown(f"group {group.name}", trouble, "ec2:DescribeInstanceTypeOfferings")
+    except Trouble as error:
+        yield unknown(f"group {group.name}", error, "ec2:DescribeInstanceTypeOfferings")
         return
     if not sold:
         hint = f"another region; `aws ec2 describe-instance-type-offerings --filters Name=instance-type,Values={name}`"
         yield Finding("blocks", f"group {group.name}", f"{name} is not sold in {region.name}", hint)
     elif zones and not set(zones) & set(sold):
-        said = f"{name} is sold in {', '.join(sold)}, not in {', '.join(zones)}"
-        yield Finding("blocks", f"group {group.name}", said, f"sites.*.zones: [{', '.join(sold)}]")
+        message = f"{name} is sold in {', '.join(sold)}, not in {', '.join(zones)}"
+        yield Finding("blocks", f"group {group.name}", message, f"sites.*.zones: [{', '.join(sold)}]")
     else:
-        wanted = [zone for zone in zones or sold if zone in sold]
-        yield Finding("ok", f"group {group.name}", f"{name} is sold in {', '.join(wanted)}")
+        selling_zones = [zone for zone in zones or sold if zone in sold]
+        yield Finding("ok", f"group {group.name}", f"{name} is sold in {', '.join(selling_zones)}")
 
 
 def _efa(group: PlannedGroup, described: dict[str, Any] | None) -> Iterator[Finding]:
@@ -109,52 +109,56 @@ def _efa(group: PlannedGroup, described: dict[str, Any] | None) -> Iterator[Find
     if not group.machine.uses_efa(group.spec.network.wanted) or described is None:
         return
     network = described.get("NetworkInfo", {})
-    most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces")
+    maximum = network.get("EfaInfo", {}).get("MaximumEfaInterfaces")
     if network.get("EfaSupported") is False:
         yield Finding("blocks", f"group {group.name}", f"{group.machine.name} has no EFA here", "network.rdma: false")
-    elif most is not None and most < group.machine.network.ports:
-        said = f"{group.machine.name} has {most} EFA interfaces here, the catalogue says {group.machine.network.ports}"
-        yield Finding("blocks", f"group {group.name}", said, "tell gpuprov's maintainers; network.rdma: false goes on")
+    elif maximum is not None and maximum < group.machine.network.ports:
+        message = (
+            f"{group.machine.name} has {maximum} EFA interfaces here, the catalogue says {group.machine.network.ports}"
+        )
+        yield Finding(
+            "blocks", f"group {group.name}", message, "tell gpuprov's maintainers; network.rdma: false goes on"
+        )
 
 
 def _vpcs(region: Region) -> Iterator[Finding]:
     """There is room for one more VPC."""
-    one = quotas.quota("vpcs")
+    quota = quotas.quota("vpcs")
     try:
-        there = len(region.all("ec2", "describe_vpcs", "Vpcs"))
-        most = quotas.allowed(region, one)
-    except Trouble as trouble:
-        yield unknown("VPCs", trouble, "ec2:DescribeVpcs and servicequotas:GetServiceQuota")
+        vpc_count = len(region.all("ec2", "describe_vpcs", "Vpcs"))
+        maximum = quotas.allowed(region, quota)
+    except Trouble as error:
+        yield unknown("VPCs", error, "ec2:DescribeVpcs and servicequotas:GetServiceQuota")
         return
-    if there >= most:
-        hint = f"remove one, use one of yours, or {quotas.page(region.name, one)}"
-        yield Finding("blocks", "VPCs", f"{there} of {most:g} are there", hint)
+    if vpc_count >= maximum:
+        hint = f"remove one, use one of yours, or {quotas.page(region.name, quota)}"
+        yield Finding("blocks", "VPCs", f"{vpc_count} of {maximum:g} are there", hint)
 
 
 def _addresses(
-    region: Region, groups: Sequence[PlannedGroup], described: dict[str, dict[str, Any]], there: Collection[str], *,
-    nat: bool, public: bool,
+    region: Region, groups: Sequence[PlannedGroup], described: dict[str, dict[str, Any]],
+    existing_nodes: Collection[str], *, nat: bool, public: bool,
 ) -> Iterator[Finding]:  # fmt: skip
     """There is room for the elastic IP addresses that are still to be made: one for each public node with several
     interfaces, which gets no other, and one for the NAT gateway."""
-    wanted = int(nat and not there)
+    needed_count = int(nat and not existing_nodes)
     for group in groups if public else ():
         cards = described.get(group.machine.name, {}).get("NetworkInfo", {}).get("MaximumNetworkCards", 1)
         if cards > 1 and group.machine.uses_efa(group.spec.network.wanted):
-            wanted += sum(name not in there for name in group.node_names())
-    if not wanted:
+            needed_count += sum(name not in existing_nodes for name in group.node_names())
+    if not needed_count:
         return
-    one = quotas.quota("addresses")
+    quota = quotas.quota("addresses")
     try:
         used = len(region.ask("ec2", "describe_addresses")["Addresses"])
-        most = quotas.allowed(region, one)
-    except Trouble as trouble:
-        yield unknown("elastic IP addresses", trouble, "ec2:DescribeAddresses and servicequotas:GetServiceQuota")
+        maximum = quotas.allowed(region, quota)
+    except Trouble as error:
+        yield unknown("elastic IP addresses", error, "ec2:DescribeAddresses and servicequotas:GetServiceQuota")
         return
-    said = f"{most:g} may be had, {used} are there and {wanted} are wanted"
-    if used + wanted > most:
+    message = f"{maximum:g} may be had, {used} are there and {needed_count} are wanted"
+    if used + needed_count > maximum:
         other = "sites.*.internet: nat, where gpuprov runs inside the network; or " if public else ""
-        hint = f"{other}ask for more: {quotas.page(region.name, one)}"
-        yield Finding("blocks", "elastic IP addresses", said, hint)
+        hint = f"{other}ask for more: {quotas.page(region.name, quota)}"
+        yield Finding("blocks", "elastic IP addresses", message, hint)
     else:
-        yield Finding("ok", "elastic IP addresses", said)
+        yield Finding("ok", "elastic IP addresses", message)

@@ -31,44 +31,44 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html"""
 
 
 def ask(
-    region: Region, group: PlannedGroup, wanted: int, zones: Sequence[str], place: Place
+    region: Region, group: PlannedGroup, machine_count: int, zones: Sequence[str], site_context: Place
 ) -> tuple[Way | None, list[Finding]]:
     """The zone that has that many machines on demand, None where none was found to; and what is to be said of it."""
     capacity, subject = group.spec.capacity, f"group {group.name}"
-    machines = f"{wanted} × {group.machine.name}"
+    machines = f"{machine_count} × {group.machine.name}"
     if capacity.kind != "on-demand":
-        said = f"whether {machines} can be had as {capacity.kind} is not known until they are made"
-        return None, [Finding("unknown", subject, said, "capacity.probe is for on-demand machines")]
-    tags = {CLUSTER: place.cluster, SITE: place.site, IDENTITY: place.identity}
-    found: list[Finding] = []
+        message = f"whether {machines} can be had as {capacity.kind} is not known until they are made"
+        return None, [Finding("unknown", subject, message, "capacity.probe is for on-demand machines")]
+    tags = {CLUSTER: site_context.cluster, SITE: site_context.site, IDENTITY: site_context.identity}
+    findings: list[Finding] = []
     for zone in zones:
         token = secrets.token_hex(16)
         try:
-            made = region.ask(
+            reservation_id = region.ask(
                 "ec2", "create_capacity_reservation", InstanceType=group.machine.name, InstancePlatform="Linux/UNIX",
-                AvailabilityZone=zone, InstanceCount=wanted, InstanceMatchCriteria="targeted", EndDateType="limited",
-                EndDate=datetime.now(UTC) + ENDS,
+                AvailabilityZone=zone, InstanceCount=machine_count, InstanceMatchCriteria="targeted",
+                EndDateType="limited", EndDate=datetime.now(UTC) + ENDS,
                 ClientToken=token,  # botocore repeats a request whose answer is lost: it is the same reservation then
                 TagSpecifications=[
                     {"ResourceType": "capacity-reservation", "Tags": rows_of(tags | {REQUEST: token})},
                 ],
             )["CapacityReservation"]["CapacityReservationId"]  # fmt: skip
-        except Trouble as trouble:
-            text = f"api error {trouble.code}: {trouble.message}" if trouble.code else trouble.message
+        except Trouble as api_error:
+            text = f"api error {api_error.code}: {api_error.message}" if api_error.code else api_error.message
             error = errors.read(Diagnostic(text), region.name, group, Way("on-demand", zone))
             status = "warning" if error.then in ("zone", "kind") else "unknown"
-            found.append(Finding(status, subject, f"{machines} in {zone}: {error.said}", error.hint))  # type: ignore[arg-type]
-            if trouble.kind == "silent" or trouble.code in UNCLEAR:
-                found += _release_unanswered(region, subject, token)
+            findings.append(Finding(status, subject, f"{machines} in {zone}: {error.said}", error.hint))  # type: ignore[arg-type]
+            if api_error.kind == "silent" or api_error.code in UNCLEAR:
+                findings += _release_unanswered(region, subject, token)
             if error.then != "zone":
-                return None, found
+                return None, findings
             continue
-        found += _release(region, subject, str(made))
-        said = f"EC2 has {machines} in {zone} at this moment (reserved and released)"
-        return Way("on-demand", zone), [*found, Finding("ok", subject, said)]
+        findings += _release(region, subject, str(reservation_id))
+        message = f"EC2 has {machines} in {zone} at this moment (reserved and released)"
+        return Way("on-demand", zone), [*findings, Finding("ok", subject, message)]
     blocks = "warning" if capacity.fallback else "blocks"
-    said = f"EC2 has not {machines} on demand in {', '.join(zones)} now"
-    return None, [*found, Finding(blocks, subject, said, LATER, no_capacity=True)]  # type: ignore[arg-type]
+    message = f"EC2 has not {machines} on demand in {', '.join(zones)} now"
+    return None, [*findings, Finding(blocks, subject, message, LATER, no_capacity=True)]  # type: ignore[arg-type]
 
 
 def _release_unanswered(region: Region, subject: str, token: str) -> list[Finding]:
@@ -93,11 +93,11 @@ def _release_unanswered(region: Region, subject: str, token: str) -> list[Findin
 def _release(region: Region, subject: str, number: str) -> list[Finding]:
     try:
         region.ask("ec2", "cancel_capacity_reservation", CapacityReservationId=number)
-    except Trouble as trouble:
-        said = f"the reservation {number} could not be released and costs until it ends within the hour: {trouble}"
+    except Trouble as error:
+        message = f"the reservation {number} could not be released and costs until it ends within the hour: {error}"
         return [
             Finding(
-                "warning", subject, said, f"`aws ec2 cancel-capacity-reservation --capacity-reservation-id {number}`"
+                "warning", subject, message, f"`aws ec2 cancel-capacity-reservation --capacity-reservation-id {number}`"
             )
         ]
     return []

@@ -37,15 +37,15 @@ class Aws(Provider):
 
     name = "aws"
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        assert isinstance(place.settings, AwsSite)
-        self._site = place.settings
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
+        assert isinstance(site_context.settings, AwsSite)
+        self._site = site_context.settings
         self._here = PublicAddress(called=self._site.internet == "public" and self._site.connect == "direct")
-        self.capacity = Ec2Capacity(place, self._site)
-        self.module = Ec2Module(place, self._site, self.capacity, self._here)
+        self.capacity = Ec2Capacity(site_context, self._site)
+        self.module = Ec2Module(site_context, self._site, self.capacity, self._here)
         self.access = Ec2Access(self._site)
-        self.images = Ec2Images(place, self._site)
+        self.images = Ec2Images(site_context, self._site)
 
     @classmethod
     def market(cls) -> Market:
@@ -64,34 +64,38 @@ class Aws(Provider):
     def who(self) -> Finding:
         return who(Region(self._site.region))
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        place, site = self._site, self.place.site
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+        settings, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
-        found = preflight(
-            Region(place.region), groups, place.zones, own_vpc=place.vpc is None, internet=place.internet,
-            there=there,
+        findings = preflight(
+            Region(settings.region), groups, settings.zones, own_vpc=settings.vpc is None, internet=settings.internet,
+            there=existing_nodes,
         )  # fmt: skip
-        if found[0].status == "ok":
-            found += self._permitted(plan, groups)
+        if findings[0].status == "ok":
+            findings += self._permitted(plan, groups)
         for group in groups:
             base = plan.base(group)
             if base is None or base.id is None:
-                said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
-                found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
-        if place.connect != "direct":
-            found += [_program(name) for name in TUNNEL_PROGRAMS[place.connect]]
-        found += storage.findings(place)
+                message = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
+                findings.append(
+                    Finding("blocks", f"group {group.name}", message, "run `gpuprov lock` again, signed in")
+                )
+        if settings.connect != "direct":
+            findings += [_program(name) for name in TUNNEL_PROGRAMS[settings.connect]]
+        findings += storage.findings(settings)
         for group in groups:
-            wanted = sum(name not in there for name in group.node_names())
-            if wanted and group.spec.capacity.kind in ("on-demand", "spot") and not group.spec.capacity.probe:
-                said = f"whether EC2 has {wanted} × {group.machine.name} now is not known until they are made"
-                found.append(Finding("unknown", f"capacity of {group.name}", said, "capacity.probe: true asks before"))
+            missing_count = sum(name not in existing_nodes for name in group.node_names())
+            if missing_count and group.spec.capacity.kind in ("on-demand", "spot") and not group.spec.capacity.probe:
+                message = f"whether EC2 has {missing_count} × {group.machine.name} now is not known until they are made"
+                findings.append(
+                    Finding("unknown", f"capacity of {group.name}", message, "capacity.probe: true asks before")
+                )
         if self._here.asked(plan):
             try:
-                found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
             except GpuprovError as error:
-                found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
-        return found
+                findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
+        return findings
 
     def _permitted(self, plan: Plan, groups: Sequence[PlannedGroup]) -> list[Finding]:
         """Whether the credentials may do what `up` does."""

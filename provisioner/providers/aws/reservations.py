@@ -33,24 +33,24 @@ def row(region: Region, group: PlannedGroup) -> dict[str, Any] | None:
     rows = region.all(
         "ec2", "describe_capacity_reservations", "CapacityReservations", CapacityReservationIds=[capacity.id]
     )
-    found: dict[str, Any] = rows[0] if rows else {}
-    return found
+    reservation: dict[str, Any] = rows[0] if rows else {}
+    return reservation
 
 
 def placement_group(region: Region, group: PlannedGroup) -> str | None:
     """The name of the placement group that a group's reservation was made in, which its machines have to name; None
     where it was made in none, or nobody may look."""
     try:
-        found = row(region, group) or {}
+        reservation = row(region, group) or {}
     except Trouble:
         return None
-    return str(found.get("PlacementGroupArn") or "").rpartition("/")[2] or None
+    return str(reservation.get("PlacementGroupArn") or "").rpartition("/")[2] or None
 
 
 def end(region: Region, group: PlannedGroup) -> datetime | None:
     """When a group's capacity block ends; None for all else. Raises Trouble."""
-    found = (row(region, group) or {}) if group.spec.capacity.kind == "block" else {}
-    ends = found.get("EndDate")
+    reservation = (row(region, group) or {}) if group.spec.capacity.kind == "block" else {}
+    ends = reservation.get("EndDate")
     return ends if isinstance(ends, datetime) else None
 
 
@@ -60,53 +60,55 @@ def findings(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
     if capacity.kind not in ("reservation", "block") or capacity.id is None:
         return
     if not capacity.id.startswith("cr-"):
-        said = f"{capacity.id} is a group of reservations: whether they have room was not looked at"
-        yield Finding("unknown", subject, said, "look at them in EC2's console")
+        message = f"{capacity.id} is a group of reservations: whether they have room was not looked at"
+        yield Finding("unknown", subject, message, "look at them in EC2's console")
         return
     page = f"{CONSOLE.format(region=region.name)}/ec2/home?region={region.name}#CapacityReservations:"
     try:
-        found = row(region, group) or {}
-    except Trouble as trouble:
-        if trouble.kind == "absent" or trouble.code.startswith("InvalidCapacityReservationId"):
-            said = f"there is no {capacity.kind} {capacity.id} in {region.name}"
-            yield Finding("blocks", subject, said, page)
+        reservation = row(region, group) or {}
+    except Trouble as error:
+        if error.kind == "absent" or error.code.startswith("InvalidCapacityReservationId"):
+            message = f"there is no {capacity.kind} {capacity.id} in {region.name}"
+            yield Finding("blocks", subject, message, page)
         else:
-            yield unknown(subject, trouble, "ec2:DescribeCapacityReservations")
+            yield unknown(subject, error, "ec2:DescribeCapacityReservations")
         return
-    free, total = found.get("AvailableInstanceCount"), found.get("TotalInstanceCount")
-    if wrong := list(_wrong(found, group, zones)):
+    free, total = reservation.get("AvailableInstanceCount"), reservation.get("TotalInstanceCount")
+    if wrong := list(_wrong(reservation, group, zones)):
         yield Finding("blocks", subject, f"{capacity.id} {'; '.join(wrong)}", page)
         return
     yield Finding("ok", subject, f"{capacity.id} is active, {free} of {total} machines free")
-    if group.spec.placement == "cluster" and not found.get("PlacementGroupArn"):
-        said = f"{capacity.id} was made in no placement group: its machines may stand apart, whatever placement says"
-        yield Finding("warning", subject, said, "leave out placement, or reserve in a cluster placement group")
-    ends = found.get("EndDate")
+    if group.spec.placement == "cluster" and not reservation.get("PlacementGroupArn"):
+        message = f"{capacity.id} was made in no placement group: its machines may stand apart, whatever placement says"
+        yield Finding("warning", subject, message, "leave out placement, or reserve in a cluster placement group")
+    ends = reservation.get("EndDate")
     if capacity.kind == "block" and isinstance(ends, datetime):
         yield _ending(subject, ends, datetime.now(UTC))
 
 
-def _wrong(found: dict[str, Any], group: PlannedGroup, zones: Sequence[str]) -> Iterator[str]:
-    block = found.get("ReservationType") == "capacity-block"
-    if found.get("State") != "active":
-        when = f", it begins {found['StartDate']:%Y-%m-%d %H:%M} UTC" if found.get("StartDate") else ""
-        yield f"is {found.get('State', 'gone')}{when}"
-    if found.get("InstanceType") not in (None, group.machine.name):
-        yield f"is for {found['InstanceType']}, not {group.machine.name}"
-    if zones and found.get("AvailabilityZone") not in (None, *zones):
-        yield f"is in {found['AvailabilityZone']}, not in {', '.join(zones)}"
-    if block != (group.spec.capacity.kind == "block") and found:
+def _wrong(reservation: dict[str, Any], group: PlannedGroup, zones: Sequence[str]) -> Iterator[str]:
+    block = reservation.get("ReservationType") == "capacity-block"
+    if reservation.get("State") != "active":
+        when = f", it begins {reservation['StartDate']:%Y-%m-%d %H:%M} UTC" if reservation.get("StartDate") else ""
+        yield f"is {reservation.get('State', 'gone')}{when}"
+    if reservation.get("InstanceType") not in (None, group.machine.name):
+        yield f"is for {reservation['InstanceType']}, not {group.machine.name}"
+    if zones and reservation.get("AvailabilityZone") not in (None, *zones):
+        yield f"is in {reservation['AvailabilityZone']}, not in {', '.join(zones)}"
+    if block != (group.spec.capacity.kind == "block") and reservation:
         yield f"is a capacity {'block' if block else 'reservation'}: capacity.kind has to say so"
-    total = found.get("TotalInstanceCount")
+    total = reservation.get("TotalInstanceCount")
     if total is not None and total < group.spec.count:
         yield f"is for {counted(total, 'machine')}, {group.spec.count} are wanted"
 
 
-def _ending(subject: str, ends: datetime, now: datetime) -> Finding:
-    said = (
+def _ending(subject: str, ends: datetime, current_time: datetime) -> Finding:
+    message = (
         f"its capacity block ends {ends:%Y-%m-%d %H:%M} UTC; EC2 ends the machines from {ends - ENDS_BEFORE:%H:%M} on"
     )
-    if ends - now > SOON:
-        return Finding("ok", subject, said)
-    left = max(0, int((ends - ENDS_BEFORE - now).total_seconds() // 60))
-    return Finding("warning", subject, f"{said}, in {left} minutes", "buy a longer block, or save the work before")
+    if ends - current_time > SOON:
+        return Finding("ok", subject, message)
+    minutes_left = max(0, int((ends - ENDS_BEFORE - current_time).total_seconds() // 60))
+    return Finding(
+        "warning", subject, f"{message}, in {minutes_left} minutes", "buy a longer block, or save the work before"
+    )

@@ -24,14 +24,14 @@ def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
     """Of how the machines at a site are bought."""
     for name, group in groups.items():
         if group.placement == "cluster" and group.capacity.kind == "block":
-            said = "a capacity block takes no placement group: its machines are close together by themselves"
-            yield Finding(("groups", name, "placement"), said, "leave it out")
+            message = "a capacity block takes no placement group: its machines are close together by themselves"
+            yield Finding(("groups", name, "placement"), message, "leave it out")
         if group.capacity.kind == "block" and group.capacity.id and not group.capacity.id.startswith("cr-"):
-            said = f"{shown(group.capacity.id)} is no capacity block"
-            yield Finding(("groups", name, "capacity", "id"), said, "its id, cr-…")
+            message = f"{shown(group.capacity.id)} is no capacity block"
+            yield Finding(("groups", name, "capacity", "id"), message, "its id, cr-…")
         if group.capacity.probe and group.capacity.kind != "on-demand":
-            said = f"capacity.probe asks for on-demand machines, and {name} asks for {group.capacity.kind} first"
-            yield Finding(("groups", name, "capacity", "probe"), said, "leave it out")
+            message = f"capacity.probe asks for on-demand machines, and {name} asks for {group.capacity.kind} first"
+            yield Finding(("groups", name, "capacity", "probe"), message, "leave it out")
 
 
 def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
@@ -40,20 +40,20 @@ def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
         if key.lower().startswith("aws:"):
             yield Finding((*at, "tags", key), f"{shown(key)} begins as AWS's own tags do", "another key", at_key=True)
     if site.permissions_boundary is not None and site.instance_profile is not None:
-        said = "permissions_boundary is of the role that gpuprov makes, and with instance_profile it makes none"
-        yield Finding((*at, "permissions_boundary"), said, "leave one of them out", at_key=True)
+        message = "permissions_boundary is of the role that gpuprov makes, and with instance_profile it makes none"
+        yield Finding((*at, "permissions_boundary"), message, "leave one of them out", at_key=True)
     keys = {
         ("kms_key",): site.kms_key,
         ("storage", "efs", "kms_key_id"): site.storage.efs.kms_key_id if site.storage.efs else None,
         ("storage", "fsx", "kms_key_id"): site.storage.fsx.kms_key_id if site.storage.fsx else None,
     }
-    for place, named in keys.items():
-        if named is not None and named.split(":")[3] != site.region:
-            said = f"the key is of {named.split(':')[3]}, the site is in {site.region}"
-            yield Finding((*at, *place), said, "a KMS key of the same region")
+    for key_path, key_arn in keys.items():
+        if key_arn is not None and key_arn.split(":")[3] != site.region:
+            message = f"the key is of {key_arn.split(':')[3]}, the site is in {site.region}"
+            yield Finding((*at, *key_path), message, "a KMS key of the same region")
     if site.security_groups and site.vpc is None:
-        said = "security_groups are of a VPC of yours, and gpuprov makes one here"
-        yield Finding((*at, "security_groups"), said, "name the VPC: vpc: {id: …, subnets: […]}", at_key=True)
+        message = "security_groups are of a VPC of yours, and gpuprov makes one here"
+        yield Finding((*at, "security_groups"), message, "name the VPC: vpc: {id: …, subnets: […]}", at_key=True)
 
 
 def storage(at: Loc, site: AwsSite, stack: StackRequest | None) -> Iterator[Finding]:
@@ -62,25 +62,25 @@ def storage(at: Loc, site: AwsSite, stack: StackRequest | None) -> Iterator[Find
         yield from _fsx((*at, "fsx"), site.storage.fsx, site)
         if stack is not None:
             yield from _kernel((*at, "fsx"), stack)
-    for index, one in enumerate(site.storage.s3):
-        if one.bucket.endswith("--x-s3"):
-            said = f"{one.bucket} is a directory bucket (S3 Express), which nodes would not be allowed to open"
-            yield Finding((*at, "s3", index, "bucket"), said, "take a bucket of the usual kind")
+    for index, mount in enumerate(site.storage.s3):
+        if mount.bucket.endswith("--x-s3"):
+            message = f"{mount.bucket} is a directory bucket (S3 Express), which nodes would not be allowed to open"
+            yield Finding((*at, "s3", index, "bucket"), message, "take a bucket of the usual kind")
 
 
 def _fsx(at: Loc, fsx: AwsFsx, site: AwsSite) -> Iterator[Finding]:
     if fsx.capacity_gib != 1200 and fsx.capacity_gib % 2400:
         above = (fsx.capacity_gib // 2400 + 1) * 2400
-        said = f"there is no FSx for Lustre of {fsx.capacity_gib} GiB"
-        yield Finding((*at, "capacity_gib"), said, f"1200, or 2400 and its multiples, such as {above}")
+        message = f"there is no FSx for Lustre of {fsx.capacity_gib} GiB"
+        yield Finding((*at, "capacity_gib"), message, f"1200, or 2400 and its multiples, such as {above}")
     rates = THROUGHPUT.get(fsx.deployment, ())
     if fsx.throughput is not None and fsx.throughput not in rates:
-        said = f"{fsx.deployment} has no throughput of {fsx.throughput} MB/s per TiB"
+        message = f"{fsx.deployment} has no throughput of {fsx.throughput} MB/s per TiB"
         hint = f"it is one of {', '.join(map(str, rates))}" if rates else "leave it out: it has 200, and no choice"
-        yield Finding((*at, "throughput"), said, hint)
+        yield Finding((*at, "throughput"), message, hint)
     if fsx.kms_key_id is not None and not rates:
-        said = f"{fsx.deployment} is encrypted with AWS's own key"
-        yield Finding((*at, "kms_key_id"), said, "leave it out, or take PERSISTENT_2")
+        message = f"{fsx.deployment} is encrypted with AWS's own key"
+        yield Finding((*at, "kms_key_id"), message, "leave it out, or take PERSISTENT_2")
     if fsx.zone is not None and fsx.zone not in site.zones:
         hint = f"one of {', '.join(site.zones)}" if site.zones else f"write zones: [{fsx.zone}, …] at the site"
         yield Finding((*at, "zone"), f"{shown(fsx.zone)} is not among the site's zones", hint)
@@ -88,9 +88,9 @@ def _fsx(at: Loc, fsx: AwsFsx, site: AwsSite) -> Iterator[Finding]:
 
 def _kernel(at: Loc, stack: StackRequest) -> Iterator[Finding]:
     """Lustre's client is built for one kernel, and is locked by its name."""
-    why = "Lustre's modules are built for one kernel each, and the lock has to name theirs"
+    reason = "Lustre's modules are built for one kernel each, and the lock has to name theirs"
     if stack.kernel is None:
-        yield Finding(at, f"fsx needs an exact stack.kernel: {why}", f"such as kernel: {A_KERNEL}", at_key=True)
+        yield Finding(at, f"fsx needs an exact stack.kernel: {reason}", f"such as kernel: {A_KERNEL}", at_key=True)
     elif not KERNEL.fullmatch(stack.kernel):
-        said = f"{shown(stack.kernel)} is no exact kernel of Ubuntu's for EC2, as fsx needs one: {why}"
-        yield Finding(("stack", "kernel"), said, f"`uname -r` of a node, such as {A_KERNEL}")
+        message = f"{shown(stack.kernel)} is no exact kernel of Ubuntu's for EC2, as fsx needs one: {reason}"
+        yield Finding(("stack", "kernel"), message, f"`uname -r` of a node, such as {A_KERNEL}")

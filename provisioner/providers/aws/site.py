@@ -223,16 +223,16 @@ class AwsSite(CloudSite):
     storage: AwsStorage = Field(default=AwsStorage(), description="File systems that all nodes of the site share")
 
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
-        storage, found = self.storage, list[SharedFileSystem]()
+        storage, file_systems = self.storage, list[SharedFileSystem]()
         if storage.fsx is not None:
-            found.append(Lustre(storage.fsx.path, key=("storage", "fsx"), title="fsx"))
+            file_systems.append(Lustre(storage.fsx.path, key=("storage", "fsx"), title="fsx"))
         if storage.efs is not None:
-            found.append(SharedFileSystem(storage.efs.path, key=("storage", "efs"), title="efs"))
-        for index, one in enumerate(storage.s3):
-            access: Literal["rw", "ro"] = "rw" if one.write else "ro"
+            file_systems.append(SharedFileSystem(storage.efs.path, key=("storage", "efs"), title="efs"))
+        for index, mount in enumerate(storage.s3):
+            access: Literal["rw", "ro"] = "rw" if mount.write else "ro"
             key: Loc = ("storage", "s3", index)
-            found.append(S3Mount(one.path, key=key, title=f"bucket {one.bucket}", access=access))
-        return tuple(found)
+            file_systems.append(S3Mount(mount.path, key=key, title=f"bucket {mount.bucket}", access=access))
+        return tuple(file_systems)
 
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:
         from provisioner.providers.aws import rules

@@ -53,8 +53,8 @@ class S3State(State):
     def findings(self, sites: Mapping[str, Site]) -> Iterator[Finding]:
         if {".", ".."} & set(self.prefix.split("/")):
             yield Finding(("state", "prefix"), f"{shown(self.prefix)} is not a folder", "names without . and .. in it")
-        if self.region is not None and (near := catalog.load().provider("aws").region_typo(self.region)):
-            yield Finding(("state", "region"), f"Amazon EC2 has no region {self.region}", f"did you mean {near}?")
+        if self.region is not None and (suggestion := catalog.load().provider("aws").region_typo(self.region)):
+            yield Finding(("state", "region"), f"Amazon EC2 has no region {self.region}", f"did you mean {suggestion}?")
         if self.place(sites) is None:
             message = "state.region is required: the file has no AWS site to take it from"
             yield Finding(("state", "region"), message, "region: eu-west-1", at_key=True)

@@ -40,7 +40,7 @@ class Kind:
     @property
     def permission(self) -> str:
         service = {"efs": "elasticfilesystem"}.get(self.service, self.service)
-        return f"{service}:{''.join(word.capitalize() for word in self.call.split('_'))}"
+        return f"{service}:{''.join(part.capitalize() for part in self.call.split('_'))}"
 
 
 KINDS = (
@@ -72,37 +72,41 @@ KINDS = (
 def find(region: Region) -> Found:
     """Everything that has the tag. Raises Trouble where nobody is signed in, or AWS is not reached at all."""
     region.ask("sts", "get_caller_identity")
-    things: list[Thing] = []
+    resources: list[Thing] = []
     puzzles: list[str] = []
     profiles: dict[str, set[str]] = {}
     for kind in KINDS:
         try:
             for row in _rows(region, kind):
-                thing = _thing(region, kind, row)
-                if thing is None:
+                resource = _resource(region, kind, row)
+                if resource is None:
                     continue
-                things.append(thing)
-                profiles.setdefault(thing.cluster, set()).update(_profiles(region, kind, row))
-        except Trouble as trouble:
-            puzzles.append(_puzzle(plural(kind.name), trouble, kind.permission))
-    for one in ("instance profile", "role"):
+                resources.append(resource)
+                profiles.setdefault(resource.cluster, set()).update(_profiles(region, kind, row))
+        except Trouble as error:
+            puzzles.append(_puzzle(plural(kind.name), error, kind.permission))
+    for kind_name in ("instance profile", "role"):
         try:
-            things += _iam(region, one, profiles)
-        except Trouble as trouble:
-            names = "InstanceProfile" if one == "instance profile" else "Role"
-            puzzles.append(_puzzle(f"{one}s", trouble, f"iam:List{names}s and iam:Get{names}"))
-    return Found(tuple(things), tuple(puzzles))
+            resources += _iam(region, kind_name, profiles)
+        except Trouble as error:
+            names = "InstanceProfile" if kind_name == "instance profile" else "Role"
+            puzzles.append(_puzzle(f"{kind_name}s", error, f"iam:List{names}s and iam:Get{names}"))
+    return Found(tuple(resources), tuple(puzzles))
 
 
 def standing(region: Region, kind: str) -> set[str]:
     """The ids of a kind that are not gone yet. Raises Trouble."""
-    (row,) = [one for one in KINDS if one.name == kind]
-    return {thing.id for thing in (_thing(region, row, found) for found in _rows(region, row)) if thing is not None}
+    (row,) = [candidate for candidate in KINDS if candidate.name == kind]
+    return {
+        resource.id
+        for resource in (_resource(region, row, entry) for entry in _rows(region, row))
+        if resource is not None
+    }
 
 
-def _puzzle(what: str, trouble: Trouble, permission: str) -> str:
-    found = unknown(what, trouble, permission)
-    return f"whether there are {what}: {found.message} ({found.action})"
+def _puzzle(subject: str, error: Trouble, permission: str) -> str:
+    finding = unknown(subject, error, permission)
+    return f"whether there are {subject}: {finding.message} ({finding.action})"
 
 
 def _rows(region: Region, kind: Kind) -> Iterator[dict[str, Any]]:
@@ -113,8 +117,8 @@ def _rows(region: Region, kind: Kind) -> Iterator[dict[str, Any]]:
 
 def tags_of(row: dict[str, Any]) -> dict[str, str]:
     """Of any service's row: each has its own name for them."""
-    found = row.get("Tags") or row.get("TagSet") or ()
-    return {tag["Key"]: tag["Value"] for tag in found}
+    tags = row.get("Tags") or row.get("TagSet") or ()
+    return {tag["Key"]: tag["Value"] for tag in tags}
 
 
 def rows_of(tags: Mapping[str, str]) -> list[dict[str, str]]:
@@ -122,7 +126,7 @@ def rows_of(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
-def _thing(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
+def _resource(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
     """None for what is gone already, what has no tag, and a VPC's default group, which goes with it."""
     tags, state = tags_of(row), row.get(kind.state, "") if kind.state else ""
     state = str(state["Name"] if isinstance(state, dict) else state)
@@ -166,8 +170,8 @@ def _iam(region: Region, kind: str, profiles: dict[str, set[str]]) -> Iterator[T
         else:
             tags = tags_of(region.ask("iam", "get_instance_profile", InstanceProfileName=name)["InstanceProfile"])
         if cluster := tags.get(CLUSTER):
-            kept = "" if name in profiles.get(cluster, ()) else SOMEWHERE
+            keep_reason = "" if name in profiles.get(cluster, ()) else SOMEWHERE
             yield Thing(
-                kind, name, cluster, tags.get(SITE, ""), "IAM", since=row["CreateDate"], kept=kept,
+                kind, name, cluster, tags.get(SITE, ""), "IAM", since=row["CreateDate"], kept=keep_reason,
                 identity=tags.get(IDENTITY, ""),
             )  # fmt: skip

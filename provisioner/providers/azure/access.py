@@ -34,26 +34,26 @@ class AzureAccess:
     def _log(self, machine: str) -> str | None:
         """What the console shows; empty where Azure has nothing of it yet, None where it may not be read."""
         try:
-            found = self._machine(machine)
-            if found is None:
+            vm = self._machine(machine)
+            if vm is None:
                 return None
             client = self._subscription.client("compute").virtual_machines
-            place = self._subscription.ask(
+            log_address = self._subscription.ask(
                 lambda: client.retrieve_boot_diagnostics_data(
-                    found.resource_group, found.name, sas_uri_expiration_time_in_minutes=MINUTES
+                    vm.resource_group, vm.name, sas_uri_expiration_time_in_minutes=MINUTES
                 )
             ).serial_console_log_blob_uri
-            answer = ask(str(place), who="console", limit=LIMIT, deadline_s=READ_S)
+            answer = ask(str(log_address), who="console", limit=LIMIT, deadline_s=READ_S)
             if answer.status == 200:
                 return answer.body.decode("utf-8", "replace")
             return "" if answer.status == 404 else None
-        except Trouble as trouble:
-            return "" if trouble.kind == "absent" else None
+        except Trouble as error:
+            return "" if error.kind == "absent" else None
         except (GpuprovError, ValueError):  # its text has the signed address
             return None
 
     def _machine(self, number: str) -> machines.Machine | None:
         """By the machine's own id. Raises Trouble."""
         if number not in self._known:
-            self._known = {one.number: one for one in machines.listed(self._subscription)}
+            self._known = {vm.number: vm for vm in machines.listed(self._subscription)}
         return self._known.get(number)

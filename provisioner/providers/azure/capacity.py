@@ -22,18 +22,18 @@ from provisioner.providers.cloud_errors import CloudError
 class AzureCapacity:
     """See providers/capacity.py for the contract."""
 
-    def __init__(self, place: Place, site: AzureSite) -> None:
-        self._place, self._site = place, site
+    def __init__(self, site_context: Place, site: AzureSite) -> None:
+        self._place, self._site = site_context, site
         self.region = site.region
 
     def zones(self, plan: Plan) -> Sequence[str]:  # noqa: ARG002
         return self._site.zones or (self.region,)
 
-    def zone(self, way: str) -> str:
+    def zone(self, zone: str) -> str:
         """A way's zone as Azure knows it: empty where it chooses."""
-        return "" if way == self.region else way
+        return "" if zone == self.region else zone
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:  # noqa: ARG002
         """Azure tells it only by making a capacity reservation, which ND machines can't have."""
         return [
             Finding("unknown", f"group {group.name}", "whether it can be had is known when its machines are made",
@@ -46,5 +46,5 @@ class AzureCapacity:
         """Nothing of Azure's is bought for a time."""
         return {}
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        return errors.read(found, self._site, group, way)
+    def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
+        return errors.read(diagnostic, self._site, group, option)

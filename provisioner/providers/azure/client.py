@@ -101,8 +101,8 @@ class Subscription:
     def _plain(self) -> Any:
         from azure.mgmt.core import ARMPipelineClient
 
-        mine = policies(self.credential, self.cloud.scope)
-        return ARMPipelineClient(base_url=self.cloud.arm, policies=mine, **deadlines())
+        pipeline = policies(self.credential, self.cloud.scope)
+        return ARMPipelineClient(base_url=self.cloud.arm, policies=pipeline, **deadlines())
 
     def client(self, name: Literal["compute", "network", "resources"]) -> Any:
         """The SDK's client of a service, made once. Raises Trouble."""
@@ -139,8 +139,8 @@ class Subscription:
         require()
         from azure.core.rest import HttpRequest
 
-        given: dict[str, Any] = {"json": dict(body)} if body is not None else {}
-        request = HttpRequest(method, f"{self.cloud.arm}{path}", params={"api-version": version, **query}, **given)
+        content: dict[str, Any] = {"json": dict(body)} if body is not None else {}
+        request = HttpRequest(method, f"{self.cloud.arm}{path}", params={"api-version": version, **query}, **content)
 
         def call() -> dict[str, Any]:
             from azure.core.exceptions import HttpResponseError
@@ -148,16 +148,16 @@ class Subscription:
             response = self._plain.send_request(request)
             if response.status_code >= 400:
                 raise HttpResponseError(response=response)
-            found: dict[str, Any] = response.json() if response.content else {}
-            return found
+            document: dict[str, Any] = response.json() if response.content else {}
+            return document
 
         return answered(call)
 
 
-def _bounded(found: Iterable[T]) -> list[T]:
+def _bounded(answer: Iterable[T]) -> list[T]:
     """What is in an answer of the SDK, page after page."""
     items: list[T] = []
-    for number, page in enumerate(found.by_page() if hasattr(found, "by_page") else [found]):
+    for number, page in enumerate(answer.by_page() if hasattr(answer, "by_page") else [answer]):
         if number == MOST_PAGES:
             raise Trouble("refused", f"the answer has more than {MOST_PAGES} pages")
         items += page
@@ -193,26 +193,26 @@ def bounded_retries() -> Any:
 
     class Bounded(RetryPolicy[Any, Any]):
         def get_retry_after(self, response: Any) -> float | None:
-            asked = super().get_retry_after(response)
-            return None if asked is None else min(float(asked), MOST_WAIT_S)
+            delay = super().get_retry_after(response)
+            return None if delay is None else min(float(delay), MOST_WAIT_S)
 
     return Bounded(retry_total=RETRIES, retry_backoff_max=MOST_WAIT_S)
 
 
 def subscription_id(environment: Environment) -> str:
     """That of the environment, or of `az account show`, read from its file. Raises Trouble."""
-    if named := os.environ.get("ARM_SUBSCRIPTION_ID"):
-        return named
+    if number := os.environ.get("ARM_SUBSCRIPTION_ID"):
+        return number
     file = Path(os.environ.get("AZURE_CONFIG_DIR") or Path.home() / ".azure") / "azureProfile.json"
     try:
         rows = json.loads(file.read_text(encoding="utf-8-sig")).get("subscriptions", [])
     except (OSError, ValueError, AttributeError):
         rows = []
     cloud = CLOUDS[environment].cli
-    mine = [row for row in rows if row.get("isDefault") and row.get("environmentName", cloud) == cloud]
-    if not mine or not re.fullmatch(GUID, str(mine[0].get("id"))):
+    default_rows = [row for row in rows if row.get("isDefault") and row.get("environmentName", cloud) == cloud]
+    if not default_rows or not re.fullmatch(GUID, str(default_rows[0].get("id"))):
         raise Trouble("credentials", "no subscription is known: not signed in, and sites.*.subscription is not set")
-    return str(mine[0]["id"])
+    return str(default_rows[0]["id"])
 
 
 def credential_of(cloud: Cloud) -> Any:
@@ -248,8 +248,8 @@ def credential_of(cloud: Cloud) -> Any:
 
 def _either(name: str) -> str:
     """A variable's value, or that of the file which <name>_FILE_PATH names."""
-    if found := os.environ.get(name):
-        return found
+    if value := os.environ.get(name):
+        return value
     file = os.environ.get(f"{name}_FILE_PATH")
     try:
         return Path(file).read_text(encoding="utf-8").strip() if file else ""
@@ -268,10 +268,10 @@ def answered(call: Callable[[], T]) -> T:
     try:
         return call()
     except exceptions.ClientAuthenticationError as error:
-        message, code = _said(error)
+        message, code = _error_text(error)
         raise Trouble("denied" if _status(error) == 403 else "credentials", message, code) from None
     except exceptions.HttpResponseError as error:
-        message, code = _said(error)
+        message, code = _error_text(error)
         raise Trouble(kind_of(_status(error), code), message, code) from None
     except (exceptions.ServiceRequestError, exceptions.ServiceResponseError) as error:
         raise Trouble("silent", str(error)) from None
@@ -289,20 +289,20 @@ def _status(error: Any) -> int:
     return int(getattr(error, "status_code", None) or 0)
 
 
-def _said(error: Any) -> tuple[str, str]:
+def _error_text(error: Any) -> tuple[str, str]:
     """Message and code of an answer, in one line; the code is the innermost, which says more."""
     body: Mapping[str, Any] = {}
     try:
         body = error.response.json() if error.response is not None else {}
     except Exception:  # no JSON, or a stream that is closed
         body = {}
-    found = body.get("error", body) if isinstance(body, Mapping) else {}
-    if not isinstance(found, Mapping) or not found.get("code"):
+    details = body.get("error", body) if isinstance(body, Mapping) else {}
+    if not isinstance(details, Mapping) or not details.get("code"):
         code = word(getattr(error, "error_code", "")) or (str(_status(error)) if _status(error) == 304 else "")
         return " ".join(str(getattr(error, "message", "") or error).split())[:2000], code
-    while found.get("details") and isinstance(found["details"], list) and found["details"][0].get("code"):
-        found = found["details"][0]
-    return " ".join(str(found.get("message") or found["code"]).split())[:2000], str(found["code"])
+    while details.get("details") and isinstance(details["details"], list) and details["details"][0].get("code"):
+        details = details["details"][0]
+    return " ".join(str(details.get("message") or details["code"]).split())[:2000], str(details["code"])
 
 
 def kind_of(status: int, code: str) -> Kind:
@@ -321,8 +321,8 @@ def kind_of(status: int, code: str) -> Kind:
 def parts(resource: str) -> Mapping[str, str]:
     """An id of Azure's, /subscriptions/S/resourceGroups/G/providers/…/T/N, as its names by their kind, in lower
     case: Azure writes neither kinds nor groups always the same."""
-    words = resource.strip("/").split("/")
-    return {kind.lower(): name for kind, name in zip(words[::2], words[1::2], strict=False)}
+    segments = resource.strip("/").split("/")
+    return {kind.lower(): name for kind, name in zip(segments[::2], segments[1::2], strict=False)}
 
 
 def word(value: Any) -> str:

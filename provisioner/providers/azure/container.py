@@ -103,8 +103,8 @@ class Container(StateFolder):
     def _looked_at(self, info: Any) -> list[Finding]:
         wrong = self._kept()
         if info.public_access:
-            said = f"everybody may read {self._state.container}: a state has secrets"
-            wrong.append(Finding("blocks", "state", said, "take public access from the container"))
+            message = f"everybody may read {self._state.container}: a state has secrets"
+            wrong.append(Finding("blocks", "state", message, "take public access from the container"))
         return wrong or [Finding("ok", "state", self.where)]
 
     def _kept(self) -> list[Finding]:
@@ -112,8 +112,8 @@ class Container(StateFolder):
         subject = f"{self._state.account} keeps deleted blobs"
         try:
             policy = answered(self._service.get_service_properties)["delete_retention_policy"]
-        except Trouble as trouble:
-            return [Finding("unknown", "state", f"whether {subject}: {trouble}", "look at its data protection")]
+        except Trouble as error:
+            return [Finding("unknown", "state", f"whether {subject}: {error}", "look at its data protection")]
         if not policy.enabled:
             hint = "turn on soft delete and versioning (data protection) of the storage account"
             return [Finding("warning", "state", f"{subject} for no day: a lost state cannot be restored", hint)]
@@ -125,47 +125,49 @@ class Container(StateFolder):
         match = {"etag": known, "match_condition": MatchConditions.IfModified} if known else {}
         dates: list[str] = []
 
-        def seen(response: Any) -> None:
+        def record_date(response: Any) -> None:
             dates.append(str(response.http_response.headers.get("Date", "")))
 
         def fetched() -> tuple[bytes, Any]:
-            stream = self._blob(name).download_blob(0, LIMIT + 1, raw_response_hook=seen, **match)
+            stream = self._blob(name).download_blob(0, LIMIT + 1, raw_response_hook=record_date, **match)
             return stream.readall(), stream.properties
 
         def emptied() -> tuple[bytes, Any]:
             """Of an empty blob no range can be asked for."""
-            found = self._blob(name).get_blob_properties(raw_response_hook=seen)
-            return (b"", found) if not found.size else fetched()
+            properties = self._blob(name).get_blob_properties(raw_response_hook=record_date)
+            return (b"", properties) if not properties.size else fetched()
 
         try:
             content, properties = answered(fetched)
-        except Trouble as trouble:
-            if known and trouble.code in ("304", "ConditionNotMet"):
+        except Trouble as error:
+            if known and error.code in ("304", "ConditionNotMet"):
                 return Blob(b"", known)
-            if trouble.code == "BlobNotFound" or (trouble.code == "ContainerNotFound" and self._state.create):
+            if error.code == "BlobNotFound" or (error.code == "ContainerNotFound" and self._state.create):
                 return None
-            if trouble.code != "InvalidRange":
-                raise self._told(trouble) from None
+            if error.code != "InvalidRange":
+                raise self._told(error) from None
             content, properties = self._ask(emptied)
         date = dates[-1] if dates else None
         return Blob(whole(content, VERSIONS), str(properties.etag), age_s(date, properties.last_modified))
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         from azure.core import MatchConditions
 
-        match = {"etag": before, "match_condition": MatchConditions.IfNotModified} if before else {}
+        match = {"etag": previous_tag, "match_condition": MatchConditions.IfNotModified} if previous_tag else {}
         try:
-            return str(answered(lambda: self._blob(name).upload_blob(content, overwrite=bool(before), **match))["etag"])
-        except Trouble as trouble:
-            if trouble.code in LOST or (trouble.code == "BlobNotFound" and before):
+            return str(
+                answered(lambda: self._blob(name).upload_blob(content, overwrite=bool(previous_tag), **match))["etag"]
+            )
+        except Trouble as error:
+            if error.code in LOST or (error.code == "BlobNotFound" and previous_tag):
                 raise Conflict(f"{self.where}/{name}") from None
-            raise self._told(trouble) from None
+            raise self._told(error) from None
 
-    def remove(self, name: str, before: str | None = None) -> None:
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
         """Of a lock: break Terraform's lease."""
         from azure.core import MatchConditions
 
-        match = {"etag": before, "match_condition": MatchConditions.IfNotModified} if before else {}
+        match = {"etag": previous_tag, "match_condition": MatchConditions.IfNotModified} if previous_tag else {}
         try:
             if name.endswith(LOCK):
                 from azure.storage.blob import BlobLeaseClient
@@ -173,34 +175,34 @@ class Container(StateFolder):
                 answered(lambda: BlobLeaseClient(self._blob(name.removesuffix(LOCK))).break_lease(lease_break_period=0))
             else:
                 answered(lambda: self._blob(name).delete_blob(delete_snapshots="include", **match))
-        except Trouble as trouble:
-            if before and trouble.code in LOST:
+        except Trouble as error:
+            if previous_tag and error.code in LOST:
                 raise Conflict(f"{self.where}/{name}") from None
-            if trouble.code not in ("BlobNotFound", "LeaseNotPresentWithLeaseOperation"):
-                raise self._told(trouble) from None
+            if error.code not in ("BlobNotFound", "LeaseNotPresentWithLeaseOperation"):
+                raise self._told(error) from None
 
     def names(self) -> list[str]:
         folder = f"{self._folder}/"
         try:
-            found = answered(lambda: list(islice(self._container.list_blobs(name_starts_with=folder), MOST_BLOBS + 1)))
-        except Trouble as trouble:
-            if trouble.code == "ContainerNotFound" and self._state.create:
+            blobs = answered(lambda: list(islice(self._container.list_blobs(name_starts_with=folder), MOST_BLOBS + 1)))
+        except Trouble as error:
+            if error.code == "ContainerNotFound" and self._state.create:
                 return []
-            raise self._told(trouble) from None
-        if len(found) > MOST_BLOBS:
+            raise self._told(error) from None
+        if len(blobs) > MOST_BLOBS:
             raise ProviderError(f"{self.where} has more than {MOST_BLOBS} blobs", where="state", hint="look at them")
-        names = [str(one.name).removeprefix(folder) for one in found]
-        leased = [str(one.name).removeprefix(folder) + LOCK for one in found if word(one.lease.state) == "leased"]
+        names = [str(blob.name).removeprefix(folder) for blob in blobs]
+        leased = [str(blob.name).removeprefix(folder) + LOCK for blob in blobs if word(blob.lease.state) == "leased"]
         return names + leased
 
     def _ask(self, call: Callable[[], T]) -> T:
         try:
             return answered(call)
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
-    def _told(self, trouble: Trouble) -> ProviderError:
-        hint = HINTS.get(trouble.kind, "")
-        if trouble.code == "ContainerNotFound":
+    def _told(self, error: Trouble) -> ProviderError:
+        hint = HINTS.get(error.kind, "")
+        if error.code == "ContainerNotFound":
             hint = "state.create: true has gpuprov make it"
-        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+        return ProviderError(f"the cluster's state: {error}", where="state", hint=hint)

@@ -51,25 +51,35 @@ _COMPUTE = re.compile(r"\bCompute\.(?=[A-Z])")
 _SECRET = re.compile(r"([?&](?:sig|se|sp|sv|sr|skoid|sktid)=)[^&\s\"']+")
 
 
-def read(found: Diagnostic, site: AzureSite, group: PlannedGroup | None = None, way: Way | None = None) -> CloudError:
+def read(
+    diagnostic: Diagnostic, site: AzureSite, group: PlannedGroup | None = None, option: Way | None = None
+) -> CloudError:
     """A diagnostic as an error of Azure; of several in one, that which needs most: to stop, then another kind, then
-    another zone; of equals the innermost that the table knows. `group`, `way`: whose
+    another zone; of equals the innermost that the table knows. `group`, `option`: whose
     machine was asked for, and how."""
-    whole = _COMPUTE.sub(
+    full_text = _COMPUTE.sub(
         "",
-        _SECRET.sub(r"\1…", " ".join(found.text.replace('\\"', '"').replace("\\r", " ").replace("\\n", " ").split())),
+        _SECRET.sub(
+            r"\1…", " ".join(diagnostic.text.replace('\\"', '"').replace("\\r", " ").replace("\\n", " ").split())
+        ),
     )
     rows = table("azure")
-    said = [(code, text, row_of(rows, [code], f"{found.address} {text}")) for code, text in parts(whole)]
-    told = [one for one in said if one[2] is not None and (one[0] not in WRAPPERS or one[2].text)]
+    candidates = [(code, text, row_of(rows, [code], f"{diagnostic.address} {text}")) for code, text in parts(full_text)]
+    known_errors = [
+        candidate
+        for candidate in candidates
+        if candidate[2] is not None and (candidate[0] not in WRAPPERS or candidate[2].text)
+    ]
     # Backwards: of those that need the same the innermost counts.
-    last = reversed(told or [one for one in said if one[0] not in WRAPPERS] or said)
-    code, text, row = min(last, key=lambda one: _WORST.index(_then(one[2])))
-    if row is None or not told:
-        row = row_of(rows, [], f"{found.address} {whole}") or row
-    text = _NOISE.sub("", text).strip(" \"'{}[],;") or whole
+    last = reversed(
+        known_errors or [candidate for candidate in candidates if candidate[0] not in WRAPPERS] or candidates
+    )
+    code, text, row = min(last, key=lambda candidate: _WORST.index(_then(candidate[2])))
+    if row is None or not known_errors:
+        row = row_of(rows, [], f"{diagnostic.address} {full_text}") or row
+    text = _NOISE.sub("", text).strip(" \"'{}[],;") or full_text
     kind = row.kind if row else "unknown"
-    return CloudError(kind, code, text, found.address, _hint(row, whole, site, group, way), then=_then(row))
+    return CloudError(kind, code, text, diagnostic.address, _hint(row, full_text, site, group, option), then=_then(row))
 
 
 def _then(row: Row | None) -> Then:
@@ -78,52 +88,52 @@ def _then(row: Row | None) -> Then:
 
 def parts(flat: str) -> list[tuple[str, str]]:
     """Every code in an error's text with its message, as they stand; one without a code where there is none."""
-    found: dict[int, tuple[str, int, int]] = {}
+    spans: dict[int, tuple[str, int, int]] = {}
     for form in reversed(FORMS):
-        for one in _each(form, flat):
-            found[one.start("code")] = (one["code"], *one.span("text"))
+        for match in _each(form, flat):
+            spans[match.start("code")] = (match["code"], *match.span("text"))
     rows = [row for row in table("azure") if row.codes]
-    for one in _KNOWN.finditer(flat):
-        if one.start(1) not in found and any(row.fits(one[1], flat) for row in rows):
-            found[one.start(1)] = (one[1], one.end(), len(flat))
-    starts = sorted(found)
-    made = []
+    for match in _KNOWN.finditer(flat):
+        if match.start(1) not in spans and any(row.fits(match[1], flat) for row in rows):
+            spans[match.start(1)] = (match[1], match.end(), len(flat))
+    starts = sorted(spans)
+    results = []
     for start in starts:
-        code, begin, end = found[start]
-        following = next((one for one in starts if one > start), len(flat))
+        code, begin, end = spans[start]
+        following = next((position for position in starts if position > start), len(flat))
         # What stands before the next code of another name is this one's; a repetition adds nothing.
-        made.append((code, flat[begin : min(end, max(following, begin))].lstrip(":,\"') -").strip()))
-    return made or [("", flat)]
+        results.append((code, flat[begin : min(end, max(following, begin))].lstrip(":,\"') -").strip()))
+    return results or [("", flat)]
 
 
 def _each(form: str, flat: str) -> Iterator[re.Match[str]]:
     """Every place where a form is, though its message is all that follows."""
     pattern, start = re.compile(form), 0
-    while found := pattern.search(flat, start):
-        yield found
-        start = max(found.start("text"), found.end("code"))
+    while match := pattern.search(flat, start):
+        yield match
+        start = max(match.start("text"), match.end("code"))
 
 
-def _hint(row: Row | None, text: str, site: AzureSite, group: PlannedGroup | None, way: Way | None) -> str:
+def _hint(row: Row | None, text: str, site: AzureSite, group: PlannedGroup | None, option: Way | None) -> str:
     if row is None:
         return ""
     if row.kind == "reservation-full" and group is not None and group.spec.capacity.id:
         name = group.spec.capacity.id.rpartition("/")[2]
         return f"{name} has no room for {group.name}: a larger reservation, or groups.*.capacity.fallback"
-    if left := re.findall(r"\* `[^`]*?/([^/`]+/[^/`]+)`", text):
-        return f"left in it: {', '.join(left)}. {row.hint}"
+    if remaining := re.findall(r"\* `[^`]*?/([^/`]+/[^/`]+)`", text):
+        return f"left in it: {', '.join(remaining)}. {row.hint}"
     if row.kind == "quota":
-        return _quota(row, text, site, group, way)
+        return _quota(row, text, site, group, option)
     return row.hint
 
 
-def _quota(row: Row, text: str, site: AzureSite, group: PlannedGroup | None, way: Way | None) -> str:
+def _quota(row: Row, text: str, site: AzureSite, group: PlannedGroup | None, option: Way | None) -> str:
     page = f"{CLOUDS[site.environment].portal}/#view/Microsoft_Azure_Capacity/QuotaMenuBlade/~/myQuotas"
-    if said := _QUOTA.search(text):
-        name = " ".join(said["name"].split())
-        ask = f"ask for {said['needed']} of the quota {name} in {site.region} (it is {said['limit']})"
+    if match := _QUOTA.search(text):
+        name = " ".join(match["name"].split())
+        ask = f"ask for {match['needed']} of the quota {name} in {site.region} (it is {match['limit']})"
         return f"{ask}: {page}"
     if row.quota == "machines" and group is not None:
-        bought = "of spot vCPUs" if way and way.kind == "spot" else f"of {group.machine.name}'s family"
+        bought = "of spot vCPUs" if option and option.kind == "spot" else f"of {group.machine.name}'s family"
         return f"ask for more of the quota {bought} in {site.region}: {page}"
     return f"{row.hint}: {page}" if row.hint else f"ask for more of that quota in {site.region}: {page}"

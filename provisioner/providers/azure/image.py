@@ -35,7 +35,7 @@ def newest(subscription: Subscription, image: tuple[str, str, str], system: str)
     versions = _versions(subscription, image, system)
     if not versions:
         raise _none(subscription, system, name)
-    version = max(versions, key=lambda one: [int(part) for part in one.split(".")])
+    version = max(versions, key=lambda text: [int(part) for part in text.split(".")])
     return BaseImage(id=f"{name}:{version}", why=f"the newest of {name} in {subscription.region}")
 
 
@@ -46,10 +46,10 @@ def vendor_image(subscription: Subscription, urn: str) -> BaseImage:
     name = f"{publisher}:{offer}:{sku}"
     versions = _versions(subscription, (publisher, offer, sku), urn)
     if version not in versions:
-        there = max(versions, key=lambda one: [int(part) for part in one.split(".")], default="none")
+        newest_version = max(versions, key=lambda text: [int(part) for part in text.split(".")], default="none")
         raise GpuprovError(
-            f"{urn} is not published in {subscription.region}; the newest of {name} there is {there}, of which this "
-            "release of gpuprov does not know what it holds",
+            f"{urn} is not published in {subscription.region}; the newest of {name} there is {newest_version}, of "
+            "which this release of gpuprov does not know what it holds",
             hint="a newer gpuprov, another region, or leave out base: vendor-hpc",
         )
     return BaseImage(id=urn, why=f"Azure's HPC image in {subscription.region}")
@@ -61,15 +61,15 @@ def _versions(subscription: Subscription, image: tuple[str, str, str], system: s
     try:
         images = subscription.client("compute").virtual_machine_images
         rows = subscription.all(lambda: images.list(subscription.region, publisher, offer, sku))
-    except Trouble as trouble:
-        if trouble.kind == "absent":
+    except Trouble as error:
+        if error.kind == "absent":
             raise _none(subscription, system, ":".join(image)) from None
         hints = {
             "credentials": SIGN_IN, "settings": SIGN_IN,
             "denied": "allow Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
         }  # fmt: skip
-        hint = hints.get(trouble.kind, "run it again")
-        raise GpuprovError(f"the image of {system} could not be asked for: {trouble}", hint=hint) from None
+        hint = hints.get(error.kind, "run it again")
+        raise GpuprovError(f"the image of {system} could not be asked for: {error}", hint=hint) from None
     return [str(row.name) for row in rows if re.fullmatch(r"[0-9]+(\.[0-9]+){2}", str(row.name))]
 
 

@@ -42,13 +42,13 @@ PENDING = ("Creating", "Updating", "Migrating")
 class GalleryImages:
     """See providers/images.py for the contract. `pause_s`: between two looks."""
 
-    def __init__(self, place: Place, subscription: Subscription, *, pause_s: float = PAUSE_S) -> None:
-        self._place, self._subscription, self._pause_s = place, subscription, pause_s
+    def __init__(self, site_context: Place, subscription: Subscription, *, pause_s: float = PAUSE_S) -> None:
+        self._place, self._subscription, self._pause_s = site_context, subscription, pause_s
         self._site = subscription.site
         self._group = self._site.resource_group or f"gpuprov-images-{self._site.region}"
 
-    def builder(self, group: PlannedGroup, wanted: str | None) -> str:
-        return builder_of("azure", group, wanted)
+    def builder(self, group: PlannedGroup, requested_type: str | None) -> str:
+        return builder_of("azure", group, requested_type)
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:  # noqa: ARG002
         if accounts:
@@ -64,13 +64,13 @@ class GalleryImages:
         if row is None:
             return None
         state = str(row["properties"].get("provisioningState"))
-        why = "" if state in ("Succeeded", *PENDING) else _reason(row, state)
-        return Image(str(row["id"]), ready=state == "Succeeded", why=why)
+        failure = "" if state in ("Succeeded", *PENDING) else _reason(row, state)
+        return Image(str(row["id"]), ready=state == "Succeeded", why=failure)
 
-    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], report: Tell) -> str:
         if self.find(name) is None:
             machine = self._machine(node)
-            tell(f"stopping {machine.name}")
+            report(f"stopping {machine.name}")
             self._send("POST", f"{machine.id}/deallocate", COMPUTE)
             until(
                 lambda: self._stopped(machine), f"{machine.name} has not stopped", STOP_S, where=self._place.site,
@@ -79,29 +79,33 @@ class GalleryImages:
             self._send("POST", f"{machine.id}/generalize", COMPUTE)
             self._made(name, tags)
             self._send("PUT", self._version(name), GALLERIES, self._body(machine.id, tags))
-            tell(f"{self._version(name).rpartition('/images/')[2]} is being made of its disk")
+            report(f"{self._version(name).rpartition('/images/')[2]} is being made of its disk")
         return self._ready(name)
 
     def publish(
         self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],  # noqa: ARG002
-        tell: Tell,
+        report: Tell,
     ) -> dict[str, str]:  # fmt: skip
         self.check(regions, accounts)
-        wanted = list(dict.fromkeys([self._site.region, *regions]))
+        target_regions = list(dict.fromkeys([self._site.region, *regions]))
         row = self._row(self._version(name)) or {}
-        if not set(wanted) <= set(_regions(row)):
-            tell(f"replicating it to {', '.join(wanted[1:])}")
-            profile = {"publishingProfile": {"targetRegions": [self._target(region) for region in wanted]}}
+        if not set(target_regions) <= set(_regions(row)):
+            report(f"replicating it to {', '.join(target_regions[1:])}")
+            profile = {"publishingProfile": {"targetRegions": [self._target(region) for region in target_regions]}}
             self._send("PATCH", self._version(name), GALLERIES, {"properties": profile})
             self._ready(name)
-        return dict.fromkeys(wanted, image)
+        return dict.fromkeys(target_regions, image)
 
     def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:
         row = self._row(self._version(name))
         if row is None:
             return {}
-        there = {self._site.region, *_regions(row)}
-        return {region: str(row["id"]) for region in dict.fromkeys([self._site.region, *regions]) if region in there}
+        present_regions = {self._site.region, *_regions(row)}
+        return {
+            region: str(row["id"])
+            for region in dict.fromkeys([self._site.region, *regions])
+            if region in present_regions
+        }
 
     def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """A version goes from all its regions at once; its definition goes with the last one."""
@@ -113,25 +117,27 @@ class GalleryImages:
                 self._send("DELETE", number, GALLERIES)
                 self._wait_until_gone(number)
             definition = number.rpartition("/versions/")[0]
-            found = self._row(definition)
-            if found is None or (found.get("tags") or {}).get("gpuprov-image") != tags.get("gpuprov-image"):
+            definition_row = self._row(definition)
+            if definition_row is None or (definition_row.get("tags") or {}).get("gpuprov-image") != tags.get(
+                "gpuprov-image"
+            ):
                 continue
             if not self._send("GET", f"{definition}/versions", GALLERIES).get("value"):
                 self._send("DELETE", definition, GALLERIES)
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
         """In this subscription; those of others Azure does not tell."""
-        wanted, client = {number.lower() for number in ids.values()}, self._subscription.client("compute")
+        image_ids, client = {number.lower() for number in ids.values()}, self._subscription.client("compute")
         try:
             rows = self._subscription.all(client.virtual_machines.list_all)
-        except Trouble as trouble:
-            raise self._error(trouble, "machines", "Microsoft.Compute/virtualMachines/read") from None
-        found = list[str]()
+        except Trouble as error:
+            raise self._error(error, "machines", "Microsoft.Compute/virtualMachines/read") from None
+        machine_ids = list[str]()
         for row in rows:
             image = getattr(row.storage_profile, "image_reference", None)
-            if image is not None and str(image.id).lower() in wanted:
-                found.append(str(row.id))
-        return found
+            if image is not None and str(image.id).lower() in image_ids:
+                machine_ids.append(str(row.id))
+        return machine_ids
 
     @property
     def _gallery(self) -> str:
@@ -139,8 +145,8 @@ class GalleryImages:
         mark = hashlib.sha256(self._group.lower().encode()).hexdigest()[:8]
         try:
             scope = self._subscription.scope
-        except Trouble as trouble:
-            raise self._error(trouble, "the subscription", "") from None
+        except Trouble as error:
+            raise self._error(error, "the subscription", "") from None
         group = f"{scope}/resourceGroups/{self._group}"
         return f"{group}/providers/Microsoft.Compute/galleries/gpuprov_{self._site.region}_{mark}"
 
@@ -165,14 +171,14 @@ class GalleryImages:
                 {"name": "DiskControllerTypes", "value": "SCSI, NVMe"},
             ],
         }  # fmt: skip
-        wanted: list[tuple[str, str, dict[str, Any]]] = [
+        required_resources: list[tuple[str, str, dict[str, Any]]] = [
             (self._gallery, GALLERIES, {"location": region, "tags": {"gpuprov-images": region}, "properties": {}}),
             (definition, GALLERIES, {"location": region, "tags": marks, "properties": properties}),
         ]
         if self._site.resource_group is None:
             group = self._gallery.partition("/providers/")[0]
-            wanted.insert(0, (group, GROUPS, {"location": region, "tags": {"gpuprov-images": region}}))
-        for path, version, body in wanted:
+            required_resources.insert(0, (group, GROUPS, {"location": region, "tags": {"gpuprov-images": region}}))
+        for path, version, body in required_resources:
             if self._row(path, version) is None:
                 self._send("PUT", path, version, body)
                 self._there(path, version)
@@ -213,65 +219,65 @@ class GalleryImages:
         return {"name": region, "regionalReplicaCount": 1, "storageAccountType": "Standard_LRS", **sealed}
 
     def _ready(self, name: str) -> str:
-        where = f"site {self._place.site}"
-        return awaited(lambda: self.find(name), name, where=where, pause_s=self._pause_s)
+        location = f"site {self._place.site}"
+        return awaited(lambda: self.find(name), name, where=location, pause_s=self._pause_s)
 
     def _machine(self, node: Node) -> machines.Machine:
         try:
             rows = machines.listed(self._subscription)
-        except Trouble as trouble:
-            raise self._error(trouble, "machines", "Microsoft.Compute/virtualMachines/read") from None
-        found = next((one for one in rows if one.number == node.id), None)
-        if found is None:
+        except Trouble as error:
+            raise self._error(error, "machines", "Microsoft.Compute/virtualMachines/read") from None
+        machine = next((row for row in rows if row.number == node.id), None)
+        if machine is None:
             raise ProviderError(
                 f"{node.name} ({node.id}) is gone", where=f"site {self._place.site}", hint="run it again"
             )
-        return found
+        return machine
 
     def _stopped(self, machine: machines.Machine) -> bool | None:
         row = self._send("GET", f"{machine.id}/instanceView", COMPUTE)
-        codes = [str(one.get("code")) for one in row.get("statuses", ())]
+        codes = [str(status.get("code")) for status in row.get("statuses", ())]
         return True if "PowerState/deallocated" in codes else None
 
     def _row(self, path: str, version: str = GALLERIES) -> dict[str, Any] | None:
         try:
             return self._subscription.send("GET", path, version)
-        except Trouble as trouble:
-            if trouble.kind == "absent":
+        except Trouble as error:
+            if error.kind == "absent":
                 return None
-            raise self._error(trouble, path, _action("GET", path)) from None
+            raise self._error(error, path, _action("GET", path)) from None
 
     def _send(self, method: str, path: str, version: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
             return self._subscription.send(method, path, version, body)
-        except Trouble as trouble:
-            if method == "DELETE" and trouble.kind == "absent":
+        except Trouble as error:
+            if method == "DELETE" and error.kind == "absent":
                 return {}
-            raise self._error(trouble, path, _action(method, path)) from None
+            raise self._error(error, path, _action(method, path)) from None
 
-    def _error(self, trouble: Trouble, what: str, action: str) -> ProviderError:
-        hint = f"allow {action} (`gpuprov docs azure image`)" if trouble.kind == "denied" else "run it again"
-        return ProviderError(f"{what.rpartition('/')[2]}: {trouble}", where=f"site {self._place.site}", hint=hint)
+    def _error(self, error: Trouble, path: str, action: str) -> ProviderError:
+        hint = f"allow {action} (`gpuprov docs azure image`)" if error.kind == "denied" else "run it again"
+        return ProviderError(f"{path.rpartition('/')[2]}: {error}", where=f"site {self._place.site}", hint=hint)
 
 
 def _regions(row: Mapping[str, Any]) -> list[str]:
     """The regions that a version is in; Azure writes East US."""
     rows = row.get("properties", {}).get("publishingProfile", {}).get("targetRegions") or ()
-    return [str(one["name"]).replace(" ", "").lower() for one in rows]
+    return [str(target["name"]).replace(" ", "").lower() for target in rows]
 
 
 def _reason(row: Mapping[str, Any], state: str) -> str:
     """Why it was not made, as far as Azure says it there."""
     rows = row.get("properties", {}).get("replicationStatus", {}).get("summary") or ()
-    said = [f"{one.get('region')}: {one['details']}" for one in rows if one.get("details")]
-    return "; ".join(said) or f"Azure says {state}"
+    details = [f"{status.get('region')}: {status['details']}" for status in rows if status.get("details")]
+    return "; ".join(details) or f"Azure says {state}"
 
 
 def _action(method: str, path: str) -> str:
     """The permission that a request takes, as roles name it."""
     if "/providers/" not in path:
         return f"Microsoft.Resources/subscriptions/resourceGroups/{'read' if method == 'GET' else 'write'}"
-    words = path.partition("/providers/")[2].split("/")
-    kind = "/".join([words[0], *words[1::2]])
+    segments = path.partition("/providers/")[2].split("/")
+    kind = "/".join([segments[0], *segments[1::2]])
     verbs = {"GET": "read", "DELETE": "delete", "POST": "action"}
     return f"{kind}/{verbs.get(method, 'write')}"

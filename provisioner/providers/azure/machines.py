@@ -36,8 +36,12 @@ def listed(subscription: Subscription) -> list[Machine]:
 def of_site(subscription: Subscription, cluster: str, site: str) -> list[Machine]:
     """The machines with a site's tags that stand. One that Azure could not allocate has failed and nothing runs: it
     is left out, Terraform makes it over. Raises Trouble."""
-    mine = [one for one in listed(subscription) if (one.tags.get(CLUSTER), one.tags.get(SITE)) == (cluster, site)]
-    return [one for one in mine if one.state != "Failed" or _runs(subscription, one)]
+    site_machines = [
+        machine
+        for machine in listed(subscription)
+        if (machine.tags.get(CLUSTER), machine.tags.get(SITE)) == (cluster, site)
+    ]
+    return [machine for machine in site_machines if machine.state != "Failed" or _runs(subscription, machine)]
 
 
 def _runs(subscription: Subscription, machine: Machine) -> bool:

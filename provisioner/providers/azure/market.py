@@ -44,24 +44,24 @@ class AzureMarket:
 
     def zones(self, region: str, machine: str) -> list[str]:
         """One that is sold in no zone is sold in the region, which then stands for it."""
-        found = self._listed(region).get(machine)
-        if found is None or found.closed:
+        size = self._listed(region).get(machine)
+        if size is None or size.closed:
             return []
-        return list(found.zones) or [region]
+        return list(size.zones) or [region]
 
     def size(self, region: str, machine: str) -> OfferedSize | None:
-        found = self._listed(region).get(machine)
-        if found is None:
+        size = self._listed(region).get(machine)
+        if size is None:
             return None
-        says = found.capabilities.get
+        capability = size.capabilities.get
         keys: dict[str, Any] = {}
-        if found.vcpus is not None:
-            keys["vcpus"] = found.vcpus
-        if says("MemoryGB"):
-            keys["memory_gib"] = float(says("MemoryGB", ""))
-        if says("CpuArchitectureType", "").lower() == "arm64":
+        if size.vcpus is not None:
+            keys["vcpus"] = size.vcpus
+        if capability("MemoryGB"):
+            keys["memory_gib"] = float(capability("MemoryGB", ""))
+        if capability("CpuArchitectureType", "").lower() == "arm64":
             keys["cpu"] = "arm64"
-        count = says("GPUs", "")
+        count = capability("GPUs", "")
         return OfferedSize(gpu="", gpus=int(count) if count.isdigit() else 0, keys=keys, source="Azure, Resource SKUs")
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:  # noqa: ARG002 (it has no past)
@@ -78,19 +78,19 @@ class AzureMarket:
             if region not in self._sizes and region not in self._trouble:
                 try:
                     self._sizes[region] = sold.listed(self._new(site))
-                except Trouble as trouble:
-                    self._trouble[region] = trouble
+                except Trouble as error:
+                    self._trouble[region] = error
             if region in self._trouble:
                 raise _unanswered(self._trouble[region], site)
             return self._sizes[region]
 
 
-def _unanswered(trouble: Trouble, site: AzureSite) -> Unanswered:
-    if trouble.kind == "credentials":
-        found = credentials(trouble, Subscription(site).cloud)
-        return Unanswered(f"not signed in: {found.message}", found.action)
-    found = unknown("", trouble, "Microsoft.Compute/skus/read")
-    return Unanswered(found.message, found.action)
+def _unanswered(error: Trouble, site: AzureSite) -> Unanswered:
+    if error.kind == "credentials":
+        finding = credentials(error, Subscription(site).cloud)
+        return Unanswered(f"not signed in: {finding.message}", finding.action)
+    finding = unknown("", error, "Microsoft.Compute/skus/read")
+    return Unanswered(finding.message, finding.action)
 
 
 def _is_spot(row: dict[str, Any]) -> bool:
@@ -102,15 +102,15 @@ def _is_spot(row: dict[str, Any]) -> bool:
 
 def _rows(region: str, machine: str) -> list[dict[str, Any]]:
     """The list's rows of a machine in a region. Raises Unanswered."""
-    asked = f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and armSkuName eq '{machine}'"
-    place = PRICES["china" if environment_of(region) == "china" else "public"]
+    price_filter = f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and armSkuName eq '{machine}'"
+    base_url = PRICES["china" if environment_of(region) == "china" else "public"]
     try:
-        url = f"{place}{PATH}{urllib.parse.quote(asked)}"
+        url = f"{base_url}{PATH}{urllib.parse.quote(price_filter)}"
         rows = stored.loads(ask(url, who="prices", limit=LIMIT, deadline_s=READ_S).body)["Items"]
         return [row for row in rows if isinstance(row, dict) and isinstance(row.get("retailPrice"), int | float)]
     except (GpuprovError, ValueError, KeyError, TypeError) as error:
         reason = error.message if isinstance(error, GpuprovError) else str(error)[:200]
-        raise Unanswered(f"{place} did not answer: {reason}", "look at network and proxy, or run it again") from None
+        raise Unanswered(f"{base_url} did not answer: {reason}", "look at network and proxy, or run it again") from None
 
 
 def market() -> AzureMarket:

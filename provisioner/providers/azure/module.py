@@ -41,16 +41,23 @@ class AzureModule(Module):
     folder = "azure"
     data_resources = ("azurerm_storage_account", "azurerm_storage_share")
 
-    def __init__(self, place: Place, subscription: Subscription, capacity: AzureCapacity, here: PublicAddress) -> None:
-        self._place, self._subscription, self._capacity, self._here = place, subscription, capacity, here
+    def __init__(
+        self, site_context: Place, subscription: Subscription, capacity: AzureCapacity, public_address: PublicAddress
+    ) -> None:
+        self._place, self._subscription, self._capacity, self._here = (
+            site_context,
+            subscription,
+            capacity,
+            public_address,
+        )
         self._site = subscription.site
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         try:
             number = self._subscription.id
-        except Trouble as trouble:
+        except Trouble as error:
             hint = "`az login`, or sites.*.subscription"
-            raise GpuprovError(trouble.message, where=f"site {self._place.site}", hint=hint) from None
+            raise GpuprovError(error.message, where=f"site {self._place.site}", hint=hint) from None
         configuration = {
             "subscription_id": number, "environment": self._subscription.cloud.terraform,
             "resource_provider_registrations": "none",
@@ -58,18 +65,18 @@ class AzureModule(Module):
         return {"azurerm": ProviderBlock("hashicorp/azurerm", VERSION, configuration, {"features": FEATURES})}
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, place = self._site, self._place
+        site, site_context = self._site, self._place
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
         if self._here.asked(plan):
             allow = [self._here.network]
-        choices = Choices.read(place.workspace)
-        groups = [group for group in plan.groups if group.site == place.site]
+        choices = Choices.read(site_context.workspace)
+        groups = [group for group in plan.groups if group.site == site_context.site]
         disk = {"encryption_set_id": site.disk_encryption_set, "encryption_at_host": site.encryption_at_host}
         wait = plan.spec.timeouts.machine_s
         return {
-            "site": place.site,  # always: a name that changed would be another resource
+            "site": site_context.site,  # always: a name that changed would be another resource
             "location": site.region,
-            "admin_user": plan.spec.user(place.site),
+            "admin_user": plan.spec.user(site_context.site),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,
             "access": {"allow": allow},
@@ -84,7 +91,7 @@ class AzureModule(Module):
 
     def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
         """What the module is told of a group beside what all modules are."""
-        way, without = choices.taken.get(group.name), choices.without.get(group.name)
+        option, without = choices.taken.get(group.name), choices.without.get(group.name)
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
@@ -95,7 +102,7 @@ class AzureModule(Module):
             "image": base.id,
             **({"infiniband": True} if group.machine.network.kind == "infiniband" else {}),
             **({"accelerated_networking": False} if group.machine.name in PLAIN_NETWORK else {}),
-            **({"zone": self._capacity.zone(way.zone), "kind": way.kind} if way else {}),
+            **({"zone": self._capacity.zone(option.zone), "kind": option.kind} if option else {}),
             **({"without": without} if without else {}),
         }
 
@@ -115,14 +122,18 @@ class AzureModule(Module):
         }  # fmt: skip
 
     def standing(self) -> list[Standing]:
-        place = self._place
+        site_context = self._place
         try:
-            found = machines.of_site(self._subscription, place.cluster, place.site)
-        except Trouble as trouble:
-            message = f"which machines stand in {self._site.region}: {trouble}"
-            raise ProviderError(message, where=f"site {place.site}") from None
-        mine = place.identity
+            site_machines = machines.of_site(self._subscription, site_context.cluster, site_context.site)
+        except Trouble as error:
+            message = f"which machines stand in {self._site.region}: {error}"
+            raise ProviderError(message, where=f"site {site_context.site}") from None
+        identity = site_context.identity
         return [
-            Standing(one.tags.get(machines.NODE, ""), one.id, bool(mine) and one.tags.get(machines.IDENTITY) == mine)
-            for one in found
+            Standing(
+                machine.tags.get(machines.NODE, ""),
+                machine.id,
+                bool(identity) and machine.tags.get(machines.IDENTITY) == identity,
+            )
+            for machine in site_machines
         ]

@@ -78,29 +78,31 @@ class InRegion(Removal):
         try:
             client = self._client
             ask.get(ask.scope, "2022-12-01")
-        except Trouble as trouble:
-            said = credentials(trouble, ask.cloud)
-            raise ProviderError(said.message, where=ask.region, hint=said.action) from None
-        things: list[Thing] = []
+        except Trouble as error:
+            finding = credentials(error, ask.cloud)
+            raise ProviderError(finding.message, where=ask.region, hint=finding.action) from None
+        resources: list[Thing] = []
         puzzles: list[str] = []
         try:
-            things += [
-                found for row in ask.all(lambda: client.resources.list(filter=FILTER)) if (found := self._thing(row))
+            resources += [
+                resource
+                for row in ask.all(lambda: client.resources.list(filter=FILTER))
+                if (resource := self._thing(row))
             ]
-        except Trouble as trouble:
-            puzzles.append(_puzzle("resources", trouble))
+        except Trouble as error:
+            puzzles.append(_puzzle("resources", error))
         try:
             groups = [row for row in ask.all(lambda: client.resource_groups.list(filter=FILTER)) if self._here(row)]
-        except Trouble as trouble:
+        except Trouble as error:
             groups = []
-            puzzles.append(_puzzle("resource groups", trouble))
+            puzzles.append(_puzzle("resource groups", error))
         theirs = {str(row.name).lower(): row for row in groups}
-        for name in sorted({parts(thing.id)["resourcegroups"].lower() for thing in things} | set(theirs)):
+        for name in sorted({parts(resource.id)["resourcegroups"].lower() for resource in resources} | set(theirs)):
             try:
-                things += self._in_group(name, theirs.get(name), things)
-            except Trouble as trouble:
-                puzzles.append(_puzzle(f"other things in resource group {name}", trouble))
-        return Found(tuple(things), tuple(puzzles))
+                resources += self._in_group(name, theirs.get(name), resources)
+            except Trouble as error:
+                puzzles.append(_puzzle(f"other things in resource group {name}", error))
+        return Found(tuple(resources), tuple(puzzles))
 
     def _here(self, row: Any) -> bool:
         return str(row.location).replace(" ", "").lower() == self._subscription.region
@@ -112,80 +114,94 @@ class InRegion(Removal):
             return None
         type_ = str(row.type).lower()
         kind = KINDS[type_][0] if type_ in KINDS else WITH_DATA.get(type_, str(row.type))
-        kept = HOLDS_DATA if type_ in WITH_DATA else "" if type_ in KINDS else "gpuprov makes nothing of this kind"
+        keep_reason = (
+            HOLDS_DATA if type_ in WITH_DATA else "" if type_ in KINDS else "gpuprov makes nothing of this kind"
+        )
         since = getattr(row, "created_time", None)
         return Thing(
             kind, str(row.id), tags[CLUSTER], tags.get(SITE, ""), self._subscription.region, name=str(row.name),
-            since=since if isinstance(since, datetime) else None, kept=kept, identity=tags.get(IDENTITY, ""),
+            since=since if isinstance(since, datetime) else None, kept=keep_reason, identity=tags.get(IDENTITY, ""),
         )  # fmt: skip
 
     def _in_group(self, name: str, group: Any, known: Sequence[Thing]) -> Iterator[Thing]:
         """The disks of a resource group that are of its machines, and the group itself where it has the tag. Raises
         Trouble."""
         rows = self._subscription.all(lambda: self._client.resources.list_by_resource_group(name))
-        seen, others, data = {thing.id.lower(): thing for thing in known}, list[str](), list[str]()
-        by_prefix = {f"gpuprov-{one.identity[:8]}-": one for one in known if one.identity}
+        known_by_id, foreign_names, data = (
+            {resource.id.lower(): resource for resource in known},
+            list[str](),
+            list[str](),
+        )
+        by_prefix = {f"gpuprov-{resource.identity[:8]}-": resource for resource in known if resource.identity}
         for row in rows:
-            if one := seen.get(str(row.id).lower()):
-                if one.kept:
-                    (data if one.kept == HOLDS_DATA else others).append(str(row.name))
+            if resource := known_by_id.get(str(row.id).lower()):
+                if resource.kept:
+                    (data if resource.kept == HOLDS_DATA else foreign_names).append(str(row.name))
                 continue
             of = dict(group.tags) if group is not None else next(
                 (
-                    {CLUSTER: one.cluster, SITE: one.site, IDENTITY: one.identity}
-                    for prefix, one in by_prefix.items() if str(row.name).startswith(prefix)
+                    {CLUSTER: resource.cluster, SITE: resource.site, IDENTITY: resource.identity}
+                    for prefix, resource in by_prefix.items() if str(row.name).startswith(prefix)
                 ), {},
             )  # fmt: skip
             disk = str(row.type).lower() == "microsoft.compute/disks" and str(row.name).endswith("-os")
-            if disk and of.get(CLUSTER) and (found := self._thing(row, of)):
-                yield found
+            if disk and of.get(CLUSTER) and (orphan := self._thing(row, of)):
+                yield orphan
             else:
-                others.append(str(row.name))
+                foreign_names.append(str(row.name))
         if group is not None:
             tags = dict(group.tags)
-            not_ours = f"{', '.join(others[:3])} in it {'is' if len(others) == 1 else 'are'} not gpuprov's"
-            kept = not_ours if others else f"{', '.join(data)} in it: {HOLDS_DATA}" if data else ""
+            not_ours = (
+                f"{', '.join(foreign_names[:3])} in it {'is' if len(foreign_names) == 1 else 'are'} not gpuprov's"
+            )
+            keep_reason = not_ours if foreign_names else f"{', '.join(data)} in it: {HOLDS_DATA}" if data else ""
             yield Thing(
                 GROUP, str(group.id), tags[CLUSTER], tags.get(SITE, ""), self._subscription.region,
-                name=str(group.name), kept=kept, identity=tags.get(IDENTITY, ""),
+                name=str(group.name), kept=keep_reason, identity=tags.get(IDENTITY, ""),
             )  # fmt: skip
 
-    def delete(self, thing: Thing) -> None:
+    def delete(self, resource: Thing) -> None:
         try:
-            if thing.kind == GROUP:
-                self._subscription.ask(lambda: self._client.resource_groups.begin_delete(thing.name, polling=False))
+            if resource.kind == GROUP:
+                self._subscription.ask(lambda: self._client.resource_groups.begin_delete(resource.name, polling=False))
             else:
-                version, client = _version(thing.kind), self._client.resources
-                self._subscription.ask(lambda: client.begin_delete_by_id(thing.id, api_version=version, polling=False))
-        except Trouble as trouble:
-            if trouble.kind != "absent":
+                version, client = _version(resource.kind), self._client.resources
+                self._subscription.ask(
+                    lambda: client.begin_delete_by_id(resource.id, api_version=version, polling=False)
+                )
+        except Trouble as error:
+            if error.kind != "absent":
                 raise
-        self._deleted.setdefault(thing.kind, []).append(thing.id)
+        self._deleted.setdefault(resource.kind, []).append(resource.id)
 
     def standing(self, kind: str) -> set[str]:
         """Of what was deleted here."""
         return {number for number in self._deleted.get(kind, ()) if self._there(number, kind)}
 
-    def busy(self, trouble: Trouble) -> bool:
-        return any(part in trouble.code for part in BUSY)
+    def busy(self, error: Trouble) -> bool:
+        return any(part in error.code for part in BUSY)
 
-    def protected(self, trouble: Trouble) -> bool:
-        return trouble.code == LOCKED
+    def protected(self, error: Trouble) -> bool:
+        return error.code == LOCKED
 
-    def network(self, things: Sequence[Thing], tell: Tell, remove: Callable[[], list[str]]) -> list[str]:
+    def network(self, resources: Sequence[Thing], report: Tell, remove: Callable[[], list[str]]) -> list[str]:
         """Azure says yes at once, and may change its mind: each is waited for."""
-        left = remove()
-        refused = {line.partition(":")[0] for line in left}
+        leftovers = remove()
+        refused = {line.partition(":")[0] for line in leftovers}
         for kind in self.order.network:
-            left += self.wait(kind, [one for one in things if one.kind == kind and str(one) not in refused], tell)
-        return left
+            leftovers += self.wait(
+                kind,
+                [resource for resource in resources if resource.kind == kind and str(resource) not in refused],
+                report,
+            )
+        return leftovers
 
     def _there(self, number: str, kind: str) -> bool:
         """Raises Trouble."""
         try:
             self._subscription.get(number, GROUP_API if kind == GROUP else _version(kind))
-        except Trouble as trouble:
-            if trouble.kind == "absent":
+        except Trouble as error:
+            if error.kind == "absent":
                 return False
             raise
         return True
@@ -195,9 +211,9 @@ def _version(kind: str) -> str:
     return next(version for name, version in KINDS.values() if name == kind)
 
 
-def _puzzle(what: str, trouble: Trouble) -> str:
-    found = unknown(what, trouble, PERMISSION)
-    return f"whether there are {what}: {found.message} ({found.action})"
+def _puzzle(subject: str, error: Trouble) -> str:
+    finding = unknown(subject, error, PERMISSION)
+    return f"whether there are {subject}: {finding.message} ({finding.action})"
 
 
 def orphans(region: str) -> InRegion:

@@ -59,8 +59,8 @@ def findings(subscription: Subscription) -> Iterator[Finding]:
     for scope, names in by_scope(subscription).items():
         try:
             rows = subscription.get(f"{scope}/providers/Microsoft.Authorization/permissions", API).get("value", [])
-        except Trouble as trouble:
-            yield unknown("permissions", trouble, "Microsoft.Authorization/permissions/read")
+        except Trouble as error:
+            yield unknown("permissions", error, "Microsoft.Authorization/permissions/read")
             continue
         answered += len(names)
         refused |= {name for name in names if not allowed(rows, name)}
@@ -75,6 +75,6 @@ def allowed(rows: Sequence[Mapping[str, Any]], action: str) -> bool:
     """Whether one of the roles has an action, and does not take it out again."""
 
     def among(patterns: Sequence[str] | None) -> bool:
-        return any(fnmatchcase(action.lower(), one.lower()) for one in patterns or ())
+        return any(fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns or ())
 
     return any(among(row.get("actions")) and not among(row.get("notActions")) for row in rows)

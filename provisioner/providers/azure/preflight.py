@@ -27,64 +27,68 @@ FILES_PRICE = "https://azure.microsoft.com/pricing/details/storage/files/"
 
 
 def preflight(
-    subscription: Subscription, place: Place, plan: Plan, there: Collection[str], here: PublicAddress
+    subscription: Subscription,
+    site_context: Place,
+    plan: Plan,
+    existing_nodes: Collection[str],
+    public_address: PublicAddress,
 ) -> list[Finding]:
-    """Everything about the groups of one site. `there`: names of their nodes that stand already."""
-    groups = [group for group in plan.groups if group.site == place.site]
-    found = [who(subscription)]
-    if found[0].status == "blocks":
-        return found
-    found += _registered(subscription)
+    """Everything about the groups of one site. `existing_nodes`: names of their nodes that stand already."""
+    groups = [group for group in plan.groups if group.site == site_context.site]
+    findings = [who(subscription)]
+    if findings[0].status == "blocks":
+        return findings
+    findings += _registered(subscription)
     sizes, more = sold.sizes(subscription)
-    found += more
+    findings += more
     for group in groups:
-        found += sold.findings(subscription, group, sizes)
-    found += quotas.room(subscription, groups, sizes, there)
-    found += quotas.network(subscription, groups, there)
-    found += named.findings(subscription, groups, there)
-    found += named.trusted_launch(subscription, groups, there, sizes)
-    found += permissions.findings(subscription)
+        findings += sold.findings(subscription, group, sizes)
+    findings += quotas.room(subscription, groups, sizes, existing_nodes)
+    findings += quotas.network(subscription, groups, existing_nodes)
+    findings += named.findings(subscription, groups, existing_nodes)
+    findings += named.trusted_launch(subscription, groups, existing_nodes, sizes)
+    findings += permissions.findings(subscription)
     if files := subscription.site.storage.files:
-        said = (
+        message = (
             f"`gpuprov down` removes the file share at {files.path} with its data; its price goes by its size, used or "
             "not, and is in no figure here"
         )
         action = f"keep a copy of what has to stay; prices: {FILES_PRICE}"
-        found.append(Finding("warning", "storage", said, action))
+        findings.append(Finding("warning", "storage", message, action))
     for group in groups:
         base = plan.base(group)
         if base is None or base.id is None:
-            said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
-            found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
-        wanted = sum(name not in there for name in group.node_names())
-        if wanted and group.spec.capacity.kind != "reservation":
-            said = f"whether Azure has {wanted} × {group.machine.name} now is not known until they are made"
-            found.append(Finding("unknown", f"capacity of {group.name}", said, "a quota is no capacity"))
-    if here.asked(plan):
+            message = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
+            findings.append(Finding("blocks", f"group {group.name}", message, "run `gpuprov lock` again, signed in"))
+        missing_count = sum(name not in existing_nodes for name in group.node_names())
+        if missing_count and group.spec.capacity.kind != "reservation":
+            message = f"whether Azure has {missing_count} × {group.machine.name} now is not known until they are made"
+            findings.append(Finding("unknown", f"capacity of {group.name}", message, "a quota is no capacity"))
+    if public_address.asked(plan):
         try:
-            found.append(Finding("ok", "access", f"ssh is open to {here.network} alone"))
+            findings.append(Finding("ok", "access", f"ssh is open to {public_address.network} alone"))
         except GpuprovError as error:
-            found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
-    return found
+            findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
+    return findings
 
 
 def who(subscription: Subscription) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
     try:
-        return _who(subscription)
-    except Trouble as trouble:
-        return credentials(trouble, subscription.cloud)
+        return _account_finding(subscription)
+    except Trouble as error:
+        return credentials(error, subscription.cloud)
 
 
-def _who(subscription: Subscription) -> Finding:
+def _account_finding(subscription: Subscription) -> Finding:
     """Who asks, and that the subscription may be used. Raises Trouble."""
     row = subscription.get(subscription.scope, "2022-12-01")
     name, state = str(row.get("displayName") or subscription.id), str(row.get("state") or "Enabled")
-    said = f"{_signed_in(subscription)}, subscription {name} ({subscription.id})"
+    message = f"{_signed_in(subscription)}, subscription {name} ({subscription.id})"
     if state not in ("Enabled", "Warned", "PastDue"):
         hint = "look for mail from Azure, or at its bills; https://aka.ms/subscriptionstates"
-        return Finding("blocks", "credentials", f"{said} is {state}: nothing can be made in it", hint)
-    return Finding("ok", "credentials", said, account=subscription.id)
+        return Finding("blocks", "credentials", f"{message} is {state}: nothing can be made in it", hint)
+    return Finding("ok", "credentials", message, account=subscription.id)
 
 
 def _signed_in(subscription: Subscription) -> str:
@@ -102,13 +106,13 @@ def _registered(subscription: Subscription) -> Iterator[Finding]:
     for namespace in (*NAMESPACES, *((STORAGE,) if subscription.site.storage.files else ())):
         try:
             state = _state(subscription, namespace)
-        except Trouble as trouble:
-            yield unknown(namespace, trouble, "Microsoft.Resources/subscriptions/providers/read")
+        except Trouble as error:
+            yield unknown(namespace, error, "Microsoft.Resources/subscriptions/providers/read")
             continue
         if state != "Registered":
-            said = f"the subscription is not registered for {namespace} ({state})"
+            message = f"the subscription is not registered for {namespace} ({state})"
             hint = f"`az provider register --namespace {namespace}`, once, by somebody who may"
-            yield Finding("blocks", namespace, said, hint)
+            yield Finding("blocks", namespace, message, hint)
 
 
 def _state(subscription: Subscription, namespace: str) -> str:

@@ -30,16 +30,16 @@ class Azure(Provider):
 
     name = "azure"
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        assert isinstance(place.settings, AzureSite)
-        self._site = place.settings
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
+        assert isinstance(site_context.settings, AzureSite)
+        self._site = site_context.settings
         self._here = PublicAddress(called=self._site.internet == "public")
         self._subscription = Subscription(self._site)
-        self.capacity = AzureCapacity(place, self._site)
+        self.capacity = AzureCapacity(site_context, self._site)
         self.access = AzureAccess(self._subscription)
-        self.images = GalleryImages(place, self._subscription)
-        self.module = AzureModule(place, self._subscription, self.capacity, self._here)
+        self.images = GalleryImages(site_context, self._subscription)
+        self.module = AzureModule(site_context, self._subscription, self.capacity, self._here)
 
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(self._subscription, system)
@@ -50,8 +50,8 @@ class Azure(Provider):
     def who(self) -> Finding:
         return who(self._subscription)
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        return preflight(self._subscription, self.place, plan, there, self._here)
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+        return preflight(self._subscription, self.place, plan, existing_nodes, self._here)
 
     def clean(self, events: Events) -> list[str]:
         return forgotten(self.place, in_region.InRegion(self._subscription), events)

@@ -30,8 +30,8 @@ class Quota:
     used: int
     limit: int
 
-    def short(self, wanted: int) -> bool:
-        return wanted > 0 and self.used + wanted > self.limit
+    def short(self, needed_count: int) -> bool:
+        return needed_count > 0 and self.used + needed_count > self.limit
 
 
 def folded(name: str) -> str:
@@ -45,37 +45,43 @@ def page(subscription: Subscription) -> str:
 
 
 def room(
-    subscription: Subscription, groups: Sequence[PlannedGroup], sizes: Mapping[str, Size] | None, there: Collection[str]
+    subscription: Subscription,
+    groups: Sequence[PlannedGroup],
+    sizes: Mapping[str, Size] | None,
+    existing_nodes: Collection[str],
 ) -> Iterator[Finding]:
     """Whether the quotas of vCPUs have room for the machines that are still to be made, in the first way and in each
-    fallback. A quota blocks where a group has no other way. `there`: names of nodes that stand. What is reserved has
-    its quota already."""
+    fallback. A quota blocks where a group has no other way. `existing_nodes`: names of nodes that stand. What is
+    reserved has its quota already."""
     try:
         client = subscription.client("compute")
         rows = subscription.all(lambda: client.usage.list(subscription.region))
-    except Trouble as trouble:
-        yield unknown("quota", trouble, PERMISSION)
+    except Trouble as error:
+        yield unknown("quota", error, PERMISSION)
         return
     known = {folded(str(row.name.value)): _quota(row) for row in rows}
-    wanted: dict[str, int] = {}
-    ways: dict[str, list[list[str]]] = {}
+    needed_vcpus: dict[str, int] = {}
+    quota_names_by_group: dict[str, list[list[str]]] = {}
     for group in groups:
         size = (sizes or {}).get(group.machine.name)
-        missing = sum(name not in there for name in group.node_names())
+        missing = sum(name not in existing_nodes for name in group.node_names())
         each = size.vcpus if size and size.vcpus else group.machine.vcpus
         kinds = [kind for kind in (group.spec.capacity.kind, *group.spec.capacity.fallback) if kind != "reservation"]
-        ways[group.name] = [[SPOT] if kind == "spot" else _families(size) for kind in kinds]
-        for name in dict.fromkeys(name for way in ways[group.name] for name in way):
-            wanted[name] = wanted.get(name, 0) + missing * each
+        quota_names_by_group[group.name] = [[SPOT] if kind == "spot" else _families(size) for kind in kinds]
+        for name in dict.fromkeys(name for quota_names in quota_names_by_group[group.name] for name in quota_names):
+            needed_vcpus[name] = needed_vcpus.get(name, 0) + missing * each
         if sizes is not None and size is None:
             continue  # not sold here, which is said already
         if any(kind != "spot" for kind in kinds) and len(_families(size)) < 2:
-            said = f"which quota {group.machine.name} counts towards is not known"
-            yield Finding("unknown", f"group {group.name}", said, page(subscription))
-    for name, vcpus in wanted.items():
+            message = f"which quota {group.machine.name} counts towards is not known"
+            yield Finding("unknown", f"group {group.name}", message, page(subscription))
+    for name, vcpus in needed_vcpus.items():
         stuck = any(
-            all(any(_short(known, one, wanted) for one in way) for way in ways[group.name])
-            and any(name in way for way in ways[group.name])
+            all(
+                any(_short(known, quota_name, needed_vcpus) for quota_name in quota_names)
+                for quota_names in quota_names_by_group[group.name]
+            )
+            and any(name in quota_names for quota_names in quota_names_by_group[group.name])
             for group in groups
         )
         yield _finding(subscription, known.get(name), name, vcpus, blocks=stuck)
@@ -85,51 +91,53 @@ def _families(size: Size | None) -> list[str]:
     return [REGIONAL, folded(size.family)] if size is not None and size.family else [REGIONAL]
 
 
-def _short(known: Mapping[str, Quota], name: str, wanted: Mapping[str, int]) -> bool:
-    return name in known and known[name].short(wanted.get(name, 0))
+def _short(known: Mapping[str, Quota], name: str, needed_vcpus: Mapping[str, int]) -> bool:
+    return name in known and known[name].short(needed_vcpus.get(name, 0))
 
 
 def _quota(row: object) -> Quota:
     name = row.name  # type: ignore[attr-defined]
-    said = str(name.localized_value or name.value)
-    return Quota(said, int(row.current_value), int(row.limit))  # type: ignore[attr-defined]
+    quota_name = str(name.localized_value or name.value)
+    return Quota(quota_name, int(row.current_value), int(row.limit))  # type: ignore[attr-defined]
 
 
 def _finding(subscription: Subscription, quota: Quota | None, name: str, vcpus: int, *, blocks: bool) -> Finding:
     if quota is None:
-        said = f"Azure lists no quota {name} in {subscription.region}"
-        return Finding("unknown", f"quota {name}", said, page(subscription))
-    said = f"{quota.limit} vCPUs in {subscription.region}, {quota.used} in use, {vcpus} wanted"
+        message = f"Azure lists no quota {name} in {subscription.region}"
+        return Finding("unknown", f"quota {name}", message, page(subscription))
+    message = f"{quota.limit} vCPUs in {subscription.region}, {quota.used} in use, {vcpus} wanted"
     if not quota.short(vcpus):
-        return Finding("ok", f"quota {quota.name}", said)
+        return Finding("ok", f"quota {quota.name}", message)
     ask = f"ask for {quota.used + vcpus} vCPUs: {page(subscription)}"
     if not blocks:
-        return Finding("warning", f"quota {quota.name}", f"{said}: another kind of capacity may be had", ask)
-    return Finding("blocks", f"quota {quota.name}", said, ask, no_capacity=True)
+        return Finding("warning", f"quota {quota.name}", f"{message}: another kind of capacity may be had", ask)
+    return Finding("blocks", f"quota {quota.name}", message, ask, no_capacity=True)
 
 
-def network(subscription: Subscription, groups: Sequence[PlannedGroup], there: Collection[str]) -> Iterator[Finding]:
+def network(
+    subscription: Subscription, groups: Sequence[PlannedGroup], existing_nodes: Collection[str]
+) -> Iterator[Finding]:
     """There is room for the public addresses that are still to be made: one for each public node, one for the NAT
     gateway."""
     site = subscription.site
-    missing = sum(name not in there for group in groups for name in group.node_names())
-    nat = int(site.internet == "nat" and site.subnet is None and not there)
-    wanted = missing if site.internet == "public" else nat
-    if not wanted:
+    missing = sum(name not in existing_nodes for group in groups for name in group.node_names())
+    nat = int(site.internet == "nat" and site.subnet is None and not existing_nodes)
+    needed_count = missing if site.internet == "public" else nat
+    if not needed_count:
         return
     try:
         client = subscription.client("network")
         rows = subscription.all(lambda: client.usages.list(subscription.region))
-    except Trouble as trouble:
-        yield unknown("public IP addresses", trouble, "Microsoft.Network/locations/usages/read")
+    except Trouble as error:
+        yield unknown("public IP addresses", error, "Microsoft.Network/locations/usages/read")
         return
     known = {folded(str(row.name.value)): _quota(row) for row in rows}
     for quota in (known[name] for name in ADDRESSES if name in known):
-        said = f"{quota.limit} may be had, {quota.used} are there and {wanted} are wanted"
-        if quota.short(wanted):
+        message = f"{quota.limit} may be had, {quota.used} are there and {needed_count} are wanted"
+        if quota.short(needed_count):
             hint = (
                 f"ask for more: {page(subscription)}; or sites.*.internet: nat, where gpuprov runs inside the network"
             )
-            yield Finding("blocks", f"quota {quota.name}", said, hint)
+            yield Finding("blocks", f"quota {quota.name}", message, hint)
         else:
-            yield Finding("ok", f"quota {quota.name}", said)
+            yield Finding("ok", f"quota {quota.name}", message)

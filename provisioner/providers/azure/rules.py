@@ -43,13 +43,13 @@ def account(at: Loc, site: AzureSite) -> Iterator[Finding]:
     """Of what holds for everything at the site, which stands at `at`."""
     for key in site.tags:
         if not TAG.fullmatch(key) or key.lower().startswith(OWN_TAGS):
-            said = f"{shown(key)} is no name of a tag in Azure"
+            message = f"{shown(key)} is no name of a tag in Azure"
             hint = "without any of <>%&\\?/, and not beginning with azure, microsoft or windows"
-            yield Finding((*at, "tags", key), said, hint, at_key=True)
+            yield Finding((*at, "tags", key), message, hint, at_key=True)
     belongs = environment_of(site.region)
     if belongs != site.environment:
-        said = f"{site.region} is a region of environment {belongs}, not {site.environment}"
-        yield Finding((*at, "region"), said, f"environment: {belongs}")
+        message = f"{site.region} is a region of environment {belongs}, not {site.environment}"
+        yield Finding((*at, "region"), message, f"environment: {belongs}")
 
 
 def bought(at: Loc, site: AzureSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
@@ -57,37 +57,39 @@ def bought(at: Loc, site: AzureSite, groups: Mapping[str, Group]) -> Iterator[Fi
     zone and takes no spot and no reserved machines.
     https://learn.microsoft.com/azure/virtual-machine-scale-sets/virtual-machine-scale-sets-orchestration-modes"""
     for name, group in groups.items():
-        capacity, here = group.capacity, ("groups", name)
+        capacity, key_path = group.capacity, ("groups", name)
         if capacity.interruptible and site.environment == "china":
-            said = "Azure operated by 21Vianet sells no spot machines"
-            yield Finding((*here, "capacity"), said, "kind: on-demand, and no spot in fallback", at_key=True)
+            message = "Azure operated by 21Vianet sells no spot machines"
+            yield Finding((*key_path, "capacity"), message, "kind: on-demand, and no spot in fallback", at_key=True)
         if capacity.kind == "reservation" and capacity.id and not RESERVATION.fullmatch(capacity.id):
-            said = f"{shown(capacity.id)} is no capacity reservation group"
+            message = f"{shown(capacity.id)} is no capacity reservation group"
             hint = "its id, /subscriptions/…/providers/Microsoft.Compute/capacityReservationGroups/…"
-            yield Finding((*here, "capacity", "id"), said, hint)
+            yield Finding((*key_path, "capacity", "id"), message, hint)
         if capacity.kind == "reservation" and group.placement == "cluster":
-            said = "reserved machines can be in no proximity placement group"
-            yield Finding((*here, "placement"), said, "leave it out")
+            message = "reserved machines can be in no proximity placement group"
+            yield Finding((*key_path, "placement"), message, "leave it out")
         if infiniband(group.machine):
-            yield from _infiniband(at, site, here, group)
+            yield from _infiniband(at, site, key_path, group)
 
 
-def _infiniband(at: Loc, site: AzureSite, here: Loc, group: Group) -> Iterator[Finding]:
+def _infiniband(at: Loc, site: AzureSite, key_path: Loc, group: Group) -> Iterator[Finding]:
     capacity, machine = group.capacity, group.machine
     if site.zones:
-        said = f"{machine} can be in no zone: its InfiniBand needs an availability set, which is in none"
+        message = f"{machine} can be in no zone: its InfiniBand needs an availability set, which is in none"
         yield Finding(
-            (*at, "zones"), said, "leave zones out, or give groups with zones a site of their own", at_key=True
+            (*at, "zones"), message, "leave zones out, or give groups with zones a site of their own", at_key=True
         )
     if capacity.interruptible and group.count > 1:
-        said = (
+        message = (
             f"spot machines can be in no availability set: the InfiniBand of {group.count} {machine} would not connect "
             "them"
         )
-        yield Finding((*here, "capacity"), said, "kind: on-demand and no spot in fallback, or count: 1", at_key=True)
+        yield Finding(
+            (*key_path, "capacity"), message, "kind: on-demand and no spot in fallback, or count: 1", at_key=True
+        )
     if capacity.kind == "reservation":
-        said = f"{machine} can't be reserved: Azure has no capacity reservations for machines in an availability set"
-        yield Finding((*here, "capacity", "kind"), said, "kind: on-demand")
+        message = f"{machine} can't be reserved: Azure has no capacity reservations for machines in an availability set"
+        yield Finding((*key_path, "capacity", "kind"), message, "kind: on-demand")
     if group.count > MOST_IN_SET:
-        said = f"an availability set has at most {MOST_IN_SET} machines, and InfiniBand connects no others"
-        yield Finding((*here, "count"), said, f"at most {MOST_IN_SET}; make a second group")
+        message = f"an availability set has at most {MOST_IN_SET} machines, and InfiniBand connects no others"
+        yield Finding((*key_path, "count"), message, f"at most {MOST_IN_SET}; make a second group")

@@ -31,70 +31,70 @@ class Size:
 
     def can(self, capability: str) -> bool | None:
         """None where Azure does not say."""
-        said = self.capabilities.get(capability)
-        return None if said is None else said.lower() == "true"
+        value = self.capabilities.get(capability)
+        return None if value is None else value.lower() == "true"
 
     @property
     def vcpus(self) -> int | None:
-        said = self.capabilities.get("vCPUs", "")
-        return int(said) if said.isdigit() else None
+        value = self.capabilities.get("vCPUs", "")
+        return int(value) if value.isdigit() else None
 
 
 def sizes(subscription: Subscription) -> tuple[dict[str, Size] | None, list[Finding]]:
     """Every size of the region by name; None where that could not be asked."""
     try:
         return listed(subscription), []
-    except Trouble as trouble:
-        return None, [unknown("VM sizes", trouble, "Microsoft.Compute/skus/read")]
+    except Trouble as error:
+        return None, [unknown("VM sizes", error, "Microsoft.Compute/skus/read")]
 
 
 def listed(subscription: Subscription, region: str = "") -> dict[str, Size]:
     """Every size of a region by name. Raises Trouble."""
-    client, where = subscription.client("compute"), region or subscription.region
-    rows = subscription.all(lambda: client.resource_skus.list(filter=f"location eq '{where}'"))
+    client, location = subscription.client("compute"), region or subscription.region
+    rows = subscription.all(lambda: client.resource_skus.list(filter=f"location eq '{location}'"))
     return {str(row.name): _size(row) for row in rows if str(row.resource_type).lower() == "virtualmachines"}
 
 
 def _size(row: Any) -> Size:
     offered = sorted({str(zone) for info in row.location_info or () for zone in info.zones or ()})
     closed, closed_zones = "", set[str]()
-    for one in row.restrictions or ():
-        if word(one.type).lower() == "zone":
-            closed_zones |= {str(zone) for zone in getattr(one.restriction_info, "zones", None) or ()}
+    for restriction in row.restrictions or ():
+        if word(restriction.type).lower() == "zone":
+            closed_zones |= {str(zone) for zone in getattr(restriction.restriction_info, "zones", None) or ()}
         else:
-            closed = word(one.reason_code) or "restricted"
-    capabilities = {str(one.name): str(one.value) for one in row.capabilities or ()}
+            closed = word(restriction.reason_code) or "restricted"
+    capabilities = {str(capability.name): str(capability.value) for capability in row.capabilities or ()}
     open_zones = tuple(zone for zone in offered if zone not in closed_zones)
     return Size(str(row.name), str(row.family or ""), open_zones, capabilities, closed, tuple(sorted(closed_zones)))
 
 
-def findings(subscription: Subscription, group: PlannedGroup, found: Mapping[str, Size] | None) -> Iterator[Finding]:
+def findings(subscription: Subscription, group: PlannedGroup, sizes: Mapping[str, Size] | None) -> Iterator[Finding]:
     """A group's size is sold here, in the zones that are named, and can what cluster.yaml asks of it."""
-    if found is None:
+    if sizes is None:
         return
     name, subject, site = group.machine.name, f"group {group.name}", subscription.site
-    size = {key.lower(): one for key, one in found.items()}.get(name.lower())
+    size = {key.lower(): size for key, size in sizes.items()}.get(name.lower())
     if size is None:
-        said = f"{name} is not sold in {subscription.region}"
+        message = f"{name} is not sold in {subscription.region}"
         hint = f"another region; `az vm list-skus --size {name} --all` lists where it is"
-        yield Finding("blocks", subject, said, hint)
+        yield Finding("blocks", subject, message, hint)
         return
     if size.closed:
-        said = f"this subscription may not have {name} in {subscription.region} ({size.closed})"
-        yield Finding("blocks", subject, said, ACCESS)
+        message = f"this subscription may not have {name} in {subscription.region} ({size.closed})"
+        yield Finding("blocks", subject, message, ACCESS)
         return
     wrong = [zone for zone in site.zones if zone not in size.zones]
     if site.zones and len(wrong) == len(site.zones):
         sold = f"in {', '.join(size.zones)}" if size.zones else "in no zone"
-        said = f"{name} is sold to this subscription {sold}, not in {', '.join(site.zones)}"
+        message = f"{name} is sold to this subscription {sold}, not in {', '.join(site.zones)}"
         hint = f"sites.*.zones: [{', '.join(size.zones)}]" if size.zones else "leave sites.*.zones out"
-        yield Finding("blocks", subject, said, hint)
+        yield Finding("blocks", subject, message, hint)
     else:
-        where = [zone for zone in site.zones if zone in size.zones]
-        yield Finding("ok", subject, f"{name} is sold in {', '.join(where) or subscription.region}")
+        selling_zones = [zone for zone in site.zones if zone in size.zones]
+        yield Finding("ok", subject, f"{name} is sold in {', '.join(selling_zones) or subscription.region}")
         if wrong:
-            said = f"{name} is not sold to this subscription in {', '.join(wrong)}"
-            yield Finding("warning", subject, said, "leave them out of sites.*.zones")
+            message = f"{name} is not sold to this subscription in {', '.join(wrong)}"
+            yield Finding("warning", subject, message, "leave them out of sites.*.zones")
     yield from _able(subject, group, size, encrypt=site.encryption_at_host)
 
 
@@ -103,13 +103,13 @@ def _able(subject: str, group: PlannedGroup, size: Size, *, encrypt: bool) -> It
     if encrypt and size.can("EncryptionAtHostSupported") is False:
         yield Finding("blocks", subject, f"{name} has no encryption at host", "sites.*.encryption_at_host: false")
     if group.machine.network.kind == "infiniband" and size.can("RdmaEnabled") is False:
-        said = f"{name} has no InfiniBand here, the catalogue says it has"
-        yield Finding("blocks", subject, said, "tell gpuprov's maintainers")
+        message = f"{name} has no InfiniBand here, the catalogue says it has"
+        yield Finding("blocks", subject, message, "tell gpuprov's maintainers")
     if capacity.interruptible and size.can("LowPriorityCapable") is False:
         status = "blocks" if capacity.kind == "spot" and not capacity.fallback else "warning"
         yield Finding(status, subject, f"{name} is not sold as spot", "capacity.kind: on-demand")  # type: ignore[arg-type]
     if capacity.kind == "reservation" and size.can("CapacityReservationSupported") is False:
         yield Finding("blocks", subject, f"{name} can't be reserved", "capacity.kind: on-demand")
     if "V2" not in size.capabilities.get("HyperVGenerations", "V2"):
-        said = f"{name} takes no second-generation image, which Ubuntu's and Debian's here are"
-        yield Finding("blocks", subject, said, "another machine")
+        message = f"{name} takes no second-generation image, which Ubuntu's and Debian's here are"
+        yield Finding("blocks", subject, message, "another machine")

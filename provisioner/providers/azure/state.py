@@ -39,11 +39,11 @@ class AzurermState(State):
         return next((site.environment for site in sites.values() if isinstance(site, AzureSite)), "public")
 
     def findings(self, sites: Mapping[str, Site]) -> Iterator[Finding]:
-        there = {site.environment for site in sites.values() if isinstance(site, AzureSite)}
-        if len(there) > 1:
-            several = ", ".join(sorted(there))
-            said = f"the sites are in several Azures ({several}): which one the account is of is not known"
-            yield Finding(("state", "account"), said, "another file for each of them")
+        environments = {site.environment for site in sites.values() if isinstance(site, AzureSite)}
+        if len(environments) > 1:
+            several = ", ".join(sorted(environments))
+            message = f"the sites are in several Azures ({several}): which one the account is of is not known"
+            yield Finding(("state", "account"), message, "another file for each of them")
 
 
 def remote(spec: ClusterSpec) -> Container:

@@ -49,34 +49,34 @@ def read(path: str) -> list[Line]:
         raise InventoryError(f"cannot read {file.name}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise InventoryError(f"{file.name} is not a text file") from None
-    found, group = [], ""
+    lines, group = [], ""
     for number, line in enumerate(text.splitlines(), 1):
-        where, content = f"{file.name}:{number}", line.strip()
+        position, content = f"{file.name}:{number}", line.strip()
         if not content or content[0] in "#;":
             continue
         if len(content) > LINE:
-            raise InventoryError(f"{where}: the line is longer than {LINE} characters")
+            raise InventoryError(f"{position}: the line is longer than {LINE} characters")
         if section := _SECTION.fullmatch(content):
             group = section[1]
             if ":" in group:
-                raise InventoryError(f"{where}: [{group}] is not read: sections are groups of hosts here")
+                raise InventoryError(f"{position}: [{group}] is not read: sections are groups of hosts here")
             continue
-        found.append(_host(content, "" if group in ("all", "ungrouped") else group, where))
-    return found
+        lines.append(_host(content, "" if group in ("all", "ungrouped") else group, position))
+    return lines
 
 
-def _host(content: str, group: str, where: str) -> Line:
+def _host(content: str, group: str, position: str) -> Line:
     try:
-        name, *rest = shlex.split(content, comments=True)
+        name, *arguments = shlex.split(content, comments=True)
     except ValueError as error:
-        raise InventoryError(f"{where}: {str(error).lower()}") from None
+        raise InventoryError(f"{position}: {str(error).lower()}") from None
     if not _HOST.fullmatch(name):  # what stands there is not shown: the path may name a file of secrets
-        raise InventoryError(f"{where}: neither a host nor a section")
+        raise InventoryError(f"{position}: neither a host nor a section")
     keys = {}
-    for word in rest:
-        key, equals, value = word.partition("=")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
         if not equals or key not in KEYS:
-            what = key if equals and _WORD.fullmatch(key) else "this"
-            raise InventoryError(f"{where}: {what} is not read here; known: {', '.join(KEYS)}")
+            key_text = key if equals and _WORD.fullmatch(key) else "this"
+            raise InventoryError(f"{position}: {key_text} is not read here; known: {', '.join(KEYS)}")
         keys[KEYS[key]] = value
-    return Line(name, group, keys, where)
+    return Line(name, group, keys, position)

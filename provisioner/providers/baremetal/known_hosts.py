@@ -36,9 +36,9 @@ def host_key(file: str, names: Iterable[str], port: int) -> str:
         raise GpuprovError(f"{file} cannot be read: {error.strerror}", where="host_keys", hint="name another") from None
     plain = list(names)
     known = dict.fromkeys(name if port == 22 else f"[{name}]:{port}" for name in plain)
-    found = {name: _found(file, name) for name in dict.fromkeys([*known, *plain])}
-    revoked = {key for _, ones in found.values() for key in ones}
-    keys = [key for name in known for key in found[name][0]]
+    keys_by_name = {name: _keys_of(file, name) for name in dict.fromkeys([*known, *plain])}
+    revoked = {key for _, ones in keys_by_name.values() for key in ones}
+    keys = [key for name in known for key in keys_by_name[name][0]]
     for key in keys:
         if key not in revoked:
             return key
@@ -56,7 +56,7 @@ def host_key(file: str, names: Iterable[str], port: int) -> str:
     )
 
 
-def _found(file: str, name: str) -> tuple[list[str], list[str]]:
+def _keys_of(file: str, name: str) -> tuple[list[str], list[str]]:
     """The ed25519 keys of a name, and those that are revoked for it; as ssh itself would find them. A line with another
     marker is an authority's."""
     argv = ["ssh-keygen", "-F", name, "-f", file]
@@ -66,9 +66,9 @@ def _found(file: str, name: str) -> tuple[list[str], list[str]]:
     keys: list[str] = []
     revoked: list[str] = []
     for line in done.stdout.splitlines():
-        words = line.split()
-        ours = revoked if words[:1] == ["@revoked"] else keys
-        words = words[1:] if ours is revoked else words
-        if len(words) >= 3 and words[0][0] not in "#@" and words[1] == "ssh-ed25519":
-            ours.append(f"ssh-ed25519 {words[2]}")
+        fields = line.split()
+        ours = revoked if fields[:1] == ["@revoked"] else keys
+        fields = fields[1:] if ours is revoked else fields
+        if len(fields) >= 3 and fields[0][0] not in "#@" and fields[1] == "ssh-ed25519":
+            ours.append(f"ssh-ed25519 {fields[2]}")
     return keys, revoked

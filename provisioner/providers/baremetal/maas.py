@@ -51,8 +51,8 @@ class MaasModule(Module):
 
     folder = "maas"
 
-    def __init__(self, place: Place, settings: Maas) -> None:
-        self._place, self._settings = place, settings
+    def __init__(self, site_context: Place, settings: Maas) -> None:
+        self._place, self._settings = site_context, settings
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         return {"maas": ProviderBlock("canonical/maas", VERSION, {"api_url": self._settings.url})}
@@ -68,13 +68,13 @@ class MaasModule(Module):
             if base is None or base.id is None:
                 raise GpuprovError(f"the lock has no series of {group.stack.os}", hint="run `gpuprov lock` again")
             series[group.name] = base.id
-        given = {"pool": site.pool, "zone": site.zone, "network": site.network}
+        placement = {"pool": site.pool, "zone": site.zone, "network": site.network}
         tags = {name: list(tags) for name, tags in site.tags.items()}
         return {
             "series": series,
             "create_timeout": f"{plan.spec.timeouts.machine_s}s",
             **({"tags": tags} if tags else {}),
-            **{key: value for key, value in given.items() if value},
+            **{key: value for key, value in placement.items() if value},
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
@@ -111,11 +111,11 @@ class MaasApi:
             status = error.status
             if status is None:
                 reason = error.message.removeprefix(f"MAAS: {address}: ")
-                said = f"MAAS was not reached: {reason}"
-                raise GpuprovError(said, where=self._url, hint="look at maas.url") from None
+                message = f"MAAS was not reached: {reason}"
+                raise GpuprovError(message, where=self._url, hint="look at maas.url") from None
         except ValueError as error:
-            said = f"MAAS's answer is not JSON: {error}"
-            raise GpuprovError(said, where=self._url, hint="look at maas.url") from None
+            message = f"MAAS's answer is not JSON: {error}"
+            raise GpuprovError(message, where=self._url, hint="look at maas.url") from None
         hint = "look at MAAS's regiond log"
         if status in (401, 403):
             hint = f"look at {KEY} and what its user may do"
@@ -124,14 +124,14 @@ class MaasApi:
         raise GpuprovError(f"MAAS answers {status}", where=self._url, hint=hint)
 
 
-def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, there: Collection[str]) -> list[Finding]:
+def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
     """Whether MAAS has as many machines ready as are still to be deployed, group by group."""
     findings, taken = [], set[str]()
     if site.insecure:
-        said = f"{site.url} has no TLS: whoever is on that network reads the API key and can answer in MAAS's place"
-        findings.append(Finding("warning", "MAAS", said, "https (`gpuprov docs metal maas`)"))
+        message = f"{site.url} has no TLS: whoever is on that network reads the API key and can answer in MAAS's place"
+        findings.append(Finding("warning", "MAAS", message, "https (`gpuprov docs metal maas`)"))
     for group in (group for group in plan.groups if group.site == name):
-        missing = len(set(group.node_names()) - set(there))
+        missing = len(set(group.node_names()) - set(existing_nodes))
         if not missing:
             continue
         query = [("status", "ready"), *(("tags", tag) for tag in site.tags.get(group.name, ()))]
@@ -139,22 +139,22 @@ def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, there: Collection
         query += [("zone", site.zone)] if site.zone else []
         try:
             answer = api.get("machines/", query)
-            ready = {str(one["system_id"]) for one in answer} - taken
+            ready = {str(row["system_id"]) for row in answer} - taken
         except GpuprovError as error:
             refused = "answers 40" in error.message or KEY in error.message
             return [Finding("blocks" if refused else "unknown", "MAAS", error.message, error.hint)]
         except (TypeError, KeyError):
             return [Finding("unknown", "MAAS", "its answer is no list of machines")]
         taken |= set(sorted(ready)[:missing])
-        wanted = ", ".join(f"{key} {value}" for key, value in query[1:])
-        which = f" ({wanted})" if wanted else ""
-        said = f"{len(ready)} of {counted(missing, 'machine')} for {group.name} are Ready{which}"
+        filter_text = ", ".join(f"{key} {value}" for key, value in query[1:])
+        which = f" ({filter_text})" if filter_text else ""
+        message = f"{len(ready)} of {counted(missing, 'machine')} for {group.name} are Ready{which}"
         if len(ready) < missing:
-            findings.append(Finding("blocks", "MAAS", said, "commission more, or look at pool, zone and tags"))
+            findings.append(Finding("blocks", "MAAS", message, "commission more, or look at pool, zone and tags"))
         else:
-            findings.append(Finding("ok", "MAAS", said))
-    asked = any(one.status in ("ok", "blocks") for one in findings)
-    return [*findings, *(_left_allocated(api) if asked else ())]
+            findings.append(Finding("ok", "MAAS", message))
+    is_answered = any(finding.status in ("ok", "blocks") for finding in findings)
+    return [*findings, *(_left_allocated(api) if is_answered else ())]
 
 
 def _left_allocated(api: MaasApi) -> list[Finding]:
@@ -163,16 +163,16 @@ def _left_allocated(api: MaasApi) -> list[Finding]:
     released. https://maas.io/docs/api (users, whoami; machines, status)"""
     try:
         me = str(api.get("users/", [("op", "whoami")])["username"])
-        mine = [
-            one_line(f"{one['hostname']} ({one['system_id']})", 80)
-            for one in api.get("machines/", [("status", "allocated")])
-            if one["owner"] == me
+        allocated = [
+            one_line(f"{row['hostname']} ({row['system_id']})", 80)
+            for row in api.get("machines/", [("status", "allocated")])
+            if row["owner"] == me
         ]
     except GpuprovError as error:
         return [Finding("unknown", "MAAS", f"whether machines were left Allocated: {error.message}", error.hint)]
     except (TypeError, KeyError):
         return [Finding("unknown", "MAAS", "whether machines were left Allocated: its answer is no list of machines")]
-    if not mine:
+    if not allocated:
         return []
-    said = f"Allocated to {me} and not deployed: {', '.join(sorted(mine)[:8])}"
-    return [Finding("warning", "MAAS", said, "an `up` that was killed leaves such machines: release those in MAAS")]
+    message = f"Allocated to {me} and not deployed: {', '.join(sorted(allocated)[:8])}"
+    return [Finding("warning", "MAAS", message, "an `up` that was killed leaves such machines: release those in MAAS")]

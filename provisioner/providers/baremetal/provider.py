@@ -49,8 +49,8 @@ class BareMetalHosts:
 
     def proxy(self, machine: str) -> str | None:
         host = self._by_name.get(machine)
-        way = (host.jump or self._settings.jump) if host is not None else None
-        return ssh.jump(way, host.address, host.port) if host is not None and way else None
+        jump = (host.jump or self._settings.jump) if host is not None else None
+        return ssh.jump(jump, host.address, host.port) if host is not None and jump else None
 
     def console(self, machine: str) -> str | None:  # noqa: ARG002 (nobody records it)
         return None
@@ -82,15 +82,15 @@ class BareMetal(Provider):
 
     name = "baremetal"
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        settings = place.settings
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
+        settings = site_context.settings
         if not isinstance(settings, BareMetalSite):
-            raise GpuprovError("this is no site of bare metal", where=f"site {place.site}")
+            raise GpuprovError("this is no site of bare metal", where=f"site {site_context.site}")
         self.images = DisksAlone()
         self._hosts = BareMetalHosts(settings)
         if settings.maas is not None:
-            self.module = MaasModule(place, settings.maas)
+            self.module = MaasModule(site_context, settings.maas)
             self._maas = MaasApi(settings.maas.url)
         else:
             self.hosts = self.access = self._hosts
@@ -120,12 +120,12 @@ class BareMetal(Provider):
         if installation is not None and not installation.source.exists():
             raise GpuprovError("is not there", where=str(installation.source), hint=source.KINDS)
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         """Whether the site names its machines, `host_keys` has each, and they answer; or MAAS has enough that are
         ready."""
         settings = self.place.settings
         if isinstance(settings, BareMetalSite) and settings.maas is not None:
-            return maas.preflight(self._maas, settings.maas, self.place.site, plan, there)
+            return maas.preflight(self._maas, settings.maas, self.place.site, plan, existing_nodes)
         try:
             hosts = self._hosts.listed([group.name for group in plan.groups if group.site == self.place.site])
             if not hosts:
@@ -135,31 +135,33 @@ class BareMetal(Provider):
                 self._hosts.host_key(host.name)
         except GpuprovError as error:
             return [Finding("blocks", error.where or "hosts", error.message, error.hint)]
-        found = [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed"), *self._answering(hosts)]
+        findings = [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed"), *self._answering(hosts)]
         if self.management is not None and self.management.installation is not None:
             systems = {group.stack.os for group in plan.groups if group.site == self.place.site}
-            found += _installable(self.management.credentials, self.management.installation, hosts, systems)
-        return found
+            findings += _installable(self.management.credentials, self.management.installation, hosts, systems)
+        return findings
 
     def _answering(self, hosts: list[Host]) -> list[Finding]:
         """A warning for each host, or BMC that is to install one, that does not answer: it may be starting."""
-        asked = {}
+        endpoints = {}
         for host in hosts:
             if self.management is not None and self.management.installation is not None:
-                asked[f"the BMC of {host.name}"] = (*host.management, False)
+                endpoints[f"the BMC of {host.name}"] = (*host.management, False)
             elif not host.local and self._hosts.proxy(host.name) is None:
-                asked[host.name] = (host.address, host.port, True)
+                endpoints[host.name] = (host.address, host.port, True)
         with ThreadPoolExecutor(max_workers=64) as pool:
-            why = dict(zip(asked, pool.map(lambda one: _silence(*one), asked.values()), strict=True))
+            errors = dict(
+                zip(endpoints, pool.map(lambda endpoint: _silence(*endpoint), endpoints.values()), strict=True)
+            )
         return [
             Finding(
                 "warning",
                 "answers",
-                f"{name} ({asked[name][0]} port {asked[name][1]}) does not answer: {said}",
+                f"{name} ({endpoints[name][0]} port {endpoints[name][1]}) does not answer: {error_text}",
                 "`gpuprov netboot FILE` installs it" if self.netboot is not None else "",
             )
-            for name, said in why.items()
-            if said
+            for name, error_text in errors.items()
+            if error_text
         ]
 
     def clean(self, events: Events) -> list[str]:  # noqa: ARG002
@@ -184,12 +186,12 @@ def _installable(
     credentials: str, installation: Installation, hosts: list[Host], systems: Collection[str]
 ) -> list[Finding]:
     """What an installation needs on this computer; nothing is asked of a BMC."""
-    found = []
+    findings = []
     key = "install.image" if installation.disk_image else "install.iso"
     if not installation.source.exists():
-        found.append(Finding("blocks", key, f"{installation.source} is not there", source.KINDS))
+        findings.append(Finding("blocks", key, f"{installation.source} is not there", source.KINDS))
     else:
-        found += _unfit(installation, systems if installation.os is None else [installation.os])
+        findings += _unfit(installation, systems if installation.os is None else [installation.os])
     kernel = installation.disk_image or installation.source.is_dir()
     tools = ["openssl", "xorriso", *(["grub-mkrescue", "mformat"] if kernel else [])]
     packages = "openssl xorriso grub-pc-bin grub-efi-amd64-bin grub-common mtools"
@@ -198,14 +200,16 @@ def _installable(
         packages += f" zstd {ramdisk.NEEDS}"
     if missing := [tool for tool in tools if tool == "debian-archive-keyring" or shutil.which(tool) is None]:
         hint = f"apt install {packages}"
-        found.append(Finding("blocks", "install", f"{', '.join(missing)} missing, to make and serve the image", hint))
+        findings.append(
+            Finding("blocks", "install", f"{', '.join(missing)} missing, to make and serve the image", hint)
+        )
     for host in hosts:
         try:
             accounts.find(credentials, host.name, host.bmc, Path())
         except GpuprovError as error:
-            found.append(Finding("blocks", "credentials", f"{error.where}: {error.message}", error.hint))
+            findings.append(Finding("blocks", "credentials", f"{error.where}: {error.message}", error.hint))
             break
-    return found
+    return findings
 
 
 def _unfit(installation: Installation, systems: Collection[str]) -> list[Finding]:

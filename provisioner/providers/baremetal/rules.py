@@ -42,8 +42,8 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
             yield Finding((*at, "firmware", name), f"there is no group {name} at this site", hint, at_key=True)
         for part in parts:
             if right := _misspelled(part):
-                said = f"{shown(part)} is no part that a BMC lists"
-                yield Finding((*at, "firmware", name, part), said, f"did you mean {right}?", at_key=True)
+                message = f"{shown(part)} is no part that a BMC lists"
+                yield Finding((*at, "firmware", name, part), message, f"did you mean {right}?", at_key=True)
     if site.hosts and site.inventory:
         yield Finding((*at, "inventory"), "hosts and inventory are both here", "leave out one of them", at_key=True)
         return
@@ -63,8 +63,8 @@ def unready(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         hint = f"{example}; the sandbox needs none: `gpuprov validate --sandbox`"
         yield Finding(at, "the site lists no hosts", hint, at_key=True)
     if site.host_keys is not None and not Path(site.host_keys).is_file():
-        said = f"there is no file {shown(site.host_keys, 200)}"
-        yield Finding((*at, "host_keys"), said, "`ssh-keyscan -t ed25519 HOST` writes one; or leave host_keys out")
+        message = f"there is no file {shown(site.host_keys, 200)}"
+        yield Finding((*at, "host_keys"), message, "`ssh-keyscan -t ed25519 HOST` writes one; or leave host_keys out")
     yield from _accounts(site, at)
     yield from _installer(site, at)
 
@@ -88,15 +88,15 @@ def _installer(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     """An installer that can't install. That one is missing is said to whoever installs: by BMC that is `up`, and over
     the network it is not."""
     install = site.install
-    given = install.image or install.iso if install is not None else None
-    if install is None or given is None or site.method not in ("redfish", "pxe"):
+    image_path = install.image or install.iso if install is not None else None
+    if install is None or image_path is None or site.method not in ("redfish", "pxe"):
         return
-    where, file = (*at, "install", "image" if install.image else "iso"), Path(given)
+    key_path, file = (*at, "install", "image" if install.image else "iso"), Path(image_path)
     if not file.exists():
         if site.method == "redfish":
             disk = "a raw disk image: the .raw of `gpuprov image build`"
             iso = "the distribution's ISO image, or the folder of Debian's netboot images"
-            yield Finding(where, f"{shown(given, 200)} is not there", disk if install.image else iso)
+            yield Finding(key_path, f"{shown(image_path, 200)} is not there", disk if install.image else iso)
         return
     try:
         if install.image:
@@ -105,17 +105,17 @@ def _installer(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
             source.refuse_unfit(install.os, file, network=site.method == "pxe")
     except GpuprovError as error:
         hint = error.hint.removeprefix("install.iso: ").removeprefix("install.image: ")
-        yield Finding(where, f"{error.where} {error.message}".strip(), hint)
+        yield Finding(key_path, f"{error.where} {error.message}".strip(), hint)
     except OSError as error:
-        yield Finding(where, f"{shown(given, 200)} can't be read: {error.strerror}")
+        yield Finding(key_path, f"{shown(image_path, 200)} can't be read: {error.strerror}")
 
 
 def _misspelled(part: str) -> str:
     """BIOS or BMC, the two parts that have the same name on every machine, where something else was meant to be one of
     them: another case, or one slip. The names of all other parts are the machine's own."""
     for right in ("BIOS", "BMC"):
-        near = part.isalpha() and OSA.distance(part.upper(), right) <= 1
-        if near and part != right:
+        is_similar = part.isalpha() and OSA.distance(part.upper(), right) <= 1
+        if is_similar and part != right:
             return right
     return ""
 
@@ -124,8 +124,8 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     """What BMCs need, and what installing needs."""
     managed = [name for name, entry in site.hosts.items() if entry.bmc is not None]
     if managed and site.credentials is None:
-        said = f"{managed[0]} has a BMC, and its user and password are nowhere"
-        yield Finding((*at, "hosts", managed[0], "bmc"), said, "credentials: env:BMC, or file:bmc.yaml of the site")
+        message = f"{managed[0]} has a BMC, and its user and password are nowhere"
+        yield Finding((*at, "hosts", managed[0], "bmc"), message, "credentials: env:BMC, or file:bmc.yaml of the site")
     if site.method == "pxe":
         yield from _of_pxe(site, at)
         return
@@ -133,19 +133,19 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         yield Finding((*at, "pxe"), "pxe belongs to method: pxe", "method: pxe, or leave it out", at_key=True)
     for name, entry in site.hosts.items():
         if entry.mac is not None:
-            said = f"{name} has a mac, which belongs to method: pxe"
-            yield Finding((*at, "hosts", name, "mac"), said, "leave it out", at_key=True)
+            message = f"{name} has a mac, which belongs to method: pxe"
+            yield Finding((*at, "hosts", name, "mac"), message, "leave it out", at_key=True)
     if site.method != "redfish":
         if site.install is not None:
             yield Finding((*at, "install"), "install belongs to method: redfish or pxe", "leave it out", at_key=True)
         return
     if not site.hosts and not site.inventory:
-        said = "method: redfish needs the machines' BMCs, and no host is listed"
-        yield Finding((*at, "method"), said, 'hosts: { "dgx[01-04].lab": { bmc: "bmc-dgx[01-04].lab" } }')
+        message = "method: redfish needs the machines' BMCs, and no host is listed"
+        yield Finding((*at, "method"), message, 'hosts: { "dgx[01-04].lab": { bmc: "bmc-dgx[01-04].lab" } }')
     for name, entry in site.hosts.items():
         if entry.bmc is None:
-            said = f"{name} has no bmc, and method: redfish installs machines through theirs"
-            yield Finding((*at, "hosts", name), said, "bmc: its address, or a range of as many", at_key=True)
+            message = f"{name} has no bmc, and method: redfish installs machines through theirs"
+            yield Finding((*at, "hosts", name), message, "bmc: its address, or a range of as many", at_key=True)
     yield from _image(site, at)
 
 
@@ -156,21 +156,26 @@ def _image(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     if install is not None and install.image is not None:
         for key in ("iso", "os"):
             if getattr(install, key) is not None:
-                said = f"install.image and install.{key} are both here: a disk image is the whole system"
-                yield Finding((*at, "install", key), said, "leave out one of them", at_key=True)
+                message = f"install.image and install.{key} are both here: a disk image is the whole system"
+                yield Finding((*at, "install", key), message, "leave out one of them", at_key=True)
         if install.sha256 is None:
-            said = "install.sha256 is missing: what is written to a disk is compared with it"
+            message = "install.sha256 is missing: what is written to a disk is compared with it"
             yield Finding(
-                (*at, "install", "image"), said, "the .json beside a disk of `gpuprov image build` has it", at_key=True
+                (*at, "install", "image"),
+                message,
+                "the .json beside a disk of `gpuprov image build` has it",
+                at_key=True,
             )
         return
     if install is None or install.iso is None:
-        where = (*at, "install") if install is not None else (*at, "method")
-        said = f"method: {site.method} needs the installer's image"
-        yield Finding(where, said, "install: { iso: ubuntu-24.04.3-live-server-amd64.iso, sha256: … }", at_key=True)
+        key_path = (*at, "install") if install is not None else (*at, "method")
+        message = f"method: {site.method} needs the installer's image"
+        yield Finding(
+            key_path, message, "install: { iso: ubuntu-24.04.3-live-server-amd64.iso, sha256: … }", at_key=True
+        )
     elif install.iso.endswith(".iso") and install.sha256 is None:
-        said = "install.sha256 is missing: an image is not installed from unverified"
-        yield Finding((*at, "install", "iso"), said, "the distribution publishes it as SHA256SUMS", at_key=True)
+        message = "install.sha256 is missing: an image is not installed from unverified"
+        yield Finding((*at, "install", "iso"), message, "the distribution publishes it as SHA256SUMS", at_key=True)
 
 
 def _settings(install: Install, serials: set[str], at: Loc) -> Iterator[Finding]:
@@ -179,15 +184,15 @@ def _settings(install: Install, serials: set[str], at: Loc) -> Iterator[Finding]
         yield Finding((*at, "serve"), f"{shown(port)} is no port", "host:port with a port up to 65535")
     for number, serial in enumerate(install.reinstall if "" not in serials else ()):
         if serial.upper() not in serials:
-            said = f"no host of this site has the serial number {serial}"
-            yield Finding((*at, "reinstall", number), said, "the serial of a host that is to be installed again")
+            message = f"no host of this site has the serial number {serial}"
+            yield Finding((*at, "reinstall", number), message, "the serial of a host that is to be installed again")
 
 
 def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     """What starting from the network needs: who is answered, where, with what."""
     if site.pxe is None:
-        said = "method: pxe needs the interface on which machines are answered"
-        yield Finding((*at, "method"), said, "pxe: { interface: eth1 }")
+        message = "method: pxe needs the interface on which machines are answered"
+        yield Finding((*at, "method"), message, "pxe: { interface: eth1 }")
     elif site.pxe.dhcp == "proxy" and (site.pxe.gateway or site.pxe.dns):
         key = "gateway" if site.pxe.gateway else "dns"
         yield Finding((*at, "pxe", key), f"with dhcp: proxy the network's own server gives the {key}", "leave it out")
@@ -199,26 +204,28 @@ def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         yield Finding((*at, "install"), "install.os is missing: method: pxe installs before versions are chosen",
                       "os: debian-12 or ubuntu-24.04", at_key=True)  # fmt: skip
     elif site.install is not None and (site.install.os or "").startswith("debian") and site.install.sha256:
-        said = "Debian starts from the network by its netboot images, a folder, which has no SHA-256"
-        yield Finding((*at, "install", "sha256"), said, "iso: the folder of debian-installer-12-netboot-amd64")
+        message = "Debian starts from the network by its netboot images, a folder, which has no SHA-256"
+        yield Finding((*at, "install", "sha256"), message, "iso: the folder of debian-installer-12-netboot-amd64")
     for host in listed(site, ())[0]:
-        name = next((one for one in site.hosts if one == host.name), None)
-        where = (*at, "hosts", name) if name else (*at, "inventory" if site.inventory else "hosts")
+        name = next((host_name for host_name in site.hosts if host_name == host.name), None)
+        key_path = (*at, "hosts", name) if name else (*at, "inventory" if site.inventory else "hosts")
         label = "a host" if site.inventory else host.name  # nothing of an inventory is quoted
         if host.local:
-            yield Finding(where, f"{label} is the machine that gpuprov runs on", "method: ssh", at_key=True)
+            yield Finding(key_path, f"{label} is the machine that gpuprov runs on", "method: ssh", at_key=True)
         elif not host.mac:
-            said = f"{label} has no mac, by which method: pxe knows machines"
-            yield Finding(where, said, "mac: of the port that it starts from, or a list of as many", at_key=True)
+            message = f"{label} has no mac, by which method: pxe knows machines"
+            yield Finding(key_path, message, "mac: of the port that it starts from, or a list of as many", at_key=True)
         elif int(host.mac[:2], 16) & _GROUP or not host.mac.strip("0:"):
-            said = f"{host.mac} of {label} is the address of no port: {_MANY if host.mac.strip('0:') else 'all zeros'}"
-            yield Finding((*where, "mac") if name else where, said, "mac: of the port that it starts from")
+            message = (
+                f"{host.mac} of {label} is the address of no port: {_MANY if host.mac.strip('0:') else 'all zeros'}"
+            )
+            yield Finding((*key_path, "mac") if name else key_path, message, "mac: of the port that it starts from")
         elif site.pxe is not None and site.pxe.dhcp == "static" and site.pxe.gateway == host.address:
-            said = f"{label} has the address of pxe.gateway, {host.address}"
-            yield Finding(where, said, "another address, or another gateway", at_key=True)
+            message = f"{label} has the address of pxe.gateway, {host.address}"
+            yield Finding(key_path, message, "another address, or another gateway", at_key=True)
         elif site.pxe is not None and site.pxe.dhcp == "static" and not _is_ipv4(host.address):
-            said = f"{label} has no IPv4 address to be given"
-            yield Finding(where, said, "address: 10.0.0.11, or a range; or pxe: { dhcp: proxy }", at_key=True)
+            message = f"{label} has no IPv4 address to be given"
+            yield Finding(key_path, message, "address: 10.0.0.11, or a range; or pxe: { dhcp: proxy }", at_key=True)
         else:
             continue
         return  # one of a range is enough
@@ -252,9 +259,9 @@ def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
     if site.port != 22:
         yield Finding((*at, "port"), "port is not for method: maas", "leave it out", at_key=True)
     if not site.maas.url.startswith("https://") and not site.maas.insecure:
-        said = "the API key would cross the network unencrypted"
+        message = "the API key would cross the network unencrypted"
         hint = "https://… (`gpuprov docs metal maas`), or `insecure: true` where that network is yours alone"
-        yield Finding((*at, "maas", "url"), said, hint)
+        yield Finding((*at, "maas", "url"), message, hint)
     if site.maas.url.startswith("https://") and site.maas.insecure:
         yield Finding((*at, "maas", "insecure"), "insecure is for http://", "leave it out", at_key=True)
     for name in site.maas.tags:
@@ -262,10 +269,14 @@ def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
             yield Finding((*at, "maas", "tags", name), f"there is no group {name} at this site", at_key=True)
 
 
-def _counts(site: str, there: Mapping[str, int], groups: Mapping[str, Group]) -> Iterator[Finding]:
+def _counts(site: str, host_counts: Mapping[str, int], groups: Mapping[str, Group]) -> Iterator[Finding]:
     for name, group in groups.items():
-        if there.get(name, 0) != group.count:
-            has = f"site {site} lists {counted(there[name], 'host')} for it" if there.get(name) else ""
+        if host_counts.get(name, 0) != group.count:
+            has = f"site {site} lists {counted(host_counts[name], 'host')} for it" if host_counts.get(name) else ""
             message = f"groups.{name}.count is {group.count}, and {has or f'site {site} lists no host for it'}"
-            hint = f"count: {there[name]}, or other hosts" if there.get(name) else f"add hosts with group: {name}"
+            hint = (
+                f"count: {host_counts[name]}, or other hosts"
+                if host_counts.get(name)
+                else f"add hosts with group: {name}"
+            )
             yield Finding(("groups", name, "count"), message, hint)

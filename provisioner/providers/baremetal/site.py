@@ -238,20 +238,20 @@ class BareMetalSite(Site):
         return {**super().home(), "method": "maas" if self.method == "maas" else "hosts"}
 
     def located(self, folder: Path) -> Self:
-        found: dict[str, object] = {}
+        updates: dict[str, object] = {}
         for key in ("inventory", "host_keys"):
             if value := getattr(self, key):
-                found[key] = str(folder / Path(value).expanduser())
+                updates[key] = str(folder / Path(value).expanduser())
         if self.credentials and self.credentials.startswith("file:"):
-            found["credentials"] = "file:" + str(folder / Path(self.credentials[5:]).expanduser())
+            updates["credentials"] = "file:" + str(folder / Path(self.credentials[5:]).expanduser())
         if self.install is not None:
             files = {
                 key: str(folder / Path(value).expanduser())
                 for key in ("iso", "image")
                 if (value := getattr(self.install, key))
             }
-            found["install"] = self.install.model_copy(update=files)
-        return self.model_copy(update=found) if found else self
+            updates["install"] = self.install.model_copy(update=files)
+        return self.model_copy(update=updates) if updates else self
 
     def not_rehearsed(self) -> tuple[str, ...]:
         if self.method == "redfish":
@@ -265,14 +265,14 @@ class BareMetalSite(Site):
         hosts = listed(self, ())[0]
         if not hosts:
             return super().jump_hosts(nodes)
-        found = {}
+        jumps = {}
         for node in nodes:
             group, _, number = node.rpartition("-")
-            mine = [host for host in hosts if host.group in ("", group)]
-            host = mine[int(number)] if number.isdigit() and int(number) < len(mine) else None
+            group_hosts = [host for host in hosts if host.group in ("", group)]
+            host = group_hosts[int(number)] if number.isdigit() and int(number) < len(group_hosts) else None
             if host is not None and not host.local and (jump := host.jump or self.jump):
-                found[node] = jump
-        return found
+                jumps[node] = jump
+        return jumps
 
     def this_machine(self) -> bool:
         return any(host.local for host in listed(self, ())[0])

@@ -21,26 +21,26 @@ ANY = "any zone"
 class SimulatedCapacity:
     """See providers/capacity.py for the contract. Simulated machines are there, but for those that a fault refuses."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.region = str(getattr(place.settings, "region", place.site))
+    def __init__(self, site_context: Place) -> None:
+        self._place = site_context
+        self.region = str(getattr(site_context.settings, "region", site_context.site))
 
     def zones(self, plan: Plan) -> Sequence[str]:  # noqa: ARG002
         return tuple(getattr(self._place.settings, "zones", ())) or (ANY,)
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        _, simulated, said = found.text.partition(site_faults.MARK)
+    def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
+        _, simulated, error_text = diagnostic.text.partition(site_faults.MARK)
         if not simulated:
-            return CloudError("unknown", "", found.text, found.address)
-        shown = Diagnostic(said.strip(), "", found.address)
+            return CloudError("unknown", "", diagnostic.text, diagnostic.address)
+        simulated_diagnostic = Diagnostic(error_text.strip(), "", diagnostic.address)
         if real := self._real():
-            return real.error(shown, group, way)
-        code, _, text = said.strip().partition(": ")
+            return real.error(simulated_diagnostic, group, option)
+        code, _, text = error_text.strip().partition(": ")
         row = row_of(table("sandbox"), [code], text)
         kind = row.kind if row else "unknown"
-        return CloudError(kind, code, text, found.address, row.hint if row else "", then=AFTER.get(kind, "stop"))
+        return CloudError(kind, code, text, diagnostic.address, row.hint if row else "", then=AFTER.get(kind, "stop"))
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:  # noqa: ARG002
         return []
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:  # noqa: ARG002
@@ -50,17 +50,21 @@ class SimulatedCapacity:
         """Node → what is said in place of making it, by the faults that its site has now and the way in which it is
         asked for."""
         faults = site_faults.active(self._place.workspace)
-        choices, found = Choices.read(self._place.workspace), dict[str, str]()
+        choices, refusals = Choices.read(self._place.workspace), dict[str, str]()
         texts = rehearsed(self._place.settings.provider if self._real() else "sandbox")
         for group in plan.groups if faults else ():
             if group.site == self._place.site:
-                way = choices.now(group, self.zones(plan))
-                found |= site_faults.refused(faults, group, way.kind, way.zone, choices.again, texts)
-        return found
+                option = choices.now(group, self.zones(plan))
+                refusals |= site_faults.refused(faults, group, option.kind, option.zone, choices.again, texts)
+        return refusals
 
     def taken(self) -> dict[str, str]:
         """Group → the zone that it was had in, where the first one refused it."""
-        return {name: way.zone for name, way in Choices.read(self._place.workspace).taken.items() if way.zone != ANY}
+        return {
+            name: option.zone
+            for name, option in Choices.read(self._place.workspace).taken.items()
+            if option.zone != ANY
+        }
 
     def _real(self) -> Capacity | None:
         """What the site's own provider knows of its errors; None where it makes no machines yet."""

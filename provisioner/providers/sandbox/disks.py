@@ -20,10 +20,12 @@ class SandboxDisks:
     @contextmanager
     def root(self, image: str, esp: Path, environment: Mapping[str, str], script: str) -> Iterator[Path]:
         podman, name = find_podman(), f"gpuprov.image.{os.getpid()}.root"
-        given = [word for key, value in environment.items() for word in ("--env", f"{key}={value}")]
+        environment_arguments = [
+            argument for key, value in environment.items() for argument in ("--env", f"{key}={value}")
+        ]
         try:
             podman.run(
-                "run", "--interactive", "--name", name, "--network", "none", *limits(), *given,
+                "run", "--interactive", "--name", name, "--network", "none", *limits(), *environment_arguments,
                 "--volume", f"{esp.absolute()}:/boot/efi", image, "sh", "-s",
                 stdin=disk_layer.AS_A_MACHINE + script, deadline=RUN_S,
             )  # fmt: skip

@@ -61,43 +61,47 @@ def remove_golden_image(reference: str) -> None:
 class SandboxImages:
     """See providers/images.py for the contract."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, site_context: Place) -> None:
+        self._place = site_context
 
-    def builder(self, group: PlannedGroup, wanted: str | None) -> str:  # noqa: ARG002
+    def builder(self, group: PlannedGroup, requested_type: str | None) -> str:  # noqa: ARG002
         sells = catalog.load().provider(self._place.settings.provider).sells
-        return (wanted or BUILDER) if sells else DISK_BUILDER
+        return (requested_type or BUILDER) if sells else DISK_BUILDER
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
         """All of it can be done."""
 
     def find(self, name: str) -> Image | None:
         reference = f"{REPOSITORY}:{name}"
-        there = find_podman().run("images", "--quiet", "--filter", f"reference={reference}").strip()
-        return Image(reference, ready=True) if there else None
+        image_id = find_podman().run("images", "--quiet", "--filter", f"reference={reference}").strip()
+        return Image(reference, ready=True) if image_id else None
 
-    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], report: Tell) -> str:
         podman, reference = find_podman(), f"{REPOSITORY}:{name}"
         container = self._container(node.name, podman)
-        tell(f"stopping {node.name}")
+        report(f"stopping {node.name}")
         podman.run("stop", "--time", "20", container, deadline=60)
         with_docker_store(container, podman)
-        tell(f"making {reference}")
-        labels = [word for key, value in tags.items() for word in ("--change", f"LABEL {key}={value}")]
+        report(f"making {reference}")
+        labels = [argument for key, value in tags.items() for argument in ("--change", f"LABEL {key}={value}")]
         podman.run("commit", "--quiet", *labels, container, reference, deadline=300)
         return reference
 
     def publish(
         self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],  # noqa: ARG002
-        tell: Tell,  # noqa: ARG002
+        report: Tell,  # noqa: ARG002
     ) -> dict[str, str]:  # fmt: skip
         site = self._place.settings
         return dict.fromkeys([site.region if isinstance(site, CloudSite) else "", *regions], image)
 
     def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:  # noqa: ARG002
-        there = self.find(name)
+        existing_image = self.find(name)
         site = self._place.settings
-        return {site.region if isinstance(site, CloudSite) else "": there.id} if there is not None else {}
+        return (
+            {site.region if isinstance(site, CloudSite) else "": existing_image.id}
+            if existing_image is not None
+            else {}
+        )
 
     def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
         podman = find_podman()
@@ -110,15 +114,15 @@ class SandboxImages:
             podman.run("rmi", "--force", reference, check=False)
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
-        podman, found = find_podman(), []
+        podman, names = find_podman(), []
         for reference in set(ids.values()):
-            given = ("--filter", f"ancestor={reference}", "--format", "{{.Names}}")
-            found += podman.run("ps", "--all", *given, check=False).split()
-        return sorted(set(found))
+            filters = ("--filter", f"ancestor={reference}", "--format", "{{.Names}}")
+            names += podman.run("ps", "--all", *filters, check=False).split()
+        return sorted(set(names))
 
     def _container(self, node: str, podman: Podman) -> str:
-        mine = {c.node: c.name for c in containers.list_containers(self._place.workspace, podman=podman)}
-        return mine[node]
+        names_by_node = {c.node: c.name for c in containers.list_containers(self._place.workspace, podman=podman)}
+        return names_by_node[node]
 
 
 def with_docker_store(container: str, podman: Podman) -> None:

@@ -20,7 +20,7 @@ class OnThisMachine:
 
     def find(self) -> Found:
         existing = containers.list_containers()
-        things = [
+        resources = [
             Thing(
                 "container", c.name, c.cluster, Path(c.workspace).name, PLACE, name=c.node or c.role, state=c.state,
                 workspace=c.workspace,
@@ -33,34 +33,34 @@ class OnThisMachine:
             workspace = owners.get(octet, "")
             cluster = clusters.get(workspace) or _cluster(workspace)
             for leftover in network.list_leftovers(octet, in_use=octet in in_use):
-                things.append(
+                resources.append(
                     Thing(
                         leftover.kind, leftover.id, cluster, Path(workspace).name, PLACE, name=str(octet),
                         workspace=workspace,
                     )
                 )  # fmt: skip
-        things += [
+        resources += [
             Thing(IMAGE, image.reference, f"{image.recipe}.image", "", PLACE, workspace=image.folder)
             for image in images.golden_images()
         ]
-        return Found(tuple(things))
+        return Found(tuple(resources))
 
-    def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
+    def remove(self, resources: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
         remaining = list[str]()
-        for thing in things:
-            tell(f"removing {thing.id}")
+        for resource in resources:
+            report(f"removing {resource.id}")
             try:
-                if thing.kind == "container":
-                    containers.remove(thing.id)
-                elif thing.kind == IMAGE:
-                    images.remove_golden_image(thing.id)
+                if resource.kind == "container":
+                    containers.remove(resource.id)
+                elif resource.kind == IMAGE:
+                    images.remove_golden_image(resource.id)
             except ProviderError as error:
-                remaining.append(f"{thing}: {error.message}")
-        networked = [thing for thing in things if thing.kind != IMAGE]
+                remaining.append(f"{resource}: {error.message}")
+        networked = [resource for resource in resources if resource.kind != IMAGE]
         in_use = {container.workspace for container in containers.list_containers()}
-        for workspace in sorted({thing.workspace for thing in networked if thing.workspace} - in_use):
+        for workspace in sorted({resource.workspace for resource in networked if resource.workspace} - in_use):
             remaining += network.release_octet(Path(workspace))
-        for octet in sorted({int(thing.name) for thing in networked if not thing.workspace}):
+        for octet in sorted({int(resource.name) for resource in networked if not resource.workspace}):
             remaining += network.clear_octet(octet)
         return remaining
 

@@ -42,18 +42,18 @@ class SandboxModule(Module):
     folder = "sandbox"
     shared = tuple(BESIDE.values())
 
-    def __init__(self, place: Place, capacity: SimulatedCapacity) -> None:
-        self._place, self._capacity = place, capacity
+    def __init__(self, site_context: Place, capacity: SimulatedCapacity) -> None:
+        self._place, self._capacity = site_context, capacity
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
         """The module's `sandbox` object (terraform/sandbox/variables.tf)."""
         site = self._place.site
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
-        made = module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
+        variables = module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
         refused, zones = self._capacity.refusals(plan), self._capacity.taken()
         without = capacity.without(self._place.workspace)
         more = {"refusals": refused, "zones": zones, "without": without}
-        return made | {key: value for key, value in more.items() if value}
+        return variables | {key: value for key, value in more.items() if value}
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
         return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
@@ -63,12 +63,12 @@ class SandboxModule(Module):
         return f'module.site.terraform_data.node["{node}"]'
 
     def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        made = (attributes.get("output") or {}).get("value") or {}
-        node = str(made.get("GPUPROV_NODE", ""))
-        machine = json.loads(Path(made["GPUPROV_HARDWARE"]).read_text(encoding="utf-8"))["machine"]
+        output = (attributes.get("output") or {}).get("value") or {}
+        node = str(output.get("GPUPROV_NODE", ""))
+        machine = json.loads(Path(output["GPUPROV_HARDWARE"]).read_text(encoding="utf-8"))["machine"]
         return {
             "id": attributes.get("id"), "group": node.rpartition("-")[0], "machine": machine, "zone": "",
-            "private_ip": made.get("GPUPROV_PRIVATE_IP"), "public_ip": made.get("GPUPROV_PUBLIC_IP"),
+            "private_ip": output.get("GPUPROV_PRIVATE_IP"), "public_ip": output.get("GPUPROV_PUBLIC_IP"),
         }  # fmt: skip
 
     def lost(self, known: Collection[str]) -> list[str]:
@@ -102,10 +102,10 @@ class Mirror:
 
     def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
         """Build the image and the mirror where they are missing; packages and images then come from there."""
-        made = assets.prepare(stacks.values(), events)
+        prepared = assets.prepare(stacks.values(), events)
         # Containers run this machine's kernel, whatever is wanted: the lock says what there is.
-        here = {"kernel": platform.release()}
-        return {name: made.localise(stack).model_copy(update=here) for name, stack in stacks.items()}
+        running_kernel = {"kernel": platform.release()}
+        return {name: prepared.localise(stack).model_copy(update=running_kernel) for name, stack in stacks.items()}
 
     def role_variables(self) -> dict[str, Any]:
         """The mirror's registry and the CA that signed its certificate."""
@@ -124,11 +124,11 @@ class Sandbox(Provider):
     name = "sandbox"
     simulated = True
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.capacity = SimulatedCapacity(place)
-        self.module = SandboxModule(place, self.capacity)
-        self.images, self.disks = SandboxImages(place), SandboxDisks()
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
+        self.capacity = SimulatedCapacity(site_context)
+        self.module = SandboxModule(site_context, self.capacity)
+        self.images, self.disks = SandboxImages(site_context), SandboxDisks()
         self.rehearsal = Mirror()
 
     @classmethod
@@ -143,15 +143,18 @@ class Sandbox(Provider):
         """The nodes' image with simulated packages of what that one holds (sandbox/vendor_layer.py)."""
         return BaseImage(id=image.node_reference(), why=f"simulated: the sandbox's node image as {name}")
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:  # noqa: ARG002
         """Enough addresses and memory for the nodes."""
         nodes = sum(group.spec.count for group in plan.groups if group.site == self.place.site)
         findings = []
-        for one in self.place.settings.file_systems():
-            said = f"a rehearsal makes no file system: nothing is mounted at {one.path}, and storage.shared is skipped"
-            findings.append(Finding("warning", "storage", said, "nothing has to be done"))
-        for said in self.place.settings.not_rehearsed():
-            findings.append(Finding("warning", "machines", said, "nothing has to be done"))
+        for file_system in self.place.settings.file_systems():
+            text = (
+                f"a rehearsal makes no file system: nothing is mounted at {file_system.path}, and storage.shared is "
+                "skipped"
+            )
+            findings.append(Finding("warning", "storage", text, "nothing has to be done"))
+        for text in self.place.settings.not_rehearsed():
+            findings.append(Finding("warning", "machines", text, "nothing has to be done"))
         if keys := self._not_tried(plan):
             message = f"nothing in the sandbox tries {', '.join(keys)}"
             findings.append(Finding("warning", "machines", message, "nothing has to be done"))
@@ -164,11 +167,11 @@ class Sandbox(Provider):
                     "rehearse with smaller counts",
                 )
             )
-        free, wanted = _available_mib(), nodes * MEMORY_PER_NODE_MIB
+        free, needed_mib = _available_mib(), nodes * MEMORY_PER_NODE_MIB
         if free is None:
             findings.append(Finding("unknown", "memory", "cannot read /proc/meminfo"))
-        elif free < wanted:
-            message = f"{counted(nodes, 'node')} want about {wanted} MiB, {free} MiB are available"
+        elif free < needed_mib:
+            message = f"{counted(nodes, 'node')} want about {needed_mib} MiB, {free} MiB are available"
             findings.append(Finding("warning", "memory", message, "rehearse with smaller counts"))
         return findings
 
@@ -197,8 +200,8 @@ class Sandbox(Provider):
         for container in containers.list_containers(workspace):
             events("down", "log", f"removing {container.name}", node=container.node or None)
             containers.remove(container.name)
-        left = [f"container {container.name}" for container in containers.list_containers(workspace)]
-        return left or network.release_octet(workspace)
+        remaining = [f"container {container.name}" for container in containers.list_containers(workspace)]
+        return remaining or network.release_octet(workspace)
 
 
 PROVIDER = Sandbox

@@ -19,8 +19,8 @@ from provisioner.providers.trouble import Trouble
 class CvmCapacity:
     """See providers/capacity.py for the contract."""
 
-    def __init__(self, place: Place, site: TencentSite) -> None:
-        self._place, self._site = place, site
+    def __init__(self, site_context: Place, site: TencentSite) -> None:
+        self._place, self._site = site_context, site
         self.region = site.region
 
     def zones(self, plan: Plan) -> Sequence[str]:
@@ -28,45 +28,45 @@ class CvmCapacity:
         the best stocked first, found once and kept."""
         workspace, site = self._place.workspace, self._site
         choices = Choices.read(workspace)
-        if named := site.zones or tuple(site.vpc.subnets if site.vpc else ()) or choices.zones:
-            return named
+        if known_zones := site.zones or tuple(site.vpc.subnets if site.vpc else ()) or choices.zones:
+            return known_zones
         groups = [group for group in plan.groups if group.site == self._place.site]
         region, ranks = stock.region_of(site), dict[str, list[int]]()
-        wanted = sorted({(group.machine.name, group.spec.capacity.kind) for group in groups})
+        purchases = sorted({(group.machine.name, group.spec.capacity.kind) for group in groups})
         try:
-            for machine, kind in wanted:
+            for machine, kind in purchases:
                 for offer in stock.offers(region, machine, kind):
                     ranks.setdefault(offer.zone, []).append(offer.rank)
-        except Trouble as trouble:
+        except Trouble as error:
             raise GpuprovError(
-                f"which zones sell {wanted[0][0]}: {trouble}", hint="name them in sites.*.zones"
+                f"which zones sell {purchases[0][0]}: {error}", hint="name them in sites.*.zones"
             ) from None
-        sold = [zone for zone, found in ranks.items() if len(found) == len(wanted)]
+        sold = [zone for zone, zone_ranks in ranks.items() if len(zone_ranks) == len(purchases)]
         if not sold:
-            names = " and ".join(sorted({machine for machine, _ in wanted}))
+            names = " and ".join(sorted({machine for machine, _ in purchases}))
             raise GpuprovError(f"no zone of {self.region} sells {names}", hint="give each group a site of its own")
         choices.zones = tuple(sorted(sold, key=lambda zone: (max(ranks[zone]), zone)))
         choices.write(workspace)
         return choices.zones
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        mine = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
-        zones, found = self.zones(plan), list[Finding]()
-        for group in mine:
-            missing, base = sum(name not in there for name in group.node_names()), plan.base(group)
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+        site_groups = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
+        zones, findings = self.zones(plan), list[Finding]()
+        for group in site_groups:
+            missing, base = sum(name not in existing_nodes for name in group.node_names()), plan.base(group)
             if missing and base is not None and base.id is not None:
                 region = stock.region_of(self._site)
-                way, said = dry_run.ask_in_turn(region, self._site, group, base.id, missing, zones)
-                found += said
-                if way is not None and missing == group.spec.count:  # none stands in another zone
+                option, option_findings = dry_run.ask_in_turn(region, self._site, group, base.id, missing, zones)
+                findings += option_findings
+                if option is not None and missing == group.spec.count:  # none stands in another zone
                     choices = Choices.read(self._place.workspace)
-                    choices.taken[group.name] = way
+                    choices.taken[group.name] = option
                     choices.write(self._place.workspace)
-        return found
+        return findings
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:  # noqa: ARG002 (nothing is bought for a time)
         return {}
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
+    def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
         international = self._site.account == "international"
-        return errors.read(found, self.region, group, way, international=international)
+        return errors.read(diagnostic, self.region, group, option, international=international)

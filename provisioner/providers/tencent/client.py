@@ -79,18 +79,20 @@ class Region:
 
     def _taken(self, role: credentials.Role) -> Keys:
         more = {"ExternalId": role.external_id} if role.external_id else {}
-        said = self.ask("sts", "AssumeRole", RoleArn=role.arn, RoleSessionName=role.session, **more)["Credentials"]
-        return Keys(said["TmpSecretId"], said["TmpSecretKey"], said["Token"])
+        role_credentials = self.ask("sts", "AssumeRole", RoleArn=role.arn, RoleSessionName=role.session, **more)[
+            "Credentials"
+        ]
+        return Keys(role_credentials["TmpSecretId"], role_credentials["TmpSecretKey"], role_credentials["Token"])
 
     def ask(self, service: str, action: str, **arguments: Any) -> dict[str, Any]:
         """The answer to one call. It is tried again where the account asks too often, the service fails or nothing
         answers. Raises Trouble, and GpuprovError without the SDK."""
         pause = PAUSE_S
-        for left in reversed(range(ATTEMPTS)):
+        for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 return self._once(service, action, arguments)
-            except Trouble as trouble:
-                if not left or not _again(action, trouble):
+            except Trouble as error:
+                if not attempts_left or not _is_retryable(action, error):
                     raise
             time.sleep(pause)
             pause *= 2
@@ -98,13 +100,13 @@ class Region:
 
     def all(self, service: str, action: str, key: str, *, number: type = int, **arguments: Any) -> list[dict[str, Any]]:
         """The items of every page of a call. `number`: the VPC's API wants offset and limit as text. Raises Trouble."""
-        found: list[dict[str, Any]] = []
+        items: list[dict[str, Any]] = []
         for _ in range(MOST_PAGES):
-            page = self.ask(service, action, Offset=number(len(found)), Limit=number(PAGE), **arguments)
+            page = self.ask(service, action, Offset=number(len(items)), Limit=number(PAGE), **arguments)
             rows = page.get(key) or []
-            found += rows
-            if not rows or len(found) >= int(page.get("TotalCount") or 0):
-                return found
+            items += rows
+            if not rows or len(items) >= int(page.get("TotalCount") or 0):
+                return items
         raise Trouble("refused", f"{service}:{action} has more than {counted(MOST_PAGES * PAGE, 'row')}")
 
     def _once(self, service: str, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -149,8 +151,8 @@ def installed() -> None:
 
 def _text(message: object) -> str:
     """An error's message: of a proxy's page, which comes as bytes, its beginning."""
-    said = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message or "")
-    return " ".join(said.split())[:500]
+    text = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message or "")
+    return " ".join(text.split())[:500]
 
 
 def kind_of(code: str) -> Kind:
@@ -167,9 +169,9 @@ def kind_of(code: str) -> Kind:
     return "absent" if "NotFound" in code or code.endswith("NotExist") else "refused"
 
 
-def _again(action: str, trouble: Trouble) -> bool:
+def _is_retryable(action: str, error: Trouble) -> bool:
     """Whether a call is made again: one that makes something only where it was refused for asking too often."""
-    if trouble.kind == "throttled":
+    if error.kind == "throttled":
         return True
     looks = action.startswith(("AssumeRole", "Describe", "Get", "Inquiry", "List"))
-    return looks and (trouble.kind == "silent" or trouble.code.startswith(SLOW))
+    return looks and (error.kind == "silent" or error.code.startswith(SLOW))

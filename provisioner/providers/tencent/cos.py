@@ -76,83 +76,83 @@ class CosBucket(StateFolder):
         try:
             self._ask("create_bucket", ACL="private")
             self._ask("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
     def _looked_at(self, info: Any) -> list[Finding]:  # noqa: ARG002
         """What is wrong with a bucket that was there; what could not be asked is unknown."""
-        found, bucket = [], self._state.bucket
+        findings, bucket = [], self._state.bucket
         try:
             if self._ask("get_bucket_versioning").get("Status") != "Enabled":
-                said = f"{bucket} has no versioning: a lost state cannot be restored"
-                found.append(Finding("warning", "state", said, "enable versioning"))
-        except Trouble as trouble:
-            found.append(Finding("unknown", "state", f"whether {bucket} keeps versions: {trouble}"))
+                message = f"{bucket} has no versioning: a lost state cannot be restored"
+                findings.append(Finding("warning", "state", message, "enable versioning"))
+        except Trouble as error:
+            findings.append(Finding("unknown", "state", f"whether {bucket} keeps versions: {error}"))
         try:
             grants = self._ask("get_bucket_acl").get("Grants", ())
-            if any(str(one.get("Grantee", {}).get("URI", "")).endswith(EVERYBODY) for one in grants):
-                said = f"everybody may read {bucket}, and a state has secrets"
-                found.append(Finding("blocks", "state", said, "make it private"))
-        except Trouble as trouble:
-            found.append(Finding("unknown", "state", f"who may read {bucket}: {trouble}"))
-        return found or [Finding("ok", "state", self.where)]
+            if any(str(grant.get("Grantee", {}).get("URI", "")).endswith(EVERYBODY) for grant in grants):
+                message = f"everybody may read {bucket}, and a state has secrets"
+                findings.append(Finding("blocks", "state", message, "make it private"))
+        except Trouble as error:
+            findings.append(Finding("unknown", "state", f"who may read {bucket}: {error}"))
+        return findings or [Finding("ok", "state", self.where)]
 
     def read(self, name: str, known: str | None = None) -> Blob | None:
         match = {"IfNoneMatch": known} if known else {}
         try:
             answer = self._ask("get_object", Key=f"{self._folder}/{name}", **match)
             return Blob(_body(answer["Body"]), str(answer["ETag"]), _age(answer))
-        except Trouble as trouble:
-            if trouble.code in SAME and known:
+        except Trouble as error:
+            if error.code in SAME and known:
                 return Blob(b"", known)
-            if trouble.code in GONE or (trouble.code in MISSING and self._state.create):
+            if error.code in GONE or (error.code in MISSING and self._state.create):
                 return None
-            raise self._told(trouble) from None
+            raise self._told(error) from None
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         key = f"{self._folder}/{name}"
         try:
             with self._alone(key):
-                if self._tag(key) != before:
+                if self._tag(key) != previous_tag:
                     raise Conflict(f"{self.where}/{name}")
                 return str(self._ask("put_object", Key=key, Body=content, ServerSideEncryption="AES256")["ETag"])
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
-    def remove(self, name: str, before: str | None = None) -> None:
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
         key = f"{self._folder}/{name}"
         try:
-            if before is None:
+            if previous_tag is None:
                 self._ask("delete_object", Key=key)
                 return
             with self._alone(key):
-                if (there := self._tag(key)) is not None and there != before:
+                if (current_tag := self._tag(key)) is not None and current_tag != previous_tag:
                     raise Conflict(f"{self.where}/{name}")
                 self._ask("delete_object", Key=key)
-        except Trouble as trouble:
-            raise self._told(trouble) from None
+        except Trouble as error:
+            raise self._told(error) from None
 
     def names(self) -> list[str]:
-        folder, found, more = f"{self._folder}/", list[str](), dict[str, str]()
+        folder, names, more = f"{self._folder}/", list[str](), dict[str, str]()
         for _ in range(PAGES):
             try:
                 page = self._ask("list_objects", Prefix=folder, **more)
-            except Trouble as trouble:
-                if trouble.code in MISSING and self._state.create:
+            except Trouble as error:
+                if error.code in MISSING and self._state.create:
                     return []
-                raise self._told(trouble) from None
-            keys = [str(one["Key"]) for one in page.get("Contents", ())]
-            found += [key.removeprefix(folder) for key in keys]
+                raise self._told(error) from None
+            keys = [str(entry["Key"]) for entry in page.get("Contents", ())]
+            names += [key.removeprefix(folder) for key in keys]
             if not page.get("IsTruncated") or not keys:
-                return found
+                return names
             more = {"Marker": keys[-1]}
         raise ProviderError(f"{self.where} has more than {PAGES} pages of objects", where="state", hint="look at them")
 
     def _tag(self, key: str) -> str | None:
         try:
             return str(self._ask("head_object", Key=key)["ETag"])
-        except Trouble as trouble:
-            if trouble.code in GONE:
+        except Trouble as error:
+            if error.code in GONE:
                 return None
             raise
 
@@ -164,20 +164,22 @@ class CosBucket(StateFolder):
             try:
                 self._region.ask("tag", "CreateTag", **tag)
                 break
-            except Trouble as trouble:
+            except Trouble as error:
                 late = time.monotonic() > until
-                if _is_unclear(trouble) and not late:
+                if _is_unclear(error) and not late:
                     unclear = True
-                elif not trouble.code.startswith(HELD):
+                elif not error.code.startswith(HELD):
                     raise
                 elif late and unclear:  # others hold one for a second: this is ours, whose answer was lost
                     self._release(tag)
                     unclear, until = False, time.monotonic() + WAIT_S
                 elif late:
-                    said = f"{self.where} has been written to for more than {WAIT_S:.0f} s: a run may have died in it"
+                    message = (
+                        f"{self.where} has been written to for more than {WAIT_S:.0f} s: a run may have died in it"
+                    )
                     command = f"tccli tag DeleteTag --TagKey {WRITING} --TagValue {tag['TagValue']}"
                     hint = f"if nobody is at work: `gpuprov unlock`, or `{command}`"
-                    raise ProviderError(said, where="state", hint=hint) from None
+                    raise ProviderError(message, where="state", hint=hint) from None
             time.sleep(PAUSE_S)
         try:
             yield
@@ -187,26 +189,26 @@ class CosBucket(StateFolder):
 
     def unlock(self, names: Sequence[str]) -> list[str]:
         """Remove the tags of writers that died; those that stand for OLD_S are theirs. Gives whose blobs they were."""
-        waiting, until, gone = list(names), time.monotonic() + OLD_S, list[str]()
+        waiting, until, removed = list(names), time.monotonic() + OLD_S, list[str]()
         try:
             while waiting:
                 for name in list(waiting):
                     tag = self._mark(f"{self._folder}/{name}")
                     try:
                         self._region.ask("tag", "CreateTag", **tag)
-                    except Trouble as trouble:
-                        if not trouble.code.startswith(HELD):
+                    except Trouble as error:
+                        if not error.code.startswith(HELD):
                             raise
                         if time.monotonic() < until:
                             continue
-                        gone.append(f"{WRITING} of {name}")
+                        removed.append(f"{WRITING} of {name}")
                     self._release(tag)
                     waiting.remove(name)
                 if waiting:
                     time.sleep(PAUSE_S)
-        except Trouble as trouble:
-            raise self._told(trouble) from None
-        return gone
+        except Trouble as error:
+            raise self._told(error) from None
+        return removed
 
     def _mark(self, key: str) -> dict[str, str]:
         """The tag of an object's writer."""
@@ -214,14 +216,14 @@ class CosBucket(StateFolder):
 
     def _release(self, tag: Mapping[str, str]) -> None:
         """Raises Trouble."""
-        for left in reversed(range(TRIES)):
+        for attempts_left in reversed(range(TRIES)):
             try:
                 self._region.ask("tag", "DeleteTag", **tag)
                 return
-            except Trouble as trouble:
-                if trouble.kind == "absent":  # the answer before was lost
+            except Trouble as error:
+                if error.kind == "absent":  # the answer before was lost
                     return
-                if not left or not _is_unclear(trouble):
+                if not attempts_left or not _is_unclear(error):
                     raise
             time.sleep(PAUSE_S)
 
@@ -244,17 +246,17 @@ class CosBucket(StateFolder):
 
     def _ask(self, call: str, **arguments: Any) -> dict[str, Any]:
         client = self._client
-        found: dict[str, Any] = _answered(lambda: getattr(client, call)(Bucket=self._state.bucket, **arguments))
-        return found
+        answer: dict[str, Any] = _answered(lambda: getattr(client, call)(Bucket=self._state.bucket, **arguments))
+        return answer
 
-    def _told(self, trouble: Trouble) -> ProviderError:
-        hint = "state.create: true has gpuprov make it" if trouble.code in MISSING else HINTS.get(trouble.kind, "")
-        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+    def _told(self, error: Trouble) -> ProviderError:
+        hint = "state.create: true has gpuprov make it" if error.code in MISSING else HINTS.get(error.kind, "")
+        return ProviderError(f"the cluster's state: {error}", where="state", hint=hint)
 
 
-def _is_unclear(trouble: Trouble) -> bool:
+def _is_unclear(error: Trouble) -> bool:
     """Whether the call may have been done all the same."""
-    return trouble.kind == "silent" or trouble.code.startswith(SLOW)
+    return error.kind == "silent" or error.code.startswith(SLOW)
 
 
 def _answered(call: Callable[[], Any]) -> Any:
@@ -264,10 +266,10 @@ def _answered(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except exceptions.ClientError as error:
-        found = error.response.get("Error", {})
-        code = str(found.get("Code", ""))
+        details = error.response.get("Error", {})
+        code = str(details.get("Code", ""))
         kind: Kind = "denied" if code in DENIED else "throttled" if code == "SlowDown" else "refused"
-        raise Trouble(kind, str(found.get("Message") or error), code) from None
+        raise Trouble(kind, str(details.get("Message") or error), code) from None
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise Trouble("silent", str(error)) from None
     except exceptions.BotoCoreError as error:

@@ -54,8 +54,8 @@ def found() -> tuple[Keys, Role | None]:
     """The keys, and the role that is to be taken with them. Raises Trouble."""
     for name in OTHER_WAYS:
         if os.environ.get(name):
-            said = f"{name} is set, and gpuprov signs in with keys, a profile or a role alone"
-            raise Trouble("settings", said)
+            message = f"{name} is set, and gpuprov signs in with keys, a profile or a role alone"
+            raise Trouble("settings", message)
     keys, profile = _environment(), _profile()
     if keys is None and profile.get("secretId") and profile.get("secretKey"):
         keys = Keys(profile["secretId"], profile["secretKey"], profile.get("token", ""))
@@ -96,8 +96,10 @@ def _profile() -> Mapping[str, str]:
 def _machine(role: str) -> Keys:
     """The keys of the role of this machine."""
     try:
-        said = stored.loads(ask(ROLE + quote(role), who="metadata", limit=65536, deadline_s=ROLE_S).body)
-        return Keys(said["TmpSecretId"], said["TmpSecretKey"], said["Token"])
+        role_credentials = stored.loads(ask(ROLE + quote(role), who="metadata", limit=65536, deadline_s=ROLE_S).body)
+        return Keys(role_credentials["TmpSecretId"], role_credentials["TmpSecretKey"], role_credentials["Token"])
     except (GpuprovError, ValueError, KeyError, TypeError):
-        said = f"the machine's metadata gives no credentials for the role {role} (TENCENTCLOUD_CAM_ROLE_NAME)"
-        raise Trouble("credentials", said) from None
+        role_credentials = (
+            f"the machine's metadata gives no credentials for the role {role} (TENCENTCLOUD_CAM_ROLE_NAME)"
+        )
+        raise Trouble("credentials", role_credentials) from None

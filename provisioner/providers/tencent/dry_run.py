@@ -30,7 +30,7 @@ NO_NETWORK = (
 """Beginnings of codes that say nothing of the machines where the VPC is still to be made: it is tried without one."""
 
 
-def request(site: TencentSite, group: PlannedGroup, image: str, way: Way, number: int) -> dict[str, Any]:
+def request(site: TencentSite, group: PlannedGroup, image: str, option: Way, number: int) -> dict[str, Any]:
     """RunInstances for that many machines of a group, as the module would ask for one."""
     disk: dict[str, Any] = {
         "DiskType": site.disk.type,
@@ -39,33 +39,35 @@ def request(site: TencentSite, group: PlannedGroup, image: str, way: Way, number
     }
     if site.disk.kms_key:
         disk["KmsKeyId"] = site.disk.kms_key
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "DryRun": True, "InstanceCount": min(number, MOST), "InstanceType": group.machine.name, "ImageId": image,
-        "Placement": {"Zone": way.zone}, "InstanceChargeType": stock.CHARGE[way.kind], "SystemDisk": disk,
+        "Placement": {"Zone": option.zone}, "InstanceChargeType": stock.CHARGE[option.kind], "SystemDisk": disk,
     }  # fmt: skip
-    if way.kind == "spot" and site.spot_max_price:
+    if option.kind == "spot" and site.spot_max_price:
         options = {"MaxPrice": f"{site.spot_max_price:g}", "SpotInstanceType": "one-time"}
-        asked["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
-    if site.vpc is not None and way.zone in site.vpc.subnets:
-        asked["VirtualPrivateCloud"] = {"VpcId": site.vpc.id, "SubnetId": site.vpc.subnets[way.zone]}
+        arguments["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if site.vpc is not None and option.zone in site.vpc.subnets:
+        arguments["VirtualPrivateCloud"] = {"VpcId": site.vpc.id, "SubnetId": site.vpc.subnets[option.zone]}
     if site.role:
-        asked["CamRoleName"] = site.role
-    return asked
+        arguments["CamRoleName"] = site.role
+    return arguments
 
 
-def ask(region: Region, site: TencentSite, group: PlannedGroup, image: str, way: Way, number: int) -> CloudError | None:
+def ask(
+    region: Region, site: TencentSite, group: PlannedGroup, image: str, option: Way, number: int
+) -> CloudError | None:
     """Why Tencent Cloud would not start that many machines in this way; None where it would. Raises Trouble where that
     could not be asked."""
     try:
-        region.ask("cvm", "RunInstances", **request(site, group, image, way, number))
-    except Trouble as trouble:
-        if not trouble.code or trouble.kind in ("silent", "settings", "throttled"):
+        region.ask("cvm", "RunInstances", **request(site, group, image, option, number))
+    except Trouble as error:
+        if not error.code or error.kind in ("silent", "settings", "throttled"):
             raise
-        if site.vpc is None and trouble.code.startswith(NO_NETWORK):
-            why = f"it cannot be tried before there is a VPC ({trouble.message})"
-            raise Trouble("refused", why, trouble.code) from None
-        said = Diagnostic(f"[TencentCloudSDKError] Code={trouble.code}, Message={trouble.message}")
-        return errors.read(said, region.name, group, way, international=region.international)
+        if site.vpc is None and error.code.startswith(NO_NETWORK):
+            reason = f"it cannot be tried before there is a VPC ({error.message})"
+            raise Trouble("refused", reason, error.code) from None
+        diagnostic = Diagnostic(f"[TencentCloudSDKError] Code={error.code}, Message={error.message}")
+        return errors.read(diagnostic, region.name, group, option, international=region.international)
     return None
 
 
@@ -74,22 +76,24 @@ def ask_in_turn(
 ) -> tuple[Way | None, list[Finding]]:
     """The way in which that many machines can be had now, None where none was found to; and what is to be said of
     it."""
-    subject, machines, found = f"group {group.name}", f"{number} × {group.machine.name}", list[Finding]()
+    subject, machines, findings = f"group {group.name}", f"{number} × {group.machine.name}", list[Finding]()
     for kind in dict.fromkeys((group.spec.capacity.kind, *group.spec.capacity.fallback)):
         for zone in zones:
-            way = Way(kind, zone)
+            option = Way(kind, zone)
             try:
-                error = ask(region, site, group, image, way, number)
-            except Trouble as trouble:
-                return None, [*found, unknown(subject, trouble, "cvm:RunInstances")]
+                error = ask(region, site, group, image, option, number)
+            except Trouble as api_error:
+                return None, [*findings, unknown(subject, api_error, "cvm:RunInstances")]
             if error is None:
-                asked = min(number, MOST)
-                said = f"Tencent Cloud would start {asked} × {group.machine.name} as {way} at this moment (dry run)"
-                return way, [*found, Finding("ok", subject, said)]
+                tried = min(number, MOST)
+                message = (
+                    f"Tencent Cloud would start {tried} × {group.machine.name} as {option} at this moment (dry run)"
+                )
+                return option, [*findings, Finding("ok", subject, message)]
             if error.then == "stop":
-                return None, [*found, Finding("blocks", subject, f"{machines}, {way}: {error.said}", error.hint)]
-            found.append(Finding("warning", subject, f"{machines}, {way}: {error.said}", error.hint))
+                return None, [*findings, Finding("blocks", subject, f"{machines}, {option}: {error.said}", error.hint)]
+            findings.append(Finding("warning", subject, f"{machines}, {option}: {error.said}", error.hint))
             if error.then == "kind":
                 break
-    said = f"Tencent Cloud has not {machines} in {', '.join(zones)} now"
-    return None, [*found, Finding("blocks", subject, said, LATER, no_capacity=True)]
+    message = f"Tencent Cloud has not {machines} in {', '.join(zones)} now"
+    return None, [*findings, Finding("blocks", subject, message, LATER, no_capacity=True)]

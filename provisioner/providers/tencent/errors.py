@@ -49,18 +49,18 @@ class _Part:
 
 
 def read(
-    found: Diagnostic, region: str, group: PlannedGroup | None = None, way: Way | None = None, *,
+    diagnostic: Diagnostic, region: str, group: PlannedGroup | None = None, option: Way | None = None, *,
     international: bool = False,
 ) -> CloudError:  # fmt: skip
     """A diagnostic as an error of Tencent Cloud; of several in one, that which needs most: to stop, then another kind,
-    then another zone. `group`, `way`: whose machine was asked for, and how."""
-    flat = " ".join(found.text.split())
-    told = [(part, _row(part.code, f"{found.address} {part.text}")) for part in _innermost(flat)]
-    part, row = min(told, key=lambda one: _WORST.index(_then(one[1])))
+    then another zone. `group`, `option`: whose machine was asked for, and how."""
+    flat = " ".join(diagnostic.text.split())
+    candidates = [(part, _row(part.code, f"{diagnostic.address} {part.text}")) for part in _innermost(flat)]
+    part, row = min(candidates, key=lambda candidate: _WORST.index(_then(candidate[1])))
     kind = row.kind if row else "unknown"
-    text = _NOISE.sub("", flat if len(told) > 1 else part.text).strip(" ,;()[]{}\"'") or flat
+    text = _NOISE.sub("", flat if len(candidates) > 1 else part.text).strip(" ,;()[]{}\"'") or flat
     return CloudError(
-        kind, part.code, text, found.address, _hint(row, region, group, way, international), then=_then(row)
+        kind, part.code, text, diagnostic.address, _hint(row, region, group, option, international), then=_then(row)
     )
 
 
@@ -76,12 +76,12 @@ def _then(row: Row | None) -> Then:
 
 def _innermost(flat: str) -> list[_Part]:
     """The errors in a text without those that only pass on another; one without a code where there is none."""
-    found = _parts(flat)
-    kept = [
-        one for one in found
-        if not any(one.start < other.start < one.end and _within(flat, one, other) for other in found)
+    nested = _parts(flat)
+    innermost = [
+        part for part in nested
+        if not any(part.start < other.start < part.end and _within(flat, part, other) for other in nested)
     ]  # fmt: skip
-    return kept or [_Part("", flat, 0, len(flat))]
+    return innermost or [_Part("", flat, 0, len(flat))]
 
 
 def _within(flat: str, outer: _Part, inner: _Part) -> bool:
@@ -93,32 +93,32 @@ def _parts(flat: str) -> list[_Part]:
     starts: dict[int, str] = {}
     for form in FORMS:
         pattern, at = re.compile(form), 0
-        while one := pattern.search(flat, at):
-            starts.setdefault(one.start("code"), one["code"])
-            at = one.start("text")
+        while match := pattern.search(flat, at):
+            starts.setdefault(match.start("code"), match["code"])
+            at = match.start("text")
     rows = [row for row in table("tencent") if row.codes]
-    for one in _LOOSE.finditer(flat):
-        if any(row.fits(one[0], flat) for row in rows):
-            starts.setdefault(one.start(), one[0])
-    made = []
+    for match in _LOOSE.finditer(flat):
+        if any(row.fits(match[0], flat) for row in rows):
+            starts.setdefault(match.start(), match[0])
+    results = []
     for start, code in sorted(starts.items()):
         stop = _END.search(flat, start)
         end = stop.start() if stop else len(flat)
         text = re.sub(r"^[\s:,=\"'(-]*([Mm]essage[\s:=\"]*)?", "", flat[start + len(code) : end])
-        made.append(_Part(code, text.strip(), start, len(flat)))
-    return made
+        results.append(_Part(code, text.strip(), start, len(flat)))
+    return results
 
 
-def _hint(row: Row | None, region: str, group: PlannedGroup | None, way: Way | None, international: bool) -> str:
+def _hint(row: Row | None, region: str, group: PlannedGroup | None, option: Way | None, international: bool) -> str:
     if row is None:
         return ""
     if row.quota == "machines":
-        what = f"{way.kind} machines" if way else "machines"
+        machine_kind = f"{option.kind} machines" if option else "machines"
         which = f" ({group.machine.name})" if group else ""
         ticket = (
             "https://console.tencentcloud.com/workorder"
             if international
             else "https://console.cloud.tencent.com/workorder"
         )
-        return f"ask for more {what}{which} in {region}, by ticket: {ticket}; {QUOTAS} says what counts"
+        return f"ask for more {machine_kind}{which} in {region}, by ticket: {ticket}; {QUOTAS} says what counts"
     return row.hint

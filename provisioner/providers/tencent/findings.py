@@ -20,25 +20,27 @@ def console(region: Region | None = None, *, international: bool = False) -> str
     return "https://console.tencentcloud.com" if abroad else "https://console.cloud.tencent.com"
 
 
-def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
+def unknown(subject: str, error: Trouble, permission: str) -> Finding:
     """A question without an answer."""
-    return trouble_of.unknown(subject, trouble, permission, cloud="Tencent Cloud", settings=SETTINGS)
+    return trouble_of.unknown(subject, error, permission, cloud="Tencent Cloud", settings=SETTINGS)
 
 
-def credentials(trouble: Trouble) -> Finding:
+def credentials(error: Trouble) -> Finding:
     """Nobody knows who is asking."""
-    if trouble.code.startswith(CLOCK):
-        return Finding("blocks", "credentials", trouble.message, "the clock of this machine is wrong (timedatectl)")
-    if trouble.kind == "credentials":
-        expired = "TokenFailure" in trouble.code or "expired" in trouble.message.lower()
-        said = "they have expired" if expired else trouble.message
-        return Finding("blocks", "credentials", said, f"sign in again: {SIGN_IN}" if expired else f"sign in: {SIGN_IN}")
-    if trouble.kind == "settings":
-        return Finding("blocks", "credentials", trouble.message, SETTINGS)
-    if trouble.kind == "denied":
-        return Finding("blocks", "credentials", trouble.message, "these credentials may do nothing here")
-    if trouble.kind == "silent":
+    if error.code.startswith(CLOCK):
+        return Finding("blocks", "credentials", error.message, "the clock of this machine is wrong (timedatectl)")
+    if error.kind == "credentials":
+        expired = "TokenFailure" in error.code or "expired" in error.message.lower()
+        message = "they have expired" if expired else error.message
         return Finding(
-            "blocks", "credentials", f"Tencent Cloud was not reached: {trouble.message}", "look at network and proxy"
+            "blocks", "credentials", message, f"sign in again: {SIGN_IN}" if expired else f"sign in: {SIGN_IN}"
         )
-    return replace(unknown("credentials", trouble, "sts:GetCallerIdentity"), status="blocks")
+    if error.kind == "settings":
+        return Finding("blocks", "credentials", error.message, SETTINGS)
+    if error.kind == "denied":
+        return Finding("blocks", "credentials", error.message, "these credentials may do nothing here")
+    if error.kind == "silent":
+        return Finding(
+            "blocks", "credentials", f"Tencent Cloud was not reached: {error.message}", "look at network and proxy"
+        )
+    return replace(unknown("credentials", error, "sts:GetCallerIdentity"), status="blocks")

@@ -27,22 +27,22 @@ def base_image(region: Region, system: str) -> BaseImage:
     for."""
     try:
         rows = public(region)
-    except Trouble as trouble:
+    except Trouble as error:
         hints = {"credentials": f"sign in: {SIGN_IN}", "denied": "allow cvm:DescribeImages", "settings": SIGN_IN}
-        hint = hints.get(trouble.kind, "run it again")
-        raise GpuprovError(f"the image of {system} could not be asked for: {trouble}", hint=hint) from None
-    found = [
+        hint = hints.get(error.kind, "run it again")
+        raise GpuprovError(f"the image of {system} could not be asked for: {error}", hint=hint) from None
+    candidates = [
         row for row in rows
         if re.fullmatch(NAMES[system], str(row.get("ImageName"))) and row.get("Architecture") == "x86_64"
         and row.get("ImageState", "NORMAL") == "NORMAL"
     ]  # fmt: skip
-    if not found:
+    if not candidates:
         hint = "another region, or stack.os"
         raise GpuprovError(f"{region.name} has no public image of {system} for x86_64", hint=hint)
-    newest = max(found, key=lambda row: (str(row.get("CreatedTime") or ""), str(row["ImageId"])))
-    why = f"public image {newest['ImageName']} of {region.name}"
+    newest = max(candidates, key=lambda row: (str(row.get("CreatedTime") or ""), str(row["ImageId"])))
+    reason = f"public image {newest['ImageName']} of {region.name}"
     return BaseImage(
-        id=str(newest["ImageId"]), why=why + (f", {newest['CreatedTime']}" if newest.get("CreatedTime") else "")
+        id=str(newest["ImageId"]), why=reason + (f", {newest['CreatedTime']}" if newest.get("CreatedTime") else "")
     )
 
 

@@ -27,18 +27,18 @@ class CvmImages(RegionalImages):
 
     provider = "tencent"
 
-    def __init__(self, place: Place, site: TencentSite, *, pause_s: float = PAUSE_S) -> None:
-        super().__init__(place, site.region, pause_s=pause_s)
+    def __init__(self, site_context: Place, site: TencentSite, *, pause_s: float = PAUSE_S) -> None:
+        super().__init__(site_context, site.region, pause_s=pause_s)
         self._site = site
         self._regions = {site.region: region_of(site)}
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:  # noqa: ARG002
         """An image can be encrypted in its own region alone: SyncImages, Encrypt.
         https://cloud.tencent.com/document/api/213/15711"""
-        others = [region for region in regions if region != self._home]
-        if others and self._site.disk.encrypt:
+        copies = [region for region in regions if region != self._home]
+        if copies and self._site.disk.encrypt:
             raise ProviderError(
-                f"image.targets.*.copy_to: Tencent Cloud encrypts no copy in another region ({', '.join(others)})",
+                f"image.targets.*.copy_to: Tencent Cloud encrypts no copy in another region ({', '.join(copies)})",
                 where=f"site {self._place.site}",
                 hint="a site of the recipe in that region, which builds its own, or disk.encrypt: false",
             )
@@ -94,23 +94,23 @@ class CvmImages(RegionalImages):
         """There is no filter by image."""
         try:
             rows = self._region(region).all("cvm", "DescribeInstances", "InstanceSet")
-        except Trouble as trouble:
-            raise self._error(trouble, "cvm:DescribeInstances") from None
+        except Trouble as error:
+            raise self._error(error, "cvm:DescribeInstances") from None
         return [str(row["InstanceId"]) for row in rows if row.get("ImageId") == image]
 
     def _image(self, region: str, by: str, value: str, key: str) -> Described | None:
-        wanted = [{"Name": by, "Values": [value]}, {"Name": "image-type", "Values": ["PRIVATE_IMAGE"]}]
+        filters = [{"Name": by, "Values": [value]}, {"Name": "image-type", "Values": ["PRIVATE_IMAGE"]}]
         try:
-            rows = self._region(region).all("cvm", "DescribeImages", "ImageSet", Filters=wanted)
-        except Trouble as trouble:
-            raise self._error(trouble, "cvm:DescribeImages") from None
-        row = next((one for one in rows if one.get(key) == value), None)
+            rows = self._region(region).all("cvm", "DescribeImages", "ImageSet", Filters=filters)
+        except Trouble as error:
+            raise self._error(error, "cvm:DescribeImages") from None
+        row = next((candidate for candidate in rows if candidate.get(key) == value), None)
         if row is None:
             return None
         state = str(row.get("ImageState"))
-        why = "" if state in (*PENDING, *READY) else f"Tencent Cloud says {state}"
+        failure = "" if state in (*PENDING, *READY) else f"Tencent Cloud says {state}"
         name = str(row.get("ImageName"))
-        return Described(str(row["ImageId"]), name, pending=state in PENDING, why=why, tags=tags_of(row))
+        return Described(str(row["ImageId"]), name, pending=state in PENDING, why=failure, tags=tags_of(row))
 
     def _region(self, name: str) -> Region:
         if name not in self._regions:
@@ -123,14 +123,14 @@ class CvmImages(RegionalImages):
         """`gone`: what is not there is fine."""
         try:
             return self._region(region).ask(service, action, **arguments)
-        except Trouble as trouble:
-            if gone and trouble.kind == "absent":
+        except Trouble as error:
+            if gone and error.kind == "absent":
                 return {}
-            raise self._error(trouble, f"{service}:{action}") from None
+            raise self._error(error, f"{service}:{action}") from None
 
-    def _error(self, trouble: Trouble, action: str) -> ProviderError:
-        hint = f"allow {action} (`gpuprov docs tencent image`)" if trouble.kind == "denied" else "run it again"
-        return ProviderError(f"{action}: {trouble}", where=f"site {self._place.site}", hint=hint)
+    def _error(self, error: Trouble, action: str) -> ProviderError:
+        hint = f"allow {action} (`gpuprov docs tencent image`)" if error.kind == "denied" else "run it again"
+        return ProviderError(f"{action}: {error}", where=f"site {self._place.site}", hint=hint)
 
 
 def short(name: str) -> str:

@@ -26,18 +26,18 @@ class Cvm:
         self._lock = threading.Lock()
 
     def zones(self, region: str, machine: str) -> list[str]:
-        place = self._reached(region)
+        region_client = self._reached(region)
         try:
-            return [offer.zone for offer in stock.offers(place, machine, "on-demand")]
-        except Trouble as trouble:
-            raise unanswered(trouble, "cvm:DescribeZoneInstanceConfigInfos") from None
+            return [offer.zone for offer in stock.offers(region_client, machine, "on-demand")]
+        except Trouble as error:
+            raise unanswered(error, "cvm:DescribeZoneInstanceConfigInfos") from None
 
     def size(self, region: str, machine: str) -> OfferedSize | None:
-        place = self._reached(region)
+        region_client = self._reached(region)
         try:
-            offers = stock.offers(place, machine, "on-demand")
-        except Trouble as trouble:
-            raise unanswered(trouble, "cvm:DescribeZoneInstanceConfigInfos") from None
+            offers = stock.offers(region_client, machine, "on-demand")
+        except Trouble as error:
+            raise unanswered(error, "cvm:DescribeZoneInstanceConfigInfos") from None
         if not offers:
             return None
         keys = {"vcpus": offers[0].vcpus, "memory_gib": offers[0].memory_gib}
@@ -46,13 +46,17 @@ class Cvm:
         )
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:  # noqa: ARG002 (there is no history)
-        place = self._reached(region)
-        currency = "USD" if place.international else "CNY"
+        region_client = self._reached(region)
+        currency = "USD" if region_client.international else "CNY"
         try:
-            offers = stock.offers(place, machine, "spot")
-        except Trouble as trouble:
-            raise unanswered(trouble, "cvm:DescribeZoneInstanceConfigInfos") from None
-        return [SpotPrice(one.zone, one.price, None, None, None, currency) for one in offers if one.there and one.price]
+            offers = stock.offers(region_client, machine, "spot")
+        except Trouble as error:
+            raise unanswered(error, "cvm:DescribeZoneInstanceConfigInfos") from None
+        return [
+            SpotPrice(offer.zone, offer.price, None, None, None, currency)
+            for offer in offers
+            if offer.there and offer.price
+        ]
 
     def _reached(self, name: str) -> Region:
         """The region, where anybody is signed in. Raises Unanswered."""
@@ -64,18 +68,18 @@ class Cvm:
                     first = Region(name)
                     first.ask("sts", "GetCallerIdentity")
                     self._regions[name] = first
-            except Trouble as trouble:
-                self._trouble = trouble
-                raise unanswered(trouble, "sts:GetCallerIdentity") from None
+            except Trouble as error:
+                self._trouble = error
+                raise unanswered(error, "sts:GetCallerIdentity") from None
             if name not in self._regions:
                 self._regions[name] = next(iter(self._regions.values())).beside(name)
             return self._regions[name]
 
 
-def unanswered(trouble: Trouble, permission: str) -> Unanswered:
+def unanswered(error: Trouble, permission: str) -> Unanswered:
     """Why Tencent Cloud gave no answer, in the words of preflight."""
-    if trouble.kind in ("credentials", "settings"):
-        found = credentials(trouble)
-        return Unanswered(f"not signed in: {found.message}", found.action)
-    found = unknown("", trouble, permission)
-    return Unanswered(found.message, found.action)
+    if error.kind in ("credentials", "settings"):
+        finding = credentials(error)
+        return Unanswered(f"not signed in: {finding.message}", finding.action)
+    finding = unknown("", error, permission)
+    return Unanswered(finding.message, finding.action)

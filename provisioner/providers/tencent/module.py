@@ -30,8 +30,10 @@ class CvmModule(Module):
     folder = "tencent"
     data_resources = ("tencentcloud_cfs_file_system",)
 
-    def __init__(self, place: Place, site: TencentSite, capacity: CvmCapacity, here: PublicAddress) -> None:
-        self._place, self._site, self._capacity, self._here = place, site, capacity, here
+    def __init__(
+        self, site_context: Place, site: TencentSite, capacity: CvmCapacity, public_address: PublicAddress
+    ) -> None:
+        self._place, self._site, self._capacity, self._here = site_context, site, capacity, public_address
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         domain = {"domain": INTERNATIONAL} if self._site.account == "international" else {}
@@ -39,20 +41,20 @@ class CvmModule(Module):
         return {"tencentcloud": ProviderBlock("tencentcloudstack/tencentcloud", VERSION, configuration)}
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, place = self._site, self._place
+        site, site_context = self._site, self._place
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
         if self._here.asked(plan):
             allow = [self._here.network]
-        choices = Choices.read(place.workspace)
-        groups = [group for group in plan.groups if group.site == place.site]
+        choices = Choices.read(site_context.workspace)
+        groups = [group for group in plan.groups if group.site == site_context.site]
         wait = plan.spec.timeouts.machine_s
-        given = {
+        settings = {
             "bandwidth": site.bandwidth.model_dump(exclude_defaults=True),
-            "buckets": [one.model_dump() for one in site.buckets],
+            "buckets": [bucket.model_dump() for bucket in site.buckets],
             "cfs": site.storage.cfs.model_dump(exclude_none=True) if site.storage.cfs else None,
             "create_timeout": f"{wait}s" if wait != CREATE_S else None,
             "key_pair": site.key_pair,
-            "nfs": [one.model_dump() for one in site.storage.nfs],
+            "nfs": [mount.model_dump() for mount in site.storage.nfs],
             "project": site.project,
             "role": site.role,
             "root": site.disk.model_dump(exclude_defaults=True),
@@ -62,17 +64,17 @@ class CvmModule(Module):
             "vpc": {"id": site.vpc.id, "subnets": dict(site.vpc.subnets)} if site.vpc else None,
         }
         return {
-            "site": place.site,
+            "site": site_context.site,
             "zones": list(self._capacity.zones(plan)),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,
             "access": {"allow": allow},
-            **{key: value for key, value in given.items() if value not in (None, {}, [])},
+            **{key: value for key, value in settings.items() if value not in (None, {}, [])},
         }
 
     def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
         """What the module is told of a group beside what all modules are."""
-        way, without = choices.taken.get(group.name), choices.without.get(group.name)
+        option, without = choices.taken.get(group.name), choices.without.get(group.name)
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
@@ -81,7 +83,7 @@ class CvmModule(Module):
             )
         return {
             "image_id": base.id,
-            **({"zone": way.zone, "kind": way.kind} if way else {}),
+            **({"zone": option.zone, "kind": option.kind} if option else {}),
             **({"without": without} if without else {}),
         }
 
@@ -100,16 +102,18 @@ class CvmModule(Module):
         }  # fmt: skip
 
     def standing(self) -> list[Standing]:
-        place = self._place
+        site_context = self._place
         try:
-            found = tagged_resources.machines(region_of(self._site), place.cluster, place.site)
-        except Trouble as trouble:
-            message = f"which machines stand in {self._site.region}: {trouble}"
-            raise ProviderError(message, where=f"site {place.site}") from None
-        mine = place.identity
+            site_machines = tagged_resources.machines(region_of(self._site), site_context.cluster, site_context.site)
+        except Trouble as error:
+            message = f"which machines stand in {self._site.region}: {error}"
+            raise ProviderError(message, where=f"site {site_context.site}") from None
+        identity = site_context.identity
         return [
             Standing(
-                tags.get(tagged_resources.NODE, ""), number, bool(mine) and tags.get(tagged_resources.IDENTITY) == mine
+                tags.get(tagged_resources.NODE, ""),
+                number,
+                bool(identity) and tags.get(tagged_resources.IDENTITY) == identity,
             )
-            for number, tags in found
+            for number, tags in site_machines
         ]

@@ -52,23 +52,23 @@ class InRegion(Removal):
     def find(self) -> Found:
         return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
-    def delete(self, thing: Thing) -> None:
-        if thing.kind == roles.KIND:
-            roles.delete(self._region, thing.id)
+    def delete(self, resource: Thing) -> None:
+        if resource.kind == roles.KIND:
+            roles.delete(self._region, resource.id)
             return
-        service, call, argument, several = HOW[thing.kind]
+        service, call, argument, several = HOW[resource.kind]
         with gone_is_fine():
-            self._region.ask(service, call, **{argument: [thing.id] if several else thing.id})
+            self._region.ask(service, call, **{argument: [resource.id] if several else resource.id})
 
     def standing(self, kind: str) -> set[str]:
         return tagged_resources.standing(self._region, kind)
 
-    def busy(self, trouble: Trouble) -> bool:
-        return trouble.code.startswith(BUSY)
+    def busy(self, error: Trouble) -> bool:
+        return error.code.startswith(BUSY)
 
-    def protected(self, trouble: Trouble) -> bool:
-        return trouble.code in PROTECTED
+    def protected(self, error: Trouble) -> bool:
+        return error.code in PROTECTED
 
 
-def orphans(place: str) -> InRegion:
-    return InRegion(Region(place))
+def orphans(region: str) -> InRegion:
+    return InRegion(Region(region))

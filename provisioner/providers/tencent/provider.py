@@ -31,14 +31,14 @@ class Tencent(Provider):
 
     name = "tencent"
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        assert isinstance(place.settings, TencentSite)
-        self._site = place.settings
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
+        assert isinstance(site_context.settings, TencentSite)
+        self._site = site_context.settings
         self._here = PublicAddress(called=self._site.internet == "public")
-        self.capacity: CvmCapacity = CvmCapacity(place, self._site)
-        self.images = CvmImages(place, self._site)
-        self.module = CvmModule(place, self._site, self.capacity, self._here)
+        self.capacity: CvmCapacity = CvmCapacity(site_context, self._site)
+        self.images = CvmImages(site_context, self._site)
+        self.module = CvmModule(site_context, self._site, self.capacity, self._here)
 
     @classmethod
     def market(cls) -> Market:
@@ -54,25 +54,27 @@ class Tencent(Provider):
     def who(self) -> Finding:
         return who(region_of(self._site))
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        site, place, region = self._site, self.place, region_of(self._site)
-        groups = [group for group in plan.groups if group.site == place.site]
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+        site, site_context, region = self._site, self.place, region_of(self._site)
+        groups = [group for group in plan.groups if group.site == site_context.site]
         images = {group.name: base.id for group in groups if (base := plan.base(group)) is not None}
-        found = preflight(region, site, groups, self._zones(plan), images, there)
-        if found[0].status == "ok" and not there:
-            found += keys.findings(region, site, _public_key(plan), place.cluster, place.site)
+        findings = preflight(region, site, groups, self._zones(plan), images, existing_nodes)
+        if findings[0].status == "ok" and not existing_nodes:
+            findings += keys.findings(region, site, _public_key(plan), site_context.cluster, site_context.site)
         for group in groups:
             base = plan.base(group)
             if base is None or base.id is None:
-                said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
-                found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
-        found += storage.findings(site)
+                message = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
+                findings.append(
+                    Finding("blocks", f"group {group.name}", message, "run `gpuprov lock` again, signed in")
+                )
+        findings += storage.findings(site)
         if self._here.asked(plan):
             try:
-                found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
             except GpuprovError as error:
-                found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
-        return found
+                findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
+        return findings
 
     def _zones(self, plan: Plan) -> tuple[str, ...]:
         """The zones that machines are asked for in; () where nobody can tell."""
@@ -87,11 +89,11 @@ class Tencent(Provider):
 
 def _public_key(plan: Plan) -> str | None:
     """The public half of the key that cluster.yaml names; one that gpuprov makes is in no account."""
-    wanted = plan.spec.access.ssh_key
-    if wanted is None:
+    key_path = plan.spec.access.ssh_key
+    if key_path is None:
         return None
     try:
-        return Path(f"{wanted}.pub").expanduser().read_text(encoding="utf-8")
+        return Path(f"{key_path}.pub").expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None  # ssh says so when it is needed
 

@@ -27,12 +27,12 @@ def delete(region: Region, name: str) -> None:
     for row in list(_listed(region, "ListPolicies", Keyword=name, Scope="Local")):
         if row.get("PolicyName") == name:
             number = int(row["PolicyId"])
-            _gone(region, "DetachRolePolicy", PolicyId=number, DetachRoleName=name)
-            _gone(region, "DeletePolicy", PolicyId=[number])
-    _gone(region, "DeleteRole", RoleName=name)
+            _delete_if_present(region, "DetachRolePolicy", PolicyId=number, DetachRoleName=name)
+            _delete_if_present(region, "DeletePolicy", PolicyId=[number])
+    _delete_if_present(region, "DeleteRole", RoleName=name)
 
 
-def _gone(region: Region, action: str, **arguments: Any) -> None:
+def _delete_if_present(region: Region, action: str, **arguments: Any) -> None:
     with gone_is_fine():
         region.ask("cam", action, **arguments)
 

@@ -22,8 +22,8 @@ ROOMS = 15
 def account(at: Loc, site: TencentSite) -> Iterator[Finding]:
     """Of tags, keys, roles and disks."""
     if site.role is not None and site.buckets:
-        said = "buckets are of the CAM role that gpuprov makes, and with role it makes none"
-        yield Finding((*at, "buckets"), said, "leave one of them out, and let role have the buckets", at_key=True)
+        message = "buckets are of the CAM role that gpuprov makes, and with role it makes none"
+        yield Finding((*at, "buckets"), message, "leave one of them out, and let role have the buckets", at_key=True)
     for key, value in site.tags.items():
         # https://cloud.tencent.com/document/product/651/13354
         if key.lower().startswith(("qcs:", "project", "项目")):
@@ -33,8 +33,8 @@ def account(at: Loc, site: TencentSite) -> Iterator[Finding]:
         if not value.strip():
             yield Finding((*at, "tags", key), f"the tag {shown(key)} has no value", "give it one")
     if site.disk.kms_key is not None and not site.disk.encrypt:
-        said = "disk.kms_key is of encrypted disks, and disk.encrypt is false"
-        yield Finding((*at, "disk", "kms_key"), said, "leave one of them out", at_key=True)
+        message = "disk.kms_key is of encrypted disks, and disk.encrypt is false"
+        yield Finding((*at, "disk", "kms_key"), message, "leave one of them out", at_key=True)
 
 
 def network(at: Loc, site: TencentSite) -> Iterator[Finding]:
@@ -42,8 +42,8 @@ def network(at: Loc, site: TencentSite) -> Iterator[Finding]:
     if site.vpc is not None:
         for zone in site.zones:
             if zone not in site.vpc.subnets:
-                said = f"vpc.subnets has no subnet in {shown(zone)}"
-                yield Finding((*at, "vpc", "subnets"), said, f"{zone}: subnet-…, or leave the zone out", at_key=True)
+                message = f"vpc.subnets has no subnet in {shown(zone)}"
+                yield Finding((*at, "vpc", "subnets"), message, f"{zone}: subnet-…, or leave the zone out", at_key=True)
         for zone in site.vpc.subnets:
             if not zone.startswith(f"{site.region}-"):
                 yield Finding(
@@ -51,17 +51,19 @@ def network(at: Loc, site: TencentSite) -> Iterator[Finding]:
                 )
     else:
         for number, zone in enumerate(site.zones):
-            found = re.search(r"[0-9]+$", zone)
-            if found and not 1 <= int(found[0]) <= ROOMS:
-                said = f"a VPC of gpuprov's own has room for zones 1 to {ROOMS} of a region"
-                yield Finding((*at, "zones", number), said, "name a VPC and its subnets: vpc: {id: …, subnets: {…}}")
-    wide, most = site.bandwidth, BY_TRAFFIC if MAINLAND.match(site.region) else ABROAD
-    if wide.charge == "traffic" and wide.mbps > most:
-        said = f"{wide.mbps} Mbit/s cannot be had by traffic in {site.region}, {most} can"
-        yield Finding((*at, "bandwidth", "mbps"), said, f"at most {most}, or charge: package")
+            match = re.search(r"[0-9]+$", zone)
+            if match and not 1 <= int(match[0]) <= ROOMS:
+                message = f"a VPC of gpuprov's own has room for zones 1 to {ROOMS} of a region"
+                yield Finding((*at, "zones", number), message, "name a VPC and its subnets: vpc: {id: …, subnets: {…}}")
+    wide, maximum = site.bandwidth, BY_TRAFFIC if MAINLAND.match(site.region) else ABROAD
+    if wide.charge == "traffic" and wide.mbps > maximum:
+        message = f"{wide.mbps} Mbit/s cannot be had by traffic in {site.region}, {maximum} can"
+        yield Finding((*at, "bandwidth", "mbps"), message, f"at most {maximum}, or charge: package")
     if (wide.charge == "package") != (wide.package is not None):
-        said = "a bandwidth package is named by its id" if wide.package is None else "package goes with charge: package"
-        yield Finding((*at, "bandwidth"), said, "charge: package and package: bwp-…, or neither", at_key=True)
+        message = (
+            "a bandwidth package is named by its id" if wide.package is None else "package goes with charge: package"
+        )
+        yield Finding((*at, "bandwidth"), message, "charge: package and package: bwp-…, or neither", at_key=True)
 
 
 def among_zones(at: Loc, zone: str, site: TencentSite) -> Iterator[Finding]:

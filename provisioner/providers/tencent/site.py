@@ -244,13 +244,15 @@ class TencentSite(CloudSite):
     )
 
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
-        found = list[SharedFileSystem]()
+        file_systems = list[SharedFileSystem]()
         if self.storage.cfs is not None:
-            found.append(SharedFileSystem(self.storage.cfs.path, key=("storage", "cfs"), title="cfs"))
-        for index, one in enumerate(self.storage.nfs):
-            access: Literal["rw", "ro"] = "rw" if one.write else "ro"
-            found.append(SharedFileSystem(one.path, key=("storage", "nfs", index), title=one.source, access=access))
-        return tuple(found)
+            file_systems.append(SharedFileSystem(self.storage.cfs.path, key=("storage", "cfs"), title="cfs"))
+        for index, mount in enumerate(self.storage.nfs):
+            access: Literal["rw", "ro"] = "rw" if mount.write else "ro"
+            file_systems.append(
+                SharedFileSystem(mount.path, key=("storage", "nfs", index), title=mount.source, access=access)
+            )
+        return tuple(file_systems)
 
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
         from provisioner.providers.tencent import rules

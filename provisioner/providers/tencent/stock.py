@@ -51,8 +51,8 @@ def offers(region: Region, machine: str, kind: str) -> list[Offer]:
         {"Name": "instance-type", "Values": [machine]}, {"Name": "instance-charge-type", "Values": [CHARGE[kind]]},
     ]  # fmt: skip
     rows = region.ask("cvm", "DescribeZoneInstanceConfigInfos", Filters=filters).get("InstanceTypeQuotaSet") or []
-    found = [_offer(row) for row in rows if row.get("InstanceType") == machine]
-    return sorted(found, key=lambda one: one.zone)
+    matches = [_offer(row) for row in rows if row.get("InstanceType") == machine]
+    return sorted(matches, key=lambda offer: offer.zone)
 
 
 def _offer(row: Mapping[str, Any]) -> Offer:

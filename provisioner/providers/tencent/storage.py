@@ -12,8 +12,8 @@ def findings(site: TencentSite) -> list[Finding]:
     """What is said each time, of what is made and of what it costs."""
     if site.storage.cfs is None:
         return []
-    said = (
+    message = (
         f"`gpuprov down` removes the CFS file system at {site.storage.cfs.path} with its data; its price goes by what "
         "is stored, and is in no figure here"
     )
-    return [Finding("warning", "storage", said, f"keep a copy of what has to stay; prices: {PRICES}")]
+    return [Finding("warning", "storage", message, f"keep a copy of what has to stay; prices: {PRICES}")]

@@ -64,36 +64,40 @@ KINDS = (
 def find(region: Region) -> Found:
     """Everything that has the tag. Raises Trouble where nobody is signed in, or Tencent Cloud is not reached at all."""
     region.ask("sts", "GetCallerIdentity")
-    things: list[Thing] = []
+    resources: list[Thing] = []
     unanswered: list[str] = []
     for kind in KINDS:
         try:
-            things += [thing for row in _rows(region, kind) if (thing := _thing(region, kind, row)) is not None]
-        except Trouble as trouble:
-            said = unknown(plural(kind.name), trouble, f"{kind.service}:{kind.call}")
-            unanswered.append(f"whether there are {plural(kind.name)}: {said.message} ({said.action})")
+            resources += [
+                resource for row in _rows(region, kind) if (resource := _resource(region, kind, row)) is not None
+            ]
+        except Trouble as error:
+            finding = unknown(plural(kind.name), error, f"{kind.service}:{kind.call}")
+            unanswered.append(f"whether there are {plural(kind.name)}: {finding.message} ({finding.action})")
     try:
-        things += roles.find(region)
-    except Trouble as trouble:
-        said = unknown(plural(roles.KIND), trouble, "cam:DescribeRoleList")
-        unanswered.append(f"whether there are {plural(roles.KIND)}: {said.message} ({said.action})")
-    return Found(tuple(things), tuple(unanswered))
+        resources += roles.find(region)
+    except Trouble as error:
+        finding = unknown(plural(roles.KIND), error, "cam:DescribeRoleList")
+        unanswered.append(f"whether there are {plural(roles.KIND)}: {finding.message} ({finding.action})")
+    return Found(tuple(resources), tuple(unanswered))
 
 
 def standing(region: Region, kind: str) -> set[str]:
     """The ids of a kind that are not gone yet. Raises Trouble."""
-    (row,) = [one for one in KINDS if one.name == kind]
-    return {thing.id for found in _rows(region, row) if (thing := _thing(region, row, found)) is not None}
+    (row,) = [candidate for candidate in KINDS if candidate.name == kind]
+    return {resource.id for entry in _rows(region, row) if (resource := _resource(region, row, entry)) is not None}
 
 
 def machines(region: Region, cluster: str, site: str) -> list[tuple[str, Mapping[str, str]]]:
     """The instances of a site that are not gone, with their tags. Raises Trouble."""
     filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in ((CLUSTER, cluster), (SITE, site))]
     rows = region.all("cvm", "DescribeInstances", "InstanceSet", Filters=filters)
-    found = [
+    tagged_machines = [
         (str(row["InstanceId"]), tags_of(row)) for row in rows if row.get("InstanceState") not in {*GONE, "TERMINATING"}
     ]
-    return [(number, tags) for number, tags in found if (tags.get(CLUSTER), tags.get(SITE)) == (cluster, site)]
+    return [
+        (number, tags) for number, tags in tagged_machines if (tags.get(CLUSTER), tags.get(SITE)) == (cluster, site)
+    ]
 
 
 def _rows(region: Region, kind: Kind) -> list[dict[str, Any]]:
@@ -103,13 +107,13 @@ def _rows(region: Region, kind: Kind) -> list[dict[str, Any]]:
 
 def tags_of(row: Mapping[str, Any]) -> dict[str, str]:
     """Of any service's row: each has its own name for them."""
-    found = row.get("Tags") or row.get("TagSet") or ()
+    tags = row.get("Tags") or row.get("TagSet") or ()
     return {
-        str(tag.get("Key") or tag.get("TagKey")): str(tag.get("Value") or tag.get("TagValue") or "") for tag in found
+        str(tag.get("Key") or tag.get("TagKey")): str(tag.get("Value") or tag.get("TagValue") or "") for tag in tags
     }
 
 
-def _thing(region: Region, kind: Kind, row: Mapping[str, Any]) -> Thing | None:
+def _resource(region: Region, kind: Kind, row: Mapping[str, Any]) -> Thing | None:
     """None for what is gone already, and what has no tag."""
     tags, state = tags_of(row), str(row.get(kind.state) or "") if kind.state else ""
     if not tags.get(CLUSTER) or state.upper() in GONE:
@@ -124,7 +128,7 @@ def _thing(region: Region, kind: Kind, row: Mapping[str, Any]) -> Thing | None:
 def _moment(text: object) -> datetime | None:
     """CVM writes ISO 8601 in UTC, VPC and CFS the time of China without a zone."""
     try:
-        found = datetime.fromisoformat(str(text))
+        moment = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return found if found.tzinfo else datetime.fromisoformat(f"{text}+08:00").astimezone(UTC)
+    return moment if moment.tzinfo else datetime.fromisoformat(f"{text}+08:00").astimezone(UTC)

@@ -130,7 +130,7 @@ def calls() -> set[str]:
                 if len(words) == 2:
                     found.add(":".join(map(str, words)))
     source = (FOLDER / "roles.py").read_text(encoding="utf-8")
-    found |= {f"ram:{action}" for action in re.findall(r'_gone\(region, "(\w+)"', source)}
+    found |= {f"ram:{action}" for action in re.findall(r'_delete_if_present\(region, "(\w+)"', source)}
     return found - {"sts:GetCallerIdentity"}
 
 
