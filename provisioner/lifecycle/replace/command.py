@@ -23,6 +23,7 @@ from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
+from provisioner.paths import private_dir
 from provisioner.plan import Plan, build_plan
 from provisioner.release import Ledger
 from provisioner.session import Cluster
@@ -200,7 +201,7 @@ class _Machines:
         prepared = []
         for site, mine in by_site.items():
             again = [name for name in mine if name in anew]
-            there = machines.of_site(self.cluster, site, self.binary, self.run_dir)
+            there = machines.of_site(self.cluster, site, self.binary, self.run_dir, record=False)
             planned = there.plan(self.plan, replace=again)
             planned.refuse_more(mine, again)
             prepared.append((there, planned))
@@ -220,6 +221,8 @@ class _Machines:
     def apply(self, prepared: Sequence[tuple[Machines, Planned]]) -> None:
         """Do it; the nodes are known from then on, those of other sites as they were."""
         for site, planned in prepared:
+            private_dir(self.cluster.paths.site(site.site))
+            self.cluster.providers.record(site.site)
             with machines.applying(self.cluster, [planned]):
                 nodes = site.apply(self.plan, planned, always=True)
             others = [node for node in self.cluster.nodes() if node.site != site.site]

@@ -74,9 +74,11 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     """Move the fleet, or go on where a call before this one was stopped. Raises GpuprovError for what can't be begun:
     no fleet, other machines wanted than there are, a release that was rolled back here."""
     nodes, began = cluster.nodes(), time.monotonic()
-    if nodes:
+    names, desired = {node.name for node in nodes}, set(diff.desired(cluster))
+    if not names <= desired:
         upgrade_journal.refuse_resized(cluster, cluster.spec.sites)
-    if not nodes or {node.name for node in nodes} != set(diff.desired(cluster)):
+    is_begun = upgrade_journal.load(cluster.paths).busy  # it goes on without machines that were lost meanwhile
+    if not nodes or not (names <= desired if is_begun else names == desired):
         raise GpuprovError(
             "the machines are not those of cluster.yaml" if nodes else "there is no fleet yet",
             where=str(cluster.file),

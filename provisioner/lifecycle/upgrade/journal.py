@@ -139,8 +139,10 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     # Nodes that the upgrade began with and nodes.json lacks were lost with that file: `up` takes them in.
     other = (desired ^ recorded) - (desired & journal.nodes.keys())
     if other:
-        command = f"`gpuprov upgrade {cluster.file}` brings it to its end; then make the change"
-        raise _in_progress(cluster, journal, f"take the change of {few(sorted(other), 5, ',')} back, and {command}")
+        names, command = few(sorted(other), 5, ","), f"`gpuprov upgrade {cluster.file}` brings it to its end"
+        if other <= desired:  # `upgrade` goes on without machines that are not there
+            raise _in_progress(cluster, journal, f"{command}; then `gpuprov up {cluster.file}` creates {names}")
+        raise _in_progress(cluster, journal, f"take the change of {names} back, and {command}; then make the change")
 
 
 def _in_progress(cluster: Cluster, journal: Journal, hint: str) -> GpuprovError:

@@ -95,7 +95,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
 
         todo: list[str]
 
-        def __init__(self, _: Cluster, site: str, *__: Any) -> None:
+        def __init__(self, _: Cluster, site: str, *__: Any, **___: Any) -> None:
             self.site = site
 
         def plan(self, _: Any, *, replace: Collection[str] = ()) -> Planned:
