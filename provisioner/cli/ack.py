@@ -30,7 +30,7 @@ def ack(
     from provisioner.lifecycle.quarantine.actions import person
     from provisioner.session import open_cluster
 
-    cluster, now = open_cluster(file, sandbox=sandbox), datetime.now(UTC)
+    cluster, current_time = open_cluster(file, sandbox=sandbox), datetime.now(UTC)
     if remove and check is None:
         missing = "CHECK is" if node else "NODE and CHECK are"
         raise GpuprovError(
@@ -40,23 +40,25 @@ def ack(
         rows = acknowledgements.load(cluster.paths)
         if not rows:
             typer.echo(f"no warning of {cluster.spec.name} is acknowledged", err=True)
-        for one in rows:
-            ended = "" if one.holds(now) else " (it has ended, and warns again)"
-            parts = f" ({', '.join(one.parts)})" if one.parts != (one.check,) else ""
-            typer.echo(f"{one.node} {one.check}{parts}: {one.owner} until {one.until}: {one.reason}{ended}")
+        for row in rows:
+            ended = "" if row.holds(current_time) else " (it has ended, and warns again)"
+            parts = f" ({', '.join(row.parts)})" if row.parts != (row.check,) else ""
+            typer.echo(f"{row.node} {row.check}{parts}: {row.owner} until {row.until}: {row.reason}{ended}")
         return
     if check is None:
         raise GpuprovError("CHECK is missing", hint="for example `gpuprov ack FILE NODE host.next_boot --reason TEXT`")
     name = acknowledgements.known(check)
     if remove:
-        gone, covered = acknowledgements.remove(cluster, node, name)
-        told = f"{name} {'warns again' if gone else 'was not acknowledged'}"
+        was_removed, covered = acknowledgements.remove(cluster, node, name)
+        outcome = f"{name} {'warns again' if was_removed else 'was not acknowledged'}"
         if covered is not None:
-            told = f"{name} stays acknowledged by {covered.owner} as part of {covered.check}: {covered.reason}"
-        typer.echo(f"{node}: {told}")
+            outcome = f"{name} stays acknowledged by {covered.owner} as part of {covered.check}: {covered.reason}"
+        typer.echo(f"{node}: {outcome}")
         raise typer.Exit(Exit.OK)
     if not hooks.plain(reason):
         raise GpuprovError("--reason is missing or empty", hint="pass a reason; `verify` and reports show it")
-    made = acknowledgements.add(cluster, node, name, hooks.plain(reason), acknowledgements.until(until, now), person())
-    of = f" ({', '.join(made.parts)})" if made.parts != (name,) else ""
-    typer.echo(f"{node}: {name}{of} is acknowledged by {made.owner} until {made.until}")
+    added = acknowledgements.add(
+        cluster, node, name, hooks.plain(reason), acknowledgements.until(until, current_time), person()
+    )
+    of = f" ({', '.join(added.parts)})" if added.parts != (name,) else ""
+    typer.echo(f"{node}: {name}{of} is acknowledged by {added.owner} until {added.until}")

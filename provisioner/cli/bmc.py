@@ -59,39 +59,41 @@ def bmc(
     cluster.events.subscribe(
         lambda event: typer.echo(f"{event.node}: {event.message}", err=True) if event.node else None
     )
-    asked = out_of_band.machines(cluster, names)
+    machines = out_of_band.machines(cluster, names)
     if kept is not None and order:
         raise GpuprovError("--from switches no machine", hint="leave --from or the switch out")
-    outcomes = out_of_band.look_back(asked, kept) if kept is not None else out_of_band.look(cluster, asked, timeout)
-    looked = {one.machine: one.value for one in outcomes if one.value is not None}
+    outcomes = (
+        out_of_band.look_back(machines, kept) if kept is not None else out_of_band.look(cluster, machines, timeout)
+    )
+    looked = {outcome.machine: outcome.value for outcome in outcomes if outcome.value is not None}
     if save is not None:
         for path in out_of_band.save(save, looked):
             typer.echo(f"kept in {path}", err=True)
-        for one in outcomes:
-            if one.value is None:
-                typer.echo(f"{one.machine}: nothing to keep, its BMC was not read", err=True)
+        for outcome in outcomes:
+            if outcome.value is None:
+                typer.echo(f"{outcome.machine}: nothing to keep, its BMC was not read", err=True)
     if order:
-        _switch(cluster, asked, outcomes, order, names, yes=yes, seconds=timeout)
+        _switch(cluster, machines, outcomes, order, names, yes=yes, seconds=timeout)
         return
-    findings = bmc_facts.findings(cluster, asked, looked, live=kept is None) if what == "status" else {}
+    findings = bmc_facts.findings(cluster, machines, looked, live=kept is None) if what == "status" else {}
     document: dict[str, Any] = {
         "cluster": cluster.spec.name,
         # A BMC can call its machine whatever it likes.
-        "machines": [printable(_row(o, m, findings, what)) for m, o in zip(asked, outcomes, strict=True)],
+        "machines": [printable(_row(o, m, findings, what)) for m, o in zip(machines, outcomes, strict=True)],
     }
     if json_:
         json_output.write(document)
     else:
         _show(document, what, _MOST if not all_ else None)
-    bad = [one for one in document["machines"] if one["error"] or any(f["status"] == "fail" for f in one["findings"])]
+    bad = [row for row in document["machines"] if row["error"] or any(f["status"] == "fail" for f in row["findings"])]
     raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)
 
 
-def _row(outcome: Outcome[Looked], one: Managed, findings: dict[str, list[Finding]], what: str) -> dict[str, Any]:
+def _row(outcome: Outcome[Looked], managed: Managed, findings: dict[str, list[Finding]], view: str) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "host": one.host.name,
-        "node": one.node or None,
-        "bmc": one.host.bmc,
+        "host": managed.host.name,
+        "node": managed.node or None,
+        "bmc": managed.host.bmc,
         "error": None,
         "findings": [],
         "events": [],
@@ -99,27 +101,27 @@ def _row(outcome: Outcome[Looked], one: Managed, findings: dict[str, list[Findin
     if outcome.value is None:
         error = outcome.error
         hint = getattr(error, "hint", "")
-        where, said = getattr(error, "where", ""), getattr(error, "message", str(error))
+        location, message = getattr(error, "where", ""), getattr(error, "message", str(error))
         row["error"] = {
             "kind": getattr(error, "kind", ""),
-            "message": f"{where}: {said}" if where and where != one.host.name else said,
+            "message": f"{location}: {message}" if location and location != managed.host.name else message,
             "hint": hint,
         }
         return row
     from provisioner.redfish.document import versions
 
-    found = outcome.value.found
-    known = found.gpus.read or found.gpus.complete
+    facts = outcome.value.found
+    known = facts.gpus.read or facts.gpus.complete
     row |= {
-        "power": found.power, "health": found.health, "vendor": found.vendor or None, "model": found.model,
-        "serial": found.identity.best, "bios": found.bios, "firmware": found.bmc,
-        "gpus": len(found.gpus.read) if known else None, "watts": found.drawn.drawn_w, "versions": versions(found),
+        "power": facts.power, "health": facts.health, "vendor": facts.vendor or None, "model": facts.model,
+        "serial": facts.identity.best, "bios": facts.bios, "firmware": facts.bmc,
+        "gpus": len(facts.gpus.read) if known else None, "watts": facts.drawn.drawn_w, "versions": versions(facts),
     }  # fmt: skip
     row["findings"] = [
         {"check": f.check, "status": f.status, "message": f.message, "action": f.action}
-        for f in findings.get(one.host.name, [])
+        for f in findings.get(managed.host.name, [])
     ]
-    if what == "sel":
+    if view == "sel":
         entries = sorted((e for log in outcome.value.logs for e in log.entries), key=lambda e: e.time)
         row["events"] = [
             {"log": e.log, "id": e.id, "time": e.time, "severity": e.severity, "message": e.message} for e in entries
@@ -127,47 +129,47 @@ def _row(outcome: Outcome[Looked], one: Managed, findings: dict[str, list[Findin
     return row
 
 
-def _show(document: dict[str, Any], what: str, most: int | None) -> None:
+def _show(document: dict[str, Any], view: str, maximum: int | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
     machines = document["machines"]
-    if what != "sel":
-        made = Table(box=None, pad_edge=False)
+    if view != "sel":
+        table = Table(box=None, pad_edge=False)
         columns = [
             "host",
             "node",
             "power",
-            *(["health", "gpus", "watts", "model", "serial"] if what == "status" else ["serial"]),
+            *(["health", "gpus", "watts", "model", "serial"] if view == "status" else ["serial"]),
         ]
-        cells = [[Text(_cell(one.get(column))) for column in columns] for one in machines]
+        cells = [[Text(_cell(machine.get(column))) for column in columns] for machine in machines]
         for number, column in enumerate(columns):
             widest = max((row[number].cell_len for row in cells), default=0)
-            made.add_column(column, no_wrap=True, min_width=max(widest, len(column)))
+            table.add_column(column, no_wrap=True, min_width=max(widest, len(column)))
         for row in cells:
-            made.add_row(*row)
-        tables.show(made)
-    for one in machines:
-        name = one["node"] or one["host"]
-        if one["error"]:
+            table.add_row(*row)
+        tables.show(table)
+    for machine in machines:
+        name = machine["node"] or machine["host"]
+        if machine["error"]:
             typer.echo(
-                _line(f"{name}: {one['error']['message']}")
-                + (f"\n  {one['error']['hint']}" if one["error"]["hint"] else "")
+                _line(f"{name}: {machine['error']['message']}")
+                + (f"\n  {machine['error']['hint']}" if machine["error"]["hint"] else "")
             )
-        for f in one["findings"]:
+        for f in machine["findings"]:
             if f["status"] in ("warn", "fail"):
-                word = "FAIL" if f["status"] == "fail" else "warning"
+                label = "FAIL" if f["status"] == "fail" else "warning"
                 typer.echo(
                     _line(
-                        f"{name}: {word}: {f['check']}: {f['message']}" + (f" ({f['action']})" if f["action"] else "")
+                        f"{name}: {label}: {f['check']}: {f['message']}" + (f" ({f['action']})" if f["action"] else "")
                     )
                 )
-        unknown = [f["check"] for f in one["findings"] if f["status"] == "unknown"]
+        unknown = [f["check"] for f in machine["findings"] if f["status"] == "unknown"]
         if unknown:
             typer.echo(f"{name}: unknown: {', '.join(unknown)}")
-        events = one["events"] if most is None else one["events"][-most:]
-        if len(events) < len(one["events"]):
-            typer.echo(f"{name}: the last {len(events)} of {len(one['events'])} entries; --all shows every one")
+        events = machine["events"] if maximum is None else machine["events"][-maximum:]
+        if len(events) < len(machine["events"]):
+            typer.echo(f"{name}: the last {len(events)} of {len(machine['events'])} entries; --all shows every one")
         for e in events:
             typer.echo(_line(f"{name}: {e['time'] or '-'} {e['severity'] or '-'} {e['log']}: {e['message']}"))
 
@@ -184,7 +186,7 @@ def _line(value: object) -> str:
 
 
 def _switch(
-    cluster: Any, asked: list[Managed], outcomes: list[Outcome[Looked]], order: str, names: list[str], *,
+    cluster: Any, machines: list[Managed], outcomes: list[Outcome[Looked]], order: str, names: list[str], *,
     yes: bool, seconds: float,
 ) -> None:  # fmt: skip
     """Switch machines, which a person confirms by their serial numbers."""
@@ -197,21 +199,24 @@ def _switch(
     if not names:
         raise GpuprovError(f"power {order} needs the machines' names", hint=f"gpuprov bmc FILE power {order} NODE…")
     chosen, failed = [], False
-    for one, outcome in zip(asked, outcomes, strict=True):
+    for managed, outcome in zip(machines, outcomes, strict=True):
         if outcome.value is None:
-            typer.echo(printable(f"{one.node or one.host.name}: {outcome.error}"), err=True)
+            typer.echo(printable(f"{managed.node or managed.host.name}: {outcome.error}"), err=True)
             failed = True
             continue
-        shown = outcome.value.found.identity.best or ""
-        if not one.serial and yes:
+        bmc_serial = outcome.value.found.identity.best or ""
+        if not managed.serial and yes:
             raise GpuprovError(
-                f"{one.host.name} has no serial number to be known by; its BMC shows {_line(shown) or 'none'}",
+                f"{managed.host.name} has no serial number to be known by; its BMC shows {_line(bmc_serial) or 'none'}",
                 where=str(cluster.file),
                 hint="give `serial` for this host in cluster.yaml, or leave --yes out and confirm it",
             )  # fmt: skip
-        chosen.append(replace(one, serial=one.serial or shown))
+        chosen.append(replace(managed, serial=managed.serial or bmc_serial))
     if chosen:
-        listed = ", ".join(f"{one.node or one.host.name} ({_line(one.serial)})" for one in chosen)
+        listed = ", ".join(
+            f"{chosen_machine.node or chosen_machine.host.name} ({_line(chosen_machine.serial)})"
+            for chosen_machine in chosen
+        )
         if not confirmed(f"power {order}: {listed}?", yes=yes, where=str(cluster.file), declined="nothing was changed"):
             raise Declined("nothing was changed")
         with cluster.exclusively("bmc"):

@@ -63,11 +63,11 @@ def catalog(
         _list_gpus(known, as_json=as_json)
         return
     if machine is not None:
-        found = known.machine(machine)
+        machine_type = known.machine(machine)
         if as_json:
-            json_output.write(_full(known, found))
+            json_output.write(_full(known, machine_type))
         else:
-            typer.echo("\n".join(_page(known, found)))
+            typer.echo("\n".join(_page(known, machine_type)))
         return
     types = [m for m in known.machines() if provider in (None, m.provider)]
     if not types:

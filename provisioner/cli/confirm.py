@@ -36,13 +36,13 @@ def confirmed(
         try:
             if details:
                 print(details, file=sys.stderr)
-            return _asked(question)
+            return _ask(question)
         except KeyboardInterrupt:
             print(file=sys.stderr)
             raise Interrupted(f"interrupted: {declined}") from None
 
 
-def _asked(question: str) -> bool:
+def _ask(question: str) -> bool:
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before the question is no answer to it
     while True:
         # Not input(): it would write to stdout, which holds the command's answer alone.

@@ -43,10 +43,10 @@ def cost(
         fleet, cluster = wanted(loaded), loaded.name
     else:
         assert machine is not None
-        found = catalog.load().machine(machine)
-        fleet, cluster, choices = [Wanted(found)], None, []
+        machine_type = catalog.load().machine(machine)
+        fleet, cluster, choices = [Wanted(machine_type)], None, []
     _known(fleet[0].provider if machine else None, region or [])
-    places = compare([one for one in fleet if catalog.load().provider(one.provider).sells], region or [])
+    places = compare([group for group in fleet if catalog.load().provider(group.provider).sells], region or [])
     heard = None if offline else listen(fleet, places, spot=machine is not None)
     answer = document(fleet, places, heard, cluster=cluster) | {"site_choices": choices}
     if as_json:
@@ -86,9 +86,9 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
         typer.echo(sentence)
         return
     console = tables.console(least=WIDTH)
-    where = {group["region"] for group in answer["groups"] if group["region"]}
+    regions = {group["region"] for group in answer["groups"] if group["region"]}
     head = f"{answer['cluster'] or machine}: list prices on demand, Linux; a month is {answer['hours']} hours"
-    typer.echo(head + (f"; {', '.join(sorted(where))}" if where else ""))
+    typer.echo(head + (f"; {', '.join(sorted(regions))}" if regions else ""))
     if answer["groups"]:
         _groups(console, answer)
     for line in placement.lines(answer["site_choices"]):
@@ -97,7 +97,7 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
         if group["spot"] and group["spot"]["zones"]:
             _spot(console, group["machine"], group["region"], group["spot"])
     if answer["regions"]:
-        _regions(console, answer, one=machine)
+        _regions(console, answer, machine=machine)
     elif machine:
         _nothing(machine)
     if machine and not wide:
@@ -109,7 +109,7 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
 def _of_own_machines(answer: dict[str, Any]) -> str:
     """The answer for a fleet that is not bought: no table, because each of its cells would say the same."""
     groups = answer["groups"]
-    if not groups or any(way["price"] != "nothing" for group in groups for way in group["ways"]):
+    if not groups or any(option["price"] != "nothing" for group in groups for option in group["ways"]):
         return ""
     machines = ", ".join(f"{group['count']} × {group['machine']}" for group in groups)
     subject = f"{answer['cluster']}: {machines}" if answer["cluster"] else groups[0]["machine"]
@@ -130,42 +130,44 @@ def _groups(console: Console, answer: dict[str, Any]) -> None:
 
     numbers = ("each an hour", "an hour", "a month")
     table = _table("group", "machines", "bought", *numbers, numbers=numbers)
-    why: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for group in answer["groups"]:
         name = group["group"] or group["machine"]
-        for index, way in enumerate(group["ways"]):
+        for index, option in enumerate(group["ways"]):
             head = (name, f"{group['count']} × {group['machine']}") if index == 0 else ("", "")
-            kind = way["kind"] if index == 0 else f"or {way['kind']}"
-            amounts = ["nothing" if way["price"] == "nothing" else "unknown"] * 3
-            if way["each"] is not None:
-                amounts = [money(way[key], way["currency"]) for key in ("each", "hour", "month")]
+            kind = option["kind"] if index == 0 else f"or {option['kind']}"
+            amounts = ["nothing" if option["price"] == "nothing" else "unknown"] * 3
+            if option["each"] is not None:
+                amounts = [money(option[key], option["currency"]) for key in ("each", "hour", "month")]
             table.add_row(*head, kind, *amounts)
-            said = way["unknown"] + (f"; {way['action']}" if way["action"] else "")
-            said = said or (f"the price in {way['zone']} now" if way["zone"] else way["note"])
-            if said:
-                why.setdefault(said if way["price"] == "nothing" else f"{way['kind']}: {said}", []).append(name)
+            remark = option["unknown"] + (f"; {option['action']}" if option["action"] else "")
+            remark = remark or (f"the price in {option['zone']} now" if option["zone"] else option["note"])
+            if remark:
+                names_by_reason.setdefault(
+                    remark if option["price"] == "nothing" else f"{option['kind']}: {remark}", []
+                ).append(name)
     typer.echo()
     console.print(table)
-    for reason, names in why.items():
+    for reason, names in names_by_reason.items():
         typer.echo(f"{', '.join(dict.fromkeys(names))}: {reason}")
-    listed, asked = answer["totals"]["on_demand"], answer["totals"]["wanted"]
+    listed, as_bought = answer["totals"]["on_demand"], answer["totals"]["wanted"]
     for line in _totals("on demand", listed):
         typer.echo(line)
-    if asked != listed:
-        for line in _totals("as it is bought now", asked):
+    if as_bought != listed:
+        for line in _totals("as it is bought now", as_bought):
             typer.echo(line)
 
 
-def _totals(what: str, total: dict[str, Any]) -> list[str]:
+def _totals(label: str, total: dict[str, Any]) -> list[str]:
     from provisioner.cost import as_of, money
 
     lines = []
     without = f", without {', '.join(total['unknown'])}: unknown" if total["unknown"] else ""
-    for one in total["sums"]:
-        dates = f" (list prices of {as_of(one['dates'])})" if one["dates"] else ""
-        hour, month = money(one["hour"], one["currency"]), money(one["month"], one["currency"])
-        lines.append(f"total {what}: {hour} an hour, {month} a month{dates}{without}")
-    return lines or [f"total {what}: unknown"]
+    for amount in total["sums"]:
+        dates = f" (list prices of {as_of(amount['dates'])})" if amount["dates"] else ""
+        hour, month = money(amount["hour"], amount["currency"]), money(amount["month"], amount["currency"])
+        lines.append(f"total {label}: {hour} an hour, {month} a month{dates}{without}")
+    return lines or [f"total {label}: unknown"]
 
 
 def _spot(console: Console, machine: str, region: str, spot: dict[str, Any]) -> None:
@@ -182,78 +184,93 @@ def _spot(console: Console, machine: str, region: str, spot: dict[str, Any]) -> 
 
 
 def _spots(console: Console, answer: dict[str, Any]) -> None:
-    for place in answer["regions"]:
-        for there in place["machines"]:
-            if there["spot"] and there["spot"]["zones"]:
-                _spot(console, there["machine"], place["region"], there["spot"])
+    for region_row in answer["regions"]:
+        for machine_row in region_row["machines"]:
+            if machine_row["spot"] and machine_row["spot"]["zones"]:
+                _spot(console, machine_row["machine"], region_row["region"], machine_row["spot"])
 
 
-def _regions(console: Console, answer: dict[str, Any], *, one: str | None) -> None:
+def _regions(console: Console, answer: dict[str, Any], *, machine: str | None) -> None:
     from provisioner.cost import as_of, money
 
-    compared = any(place["against"] is not None for place in answer["regions"])
+    compared = any(region_row["against"] is not None for region_row in answer["regions"])
     numbers = ("an hour", "a month", *(("against here",) if compared else ()))
-    asked = any(there["unknown"] != "not asked" for place in answer["regions"] for there in place["machines"])
-    spot = any(_from(place) for place in answer["regions"])
-    typer.echo(f"\n{'one machine' if one else 'the same fleet'} by region, on demand")
-    more = (*(("one as spot, from",) if spot else ()), *(("sold in",) if asked else ()))
+    is_asked = any(
+        machine_row["unknown"] != "not asked"
+        for region_row in answer["regions"]
+        for machine_row in region_row["machines"]
+    )
+    spot = any(_from(region_row) for region_row in answer["regions"])
+    typer.echo(f"\n{'one machine' if machine else 'the same fleet'} by region, on demand")
+    more = (*(("one as spot, from",) if spot else ()), *(("sold in",) if is_asked else ()))
     table = _table("region", *numbers, "as of", *more, numbers=(*numbers, "one as spot, from"))
-    why: dict[str, list[str]] = {}
-    for place in answer["regions"]:
+    names_by_reason: dict[str, list[str]] = {}
+    for priced_region in answer["regions"]:
         amounts = ["unknown", "unknown"]
-        if place["hour"] is not None:
-            amounts = [money(place[key], place["currency"]) for key in ("hour", "month")]
+        if priced_region["hour"] is not None:
+            amounts = [money(priced_region[key], priced_region["currency"]) for key in ("hour", "month")]
         if compared:
-            amounts.append("-" if place["here"] or place["against"] is None else f"{place['against']:+.0%}")
-        name = place["region"] + (" (here)" if place["here"] else "")
+            amounts.append(
+                "-" if priced_region["here"] or priced_region["against"] is None else f"{priced_region['against']:+.0%}"
+            )
+        name = priced_region["region"] + (" (here)" if priced_region["here"] else "")
         table.add_row(
             name,
             *amounts,
-            as_of(place["dates"]) or "-",
-            *((_from(place) or "-",) if spot else ()),
-            *((_sold(place),) if asked else ()),
+            as_of(priced_region["dates"]) or "-",
+            *((_from(priced_region) or "-",) if spot else ()),
+            *((_sold(priced_region),) if is_asked else ()),
         )
-        if place["unknown"]:
-            why.setdefault(place["unknown"], []).append(place["region"])
-        for there in place["machines"]:
-            if there["unknown"] not in ("", "not asked"):
-                said = there["unknown"] + (f"; {there['action']}" if there["action"] else "")
-                why.setdefault(f"whether it is sold there is unknown: {said}", []).append(place["region"])
+        if priced_region["unknown"]:
+            names_by_reason.setdefault(priced_region["unknown"], []).append(priced_region["region"])
+        for machine_row in priced_region["machines"]:
+            if machine_row["unknown"] not in ("", "not asked"):
+                reason_text = machine_row["unknown"] + (f"; {machine_row['action']}" if machine_row["action"] else "")
+                names_by_reason.setdefault(f"whether it is sold there is unknown: {reason_text}", []).append(
+                    priced_region["region"]
+                )
     console.print(table)
-    for reason, names in why.items():
-        where = dict.fromkeys(names)
-        typer.echo(f"{'everywhere' if len(where) == len(answer['regions']) > 1 else ', '.join(where)}: {reason}")
-    if not asked:
+    for reason, names in names_by_reason.items():
+        region_names = dict.fromkeys(names)
+        typer.echo(
+            f"{'everywhere' if len(region_names) == len(answer['regions']) > 1 else ', '.join(region_names)}: {reason}"
+        )
+    if not is_asked:
         why_not = (
             "was not asked (--offline)" if not answer["asked"] else "can't be asked: look at the provider's console"
         )
         typer.echo(f"where it is sold {why_not}")
 
 
-def _from(place: dict[str, Any]) -> str:
+def _from(region_row: dict[str, Any]) -> str:
     """What spot costs now in the cheapest zone, where the fleet is of one type; empty where nobody knows."""
     from provisioner.cost import money
 
-    zones = [zone for there in place["machines"] if there["spot"] for zone in there["spot"]["zones"] or ()]
-    if len(place["machines"]) != 1 or not zones:
+    zones = [
+        zone
+        for machine_row in region_row["machines"]
+        if machine_row["spot"]
+        for zone in machine_row["spot"]["zones"] or ()
+    ]
+    if len(region_row["machines"]) != 1 or not zones:
         return ""
     cheapest = min(zones, key=lambda zone: float(zone["now"]))
-    return f"{money(cheapest['now'], cheapest['currency'])} ({cheapest['zone'].removeprefix(place['region'])})"
+    return f"{money(cheapest['now'], cheapest['currency'])} ({cheapest['zone'].removeprefix(region_row['region'])})"
 
 
-def _sold(place: dict[str, Any]) -> str:
+def _sold(region_row: dict[str, Any]) -> str:
     """The zones that sell every machine."""
-    told = [there["zones"] for there in place["machines"]]
-    if any(zones is None for zones in told):
+    zone_lists = [machine_row["zones"] for machine_row in region_row["machines"]]
+    if any(zones is None for zones in zone_lists):
         return "unknown"
-    common = set.intersection(*(set(zones) for zones in told))
-    return ", ".join(zone.removeprefix(place["region"]) for zone in sorted(common)) or "nowhere"
+    common = set.intersection(*(set(zones) for zones in zone_lists))
+    return ", ".join(zone.removeprefix(region_row["region"]) for zone in sorted(common)) or "nowhere"
 
 
 def _nothing(machine: str) -> None:
     from provisioner import catalog
     from provisioner.cost import offer
 
-    found = offer(catalog.load().machine(machine), "any region")
-    said = catalog.load().without_price(catalog.load().machine(machine)) or found.unknown
-    typer.echo(f"unknown: {said}" + (f" ({found.action})" if found.action else ""))
+    unpriced = offer(catalog.load().machine(machine), "any region")
+    reason = catalog.load().without_price(catalog.load().machine(machine)) or unpriced.unknown
+    typer.echo(f"unknown: {reason}" + (f" ({unpriced.action})" if unpriced.action else ""))

@@ -63,10 +63,10 @@ class Lines:
             return
         if not (event.kind in LOUD or (event.kind == "progress" and event.stage != "configure")):
             return
-        who = f" {event.node}:" if event.node else ""
+        node_prefix = f" {event.node}:" if event.node else ""
         mark = {"warning": " warning:", "failed": " FAILED:"}.get(event.kind, "")
         elapsed = time.monotonic() - self._began
-        print(f"[{elapsed:6.1f}s] {event.stage}:{who}{mark} {event.message}", file=sys.stderr, flush=True)
+        print(f"[{elapsed:6.1f}s] {event.stage}:{node_prefix}{mark} {event.message}", file=sys.stderr, flush=True)
 
 
 class Bars:
@@ -117,12 +117,12 @@ class Bars:
 
     def frame(self) -> Table:
         """What is to be seen now, in the terminal's width and height as they are now."""
-        now = time.time()
+        timestamp = time.time()
         height, width = self._console.size.height, self._console.size.width
         with self._lock:
-            rows = self._view.rows(now, max(1, height // NODE_SHARE))
+            rows = self._view.rows(timestamp, max(1, height // NODE_SHARE))
         # Where even the stages are more than the screen has lines, the newest count.
-        return draw(rows[-max(1, height - 2) :], width, now, plain=self._console.options.ascii_only)
+        return draw(rows[-max(1, height - 2) :], width, timestamp, plain=self._console.options.ascii_only)
 
     def _show(self, event: Event) -> None:
         with self._lock:
@@ -137,13 +137,15 @@ def told(console: Console, event: Event, *, own: bool = True) -> None:
 
     if not (event.kind == "warning" or (event.kind == "failed" and event.node)):
         return
-    who = f"{event.node}: " if event.node else ""
-    here = f" ({event.data['here']})" if own and "here" in event.data else ""
-    text = Text.assemble((event.stage, "yellow" if event.kind == "warning" else "red"), ": ", who, event.message, here)
+    node_prefix = f"{event.node}: " if event.node else ""
+    advice = f" ({event.data['here']})" if own and "here" in event.data else ""
+    text = Text.assemble(
+        (event.stage, "yellow" if event.kind == "warning" else "red"), ": ", node_prefix, event.message, advice
+    )
     console.print(text, soft_wrap=True)
 
 
-def draw(rows: list[Row], width: int, now: float, *, plain: bool) -> Table:
+def draw(rows: list[Row], width: int, timestamp: float, *, plain: bool) -> Table:
     """The rows as one line each, however narrow the terminal. `plain`: in ASCII alone."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -161,7 +163,7 @@ def draw(rows: list[Row], width: int, now: float, *, plain: bool) -> Table:
     table.add_column(no_wrap=True, justify="right", min_width=5)
     for row in rows:
         turning = row.outcome == "working"
-        mark = spinner[int(now * FRAMES_PER_SECOND) % len(spinner)] if turning else marks[row.outcome]
+        mark = spinner[int(timestamp * FRAMES_PER_SECOND) % len(spinner)] if turning else marks[row.outcome]
         label = Text(f"  {row.label}" if row.node else row.label, style="" if row.node else "bold")
         completed = (row.done or 0) if row.total else 1
         bar = ProgressBar(total=row.total or (None if turning else 1), completed=completed,

@@ -22,19 +22,21 @@ def _sites(file: Path) -> list[Diagnosis]:
     from provisioner.paths import ClusterPaths
     from provisioner.providers.cluster import Providers
 
-    loaded, found = spec.load(file), []
+    loaded, diagnoses = spec.load(file), []
     providers = Providers(loaded, ClusterPaths(file, loaded.name, sandbox=False))
     for name, site in loaded.sites.items():
         job = f"machines of {site.provider}"
         try:
-            said = providers.at(name).account()
+            account = providers.at(name).account()
         except GpuprovError as error:
-            found.append(Diagnosis(f"site {name}", "unknown", error.message, job, error.hint))
+            diagnoses.append(Diagnosis(f"site {name}", "unknown", error.message, job, error.hint))
             continue
-        if said is not None:
-            status: Literal["ok", "missing", "unknown"] = {"ok": "ok", "blocks": "missing"}.get(said.status, "unknown")  # type: ignore[assignment]
-            found.append(Diagnosis(f"site {name}", status, said.message, job, said.action))
-    return found
+        if account is not None:
+            status: Literal["ok", "missing", "unknown"] = {"ok": "ok", "blocks": "missing"}.get(
+                account.status, "unknown"
+            )  # type: ignore[assignment]
+            diagnoses.append(Diagnosis(f"site {name}", status, account.message, job, account.action))
+    return diagnoses
 
 
 def _keys(file: Path) -> list[Diagnosis]:
@@ -49,14 +51,14 @@ def _keys(file: Path) -> list[Diagnosis]:
     path = file.with_suffix(".lock")
     try:
         lock = lockfile.read(path)
-        said, mend = (
+        message, mend = (
             f"no {path.name}: signing keys were not compared",
             f"gpuprov lock {file}{' --no-sandbox' * rehearsed}",
         )
     except GpuprovError as error:
-        lock, said, mend = None, f"{error.where}: {error.message}: signing keys were not compared", error.hint
+        lock, message, mend = None, f"{error.where}: {error.message}: signing keys were not compared", error.hint
     if lock is None:
-        return [Diagnosis("signing keys", "unknown", said, "the repositories that nodes install from", mend)]
+        return [Diagnosis("signing keys", "unknown", message, "the repositories that nodes install from", mend)]
     return signing_keys.examine(lock)
 
 
@@ -74,13 +76,13 @@ def doctor(
     from provisioner.doctor import examine
 
     keys = _keys(file) if file is not None else []
-    found = examine() + (_sites(file) if file is not None else []) + keys
-    healthy = all(d.status == "ok" for d in found)
+    diagnoses = examine() + (_sites(file) if file is not None else []) + keys
+    healthy = all(d.status == "ok" for d in diagnoses)
     if json_:
-        json_output.write({"ok": healthy, "findings": [asdict(d) for d in found]})
+        json_output.write({"ok": healthy, "findings": [asdict(d) for d in diagnoses]})
     else:
-        width = max(len(d.subject) for d in found)
-        for d in found:
+        width = max(len(d.subject) for d in diagnoses)
+        for d in diagnoses:
             mark = {"ok": "ok     ", "missing": "MISSING", "unknown": "unknown"}[d.status]
             typer.echo(f"{mark}  {d.subject:<{width}}  {d.found}")
             if d.status != "ok":

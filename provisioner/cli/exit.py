@@ -69,12 +69,12 @@ def typed(
 
 
 @contextlib.contextmanager
-def resumable(again: str) -> Iterator[None]:
-    """Ctrl-C, and a request to end, leave what was done; `again` says how to go on. Raises Interrupted."""
+def resumable(resume_hint: str) -> Iterator[None]:
+    """Ctrl-C, and a request to end, leave what was done; `resume_hint` says how to go on. Raises Interrupted."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; progress is saved", hint=again) from None
+        raise Interrupted("interrupted; progress is saved", hint=resume_hint) from None
 
 
 def ending_with(code: int) -> Ending:
@@ -86,27 +86,27 @@ def ending_of(error: BaseException) -> Ending:
     """The ending of a call that raised this."""
     if isinstance(error, GpuprovError):
         bare = error.exit_code == Exit.BAD_INPUT and error.where != ""  # file:line: message, as editors read it
-        said = str(error) if bare else f"gpuprov: {error}"
+        text = str(error) if bare else f"gpuprov: {error}"
         problems = tuple(error.problems) if isinstance(error, InputError) else ()
-        return Ending(int(error.exit_code), said, error.message, error.where, error.hint, problems)
+        return Ending(int(error.exit_code), text, error.message, error.where, error.hint, problems)
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
     if isinstance(error, _ClickException):
-        shown, hint = io.StringIO(), _missing_file(error)
-        error.show(file=shown)
-        said = shown.getvalue().rstrip("\n") + (f"\n  {hint}" if hint else "")
-        return Ending(int(error.exit_code), said, error.format_message().partition("\n")[0], hint=hint)
+        usage, hint = io.StringIO(), _missing_file(error)
+        error.show(file=usage)
+        text = usage.getvalue().rstrip("\n") + (f"\n  {hint}" if hint else "")
+        return Ending(int(error.exit_code), text, error.format_message().partition("\n")[0], hint=hint)
     if isinstance(error, OSError) and error.errno in MACHINE_REFUSES:
-        where = str(error.filename or "this machine")
+        location = str(error.filename or "this machine")
         reason = error.strerror or str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename
         hint = "`df -h . /tmp ~` shows which disk is full" if full else _who_may(error)
-        said = f"gpuprov: {where}: {reason}" + (f"\n  {hint}" if hint else "")
-        return Ending(int(Exit.BAD_INPUT), said, reason, where, hint)
+        text = f"gpuprov: {location}: {reason}" + (f"\n  {hint}" if hint else "")
+        return Ending(int(Exit.BAD_INPUT), text, reason, location, hint)
     if interrupted():  # it came while a library was at work that made something else of it
         return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
-    said = _internal_error(error)
-    return Ending(int(Exit.CHECK_FAILED), said, said.partition("\n")[0], hint="\n".join(said.splitlines()[1:2]).strip())
+    text = _internal_error(error)
+    return Ending(int(Exit.CHECK_FAILED), text, text.partition("\n")[0], hint="\n".join(text.splitlines()[1:2]).strip())
 
 
 def _missing_file(error: Any) -> str:
@@ -116,8 +116,12 @@ def _missing_file(error: Any) -> str:
         return ""
     from provisioner.cluster_files import what_to_type
 
-    others = [one for one in context.command.params if one is not missing and one.required]
-    arguments = "".join(f" {one.metavar}" for one in others if one.param_type_name == "argument")
+    other_parameters = [
+        parameter for parameter in context.command.params if parameter is not missing and parameter.required
+    ]
+    arguments = "".join(
+        f" {parameter.metavar}" for parameter in other_parameters if parameter.param_type_name == "argument"
+    )
     return what_to_type(context.command_path, arguments)
 
 
@@ -125,19 +129,19 @@ def _who_may(error: OSError) -> str:
     """What to do about a file that is root's, made by a run with sudo that was killed."""
     from provisioner.ownership import barrier
 
-    found = barrier(str(error.filename)) if error.errno in (errno.EACCES, errno.EPERM) and error.filename else None
-    if found is None or found[1] != 0:
+    owned = barrier(str(error.filename)) if error.errno in (errno.EACCES, errno.EPERM) and error.filename else None
+    if owned is None or owned[1] != 0:
         return ""
-    return f"{found[0]} belongs to root: run the same command with sudo"
+    return f"{owned[0]} belongs to root: run the same command with sudo"
 
 
 def _internal_error(error: BaseException) -> str:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    place = _keep(f"gpuprov {__version__}\n{' '.join(sys.argv)}\n\n{text}")
+    traceback_file = _keep(f"gpuprov {__version__}\n{' '.join(sys.argv)}\n\n{text}")
     summary = f"gpuprov: internal error, a bug in gpuprov: {type(error).__name__}: {error}"
-    return f"{summary}\n  the full traceback is in {place}" if place else f"{summary}\n{text}"
+    return f"{summary}\n  the full traceback is in {traceback_file}" if traceback_file else f"{summary}\n{text}"
 
 
 def _keep(text: str) -> Path | None:

@@ -56,24 +56,24 @@ def gc(
     places = _places(loaded, region or [], provider, sandbox=sandbox)
     folders = [*([file.absolute().parent] if file is not None else []), Path.cwd(), *Path.cwd().parents]
     try:
-        found = lifecycle.look(places, folders, loaded)
+        remainder = lifecycle.look(places, folders, loaded)
     except ProviderError as error:
         if as_json:  # nobody knows what is there: that is gc's answer too
             json_output.write(_document(lifecycle.Remainder((), (error.message,)), 0, []))
         raise
-    removed, left = 0, list[str]()
+    removed, leftovers = 0, list[str]()
     if not as_json:
-        _show(found, hint=cluster is None)
-    chosen = lifecycle.chosen(found, cluster, identity) if cluster is not None else []
+        _show(remainder, hint=cluster is None)
+    chosen = lifecycle.chosen(remainder, cluster, identity) if cluster is not None else []
     if chosen and _may(chosen, yes=yes):
-        removed, left = lifecycle.remove(places, chosen, lambda line: typer.echo(printable(line), err=True))
+        removed, leftovers = lifecycle.remove(places, chosen, lambda line: typer.echo(printable(line), err=True))
     if as_json:
-        json_output.write(_document(found, removed, left))
+        json_output.write(_document(remainder, removed, leftovers))
     elif cluster is not None:
         typer.echo(f"{cluster}: {removed} things removed" if chosen else f"{cluster}: nothing is there")
-    for line in left:
+    for line in leftovers:
         typer.echo(printable(f"left: {line}"), err=True)
-    if left or found.unknown:
+    if leftovers or remainder.unknown:
         raise typer.Exit(Exit.PROVIDER_FAILED)
 
 
@@ -85,13 +85,13 @@ def _places(loaded: ClusterSpec | None, regions: list[str], provider: str | None
     if sandbox:
         return [_orphans(providers.SANDBOX, "")]
     able = providers.with_capability("orphans")
-    wanted = [(provider or _provider_of(name, able), name) for name in regions]
+    regions_to_scan = [(provider or _provider_of(name, able), name) for name in regions]
     if loaded is not None and not regions:
         sites = [site for site in loaded.sites.values() if isinstance(site, CloudSite)]
-        wanted = list(dict.fromkeys((site.provider, site.region) for site in sites))
-    if not wanted:
+        regions_to_scan = list(dict.fromkeys((site.provider, site.region) for site in sites))
+    if not regions_to_scan:
         raise GpuprovError("nothing to scan: pass a cluster.yaml with a cloud's site, --region or --sandbox")
-    return [_orphans(name, region) for name, region in wanted]
+    return [_orphans(name, region) for name, region in regions_to_scan]
 
 
 def _provider_of(region: str, able: list[str]) -> str:
@@ -108,18 +108,18 @@ def _orphans(name: str, region: str) -> Orphans:
     from provisioner.providers import base as providers
 
     provider = providers.find(name)
-    found = provider.orphans(region) if provider else None
-    if found is None:
+    scanner = provider.orphans(region) if provider else None
+    if scanner is None:
         raise GpuprovError(
             f"gpuprov can't look for what is left at {name}", hint="it made nothing there; look at its console"
         )
-    return found
+    return scanner
 
 
 def _may(chosen: list[Cluster], *, yes: bool) -> bool:
     """Whether a person wants it."""
     name = chosen[0].name
-    count = sum(not thing.kept for one in chosen for thing in one.things)
+    count = sum(not resource.kept for cluster in chosen for resource in cluster.things)
     question = f"Remove these {counted(count, 'resource')} of {name}? Somebody else may be using them."
     if confirmed(question, yes=yes, where=name, declined="nothing was removed"):
         return True
@@ -127,28 +127,28 @@ def _may(chosen: list[Cluster], *, yes: bool) -> bool:
     return False
 
 
-def _show(found: Remainder, *, hint: bool) -> None:
+def _show(remainder: Remainder, *, hint: bool) -> None:
 
     def say(line: str) -> None:  # names and ids are whatever somebody wrote there
         typer.echo(printable(line))
 
-    for one in found.clusters:
-        site = f", site {one.site}" if one.site else ""
-        age = f", the oldest {_age(one.since)} old" if one.since else ""
-        which = f", id {one.identity}" if one.identity else ""
-        known = f"alive here ({one.alive})" if one.alive else "nobody on this machine knows it"
-        say(f"{one.place}: cluster {one.name}{site}{which}: {len(one.things)} things{age}; {known}")
-        for kind, count in Counter(thing.kind for thing in one.things).items():
-            mine = [thing for thing in one.things if thing.kind == kind]
-            ids = [f"{t.id} ({t.state})" if t.state else t.id for t in mine[:MOST_IDS]]
+    for cluster in remainder.clusters:
+        site = f", site {cluster.site}" if cluster.site else ""
+        age = f", the oldest {_age(cluster.since)} old" if cluster.since else ""
+        which = f", id {cluster.identity}" if cluster.identity else ""
+        known = f"alive here ({cluster.alive})" if cluster.alive else "nobody on this machine knows it"
+        say(f"{cluster.place}: cluster {cluster.name}{site}{which}: {len(cluster.things)} things{age}; {known}")
+        for kind, count in Counter(resource.kind for resource in cluster.things).items():
+            of_kind = [resource for resource in cluster.things if resource.kind == kind]
+            ids = [f"{t.id} ({t.state})" if t.state else t.id for t in of_kind[:MOST_IDS]]
             more = [f"and {count - MOST_IDS} more"] if count > MOST_IDS else []
-            kept = f": {mine[0].kept}" if mine[0].kept else ""
-            say(f"  {counted(count, kind)}: {', '.join(ids + more)}{kept}")
-    for line in found.unknown:
+            kept_text = f": {of_kind[0].kept}" if of_kind[0].kept else ""
+            say(f"  {counted(count, kind)}: {', '.join(ids + more)}{kept_text}")
+    for line in remainder.unknown:
         say(f"unknown: {line}")
-    if not found.clusters and not found.unknown:
+    if not remainder.clusters and not remainder.unknown:
         say("nothing with gpuprov's tags is there")
-    if hint and any(not one.alive for one in found.clusters):
+    if hint and any(not cluster.alive for cluster in remainder.clusters):
         say("a colleague's cluster looks the same from here: ask, then name the one to remove with --cluster NAME")
 
 
@@ -159,34 +159,34 @@ def _age(since: datetime) -> str:
     )
 
 
-def _document(found: Remainder, removed: int, left: list[str]) -> dict[str, Any]:
+def _document(remainder: Remainder, removed: int, leftovers: list[str]) -> dict[str, Any]:
     def text(moment: datetime | None) -> str | None:
         return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
 
     return {
         "clusters": [
             {
-                "cluster": one.name,
-                "identity": one.identity,
-                "site": one.site,
-                "place": one.place,
-                "alive": one.alive,
-                "since": text(one.since),
+                "cluster": cluster.name,
+                "identity": cluster.identity,
+                "site": cluster.site,
+                "place": cluster.place,
+                "alive": cluster.alive,
+                "since": text(cluster.since),
                 "things": [
                     {
-                        "kind": thing.kind,
-                        "id": thing.id,
-                        "name": thing.name,
-                        "state": thing.state,
-                        "since": text(thing.since),
-                        "kept": thing.kept,
+                        "kind": resource.kind,
+                        "id": resource.id,
+                        "name": resource.name,
+                        "state": resource.state,
+                        "since": text(resource.since),
+                        "kept": resource.kept,
                     }
-                    for thing in one.things
+                    for resource in cluster.things
                 ],
             }
-            for one in found.clusters
+            for cluster in remainder.clusters
         ],
         "removed": removed,
-        "left": left,
-        "unknown": list(found.unknown),
+        "left": leftovers,
+        "unknown": list(remainder.unknown),
     }

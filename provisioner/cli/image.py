@@ -36,8 +36,8 @@ def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
     from provisioner.lifecycle.image import work
     from provisioner.lifecycle.image.recipe import open_recipe
 
-    def begun(one: Recipe) -> bool:
-        return bool(one.book.builds() or work.journals(one))
+    def begun(recipe: Recipe) -> bool:
+        return bool(recipe.book.builds() or work.journals(recipe))
 
     recipe = open_recipe(file, sandbox=bool(sandbox))
     if sandbox is None and not changes and not begun(recipe):
@@ -68,24 +68,24 @@ def build(
         else f"{name}: a builder, then a {recipe.cluster.spec.groups[name].machine}"
         for name in recipe.targets
     )  # fmt: skip
-    what = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''} ({with_what})?"
-    if not confirmed(what, yes=yes, where=str(file), declined="nothing was built", screen=screen):
+    question = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''} ({with_what})?"
+    if not confirmed(question, yes=yes, where=str(file), declined="nothing was built", screen=screen):
         raise typer.Exit
     with resumable(f"resume with `{typed('image build', file, sandbox=recipe.sandbox)}`"), screen as show:
         recipe.cluster.events.subscribe(show)
-        made = commands.build(recipe, find(terraform), anew=upgrade)
+        manifest = commands.build(recipe, find(terraform), anew=upgrade)
     if json_:
-        json_output.write(made.model_dump(mode="json"))
+        json_output.write(manifest.model_dump(mode="json"))
         return
     from provisioner.lifecycle.image.disk import folder_of
 
-    typer.echo(f"{made.name} {made.build}")
-    for name, target in made.targets.items():
+    typer.echo(f"{manifest.name} {manifest.build}")
+    for name, target in manifest.targets.items():
         ids = ", ".join(f"{region}: {number}" if region else number for region, number in target.ids.items())
         proven = f"proven {counted(len(target.proven_by), 'time')}"
         typer.echo(f"  {name}: {target.machine}, driver {target.stack.driver}, {proven}; {ids}")
-        for one in target.disk.files.values() if target.disk is not None else ():
-            typer.echo(f"  {name}: {folder_of(recipe, name) / one.file}, {one.bytes / 1e9:.1f} GB")
+        for disk_file in target.disk.files.values() if target.disk is not None else ():
+            typer.echo(f"  {name}: {folder_of(recipe, name) / disk_file.file}, {disk_file.bytes / 1e9:.1f} GB")
     onward = typed("image promote", file, sandbox=recipe.sandbox)
     typer.echo(f"channel nightly has it now; `{onward} candidate` moves it on")
 
@@ -148,8 +148,8 @@ def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> Non
         drivers = ", ".join(sorted({driver for driver in row["driver"].values() if driver}))
         typer.echo(f"{row['build']}  {', '.join(row['channels']) or '-':20}  driver {drivers or 'none'}")
     for row in document["failed"]:
-        said = (printable(row["message"]).splitlines() or ["it said nothing"])[0]
-        typer.echo(f"{row['build']}  failed at {row['step']}: {said}  ({row['evidence']})")
+        first_line = (printable(row["message"]).splitlines() or ["it said nothing"])[0]
+        typer.echo(f"{row['build']}  failed at {row['step']}: {first_line}  ({row['evidence']})")
     for move in document["history"][-MOVES:]:
         typer.echo(f"{move['at']}  {move['channel']}: {move['before'] or 'none'} → {move['build']} ({move['why']})")
     for build_id in begun:
@@ -177,16 +177,18 @@ def show(
     if json_:
         json_output.write(document)
         return
-    typer.echo("\n".join(str(printable(line)) for line in _shown(document)))
+    typer.echo("\n".join(str(printable(line)) for line in _render(document)))
 
 
-def _shown(document: dict[str, Any]) -> list[str]:
+def _render(document: dict[str, Any]) -> list[str]:
     simulated = SIMULATED if document["simulated"] else ""
     lines = [f"{document['name']} {document['build']}, proven {document['made']}{simulated}"]
     for name, target in document["targets"].items():
         versions = ", ".join(
-            key if key.endswith(one["version"]) else f"{key} {one['version']}"  # an image's name has its version
-            for key, one in target["stack"]["components"].items()
+            key
+            if key.endswith(component["version"])
+            else f"{key} {component['version']}"  # an image's name has its version
+            for key, component in target["stack"]["components"].items()
         )
         lines += [
             f"{name}: {target['machine']}, built on {target['builder']} of {target['base'] or 'an unknown base'}",
@@ -203,7 +205,10 @@ def _shown(document: dict[str, Any]) -> list[str]:
 def _of_disk(disk: dict[str, Any] | None) -> list[str]:
     if disk is None:
         return []
-    files = [f"  {one['file']}: {one['bytes'] / 1e9:.1f} GB, sha256 {one['sha256']}" for one in disk["files"].values()]
+    files = [
+        f"  {disk_file['file']}: {disk_file['bytes'] / 1e9:.1f} GB, sha256 {disk_file['sha256']}"
+        for disk_file in disk["files"].values()
+    ]
     boots = [f"  {proof['report']}: {proof['passed']} parts as locked" for proof in disk["proofs"]]
     return [*files, *boots]
 
@@ -212,8 +217,8 @@ def _vulnerable(target: dict[str, Any]) -> str:
     from provisioner.images.manifest import Vulnerabilities
     from provisioner.images.vulnerabilities import told
 
-    found = target["vulnerabilities"]
-    return told(Vulnerabilities(**found) if found is not None else None, target["not_scanned"])
+    document = target["vulnerabilities"]
+    return told(Vulnerabilities(**document) if document is not None else None, target["not_scanned"])
 
 
 @app.command()
@@ -262,10 +267,10 @@ def _moved(document: dict[str, Any], *, as_json: bool, simulated: bool) -> None:
     if as_json:
         json_output.write(document)
     else:
-        said = f"{document['before'] or 'none'} → {document['build']}"
+        change = f"{document['before'] or 'none'} → {document['build']}"
         if document["before"] == document["build"]:
-            said = f"{document['build']} already"
-        typer.echo(f"{document['image']}@{document['channel']}: {said}{SIMULATED if simulated else ''}")
+            change = f"{document['build']} already"
+        typer.echo(f"{document['image']}@{document['channel']}: {change}{SIMULATED if simulated else ''}")
 
 
 @app.command()

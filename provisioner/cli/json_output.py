@@ -31,6 +31,6 @@ def write(document: Any) -> None:
 
 def requested(arguments: Sequence[str], verbatim: Sequence[str]) -> bool:
     """Whether a call asks for JSON. `verbatim`: the commands whose options are the nodes' own."""
-    command = next((word for word in arguments if not word.startswith("-")), "")
+    command = next((argument for argument in arguments if not argument.startswith("-")), "")
     ours = list(arguments)[: list(arguments).index("--")] if "--" in arguments else arguments
     return command not in verbatim and "--json" in ours

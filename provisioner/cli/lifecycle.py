@@ -55,14 +55,14 @@ def lock(
         typer.echo("\n".join(locking.explain(cluster, explain)))
         return
     cluster.require_rights()
-    before = lockfile.read(cluster.paths.lock_file)
-    keep = locking.kept(before, upgrade=upgrade, names=names or [])
+    previous = lockfile.read(cluster.paths.lock_file)
+    keep = locking.kept(previous, upgrade=upgrade, names=names or [])
     with display() as show:
         cluster.events.subscribe(show)
         if cluster.sandbox:
             private_dir(cluster.paths.root)
-        made = locking.renew(cluster, cluster.events, keep)
-    changes = lockfile.changes(before, made)
+        renewed = locking.renew(cluster, cluster.events, keep)
+    changes = lockfile.changes(previous, renewed)
     for change in changes or ["no version changes"]:
         typer.echo(change)
     taken = " (the rehearsal's; --no-sandbox locks for real machines)" if cluster.sandbox and sandbox is None else ""
@@ -111,16 +111,18 @@ def up(
     if run.report is None:
         raise Declined("nothing was created")
     tell(run, cluster, as_json=json_)
-    for name, what in run.waiting.items():
-        typer.echo(f"{name} keeps its lock; the new one would change {', '.join(what)}", err=True)
+    for name, components in run.waiting.items():
+        typer.echo(f"{name} keeps its lock; the new one would change {', '.join(components)}", err=True)
     if run.waiting:
-        again = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
+        command = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
         they = f"{counted(len(run.waiting), 'node')} {'runs' if len(run.waiting) == 1 else 'run'} an older lock"
         if run.rolled_back:
-            said = f"the new one was rolled back ({run.rolled_back}): change {file}, or retry with `{again} --again`"
+            advice = (
+                f"the new one was rolled back ({run.rolled_back}): change {file}, or retry with `{command} --again`"
+            )
         else:
-            said = f"`{again}` moves {'it' if len(run.waiting) == 1 else 'them'} to the new one"
-        typer.echo(f"{they}; {said}", err=True)
+            advice = f"`{command}` moves {'it' if len(run.waiting) == 1 else 'them'} to the new one"
+        typer.echo(f"{they}; {advice}", err=True)
     for name, error in run.failed.items():
         typer.echo(f"gpuprov: site {name} failed, the others went on: {error}", err=True)
     for name, error in run.partly.items():
@@ -135,8 +137,8 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
     from provisioner.cost import summary
     from provisioner.cost import wanted as asked_for
 
-    def ask(wanted: Plan, changes: NodeChanges) -> bool:
-        new = [(group, len({*group.node_names()} & {*changes.create})) for group in wanted.groups]
+    def ask(desired: Plan, changes: NodeChanges) -> bool:
+        new = [(group, len({*group.node_names()} & {*changes.create})) for group in desired.groups]
         price = ""
         if not cluster.sandbox and not yes:
             price = summary.making(asked_for(cluster.spec), {group.name: count for group, count in new})
@@ -144,57 +146,61 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
         if cluster.spec.verify.reboot != "never" and (changes.create or changes.recreate):
             which = "every new machine" if cluster.spec.verify.reboot == "all" else "one new machine of each group"
             counts += f"; then {which} is rebooted"
-        made = [(group, f"{count} {group.machine.name}{_from_image(wanted, group)}") for group, count in new if count]
-        where = f"{_sites(cluster, wanted)}{' in the sandbox' if cluster.sandbox else ''}"
-        question = f"{_intended(cluster, wanted, changes, made)}{where} ({counts})?"
+        creations = [
+            (group, f"{count} {group.machine.name}{_from_image(desired, group)}") for group, count in new if count
+        ]
+        location = f"{_sites(cluster, desired)}{' in the sandbox' if cluster.sandbox else ''}"
+        question = f"{_intended(cluster, desired, changes, creations)}{location} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
     return ask
 
 
-def _from_image(wanted: Plan, group: PlannedGroup) -> str:
-    golden = wanted.images.get(group.name)
+def _from_image(desired: Plan, group: PlannedGroup) -> str:
+    golden = desired.images.get(group.name)
     return f" from image {golden.name} {golden.build}" if golden else ""
 
 
-def _sites(cluster: Cluster, wanted: Plan) -> str:
+def _sites(cluster: Cluster, desired: Plan) -> str:
     """Where groups with several sites are created, and which sites are next without capacity there."""
     from provisioner import placement
 
     rows = [
         row for row in placement.rows(cluster.spec, cluster.paths)
-        if row["group"] in {group.name for group in wanted.groups}
+        if row["group"] in {group.name for group in desired.groups}
     ]  # fmt: skip
     return f" ({'; '.join(placement.lines(rows))})" if rows else ""
 
 
-def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: Sequence[tuple[PlannedGroup, str]]) -> str:
-    """What is about to be done, in words: machines that are made by number (`made`, by group), all others by name; and
-    what is done to machines that exist already, apart from those that are created and removed."""
+def _intended(
+    cluster: Cluster, desired: Plan, changes: NodeChanges, creations: Sequence[tuple[PlannedGroup, str]]
+) -> str:
+    """What is about to be done, in words: machines that are made by number (`creations`, by group), all others by name;
+    and what is done to machines that exist already, apart from those that are created and removed."""
     from provisioner.lifecycle.node_changes import by_reason
 
     sites = {**changes.sites, **{node.name: node.site for node in cluster.nodes()}}
-    sites |= {name: group.site for group in wanted.groups for name in group.node_names()}
-    own = {name for name, site in sites.items() if _exist(cluster, site)}
-    configured = [group for group, _ in made if _exist(cluster, group.site)]
-    said = [
-        f"{verb} {', '.join(text for group, text in made if (group in configured) is exist)}"
+    sites |= {name: group.site for group in desired.groups for name in group.node_names()}
+    existing_nodes = {name for name, site in sites.items() if _exist(cluster, site)}
+    configured = [group for group, _ in creations if _exist(cluster, group.site)]
+    clauses = [
+        f"{verb} {', '.join(text for group, text in creations if (group in configured) is exist)}"
         for verb, exist in (("create", False), (_verb(cluster, configured), True))
-        if any((group in configured) is exist for group, _ in made)
+        if any((group in configured) is exist for group, _ in creations)
     ]
-    for what, created, existing in (
+    for node_names, created, existing in (
         (changes.recreate, "recreate", "take another machine for"),
         (changes.change, "change", "change"),
         (changes.remove, "remove", "give back"),
     ):
         by_verb: dict[str, list[str]] = {}
-        for name in what:
-            by_verb.setdefault(existing if name in own else created, []).append(name)
-        reasons = changes.reasons if what == changes.recreate else {}
+        for name in node_names:
+            by_verb.setdefault(existing if name in existing_nodes else created, []).append(name)
+        reasons = changes.reasons if node_names == changes.recreate else {}
         for verb, names in by_verb.items():
-            for why, mine in by_reason(names, reasons).items():
-                said.append(f"{verb} {_some(mine)}{f' ({why})' if why else ''}")
-    text = "; ".join(said) or "change no machine, but what they share"
+            for reason, affected in by_reason(names, reasons).items():
+                clauses.append(f"{verb} {_some(affected)}{f' ({reason})' if reason else ''}")
+    text = "; ".join(clauses) or "change no machine, but what they share"
     return text[0].upper() + text[1:]
 
 
@@ -206,7 +212,7 @@ def _exist(cluster: Cluster, site: str) -> bool:
 def _verb(cluster: Cluster, groups: Sequence[PlannedGroup]) -> str:
     """What is done to machines that exist: those that have only a BMC are installed first."""
     managed = [cluster.providers.at(group.site).management for group in groups]
-    installs = any(one is not None and one.installation is not None for one in managed)
+    installs = any(management is not None and management.installation is not None for management in managed)
     return "install through their BMCs and configure" if installs else "configure"
 
 
@@ -231,7 +237,7 @@ def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
     if sys.stdout.isatty():
         typer.echo()  # below the rows of the run
     tables.show(
-        table(run.report, file=shlex.quote(str(cluster.file)), absent=run.absent, standing=_standing(run, cluster))
+        table(run.report, file=shlex.quote(str(cluster.file)), absent=run.absent, standing=_quick_note(run, cluster))
     )
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     if run.failed:
@@ -245,14 +251,14 @@ def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
     typer.echo(f"report: {run.page}")
 
 
-def _standing(run: Run, cluster: Cluster) -> str:
+def _quick_note(run: Run, cluster: Cluster) -> str:
     """Why a run looked less deep than cluster.yaml says; "" where it did not."""
-    asked = cluster.spec.verify.level
-    if run.report is None or run.report.level != "quick" or asked == "quick":
+    configured_level = cluster.spec.verify.level
+    if run.report is None or run.report.level != "quick" or configured_level == "quick":
         return ""
     return (
         f"quick was enough: each node was proven with this lock before, and nothing on it differs from it; "
-        f"`gpuprov verify {shlex.quote(str(cluster.file))}` repeats level {asked}"
+        f"`gpuprov verify {shlex.quote(str(cluster.file))}` repeats level {configured_level}"
     )
 
 
@@ -280,10 +286,10 @@ def down(
         raise Declined("nothing was removed")
     if keep_reports is not None:
         refuse_unwritable(keep_reports)
-        kept = lifecycle.copy_reports(cluster, keep_reports)
-        typer.echo(f"{counted(kept, 'report')} copied to {keep_reports}", err=True)
-    again = typed("down", file, sandbox=cluster.sandbox)
-    with resumable(f"resume with `{again}`"), display(quiet=json_) as show:
+        copied = lifecycle.copy_reports(cluster, keep_reports)
+        typer.echo(f"{counted(copied, 'report')} copied to {keep_reports}", err=True)
+    command = typed("down", file, sandbox=cluster.sandbox)
+    with resumable(f"resume with `{command}`"), display(quiet=json_) as show:
         cluster.events.subscribe(show)
         removal = lifecycle.down(cluster, find(terraform, needed=cluster.needs_terraform))
     _say_down(cluster.spec.name, removal.removed, removal.stays, as_json=json_)
@@ -295,10 +301,10 @@ def _removal(cluster: Cluster, names: Sequence[str]) -> str:
     with contextlib.suppress(GpuprovError):  # a damaged nodes.json is reported by the command itself
         existing |= {node.name for node in cluster.nodes() if _exist(cluster, node.site)}
     created = [name for name in names if name not in existing]
-    said = [f"remove {_some(created) or 'all remaining resources'}"] if created or not names else []
-    if kept := [name for name in names if name in existing]:
-        said.append(f"undo gpuprov's changes on {_some(kept)}")
-    text = " and ".join(said)
+    clauses = [f"remove {_some(created) or 'all remaining resources'}"] if created or not names else []
+    if reset_names := [name for name in names if name in existing]:
+        clauses.append(f"undo gpuprov's changes on {_some(reset_names)}")
+    text = " and ".join(clauses)
     return text[0].upper() + text[1:]
 
 

@@ -84,8 +84,8 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Raises Typer's UsageError for a command that there is not, with the nearest ones."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = did_you_mean(args[0], COMMANDS, limit=2)
-            ctx.fail(f"there is no command {args[0]}" + (f": {near}" if near else ""))
+            suggestion = did_you_mean(args[0], COMMANDS, limit=2)
+            ctx.fail(f"there is no command {args[0]}" + (f": {suggestion}" if suggestion else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -99,9 +99,9 @@ def load(name: str, entry: Entry) -> Any:
     target = getattr(import_module(module), attribute)
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
-    one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.command(name, cls=RemoteCommand if entry.verbatim else None)(target)
-    return typer.main.get_command(one)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=RemoteCommand if entry.verbatim else None)(target)
+    return typer.main.get_command(single)
 
 
 app = typer.Typer(
@@ -115,8 +115,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"gpuprov {__version__}")
         raise typer.Exit
 
@@ -133,12 +133,17 @@ def gpuprov(
 def main(arguments: list[str] | None = None, *, interruptible: bool = False) -> None:
     """Runs the command line and exits with a code of errors.Exit. `interruptible`: Ctrl-C is ours to catch."""
     streams.guard()
-    words = sys.argv[1:] if arguments is None else arguments
+    arguments_given = sys.argv[1:] if arguments is None else arguments
     try:
         _catch(interruptible=interruptible)
-        if words and words[0] in COMMANDS and words[0] not in STARTS_NOTHING and "--help" not in words:
+        if (
+            arguments_given
+            and arguments_given[0] in COMMANDS
+            and arguments_given[0] not in STARTS_NOTHING
+            and "--help" not in arguments_given
+        ):
             _keep()
-        code = streams.close(run(words))
+        code = streams.close(run(arguments_given))
     except KeyboardInterrupt:  # before there was a command, or while a reader kept the last words waiting
         code = int(Exit.INTERRUPTED)
     if interruptible:

@@ -38,7 +38,7 @@ def netboot(
         typer.echo(f"nothing was started; `{command}` answers them on {ready.how.interface}", err=True)
         return
     lifecycle.refuse_without_root(file)
-    cluster.events.subscribe(_tell)
+    cluster.events.subscribe(_print_event)
     with cluster.exclusively("netboot"):
         ready = lifecycle.ready(cluster, site)
         lost = ", ".join(f"{host.name} ({host.serial})" for host in ready.overwritten())
@@ -61,7 +61,7 @@ _TELLING = re.compile(r"DHCPACK| ignored$|tftp.*(sent|error|failed)|no address")
 """Lines of dnsmasq's log that a person at the machines wants; all of them are in the run's events.jsonl."""
 
 
-def _tell(event: Event) -> None:
+def _print_event(event: Event) -> None:
     if event.stage == "fleet" and (event.node or not event.message.startswith("dnsmasq")):
         typer.echo(f"{event.node}: {event.message}" if event.node else event.message, err=True)
     elif event.stage == "fleet" and _TELLING.search(event.message):

@@ -38,8 +38,8 @@ def of_no_fleet(
 
     catalog = extended(load(), machines)
     if machine is None and machines is not None:
-        own = [row.name for row in catalog.machines() if row.basis.user]
-        machine = own[0] if len(own) == 1 else None
+        described = [row.name for row in catalog.machines() if row.basis.user]
+        machine = described[0] if len(described) == 1 else None
     supplied = supplied_at(bundle, without_outputs=True) if bundle is not None else None
     hosts = _expanded(host) if host is not None else []
     scouted: Bundle | None = None
@@ -48,9 +48,9 @@ def of_no_fleet(
     else:
         # Of a range the first says what all are: they are compared with each other as a group.
         scouted = supplied.bundle if supplied is not None else probe(hosts[0], unknown_machine_request())
-        told = supplied.told if supplied is not None else ""
+        hints = supplied.told if supplied is not None else ""
         quiet = supplied is not None and supplied.is_unrecognised
-        kind = _Kind(None) if quiet else _kind(scouted, told, catalog, several=hosts[1:] != [])
+        kind = _Kind(None) if quiet else _kind(scouted, hints, catalog, several=hosts[1:] != [])
     row = kind.row
     if row is None and supplied is None:
         level = "quick"
@@ -70,15 +70,16 @@ def of_no_fleet(
         as_found = replace(expected, simulated=scouted.simulated)
         return [Subject(hosts[0], "", "", "", scouted, as_found)], None
     if len(hosts) > 1:
-        ways = {one: target(one) for one in hosts}
+        transports = {address: target(address) for address in hosts}
         return [
-            Subject(n, row.name, "", row.name, way, expected, host_spec=f"ssh://{n}") for n, way in ways.items()
+            Subject(n, row.name, "", row.name, transport, expected, host_spec=f"ssh://{n}")
+            for n, transport in transports.items()
         ], None
     connection = "local://" if host == "local" else f"ssh://{hosts[0]}"
-    found = probe(hosts[0], request_for(expected))
-    as_found = replace(expected, simulated=found.simulated)
+    probed = probe(hosts[0], request_for(expected))
+    as_found = replace(expected, simulated=probed.simulated)
     reach = target(hosts[0])
-    return [Subject(hosts[0], "", "", row.name, found, as_found, host_spec=connection, reach=reach)], None
+    return [Subject(hosts[0], "", "", row.name, probed, as_found, host_spec=connection, reach=reach)], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class _Kind:
     gpu: Gpu | None = None
 
 
-def _kind(scouted: Bundle, told: str, catalog: Catalog, *, several: bool) -> _Kind:
+def _kind(scouted: Bundle, hints: str, catalog: Catalog, *, several: bool) -> _Kind:
     """What the outputs tell, said on standard error. Raises GpuprovError where they do not tell the type of `several`
     hosts."""
     from provisioner.verify.facts import read
@@ -98,7 +99,7 @@ def _kind(scouted: Bundle, told: str, catalog: Catalog, *, several: bool) -> _Ki
 
     facts = read(scouted)
     try:
-        row, why = tell(facts, told, catalog)
+        row, origin_text = tell(facts, hints, catalog)
     except GpuprovError as error:
         if several:
             hint = "pass --machine TYPE (`gpuprov catalog` lists the types), or one host at a time"
@@ -109,7 +110,7 @@ def _kind(scouted: Bundle, told: str, catalog: Catalog, *, several: bool) -> _Ki
         reason = one_line(error.message, 1000)
         print(f"machine: not known ({reason}); judged is what needs none{model}", file=sys.stderr)
         return _Kind(None, vendor, gpu)
-    print(f"machine: {row.name}, from {one_line(why)}", file=sys.stderr)
+    print(f"machine: {row.name}, from {one_line(origin_text)}", file=sys.stderr)
     return _Kind(row)
 
 
@@ -239,7 +240,7 @@ def origin(supplied: Supplied | None) -> dict[str, Any]:
     if supplied is None or not supplied.foreign:
         return {}
     placed = [{"from": piece, "file": file} for piece, file in supplied.placed]
-    unplaced = [{"from": piece, "why": why} for piece, why in supplied.unplaced]
+    unplaced = [{"from": piece, "why": reason} for piece, reason in supplied.unplaced]
     omitted = {
         f"{key}_omitted": len(pieces) - LISTED
         for key, pieces in (("placed", placed), ("unplaced", unplaced))

@@ -35,9 +35,9 @@ def quarantine(
         typer.echo(
             f"{name}: in quarantine" + (f", but not drained: {bad[name]}" if name in bad else ""), err=name in bad
         )
-    held, bound = len(lifecycle.held(cluster)), cluster.spec.quarantine.bound(len(cluster.nodes()))
-    if held > bound:
-        typer.echo(f"{held} nodes are in quarantine, more than the automatic limit ({bound})", err=True)
+    held_count, bound = len(lifecycle.held(cluster)), cluster.spec.quarantine.bound(len(cluster.nodes()))
+    if held_count > bound:
+        typer.echo(f"{held_count} nodes are in quarantine, more than the automatic limit ({bound})", err=True)
     raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)
 
 

@@ -13,10 +13,10 @@ class RemoteCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises Typer's UsageError for an option that stands before the command and is none of gpuprov's."""
-        own, remote = self._divided(ctx, args)
+        local_arguments, remote = self._divided(ctx, args)
         if remote and remote[0].startswith("-"):
             ctx.fail(f"a command cannot begin with {remote[0]}")
-        return super().parse_args(ctx, [*own, "--", *remote] if remote else own)
+        return super().parse_args(ctx, [*local_arguments, "--", *remote] if remote else local_arguments)
 
     def _divided(self, ctx: Any, args: list[str]) -> tuple[list[str], list[str]]:
         """Arguments of gpuprov's, and the node's command."""
@@ -26,23 +26,23 @@ class RemoteCommand(TyperCommand):
             if isinstance(option, TyperOption)
             for name in (*option.opts, *option.secondary_opts)
         } | dict.fromkeys(self.get_help_option_names(ctx), False)
-        positions = sum(isinstance(one, TyperArgument) and one.nargs == 1 for one in self.params)
-        own, words = list[str](), list(args)
-        while words:
-            word = words.pop(0)
-            if word == "--":
-                return own, words
-            if not word.startswith("-") or word == "-":
+        positions = sum(isinstance(parameter, TyperArgument) and parameter.nargs == 1 for parameter in self.params)
+        local_arguments, remaining = list[str](), list(args)
+        while remaining:
+            argument = remaining.pop(0)
+            if argument == "--":
+                return local_arguments, remaining
+            if not argument.startswith("-") or argument == "-":
                 if not positions:
-                    return own, [word, *words]
+                    return local_arguments, [argument, *remaining]
                 positions -= 1
-                own.append(word)
+                local_arguments.append(argument)
                 continue
-            name, equals, _ = word.partition("=")
+            name, equals, _ = argument.partition("=")
             if name not in takes_value:
                 known = ", ".join(sorted(option for option in takes_value if option.startswith("--")))
                 ctx.fail(f"no option {name}: there are {known}; those of a command stand behind it")
-            own.append(word)
-            if words and not equals and takes_value[name]:
-                own.append(words.pop(0))
-        return own, []
+            local_arguments.append(argument)
+            if remaining and not equals and takes_value[name]:
+                local_arguments.append(remaining.pop(0))
+        return local_arguments, []

@@ -115,20 +115,20 @@ class RunView:
         name = event.node or ""
         node = self._nodes.get(name)
         if event.kind == "failed":
-            said = f"{event.data['reason']} ({event.data['task']})" if "reason" in event.data else event.message
+            text = f"{event.data['reason']} ({event.data['task']})" if "reason" in event.data else event.message
             done, total = (node.done, node.total) if node else (0, 1)
-            self._nodes[name] = _Node(event.time, said, done, total, failed=said)
+            self._nodes[name] = _Node(event.time, text, done, total, failed=text)
             return
         if event.kind == "warning" or event.total is None:
             return
         began = node.began if node and node.task == event.message else event.time
         self._nodes[name] = _Node(began, event.message, event.done or 0, event.total)
 
-    def end(self, outcome: Outcome, now: float) -> None:
+    def end(self, outcome: Outcome, timestamp: float) -> None:
         """The run is over; a stage that was at work ended with it."""
         for stage in self._stages.values():
             if stage.ended is None:
-                stage.ended, stage.outcome = now, outcome
+                stage.ended, stage.outcome = timestamp, outcome
                 stage.until = None
         self._nodes = {name: node for name, node in self._nodes.items() if node.failed}
 
@@ -137,17 +137,17 @@ class RunView:
         self._stages.clear()
         self._nodes.clear()
 
-    def rows(self, now: float, most_nodes: int) -> list[Row]:
+    def rows(self, timestamp: float, most_nodes: int) -> list[Row]:
         """The stages in the order in which they began, the nodes below `configure`; of more than `most_nodes` nodes
         the ones that failed and the slowest, and a row that counts the rest."""
         rows = []
         for name, stage in self._stages.items():
-            text = stage.text if stage.ended is not None else self._doing(name, stage, now)
-            until = stage.ended if stage.ended is not None else now
+            text = stage.text if stage.ended is not None else self._doing(name, stage, timestamp)
+            until = stage.ended if stage.ended is not None else timestamp
             done, total = self._count(name, stage)
             rows.append(Row(name, text, max(0.0, until - stage.began), stage.outcome, done, total))
             if name == "configure":
-                rows += self._node_rows(now, most_nodes)
+                rows += self._node_rows(timestamp, most_nodes)
         return rows
 
     def _count(self, name: Stage, stage: _Stage) -> tuple[int, int | None]:
@@ -156,47 +156,51 @@ class RunView:
             return sum(node.done for node in self._nodes.values()), sum(node.total for node in self._nodes.values())
         return stage.done, stage.total
 
-    def _doing(self, name: Stage, stage: _Stage, now: float) -> str:
+    def _doing(self, name: Stage, stage: _Stage, timestamp: float) -> str:
         parts = [stage.text]
         if name == "configure" and self._nodes:
             finished = sum(node.finished for node in self._nodes.values())
             parts = [f"{finished} of {counted(len(self._nodes), 'node')} done"]
-            working = {who: node for who, node in self._nodes.items() if not node.failed and not node.finished}
+            working = {
+                name_of_slowest: node
+                for name_of_slowest, node in self._nodes.items()
+                if not node.failed and not node.finished
+            }
             if working:
-                who, node = min(working.items(), key=lambda one: (one[1].done, one[1].began))
-                parts.append(f"slowest {who}, {clock(now - node.began)} in {node.task}")
+                name_of_slowest, node = min(working.items(), key=lambda item: (item[1].done, item[1].began))
+                parts.append(f"slowest {name_of_slowest}, {clock(timestamp - node.began)} in {node.task}")
         elif stage.total and stage.waiting:
             parts.append(f"{stage.done} of {counted(stage.total, 'node')}")
         if 0 < len(stage.waiting) <= MOST_WAITING and stage.done:
             parts.append(f"waiting for {', '.join(stage.waiting)}")
-        if stage.until is not None and now - stage.since >= PATIENT_S:
-            parts.append(f"gives up in {clock(max(0.0, stage.until - now))}")
+        if stage.until is not None and timestamp - stage.since >= PATIENT_S:
+            parts.append(f"gives up in {clock(max(0.0, stage.until - timestamp))}")
         return "; ".join(part for part in parts if part)
 
-    def _node_rows(self, now: float, most: int) -> list[Row]:
+    def _node_rows(self, timestamp: float, maximum: int) -> list[Row]:
         def row(name: str, node: _Node) -> Row:
             outcome: Outcome = "failed" if node.failed else "done" if node.finished else "working"
-            seconds = 0.0 if node.failed or node.finished else max(0.0, now - node.began)
+            seconds = 0.0 if node.failed or node.finished else max(0.0, timestamp - node.began)
             text = node.failed or ("configured" if node.finished else node.task)
             return Row(name, text, seconds, outcome, node.done, node.total, node=True)
 
-        if len(self._nodes) <= most:
+        if len(self._nodes) <= maximum:
             return [row(name, node) for name, node in self._nodes.items()]
-        order = sorted(self._nodes.items(), key=lambda one: (not one[1].failed, one[1].done, one[1].began))
-        shown, rest = order[: max(0, most - 1)], [node for _, node in order[max(0, most - 1) :]]
-        return [row(name, node) for name, node in shown] + ([_rest(rest, now)] if most > 0 else [])
+        order = sorted(self._nodes.items(), key=lambda item: (not item[1].failed, item[1].done, item[1].began))
+        visible, hidden = order[: max(0, maximum - 1)], [node for _, node in order[max(0, maximum - 1) :]]
+        return [row(name, node) for name, node in visible] + ([_summary_row(hidden, timestamp)] if maximum > 0 else [])
 
 
-def _rest(nodes: Iterable[_Node], now: float) -> Row:
+def _summary_row(nodes: Iterable[_Node], timestamp: float) -> Row:
     nodes = list(nodes)
     counts = {
         "failed": sum(bool(node.failed) for node in nodes),
         "at work": sum(not node.failed and not node.finished for node in nodes),
         "done": sum(node.finished for node in nodes),
     }
-    text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    text = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
     outcome: Outcome = "failed" if counts["failed"] else "working" if counts["at work"] else "done"
-    longest = max((now - node.began for node in nodes if not node.failed and not node.finished), default=0.0)
+    longest = max((timestamp - node.began for node in nodes if not node.failed and not node.finished), default=0.0)
     return Row(
         f"{len(nodes)} more", text, longest, outcome, sum(n.done for n in nodes), sum(n.total for n in nodes), node=True
     )
@@ -208,6 +212,6 @@ def clock(seconds: float) -> str:
     >>> clock(72), clock(3_725)
     ('1:12', '1:02:05')
     """
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remaining = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remaining:02}" if hours else f"{minutes}:{remaining:02}"

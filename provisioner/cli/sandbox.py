@@ -48,8 +48,8 @@ def faults(
     width = max(len(fault.name) for fault in listed)
     for fault in listed:
         typer.echo(f"{fault.name:<{width}}  {fault.sentence} (found by {fault.check}; needs {fault.needs})")
-    for one in sites:
-        typer.echo(f"{one.name:<{width}}  {one.sentence} (of a site, while machines are made)")
+    for site_fault in sites:
+        typer.echo(f"{site_fault.name:<{width}}  {site_fault.sentence} (of a site, while machines are made)")
     for state in states:
         typer.echo(f"{state.name:<{width}}  {state.sentence} (of a site that was made)")
 
@@ -83,12 +83,12 @@ def fault(
         typer.echo(f"{node}: {of_state.sentence}", err=True)
         return
     faults.find_fault(name)
-    found = containers.find_node(cluster.paths.root, node)
+    container = containers.find_node(cluster.paths.root, node)
     try:
-        done = faults.inject(found.name, name, gpu=gpu)
+        done = faults.inject(container.name, name, gpu=gpu)
     except GpuprovError as error:  # a person knows the node, not its container
-        where = node if error.where == found.name else error.where
-        raise GpuprovError(error.message, where=where, hint=error.hint) from None
+        location = node if error.where == container.name else error.where
+        raise GpuprovError(error.message, where=location, hint=error.hint) from None
     typer.echo(f"{node}: {faults.find_fault(done.name).sentence}", err=True)
 
 
@@ -105,8 +105,8 @@ def clear(
     opened = open_cluster(file, sandbox=True)
     cluster = opened.paths.root
     for site in opened.spec.sites if node is None else [node] if node in opened.spec.sites else ():
-        for gone in site_faults.clear(opened.paths.site(site), name):
-            typer.echo(f"{site}: {gone} cleared", err=True)
+        for fault_name in site_faults.clear(opened.paths.site(site), name):
+            typer.echo(f"{site}: {fault_name} cleared", err=True)
     if node in opened.spec.sites:
         return
     if name is not None:
@@ -115,18 +115,18 @@ def clear(
         nodes = [containers.find_node(cluster, node)]
     else:
         nodes = [c for c in containers.list_containers(cluster) if c.role == "node" and c.state == "running"]
-    for found in nodes:
-        for mended in faults.clear(found.name, name):
-            typer.echo(f"{found.node}: {mended.name} cleared", err=True)
+    for container in nodes:
+        for cleared in faults.clear(container.name, name):
+            typer.echo(f"{container.node}: {cleared.name} cleared", err=True)
 
 
 def _site(cluster: Cluster, name: str, fault: str) -> Path:
     """The workspace of a site of the file. Raises GpuprovError for one that it does not have."""
     if name not in cluster.spec.sites:
-        said = f"there is no site {name}"
+        message = f"there is no site {name}"
         if any(name == node for group, many in cluster.spec.groups.items() for node in _nodes(group, many.count)):
-            said = f"{name} is a node, and {fault} is a fault of a site"
-        raise GpuprovError(said, hint=f"sites: {', '.join(cluster.spec.sites)}")
+            message = f"{name} is a node, and {fault} is a fault of a site"
+        raise GpuprovError(message, hint=f"sites: {', '.join(cluster.spec.sites)}")
     return cluster.paths.site(name)
 
 

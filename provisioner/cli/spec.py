@@ -67,14 +67,14 @@ def validate(files: Files = None, sandbox: Rehearsal = False, as_json: AsJson = 
     by_file = {
         file: _problems(file, sandbox=sandbox) for file in files or [_only_file()]
     }  # a problem may be in a file that it names
-    problems = [problem for found in by_file.values() for problem in found]
+    problems = [problem for file_problems in by_file.values() for problem in file_problems]
     if as_json:
         json_output.write({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             typer.echo(str(problem))
-        for file, found in by_file.items():
-            if not found:
+        for file, file_problems in by_file.items():
+            if not file_problems:
                 typer.echo(f"{file}: ok")
     if problems:
         raise typer.Exit(Exit.BAD_INPUT)

@@ -32,8 +32,8 @@ def ssh(
     from provisioner.session import open_cluster
 
     cluster = open_cluster(file, sandbox=sandbox)
-    found = cluster.node(node)
-    argv = openssh.argv(cluster.paths, found.name, *openssh.UNSHARED, *([] if command else ["-t"]))
+    fleet_node = cluster.node(node)
+    argv = openssh.argv(cluster.paths, fleet_node.name, *openssh.UNSHARED, *([] if command else ["-t"]))
     sys.stdout.flush()
     process.release()
     os.execvp(argv[0], [*argv, *(command or [])])  # noqa: S606 - no shell is started
@@ -121,6 +121,6 @@ def _selected(cluster: Cluster, names: Sequence[str], groups: Sequence[str]) -> 
         if group not in present:
             hint = f"groups with nodes: {few(present, 8, ',')}"
             raise GpuprovError(f"there is no node of group {group}", where=str(file), hint=hint)
-    wanted = {cluster.node(name).name for name in names}
+    selected = {cluster.node(name).name for name in names}
     everything = not (names or groups)
-    return [node.name for node in nodes if everything or node.name in wanted or node.group in groups]
+    return [node.name for node in nodes if everything or node.name in selected or node.group in groups]

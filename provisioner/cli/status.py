@@ -72,17 +72,17 @@ def _all_clusters(*, json_: bool) -> None:
     if not rows:
         typer.echo("no cluster below this folder")
         return
-    made = Table(box=None, pad_edge=False)
+    rendered = Table(box=None, pad_edge=False)
     for column in ("cluster", "file", "nodes", "healthy", "run"):
-        made.add_column(column, overflow="fold")
+        rendered.add_column(column, overflow="fold")
     for row in rows:
         file = _below(row["file"] or row["created_from"])
         if not row["file"] and row["created_from"]:
             file += " (renamed)" if row["renamed_to"] else " (missing)"
         nodes = "?" if row["nodes"] is None else str(row["nodes"])
         name = f"{row['cluster']} (sandbox)" if row["sandbox"] else row["cluster"]
-        made.add_row(name, file, nodes, str(row["healthy"]), _run_text(row["run"]))
-    tables.show(made)
+        rendered.add_row(name, file, nodes, str(row["healthy"]), _run_text(row["run"]))
+    tables.show(rendered)
     for row in rows:
         if not row["file"] and row["renamed_to"]:
             name, file = row["cluster"], _below(row["created_from"])
@@ -113,9 +113,9 @@ def first_lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     stage = f", at stage {run['stage']}" if run["stage"] else ""
     since = datetime.fromtimestamp(run["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     if run["state"] == "at work":
-        whose = f" of {run['user']}" if run["user"] else ""
+        owner_text = f" of {run['user']}" if run["user"] else ""
         watch = f"gpuprov status {file} --watch"
-        holder = f"process {run['process']}{whose}"
+        holder = f"process {run['process']}{owner_text}"
         yield f"`gpuprov {run['command']}` ({holder}) has been at work since {since}{stage}: `{watch}`"
     elif run["command"] in RESUMED:
         replaced = [row["name"] for row in document["nodes"] if row["replace"]]
@@ -132,20 +132,20 @@ def table(document: dict[str, Any], *, offline: bool) -> Table:
     from rich.table import Table
 
     simulated = " (simulated hardware)" if document["sandbox"] else ""
-    made = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
+    rendered = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
     # In a terminal the one site of all goes without saying: the columns are for what can't be broken.
     several = len({node["site"] for node in document["nodes"]}) > 1 or not sys.stdout.isatty()
     columns = ["node", "machine", *(["site"] if several else []), "address", "stage", "healthy", "driver", "as locked"]
     for column in columns:
-        made.add_column(column, overflow="fold", no_wrap=column != "as locked")
+        rendered.add_column(column, overflow="fold", no_wrap=column != "as locked")
     for node in document["nodes"]:
         verdict = {True: "yes", False: "NO", None: "-"}[node["ok"]]
         drift = "-" if not node["address"] or offline else "?" if node["drift"] is None else "NO"
-        made.add_row(
+        rendered.add_row(
             node["name"], node["machine"], *([node["site"]] if several else []), node["address"] or "-", node["stage"],
             verdict, node["driver"] or "-", "yes" if node["drift"] == [] else drift,
         )  # fmt: skip
-    return made
+    return rendered
 
 
 def _line(value: str) -> str:
@@ -155,9 +155,9 @@ def _line(value: str) -> str:
 
 def _lock_command(file: Path, *, sandbox: bool) -> str:
     """Renews the lock that counts: a rehearsal takes its versions from the one beside the file."""
-    beside = ClusterPaths(file, "", sandbox=False).user_lock.exists()
-    real = " --no-sandbox" if sandbox and beside else ""
-    return typed("lock", file, sandbox=sandbox and not beside) + real
+    has_user_lock = ClusterPaths(file, "", sandbox=False).user_lock.exists()
+    real = " --no-sandbox" if sandbox and has_user_lock else ""
+    return typed("lock", file, sandbox=sandbox and not has_user_lock) + real
 
 
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
@@ -173,17 +173,17 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
         for line in [] if is_at_work else told(node):  # a run that installs changes what differs while it is read
             yield f"{node['name']}: {line}"
         if bmc := node.get("bmc"):
-            said = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
+            text = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
             if bmc["error"]:
                 yield f"{node['name']}: its BMC could not be read: {_line(bmc['error'])}"
             elif (bmc["power"], bmc["health"]) != ("On", "OK"):
-                yield f"{node['name']}: its BMC says: {_line(said)} (`gpuprov bmc {file} status {node['name']}`)"
+                yield f"{node['name']}: its BMC says: {_line(text)} (`gpuprov bmc {file} status {node['name']}`)"
         if node["quarantine"]:
             yield f"{node['name']}: {in_quarantine(node['name'], node['quarantine'], file)}"
         if node["replace"]:
-            again = f"gpuprov replace {file} {node['name']}"
+            replace_command = f"gpuprov replace {file} {node['name']}"
             yield f"{node['name']}: replacement: {node['replace']['step']}" + (
-                "" if is_at_work else f"; `{again}` resumes it"
+                "" if is_at_work else f"; `{replace_command}` resumes it"
             )
         if node["upgrade"]:
             reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
@@ -192,8 +192,8 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
     yield from placement.lines(document.get("site_choices", []))
-    for site, said in {}.items() if is_at_work else document.get("failed", {}).items():
-        yield f"site {site}: the last `gpuprov up` failed there: {said}"
+    for site, text in {}.items() if is_at_work else document.get("failed", {}).items():
+        yield f"site {site}: the last `gpuprov up` failed there: {text}"
     if changes := document.get("lock_changes"):
         command = _lock_command(file, sandbox=document["sandbox"])
         yield f"the lock is older than {file} ({few(changes, 3)}); `{command}` renews it"

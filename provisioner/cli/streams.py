@@ -20,9 +20,9 @@ STANDARD = (0, 1, 2)
 class _Heard(io.FileIO):
     """A stream whose reader may go away: what is written after that goes nowhere."""
 
-    def __init__(self, descriptor: int, *, told: str) -> None:
+    def __init__(self, descriptor: int, *, title: str) -> None:
         super().__init__(descriptor, "w", closefd=False)
-        self._told = told
+        self._told = title
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -43,8 +43,8 @@ def guard() -> None:
         del os.environ["COLUMNS"]  # a terminal without columns: nothing would be shown in it
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the process
-    sys.stdout = _guarded(sys.stdout, sys.__stdout__, 1, told="standard output")
-    sys.stderr = _guarded(sys.stderr, sys.__stderr__, 2, told="")  # nobody is left to tell
+    sys.stdout = _guarded(sys.stdout, sys.__stdout__, 1, title="standard output")
+    sys.stderr = _guarded(sys.stderr, sys.__stderr__, 2, title="")  # nobody is left to tell
 
 
 def _open_missing() -> None:
@@ -56,14 +56,14 @@ def _open_missing() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free: this one
 
 
-def _guarded(stream: TextIO | None, own: TextIO | None, descriptor: int, *, told: str) -> TextIO:
+def _guarded(stream: TextIO | None, original: TextIO | None, descriptor: int, *, title: str) -> TextIO:
     """The stream with another bottom; one that somebody has put in its place (a test) stays as it is."""
-    if stream is not None and stream is not own:
+    if stream is not None and stream is not original:
         return stream
     if stream is not None:
         stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_Heard(descriptor, told=told)),
+        io.BufferedWriter(_Heard(descriptor, title=title)),
         encoding=stream.encoding if stream is not None else "utf-8",
         errors="backslashreplace",  # a file name may be no text at all
         line_buffering=descriptor == 2 or (stream is not None and stream.isatty()),

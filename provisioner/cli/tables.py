@@ -20,9 +20,9 @@ def console(least: int = 0) -> Console:
     """A console of the terminal's width, at least `least`."""
     from rich.console import Console
 
-    made = Console(highlight=False)
-    made.width = max(_width(), least)
-    return made
+    rich_console = Console(highlight=False)
+    rich_console.width = max(_width(), least)
+    return rich_console
 
 
 def show(table: RenderableType) -> None:

@@ -122,8 +122,8 @@ def verify(
         from provisioner.verify.report.terminal import table
 
         tables.show(table(verdict.report, file=shlex.quote(str(file)) if file is not None else "", explains=True))
-    for trouble in verdict.unsaved:
-        print(f"gpuprov: the verdict above could not be written to disk: {trouble}", file=sys.stderr)
+    for write_error in verdict.unsaved:
+        print(f"gpuprov: the verdict above could not be written to disk: {write_error}", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
 
 
@@ -156,8 +156,10 @@ def _fleet(
 
     cluster = _cluster(file, sandbox)
     if run_lock_held(cluster.paths.root):
-        said = f"a run is at work on {cluster.label} (`gpuprov status {file} --watch`): what it has not finished yet"
-        print(f"{said} is not healthy, and no node is moved by this verdict", file=sys.stderr)
+        unfinished = (
+            f"a run is at work on {cluster.label} (`gpuprov status {file} --watch`): what it has not finished yet"
+        )
+        print(f"{unfinished} is not healthy, and no node is moved by this verdict", file=sys.stderr)
     compared = diff.compare(cluster)
     for name in compared.unwanted:
         print(f"{name}: skipped, it is not in cluster.yaml any more; `gpuprov up` removes it", file=sys.stderr)
@@ -171,32 +173,32 @@ def _fleet(
     return verdict, cluster.spec.name
 
 
-def refuse_unwritable(folder: Path, what: str = "report") -> None:
+def refuse_unwritable(folder: Path, noun: str = "report") -> None:
     """Raises GpuprovError where nothing can be written, and as root where another user can change what is."""
     from provisioner.ownership import refuse_foreign_output
     from provisioner.paths import private_dir
 
     try:
         private_dir(folder)
-        refuse_foreign_output(folder, what)
+        refuse_foreign_output(folder, noun)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         reason = error.strerror or str(error)
         if folder.is_file():
             reason = "it is a file"
-        raise GpuprovError(f"cannot write the {what}: {reason}", where=str(folder), hint="pass a directory") from None
+        raise GpuprovError(f"cannot write the {noun}: {reason}", where=str(folder), hint="pass a directory") from None
 
 
 def _tell_saved(saved: Saved, file: Path) -> None:
     """What is in the record now, what was left out of it, and where it asks for less than before."""
-    for name, why in saved.left.items():
-        print(f"baseline: {name} left out: {why}", file=sys.stderr)
-    for name, what in saved.slower.items():
-        print(f"baseline: {name} is lower than its previous baseline: {what}", file=sys.stderr)
-    where = f"saved in {file}" if saved.saved else "nothing was saved"
+    for name, reason in saved.left.items():
+        print(f"baseline: {name} left out: {reason}", file=sys.stderr)
+    for name, comparison in saved.slower.items():
+        print(f"baseline: {name} is lower than its previous baseline: {comparison}", file=sys.stderr)
+    destination = f"saved in {file}" if saved.saved else "nothing was saved"
     print(
-        f"baseline: {len(saved.saved)} of {counted(len(saved.saved) + len(saved.left), 'node')}, {where}",
+        f"baseline: {len(saved.saved)} of {counted(len(saved.saved) + len(saved.left), 'node')}, {destination}",
         file=sys.stderr,
     )
 
@@ -230,13 +232,13 @@ def facts(
     _one_of(file, bundle, host)
     _of_a_fleet(file, sandbox, None)
     raw = _fetch(file, node, bundle, host, sandbox)
-    found = read(raw)
-    document = facts_document(found)
+    node_facts = read(raw)
+    document = facts_document(node_facts)
     if as_json:
         json_output.write(document)
     else:
         _print_facts(printable(document))
-    nothing = not any(source.state == "read" for source in found.sources.values())
+    nothing = not any(source.state == "read" for source in node_facts.sources.values())
     if nothing:
         print(single_line(raw.error) or "no file of the bundle could be read", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if nothing else Exit.OK)
@@ -275,7 +277,7 @@ def collect(
 
 
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
-    if sum(given is not None for given in (file, bundle, host)) != 1:
+    if sum(source is not None for source in (file, bundle, host)) != 1:
         raise GpuprovError(
             "pass exactly one of FILE, --bundle PATH and --host USER@ADDRESS",
             hint="for example `gpuprov verify cluster.yaml`, `gpuprov verify --bundle nvidia-smi.txt` or "
@@ -286,9 +288,9 @@ def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
 def _of_a_fleet(file: Path | None, sandbox: bool | None, nodes: Sequence[str] | None) -> None:
     """What says something of a fleet alone is refused beside one machine, and not passed over."""
     if file is None and sandbox is not None:
-        given = "--sandbox" if sandbox else "--no-sandbox"
+        option = "--sandbox" if sandbox else "--no-sandbox"
         hint = "a bundle, or a machine, says itself whether it is simulated"
-        raise GpuprovError(f"{given} is for the fleet of a cluster.yaml", hint=hint)
+        raise GpuprovError(f"{option} is for the fleet of a cluster.yaml", hint=hint)
     if file is None and nodes:
         raise GpuprovError("--node is for the fleet of a cluster.yaml", hint="a bundle, or a machine, is one node")
 

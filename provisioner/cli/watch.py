@@ -55,8 +55,8 @@ def _watch_pipe(cluster: Cluster) -> None:
     while at_work(cluster.paths.root):
         for event in events.new()[1]:
             if event.kind in display.LOUD:
-                who = f" {event.node}:" if event.node else ""
-                print(f"{event.stage}:{who} {event.message}", flush=True)
+                node_prefix = f" {event.node}:" if event.node else ""
+                print(f"{event.stage}:{node_prefix} {event.message}", flush=True)
         time.sleep(LOOK_S)
     tables.show(table(_document(cluster), offline=True))
 
@@ -103,18 +103,18 @@ def draw(
 
     from provisioner.cli.status import table
 
-    now = time.time()
-    rows = view.rows(now, max(1, height // display.NODE_SHARE))
+    timestamp = time.time()
+    rows = view.rows(timestamp, max(1, height // display.NODE_SHARE))
     nodes = document["nodes"]
     room = max(0, height - len(rows) - 6)
-    shown = sorted(nodes, key=lambda node: node["ok"] is not False)[:room] if len(nodes) > room else nodes
+    visible = sorted(nodes, key=lambda node: node["ok"] is not False)[:room] if len(nodes) > room else nodes
     counts = Counter(node["stage"] for node in nodes)
     summary = f"{counted(len(nodes), 'node')}: {', '.join(f'{count} {stage}' for stage, count in counts.items())}"
-    more = f"; {len(nodes) - len(shown)} not shown" if len(shown) < len(nodes) else ""
+    more = f"; {len(nodes) - len(visible)} not shown" if len(visible) < len(nodes) else ""
     head = Text(running or "no run in progress", style="bold")
-    parts: list[RenderableType] = [head, display.draw(rows, width, now, plain=plain)]
-    if shown:
-        parts += [Text(""), table({**document, "nodes": shown}, offline=True)]
+    parts: list[RenderableType] = [head, display.draw(rows, width, timestamp, plain=plain)]
+    if visible:
+        parts += [Text(""), table({**document, "nodes": visible}, offline=True)]
     return Group(*parts, Text(summary + more, style="dim", no_wrap=True, overflow="ellipsis"))
 
 

@@ -68,10 +68,10 @@ class Total:
 
 def wanted(spec: ClusterSpec) -> list[Wanted]:
     """What a cluster.yaml asks for, group by group."""
-    found = []
+    rows = []
     for name, group in spec.groups.items():
         site = spec.sites[spec.site_of(name)]
-        found.append(
+        rows.append(
             Wanted(
                 machine=spec.machine(name),
                 region=getattr(site, "region", ""),
@@ -83,7 +83,7 @@ def wanted(spec: ClusterSpec) -> list[Wanted]:
                 root_gb=group.storage.root_gb,
             )
         )
-    return found
+    return rows
 
 
 def offer(machine: Machine, region: str, kind: str = "on-demand") -> Offer:
@@ -102,8 +102,8 @@ def offer(machine: Machine, region: str, kind: str = "on-demand") -> Offer:
         return Offer(kind, bought.price, unknown=bought.why, action=action)
     price = known.price(machine, region)
     if price is None:
-        why = known.without_price(machine) or f"no list price of {machine.name} in {region} is known"
-        return Offer(kind, bought.price, unknown=why, action=f"look at {known.seller(machine.provider).page}")
+        reason = known.without_price(machine) or f"no list price of {machine.name} in {region} is known"
+        return Offer(kind, bought.price, unknown=reason, action=f"look at {known.seller(machine.provider).page}")
     source = known.price_sources[price.source]
     return Offer(kind, bought.price, price.price, price.currency, price.date, source, note=bought.why)
 
@@ -117,9 +117,9 @@ def totals(offers: Iterable[tuple[str, int, Offer]]) -> list[Total]:
     return [
         Total(
             currency,
-            sum(count * (found.each or 0.0) for _, count, found in rows),
+            sum(count * (priced.each or 0.0) for _, count, priced in rows),
             tuple(dict.fromkeys(group for group, _, _ in rows)),
-            tuple(sorted({found.date for _, _, found in rows if found.date})),
+            tuple(sorted({priced.date for _, _, priced in rows if priced.date})),
         )
         for currency, rows in sums.items()
     ]

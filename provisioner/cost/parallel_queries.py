@@ -44,15 +44,15 @@ def answers(
 
     for _ in range(min(PARALLEL, len(questions))):
         threading.Thread(target=work, daemon=True).start()
-    found: dict[Key, Value | Unanswered] = {}
+    results: dict[Key, Value | Unanswered] = {}
     end = time.monotonic() + deadline_s
-    while len(found) < len(questions):
+    while len(results) < len(questions):
         try:
             key, answer = done.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
             break
         if isinstance(answer, BaseException) and not isinstance(answer, Unanswered):
             raise answer
-        found[key] = answer
+        results[key] = answer
     late = Unanswered(f"no answer in {deadline_s:g} s", "look at network and proxy, or give --offline")
-    return {key: found.get(key, late) for key in questions}
+    return {key: results.get(key, late) for key in questions}

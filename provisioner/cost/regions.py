@@ -14,8 +14,8 @@ from provisioner.providers.market import Market, SpotPrice, Unanswered
 
 def market_of(provider: str) -> Market | None:
     """The market of a provider; None where gpuprov can't ask it."""
-    found = providers.find(provider)
-    return found.market() if found else None
+    implementation = providers.find(provider)
+    return implementation.market() if implementation else None
 
 
 DAYS = 7
@@ -44,13 +44,13 @@ def compare(fleet: Sequence[Wanted], only: Sequence[str] = ()) -> list[Place]:
     """Every region where all machines of a provider have a price, cheapest first in each currency; `only`: those of
     that name instead, whether they have one or not."""
     known, places = catalog.load(), []
-    for provider in dict.fromkeys(one.provider for one in fleet):
-        mine = [one for one in fleet if one.provider == provider]
-        priced = [{price.region for price in known.prices(one.machine)} for one in mine]
+    for provider in dict.fromkeys(group.provider for group in fleet):
+        own_groups = [group for group in fleet if group.provider == provider]
+        priced = [{price.region for price in known.prices(group.machine)} for group in own_groups]
         names = list(only) or sorted(set.intersection(*priced))
         for name in names:
-            offers = [(one.machine.name, one.count, offer(one.machine, name)) for one in mine]
-            missing = tuple(dict.fromkeys(machine for machine, _, found in offers if found.each is None))
+            offers = [(group.machine.name, group.count, offer(group.machine, name)) for group in own_groups]
+            missing = tuple(dict.fromkeys(machine for machine, _, priced in offers if priced.each is None))
             places.append(Place(provider, name, () if missing else tuple(totals(offers)), missing))
     return sorted(places, key=lambda p: (p.sums[0].currency, p.sums[0].hour) if p.sums else ("~", 0.0))
 
@@ -61,16 +61,16 @@ def listen(
     """Ask of every region which zones sell the machines, and what spot costs where somebody wants it (`spot`: in any
     case)."""
     asks: dict[tuple[str, str, str, str], Callable[[], list[str] | list[SpotPrice]]] = {}
-    spots = {one.machine.name for one in fleet if spot or "spot" in one.kinds}
-    for provider in dict.fromkeys(one.provider for one in fleet):
+    spots = {group.machine.name for group in fleet if spot or "spot" in group.kinds}
+    for provider in dict.fromkeys(group.provider for group in fleet):
         seller = of(provider)
         if seller is None:
             continue
         # The regions that cluster.yaml names go first: whose credentials these are is asked there.
-        regions = dict.fromkeys(one.region for one in fleet if one.provider == provider and one.region)
-        regions |= dict.fromkeys(place.region for place in places if place.provider == provider)
+        regions = dict.fromkeys(group.region for group in fleet if group.provider == provider and group.region)
+        regions |= dict.fromkeys(region_row.region for region_row in places if region_row.provider == provider)
         for region in regions:
-            for name in dict.fromkeys(one.machine.name for one in fleet if one.provider == provider):
+            for name in dict.fromkeys(group.machine.name for group in fleet if group.provider == provider):
                 asks["zones", provider, region, name] = partial(seller.zones, region, name)
                 if name in spots:
                     asks["spot", provider, region, name] = partial(seller.spot, region, name, DAYS)

@@ -55,10 +55,10 @@ class Assets:
 
     def localise(self, stack: Stack) -> Stack:
         """The same stack, to be had from the mirror: repositories with the sandbox's key, images with their digests."""
-        made = {r.name: repository.archive(r, stack, self.architecture) for r in stack.repositories if r.archives}
+        archives = {r.name: repository.archive(r, stack, self.architecture) for r in stack.repositories if r.archives}
         repositories = tuple(
-            _archived(r, made[r.name])
-            if r.name in made
+            _archived(r, archives[r.name])
+            if r.name in archives
             else r.model_copy(
                 update={
                     "uri": f"http://{MIRROR_HOST}/{repository.folder(r.name, stack.os)}",
@@ -70,7 +70,7 @@ class Assets:
         )
         packages = tuple(
             p.model_copy(
-                update={"sha256": made[p.repository].hashes[p.name, p.version] if p.repository in made else ""}
+                update={"sha256": archives[p.repository].hashes[p.name, p.version] if p.repository in archives else ""}
             )
             for p in stack.packages
         )
@@ -86,11 +86,13 @@ class Assets:
         return image.model_copy(update={"digest": built.digest, "pull": registry.pull_name(built)})
 
 
-def _archived(known: Repository, made: repository.Made) -> Repository:
+def _archived(known: Repository, built: repository.Made) -> Repository:
     """A vendor's archives as the mirror's one; how a real one is trusted is nothing that a rehearsal can show."""
-    url = f"http://{MIRROR_HOST}/{repository.ARCHIVES}/{made.sha256}.tar.gz"
-    one = Archive(url=url, folder=repository.FOLDER, sha256=made.sha256, size=len(made.content), basis="simulated")
-    return known.model_copy(update={"key_url": "", "fingerprint": "", "archives": (one,)})
+    url = f"http://{MIRROR_HOST}/{repository.ARCHIVES}/{built.sha256}.tar.gz"
+    archive = Archive(
+        url=url, folder=repository.FOLDER, sha256=built.sha256, size=len(built.content), basis="simulated"
+    )
+    return known.model_copy(update={"key_url": "", "fingerprint": "", "archives": (archive,)})
 
 
 def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
@@ -98,7 +100,7 @@ def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
 
     Raises `GpuprovError` for a tool that is missing (with the apt command), `ProviderError` when a build fails.
     """
-    wanted = tuple(stacks)
+    requested = tuple(stacks)
     podman = find_podman()
     architecture = ARCHITECTURES[platform.machine()]
     home = private_dir(cache() / "sandbox")
@@ -109,9 +111,9 @@ def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
             _images(podman, events)
             secrets = keys(home / "keys")
             busybox = _busybox(home, podman)
-            mirror = _mirror(home, wanted, secrets, busybox, architecture, events)
+            mirror = _mirror(home, requested, secrets, busybox, architecture, events)
             plain = cloud_base.prepare(podman)
-            vendors = {s.vendor.name: vendor_layer.prepare(podman, s, architecture) for s in wanted if s.vendor}
+            vendors = {s.vendor.name: vendor_layer.prepare(podman, s, architecture) for s in requested if s.vendor}
     except Timeout as error:
         raise _busy(home) from error
     reference = node_image.node_reference()
@@ -151,10 +153,10 @@ def _images(podman: Podman, events: Events) -> None:
 
 
 def _busybox(home: Path, podman: Podman) -> bytes:
-    kept = home / f"busybox-{node_image.base_reference().rpartition(':')[2]}"
-    if not kept.exists():
-        write_whole(kept, node_image.busybox(podman))
-    return kept.read_bytes()
+    cached = home / f"busybox-{node_image.base_reference().rpartition(':')[2]}"
+    if not cached.exists():
+        write_whole(cached, node_image.busybox(podman))
+    return cached.read_bytes()
 
 
 def _mirror(
@@ -202,8 +204,10 @@ def _mirror_key(stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, archit
 
 def _code() -> str:
     """A hash of the modules that decide what is in a package or an image."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     makers = ("deb.py", "package_files.py", "packages.py", "network_packages.py")
     names = (*makers, "multi_node.py", "registry.py", "repository.py", "sources.py", "node/exporter.py")
-    shown = sorted(path for path in (here / "data").rglob("*") if path.is_file())
-    return hashlib.sha256(b"".join(path.read_bytes() for path in (*map(here.joinpath, names), *shown))).hexdigest()
+    data_files = sorted(path for path in (folder / "data").rglob("*") if path.is_file())
+    return hashlib.sha256(
+        b"".join(path.read_bytes() for path in (*map(folder.joinpath, names), *data_files))
+    ).hexdigest()

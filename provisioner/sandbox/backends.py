@@ -143,11 +143,11 @@ def _remove_masquerade(network: SandboxNetwork, container: str = "") -> None:
     saved = subprocess.run([f"{program}-save", "-t", "nat"], capture_output=True, timeout=DEADLINE_S, check=False)
     rows = [shlex.split(line) for line in saved.stdout.decode(errors="replace").splitlines() if line[:1] in ("-", ":")]
     comment = f'name: "{network.name}" id: "{container}'
-    named = [row for row in rows if row[0] == "-A" and any(argument.startswith(comment) for argument in row)]
-    jumps = [row for row in named if row[1] == "POSTROUTING"]
+    tagged = [row for row in rows if row[0] == "-A" and any(argument.startswith(comment) for argument in row)]
+    jumps = [row for row in tagged if row[1] == "POSTROUTING"]
     chains = {row[row.index("-j") + 1] for row in jumps if "-j" in row}
     # bridge, killed between the two, has made the chain and no jump to it
-    chains |= {row[1] for row in named if _CHAIN.fullmatch(row[1])}
+    chains |= {row[1] for row in tagged if _CHAIN.fullmatch(row[1])}
     if container:
         digest = hashlib.sha512((network.name + container).encode()).hexdigest()
         chain = f"CNI-{digest}"[:_CHAIN_CHARACTERS]

@@ -49,13 +49,13 @@ def reference() -> str:
 def prepare(podman: Podman) -> str:
     """The image that machines of a plain distribution boot: made where it is missing, but for that of everyday. Raises
     ProviderError where that fails; the caller holds the cache's lock."""
-    made = machine_reference()
-    if not wanted() or image.exists(podman, made):
-        return made
+    image_name = machine_reference()
+    if not wanted() or image.exists(podman, image_name):
+        return image_name
     if not image.exists(podman, _base()):
         image.build_base(podman, PACKAGES, _base())
-    image.build_node(podman, _base(), made, prepared=False)
-    return made
+    image.build_node(podman, _base(), image_name, prepared=False)
+    return image_name
 
 
 def _base() -> str:

@@ -40,14 +40,14 @@ def list_containers(root: Path | None = None, *, podman: Podman | None = None) -
     hosts included. One of another name has its labels from an image (`podman commit` of a node): it is somebody's."""
     engine = podman or find_podman()
     answer = json.loads(engine.run("ps", "--all", "--filter", f"label={CLUSTER}", "--format", "json") or "[]") or []
-    found = [container for entry in answer if _has_own_name(container := _container(entry))]
-    return sorted((c for c in found if root is None or _within(c, root)), key=lambda c: c.name)
+    listed = [container for entry in answer if _has_own_name(container := _container(entry))]
+    return sorted((c for c in listed if root is None or _within(c, root)), key=lambda c: c.name)
 
 
 def _has_own_name(container: Container) -> bool:
     """gpuprov-<cluster>-<node>.<octet> or gpuprov-<cluster>.<role>.<octet> (terraform/sandbox/main.tf)."""
-    own = f"gpuprov-{container.cluster}"
-    return container.name.startswith((f"{own}-", f"{own}.")) and container.name.endswith(f".{container.octet}")
+    prefix = f"gpuprov-{container.cluster}"
+    return container.name.startswith((f"{prefix}-", f"{prefix}.")) and container.name.endswith(f".{container.octet}")
 
 
 def _within(container: Container, root: Path) -> bool:
@@ -80,12 +80,14 @@ def find_node(root: Path, node: str, *, podman: Podman | None = None) -> Contain
     if node not in nodes:
         hint = f"{did_you_mean(node, nodes)} It has {few(list(nodes), 8, ',')}".strip()
         raise GpuprovError(f"there is no sandbox node {node}", hint=hint)
-    found = nodes[node]
-    if found.state != "running":
+    container = nodes[node]
+    if container.state != "running":
         raise GpuprovError(
-            f"node {node} is {found.state}, not running", where=found.name, hint=f"podman start {found.name}"
+            f"node {node} is {container.state}, not running",
+            where=container.name,
+            hint=f"podman start {container.name}",
         )
-    return found
+    return container
 
 
 def execute(
@@ -110,9 +112,9 @@ def sweep(workspaces: Path, *, podman: Podman | None = None) -> tuple[str, ...]:
     do not forget.
     """
     engine = podman or find_podman()
-    mine = [c.name for c in list_containers(workspaces, podman=engine)]
-    remove(*mine, podman=engine)
-    return tuple(mine)
+    names = [c.name for c in list_containers(workspaces, podman=engine)]
+    remove(*names, podman=engine)
+    return tuple(names)
 
 
 def octets_in_use(*, podman: Podman | None = None) -> frozenset[int]:

@@ -80,13 +80,13 @@ def tar(files: Mapping[str, File]) -> bytes:
     """A tar archive of the files with their parent directories, everything owned by root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        seen: set[str] = set()
+        added: set[str] = set()
         for path in sorted(files):
             parts = path.split("/")[:-1]
             for depth in range(1, len(parts) + 1):
                 parent = "/".join(parts[:depth])
-                if parent not in seen:
-                    seen.add(parent)
+                if parent not in added:
+                    added.add(parent)
                     archive.addfile(_info(f"./{parent}", 0o755, tarfile.DIRTYPE))
             file = files[path]
             info = _info(f"./{path}", file.mode, tarfile.SYMTYPE if file.link is not None else tarfile.REGTYPE)

@@ -60,9 +60,9 @@ def reference() -> str:
 
 def prepare(podman: Podman) -> str:
     """Make it where it is missing. Raises ProviderError where that fails; the caller holds the cache's lock."""
-    made = reference()
-    if image.exists(podman, made):
-        return made
+    name_of_image = reference()
+    if image.exists(podman, name_of_image):
+        return name_of_image
     if not image.exists(podman, _base()):
         name = f"gpuprov.image.{os.getpid()}.disk"  # image.sweep removes what a killed build leaves
         try:
@@ -73,5 +73,5 @@ def prepare(podman: Podman) -> str:
             podman.run("commit", "--quiet", name, _base(), deadline=300)
         finally:
             podman.run("rm", "--force", "--ignore", name, check=False)
-    image.build_node(podman, _base(), made)
-    return made
+    image.build_node(podman, _base(), name_of_image)
+    return name_of_image

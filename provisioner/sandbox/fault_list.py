@@ -132,8 +132,8 @@ def _half_rate(machine: Json, _gpu: int) -> None:
 
 
 def _lose_efa(machine: Json, _gpu: int) -> None:
-    gone = machine["efa"].pop()
-    machine["pci"] = [row for row in machine["pci"] if row["slot"] != gone["slot"]]
+    removed = machine["efa"].pop()
+    machine["pci"] = [row for row in machine["pci"] if row["slot"] != removed["slot"]]
 
 
 def _wrong_driver(machine: Json, _gpu: int) -> None:

@@ -29,16 +29,16 @@ def _shows_link(machine: Json) -> bool:
 
 
 def _narrow_link(machine: Json, _gpu: int) -> None:
-    speed, lanes, most = machine["nics"][0]["pcie"]
-    machine["nics"][0]["pcie"] = [speed, str(int(lanes) // 2), most]
+    speed, lanes, maximum = machine["nics"][0]["pcie"]
+    machine["nics"][0]["pcie"] = [speed, str(int(lanes) // 2), maximum]
 
 
 def _printed(**values: str) -> Change:
     """`a__b="x"`: the element a/b of one GPU reads x."""
 
     def change(machine: Json, gpu: int) -> None:
-        shown = {path.replace("__", "/"): value for path, value in values.items()}
-        machine["gpus"][gpu].setdefault("printed", {}).update(shown)
+        elements = {path.replace("__", "/"): value for path, value in values.items()}
+        machine["gpus"][gpu].setdefault("printed", {}).update(elements)
 
     return change
 
@@ -67,7 +67,7 @@ def _links(**values: object) -> Change:
     return change
 
 
-def _seen(**values: int) -> Change:
+def _dcgm_readings(**values: int) -> Change:
     def change(machine: Json, gpu: int) -> None:
         machine["gpus"][gpu]["dcgm"] = values
 
@@ -91,8 +91,8 @@ def _dead(machine: Json, gpu: int) -> None:
 
 
 def _switch_lost(machine: Json, _gpu: int) -> None:
-    gone = machine["switches"].pop()
-    machine["pci"] = [row for row in machine["pci"] if row["slot"] != gone["slot"]]
+    removed = machine["switches"].pop()
+    machine["pci"] = [row for row in machine["pci"] if row["slot"] != removed["slot"]]
 
 
 def _path_lost(machine: Json, gpu: int) -> None:
@@ -145,8 +145,8 @@ def _xgmi(machine: Json, gpu: int) -> None:
 
 
 def _watched(machine: Json, gpu: int) -> None:
-    said = f"GPU {gpu}'s NvLink link 2 is currently down. Check DCGM and system logs for errors."
-    machine["gpus"][gpu]["watched"] = [("NVLINK system", "Failure", said)]
+    message = f"GPU {gpu}'s NvLink link 2 is currently down. Check DCGM and system logs for errors."
+    machine["gpus"][gpu]["watched"] = [("NVLINK system", "Failure", message)]
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -232,9 +232,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("iommu-fault", "the kernel log has an IOMMU fault", "log.iommu_fault", _anywhere, "a GPU",
           _log("DMAR: [DMA Read NO_PASID] Request device [65:00.0] fault addr 0xdead000 [fault reason 0x06]")),
     Fault("dcgm-xid", "DCGM has seen Xid 48 on a GPU, and the kernel log begins after it", "dcgm.xid", _nvidia,
-          "an NVIDIA GPU", _seen(xid=48)),
+          "an NVIDIA GPU", _dcgm_readings(xid=48)),
     Fault("dcgm-rows", "DCGM has seen a row of GPU memory that could not be remapped", "dcgm.memory", _has_rows,
-          "memory rows that are remapped", _seen(remap_failure=1)),
+          "memory rows that are remapped", _dcgm_readings(remap_failure=1)),
     Fault("nic-health", "the kernel log says that a network card is broken", "log.nic", _anywhere, "a GPU",
           _log("mlx5_core 0000:18:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count")),
     Fault("vbios-mixed", "one GPU has another VBIOS than its neighbours", "gpu.vbios", _several, "several GPUs",

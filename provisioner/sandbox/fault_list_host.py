@@ -51,9 +51,9 @@ def _disk_tells(**values: Any) -> Callable[[Json, int], None]:
 
 
 def _degraded(machine: Json, _gpu: int) -> None:
-    one, other = (disk["name"] for disk in machine["disks"][:2])
+    failed, other = (disk["name"] for disk in machine["disks"][:2])
     machine["mdstat"] = (
-        f"Personalities : [raid1] [raid0]\nmd0 : active raid1 {other}[1] {one}[0](F)\n"
+        f"Personalities : [raid1] [raid0]\nmd0 : active raid1 {other}[1] {failed}[0](F)\n"
         "      937560128 blocks super 1.2 [2/1] [_U]\n\nunused devices: <none>\n"
     )
 

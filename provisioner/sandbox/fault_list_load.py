@@ -37,8 +37,8 @@ def _shows(when: str, **values: Any) -> Change:
     """`a__b="x"` under load: the element a/b of one GPU reads x meanwhile. After it: the GPU has the value for good."""
 
     def change(machine: Json, gpu: int) -> None:
-        found = {path.replace("__", "/"): value for path, value in values.items()} if when == "under_load" else values
-        machine["gpus"][gpu].setdefault(when, {}).update(found)
+        changes = {path.replace("__", "/"): value for path, value in values.items()} if when == "under_load" else values
+        machine["gpus"][gpu].setdefault(when, {}).update(changes)
 
     return change
 

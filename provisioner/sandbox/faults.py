@@ -93,17 +93,17 @@ def find_fault(name: str) -> Fault:
     """The fault of that name; "bad-driver:595.91.07" is bad-driver for that version. Raises `GpuprovError` with the
     nearest one."""
     plain, colon, version = name.partition(":")
-    found = next((fault for fault in FAULTS if fault.name == plain), None)
-    if found is not None and colon:
-        if found.with_version is None or not re.fullmatch(r"\d{3}(\.\d{1,4}){1,2}", version):
-            hint = f"a driver's version, such as {plain}:595.91.07" if found.with_version else f"just {plain}"
+    match = next((fault for fault in FAULTS if fault.name == plain), None)
+    if match is not None and colon:
+        if match.with_version is None or not re.fullmatch(r"\d{3}(\.\d{1,4}){1,2}", version):
+            hint = f"a driver's version, such as {plain}:595.91.07" if match.with_version else f"just {plain}"
             raise GpuprovError(f"no fault {name!r}", hint=hint)
-        return replace(found, name=name, change=found.with_version(version))
-    if found is None:
+        return replace(match, name=name, change=match.with_version(version))
+    if match is None:
         of_sites = [fault.name for fault in (*site_faults.FAULTS, *state_faults.FAULTS)]
-        near = did_you_mean(plain, [*(fault.name for fault in FAULTS), *of_sites])
-        raise GpuprovError(f"no fault {name!r}", hint=f"{near} `gpuprov sandbox faults` lists them".strip())
-    return found
+        suggestion = did_you_mean(plain, [*(fault.name for fault in FAULTS), *of_sites])
+        raise GpuprovError(f"no fault {name!r}", hint=f"{suggestion} `gpuprov sandbox faults` lists them".strip())
+    return match
 
 
 def with_faults(healthy: Json, faults: Iterable[Active], driver: str | None = None) -> Json:
@@ -141,11 +141,11 @@ def inject(container: str, name: str, *, gpu: int | None = None, podman: Podman 
     """
     with _turn(container):
         engine = podman or find_podman()
-        shown = _show(engine, container)
-        wanted = _wanted(container, shown, name, gpu)
-        now = _active(shown["current"])
-        _settle(engine, container, shown, now if wanted in now else (*now, wanted))
-        return wanted
+        hardware = _show(engine, container)
+        injected = _resolve(container, hardware, name, gpu)
+        current = _active(hardware["current"])
+        _settle(engine, container, hardware, current if injected in current else (*current, injected))
+        return injected
 
 
 def clear(container: str, name: str | None = None, *, podman: Podman | None = None) -> tuple[Active, ...]:
@@ -154,59 +154,61 @@ def clear(container: str, name: str | None = None, *, podman: Podman | None = No
         find_fault(name)
     with _turn(container):
         engine = podman or find_podman()
-        shown = _show(engine, container)
-        now = _active(shown["current"])
-        gone = tuple(fault for fault in now if name in (None, fault.name, fault.name.partition(":")[0]))
-        _settle(engine, container, shown, tuple(fault for fault in now if fault not in gone))
-        return gone
+        hardware = _show(engine, container)
+        current = _active(hardware["current"])
+        cleared = tuple(fault for fault in current if name in (None, fault.name, fault.name.partition(":")[0]))
+        _settle(engine, container, hardware, tuple(fault for fault in current if fault not in cleared))
+        return cleared
 
 
-def leave_only(container: str, wanted: Iterable[tuple[str, int | None]], *, podman: Podman | None = None) -> None:
+def leave_only(container: str, desired: Iterable[tuple[str, int | None]], *, podman: Podman | None = None) -> None:
     """Have exactly these faults (name, GPU), as after `clear` and `inject` of each. Raises as `inject`."""
     with _turn(container):
         engine = podman or find_podman()
-        shown = _show(engine, container)
-        _settle(engine, container, shown, tuple(_wanted(container, shown, name, gpu) for name, gpu in wanted))
+        hardware = _show(engine, container)
+        _settle(engine, container, hardware, tuple(_resolve(container, hardware, name, gpu) for name, gpu in desired))
 
 
-def _wanted(container: str, shown: Json, name: str, gpu: int | None) -> Active:
+def _resolve(container: str, hardware: Json, name: str, gpu: int | None) -> Active:
     """A fault as that node can have it."""
-    fault, healthy = find_fault(name), shown["healthy"]
+    fault, healthy = find_fault(name), hardware["healthy"]
     _refuse(fault, healthy)
     count = len(healthy["gpus"])
     index = min(3, count - 1) if gpu is None else gpu
     if not 0 <= index < count:
         raise GpuprovError(f"{healthy['machine']} has GPUs 0 to {count - 1}, not {index}", where=container)
-    if fault.name in OF_THE_DRIVER and not shown["driver"]:
+    if fault.name in OF_THE_DRIVER and not hardware["driver"]:
         raise GpuprovError(
             "no driver is installed on this node yet", where=container, hint="gpuprov up FILE --sandbox installs it"
         )
     return Active(name, index)
 
 
-def _settle(engine: Podman, container: str, shown: Json, wanted: tuple[Active, ...]) -> None:
+def _settle(engine: Podman, container: str, hardware: Json, desired: tuple[Active, ...]) -> None:
     """Write the node's hardware with these faults; then mend what is gone and break what is new."""
-    healthy, now = shown["healthy"], _active(shown["current"])
-    if wanted == now:
+    healthy, current = hardware["healthy"], _active(hardware["current"])
+    if desired == current:
         return
-    _write(engine, container, with_faults(healthy, wanted, shown["driver"]) if wanted else healthy)
-    for fault in now:
-        if fault not in wanted:
+    _write(engine, container, with_faults(healthy, desired, hardware["driver"]) if desired else healthy)
+    for fault in current:
+        if fault not in desired:
             _commands(engine, container, find_fault(fault.name).mend)
-    for fault in wanted:
-        if fault not in now:
+    for fault in desired:
+        if fault not in current:
             _commands(engine, container, find_fault(fault.name).break_)
 
 
 def _refuse(fault: Fault, healthy: Json) -> None:
     if fault.applies(healthy):
         return
-    others = [machine for machine in _machines_with(fault) if machine != healthy["machine"]]
-    shown = few(others, 6, ",")
+    other_machines = [machine for machine in _machines_with(fault) if machine != healthy["machine"]]
+    machines_text = few(other_machines, 6, ",")
     raise GpuprovError(
         f"{fault.name} needs {fault.needs}, which {healthy['machine']} does not have",
         # What no machine has by itself (spot) is cluster.yaml's to ask for.
-        hint=f"machines that have it: {shown}" if shown else "cluster.yaml says how machines are bought",
+        hint=f"machines that have it: {machines_text}"
+        if machines_text
+        else "cluster.yaml says how machines are bought",
     )
 
 
@@ -232,10 +234,10 @@ def _active(machine: Json) -> tuple[Active, ...]:
 def _show(podman: Podman, container: str) -> Json:
     answer = containers.execute(container, TOOL, "show", podman=podman)
     try:
-        shown: Json = json.loads(answer)
+        hardware: Json = json.loads(answer)
     except ValueError as error:
         raise GpuprovError("this container is no sandbox node", where=container) from error
-    return shown
+    return hardware
 
 
 def _write(podman: Podman, container: str, machine: Json) -> None:

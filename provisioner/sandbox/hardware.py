@@ -115,7 +115,7 @@ def _product(gpu: Gpu, catalog: Catalog) -> Json:
 
 def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: Catalog) -> Json:
     domain, bus, device = _slot(machine, gpu.arch, index).split(":")
-    place = {
+    slot_fields = {
         "index": index,
         "pci": f"0000{domain}:{bus}:{device}.0",
         "uuid": "GPU-" + str(uuid.UUID(bytes=_derive(node, machine.name, "gpu", index)[:16], version=4)),
@@ -128,14 +128,14 @@ def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: 
         "lost": False,
     }
     if gpu.vendor == "amd":
-        return place | {"product": _product(gpu, catalog)}
+        return slot_fields | {"product": _product(gpu, catalog)}
     product = _product(gpu, catalog)
     links = machine.nvlink.links_per_gpu if product.get("link") else 0
     active = catalog.nvlinks_per_gpu(machine)[index] if links else 0
     # A rack's switches (GB200) are served from outside of the node.
     served = needs_manager(machine) or machine.imex_required
     fabric = served and gpu.arch in ("hopper", "blackwell")
-    return place | {
+    return slot_fields | {
         "arch": gpu.arch,
         "architecture": products()["architectures"][gpu.arch],
         "compute_capability": gpu.compute_capability,

@@ -126,18 +126,18 @@ def node_reference() -> str:
 
 def mirrors() -> tuple[str, ...]:
     """The Debian mirrors; GPUPROV_DEBIAN_MIRROR names another one for machines that reach only that."""
-    own = os.environ.get("GPUPROV_DEBIAN_MIRROR")
-    if own:
-        return (f"deb {own} {SUITE} main",)
+    configured = os.environ.get("GPUPROV_DEBIAN_MIRROR")
+    if configured:
+        return (f"deb {configured} {SUITE} main",)
     return (f"deb {MIRROR} {SUITE} main", f"deb {MIRROR} {SUITE}-updates main", f"deb {SECURITY} {SUITE}-security main")
 
 
 def sweep(podman: Podman) -> None:
     """Remove what a killed build left: containers that images are made in, and imports that never got their name."""
     # A dot can't be in a cluster's name, so no node is ever called like this.
-    left = podman.run("ps", "--all", "--quiet", "--filter", "name=^gpuprov[.]image[.]").split()
-    if left:
-        podman.run("rm", "--force", "--ignore", *left, check=False)
+    leftovers = podman.run("ps", "--all", "--quiet", "--filter", "name=^gpuprov[.]image[.]").split()
+    if leftovers:
+        podman.run("rm", "--force", "--ignore", *leftovers, check=False)
     podman.run("image", "prune", "--force", "--filter", f"label={UNFINISHED}", check=False)
 
 
@@ -191,12 +191,12 @@ def build_base(podman: Podman, packages: Sequence[str] = PACKAGES, reference: st
         answer.seek(0)
         identity = answer.read().decode().strip().rpartition("\n")[2]
         complaints.seek(0)
-        said = complaints.read().decode(errors="replace")
+        error_text = complaints.read().decode(errors="replace")
     if any(codes):
         if identity:
             podman.run("rmi", "--force", identity, check=False)
         raise ProviderError(
-            f"the nodes' Debian image could not be made: {_cause(said)}",
+            f"the nodes' Debian image could not be made: {_cause(error_text)}",
             where="mmdebstrap",
             hint="is a Debian mirror within reach? GPUPROV_DEBIAN_MIRROR names another one",
         )

@@ -32,12 +32,12 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     250 nodes or when this machine has no network left.
     """
     catalog = load()
-    wanted = {name: group for name, group in plan.nodes() if group.site == site}
+    nodes = {name: group for name, group in plan.nodes() if group.site == site}
     octet = allocate_octet(private_dir(workspace))
-    numbers = node_numbers(workspace, wanted, leased(of_octet(octet)))
+    numbers = node_numbers(workspace, nodes, leased(of_octet(octet)))
     folder = private_dir(workspace / HARDWARE)
     paths, bad = dict[str, str](), site_faults.bad_driver(workspace)
-    for name, group in wanted.items():
+    for name, group in nodes.items():
         path = (folder / f"{name}.json").absolute()
         described = hardware(group.machine, group.gpu, name, catalog) | {"os": system(group.stack.os)}
         if bad is not None and described["gpus"]:
@@ -48,11 +48,11 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
         paths[name] = str(path)
-    images = {n: booted for n, group in wanted.items() if (booted := assets.image_of(group.stack)) != assets.image}
-    images |= {name: plan.images[group.name].id for name, group in wanted.items() if group.name in plan.images}
-    if on_disk := [name for name, group in wanted.items() if group.machine.name == DISK_BUILDER]:
+    images = {n: booted for n, group in nodes.items() if (booted := assets.image_of(group.stack)) != assets.image}
+    images |= {name: plan.images[group.name].id for name, group in nodes.items() if group.name in plan.images}
+    if on_disk := [name for name, group in nodes.items() if group.machine.name == DISK_BUILDER]:
         images |= dict.fromkeys(on_disk, disk_image(assets.podman))
-    jumps = plan.spec.sites[site].jump_hosts(list(wanted)).values()
+    jumps = plan.spec.sites[site].jump_hosts(list(nodes)).values()
     ulimits = dict(item.split("=") for item in limits()[1::2])
     return {
         "image": assets.image,

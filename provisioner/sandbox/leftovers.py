@@ -97,17 +97,19 @@ def _find(network: SandboxNetwork, engine: Podman) -> _Findings:
     is_foreign_network = podman_state.networks(engine).get(network.name, octet) != octet
     leases = {} if is_foreign_network else backend.leases(network)
     stale = {address: container for address, container in leases.items() if state.is_stale(container)}
-    found = {path: namespaces.address(path, network) for path in paths if str(path) not in state.namespaces}
+    address_of = {path: namespaces.address(path, network) for path in paths if str(path) not in state.namespaces}
     led = stale.keys() | {start.address for start in starts}
-    foreign = [path for path, a in found.items() if a and not (namespaces.is_podmans(path) and (removed or a in led))]
-    addresses = {path: address for path, address in found.items() if path not in foreign}
+    foreign = [
+        path for path, a in address_of.items() if a and not (namespaces.is_podmans(path) and (removed or a in led))
+    ]
+    addresses = {path: address for path, address in address_of.items() if path not in foreign}
     empty = _empty(addresses, starts, state)
     makers = frozenset(pid for path in empty for pid in namespaces.makers(path, state.processes))
     leftovers += _networks(network, backend, stale, addresses, starts, [] if makers else empty)
     leftovers += _removed(network, backend, removed)
     leftovers += [Leftover(_RECORD, path.name, path.unlink) for path in ([] if makers else journals)]
     sentences = [
-        f"network namespace {path.name} has the address {found[path]} and is not gpuprov's" for path in foreign
+        f"network namespace {path.name} has the address {address_of[path]} and is not gpuprov's" for path in foreign
     ]
     if is_foreign_network:
         sentences.append(f"podman network {network.name} does not have gpuprov's label")
@@ -334,17 +336,17 @@ def _networks(
         for path, address in addresses.items()
         if address
     ]
-    rest = iter([start for start in starts if start.address not in addresses.values()])
+    remaining = iter([start for start in starts if start.address not in addresses.values()])
     leases = {remain: remain.address or "" for remain in remains}
     for path in empty:
-        start = next(rest, None)
+        start = next(remaining, None)
         leases[Remains(start.container if start else "", None, path)] = start.address if start else ""
     for remain, lease in leases.items():
         stale = {key: value for key, value in stale.items() if value != remain.container}
         take_down = partial(_take_down, backend, network, remain)
         assert remain.namespace is not None
         yield Leftover("network namespace", remain.namespace.name, take_down, "" if backend.gives_back else lease)
-    for start in rest:  # podman has cleaned up after a plugin that failed, which leaves its rules
+    for start in remaining:  # podman has cleaned up after a plugin that failed, which leaves its rules
         if start.container not in stale.values():
             take_down = partial(_take_down, backend, network, Remains(start.container, None, None))
             yield Leftover("firewall rules of container", start.container[:12], take_down)

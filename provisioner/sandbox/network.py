@@ -67,13 +67,13 @@ def allocate_octet(workspace: Path) -> int:
     """
     owner = str(workspace.absolute())
     root = _octets()
-    held = {int(entry.name): _owner(entry) for entry in root.iterdir() if entry.name.isdigit()}
+    owner_of = {int(entry.name): _owner(entry) for entry in root.iterdir() if entry.name.isdigit()}
     used = containers.octets_in_use()
-    current = next((octet for octet, holder in held.items() if holder == owner), None)
+    current = next((octet for octet, holder in owner_of.items() if holder == owner), None)
     if current is not None and _is_ready(current, used):
         layers.remove_unused()
         return current
-    for octet, holder in held.items():
+    for octet, holder in owner_of.items():
         if octet == current or (octet not in used and holder is not None and not Path(holder).is_dir()):
             _drop(root / str(octet))
     subnets, failures = _connected(), dict[int, str]()
@@ -193,12 +193,12 @@ def _owner(entry: Path) -> str | None:
 
 def _drop(entry: Path) -> None:
     # Renamed first: nobody ever sees a directory that is half gone, and of two that drop it one wins.
-    gone = entry.with_name(f".gone-{entry.name}")
+    dropped = entry.with_name(f".gone-{entry.name}")
     try:
-        entry.rename(gone)
+        entry.rename(dropped)
     except OSError:
         return
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(dropped, ignore_errors=True)
 
 
 def node_numbers(workspace: Path, names: Iterable[str], unusable: Collection[int] = ()) -> dict[str, int]:
@@ -208,21 +208,21 @@ def node_numbers(workspace: Path, names: Iterable[str], unusable: Collection[int
 
     Raises `GpuprovError` where there are more nodes than numbers.
     """
-    wanted = list(names)
+    requested = list(names)
     maximum = MOST_NODES - len(unusable)
-    if len(wanted) > maximum:
+    if len(requested) > maximum:
         raise GpuprovError(
-            f"{counted(len(wanted), 'node')} are too many for one sandbox cluster, {maximum} is the most",
+            f"{counted(len(requested), 'node')} are too many for one sandbox cluster, {maximum} is the most",
             hint="rehearse with smaller counts: the groups and their expectations stay the same",
         )
     path = private_dir(workspace) / NUMBERS
     known, last = _read_numbers(path)
     known = {name: number for name, number in known.items() if number not in unusable}
-    former = [name for name in known if name not in wanted]
-    for name in former[: max(0, len(known.keys() | {*wanted}) - maximum)]:
+    former = [name for name in known if name not in requested]
+    for name in former[: max(0, len(known.keys() | {*requested}) - maximum)]:
         del known[name]
     used = {*known.values(), *unusable}
-    for name in wanted:
+    for name in requested:
         if name in known:
             continue
         number = last
@@ -233,7 +233,7 @@ def node_numbers(workspace: Path, names: Iterable[str], unusable: Collection[int
         known[name] = last = number
         used.add(number)
     write_whole(path, json.dumps({"last": last, "numbers": known}))
-    return {name: known[name] for name in wanted}
+    return {name: known[name] for name in requested}
 
 
 def _read_numbers(path: Path) -> tuple[dict[str, int], int]:

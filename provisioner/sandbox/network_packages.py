@@ -50,8 +50,8 @@ def efa_config(_version: str, _architecture: str) -> Content:
     script = DATA.joinpath("efa-hugepages-reserve.sh").read_bytes()
     files = {"opt/amazon/bin/efa-hugepages-reserve.sh": File(script, 0o755)}
     reserve = "#!/bin/sh\nset -e\n/opt/amazon/bin/efa-hugepages-reserve.sh\n"
-    wants = "usr/lib/systemd/system/multi-user.target.wants/efa-hugepages.service"
-    files[wants] = File(link="../efa-hugepages.service")
+    link_path = "usr/lib/systemd/system/multi-user.target.wants/efa-hugepages.service"
+    files[link_path] = File(link="../efa-hugepages.service")
     return Content("EFA's configuration", files | unit("efa-hugepages.service"), scripts=(("postinst", reserve),))
 
 

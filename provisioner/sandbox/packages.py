@@ -251,14 +251,14 @@ REPLACES = {"doca-ofed": "infiniband-diags, ibverbs-utils, perftest"}
 """Packages of the distribution whose files one takes over; DOCA brings newer ones of the same names."""
 
 
-def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb:
+def build(package: Package, siblings: Iterable[Package], architecture: str) -> Deb:
     """The simulated package; of its dependencies those that are in the lock too, at the lock's versions."""
     version = upstream(package.version)
-    beside = tuple(beside)
-    debian = OF_DEBIAN.get(package.name) if any(other.name == "nvidia-kernel-support" for other in beside) else None
+    siblings = tuple(siblings)
+    debian = OF_DEBIAN.get(package.name) if any(other.name == "nvidia-kernel-support" for other in siblings) else None
     known = debian or next((make for pattern, make in KNOWN if re.fullmatch(pattern, package.name)), None)
     content = known(version, architecture) if known else Content(f"{package.name}, without content", {})
-    versions = {other.name: other.version for other in beside}
+    versions = {other.name: other.version for other in siblings}
     depends = [f"{n} (= {versions[n]})" for n in (*content.depends, *DEPENDS.get(package.name, ())) if n in versions]
     fields = {"Depends": ", ".join(depends)} if depends else {}
     alone = next((name for pattern, name in ALONE if re.fullmatch(pattern, package.name)), None)

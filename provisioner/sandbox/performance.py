@@ -23,11 +23,11 @@ def between(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float | s
     """Several nodes together: GB/s, which way NCCL says that it goes, and whether it is RDMA."""
     limit, network = catalog.fabric_limit(machine), machine.network
     kinds = {"efa": "AWS Libfabric", "infiniband": "IB", "roce": "IB"}
-    way = f"NET/{kinds.get(network.kind, 'Socket')}"
+    transport = f"NET/{kinds.get(network.kind, 'Socket')}"
     board = gpu.vendor == "nvidia" and machine.nvlink.topology == "nvswitch"
     return {
         "gbps": limit.threshold * ABOVE if limit else network.ports * network.rate_gbps / 8 * 0.8,
-        "way": way + "+GDR" * (board and network.kind in ("efa", "infiniband", "roce")),
+        "way": transport + "+GDR" * (board and network.kind in ("efa", "infiniband", "roce")),
         "rdma": network.kind in kinds,
     }
 
@@ -35,16 +35,16 @@ def between(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float | s
 def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, Any]:
     """Of one healthy GPU, and `busbw` and `samples_per_s` of the whole node."""
     arch = "cdna" if gpu.vendor == "amd" else gpu.arch
-    least, limit = catalog.copy_limits(machine), catalog.nccl_limit(machine)
+    minimums, limit = catalog.copy_limits(machine), catalog.nccl_limit(machine)
     generation = int((machine.pcie_host_link or f"gen{gpu.pcie_gen}")[3])
-    host = max(HOST[generation], least.get("host_copy", 0) * ABOVE)
+    host = max(HOST[generation], minimums.get("host_copy", 0) * ABOVE)
     links = min(catalog.nvlinks_per_gpu(machine), default=0) if gpu.vendor == "nvidia" else 0
     wire = links * machine.nvlink.gbps_per_link / 2 if links and machine.nvlink.gbps_per_link else host * 0.8
     tflops, disks, limits = TFLOPS[arch], machine.local_nvme.count, catalog.scratch_limits(machine)
     return {
         "h2d_gbps": host,
         "d2h_gbps": host * 0.98,
-        "peer_gbps": max(wire * 0.86, least.get("peer_copy", 0) * ABOVE),
+        "peer_gbps": max(wire * 0.86, minimums.get("peer_copy", 0) * ABOVE),
         "memory_gbps": MEMORY[arch],
         "tflops": tflops,
         "busbw": limit.threshold * ABOVE if limit else wire * 0.75,

@@ -70,13 +70,13 @@ def _is_command(arguments: Sequence[str], verbs: Set[str]) -> bool:
     """The command is the first word that is neither an option nor the value of one, the first two where it is of a
     group (`podman container start`)."""
     program, options = Path(arguments[0]).name, iter(arguments[1:])
-    words = list[str]()
+    positionals = list[str]()
     for text in options:
         if not text.startswith("-"):
-            words.append(text)
-        elif not words and "=" not in text and text not in SWITCHES:
+            positionals.append(text)
+        elif not positionals and "=" not in text and text not in SWITCHES:
             next(options, "")
-    command = words[: 2 if words and words[0] in GROUPS else 1]
+    command = positionals[: 2 if positionals and positionals[0] in GROUPS else 1]
     return program in PROGRAMS and not verbs.isdisjoint(command)
 
 

@@ -119,7 +119,7 @@ def backend(engine: Podman) -> str:
 def processes() -> dict[int, list[str]]:
     """Arguments of every process of this machine, by its number."""
     numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return {pid: words for pid in numbers if (words := arguments(pid))[0]}
+    return {pid: command_line for pid in numbers if (command_line := arguments(pid))[0]}
 
 
 def arguments(pid: int) -> list[str]:

@@ -29,27 +29,29 @@ def write_repositories(root: Path, stacks: Iterable[Stack], keys: Keys, architec
     A package of several stacks is one file; a repository that two stacks lay out in two ways is served in both.
     """
     layouts: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    wanted: dict[tuple[str, str], dict[tuple[str, str], Deb]] = {}
+    debs_of: dict[tuple[str, str], dict[tuple[str, str], Deb]] = {}
     archived = 0
     for stack in stacks:
         archives = [repository for repository in stack.repositories if repository.archives]
         for repository in archives:
-            made = archive(repository, stack, architecture)
+            built = archive(repository, stack, architecture)
             (root / ARCHIVES).mkdir(parents=True, exist_ok=True)
-            (root / ARCHIVES / f"{made.sha256}.tar.gz").write_bytes(made.content)
-            archived += len(made.hashes)
+            (root / ARCHIVES / f"{built.sha256}.tar.gz").write_bytes(built.content)
+            archived += len(built.hashes)
         for repository in stack.repositories:
             if not repository.archives:
                 layouts.setdefault((repository.name, stack.os), set()).update(_layouts(repository))
         for package in stack.packages:
-            if package.repository is not None and package.repository not in {one.name for one in archives}:
-                deb = packages.build(package, _beside(package, stack), architecture)
-                wanted.setdefault((package.repository, stack.os), {})[package.name, package.version] = deb
+            if package.repository is not None and package.repository not in {
+                archived_repository.name for archived_repository in archives
+            }:
+                deb = packages.build(package, _same_repository(package, stack), architecture)
+                debs_of.setdefault((package.repository, stack.os), {})[package.name, package.version] = deb
     (root / "keys").mkdir(parents=True, exist_ok=True)
     for (name, os), suites in sorted(layouts.items()):
         below(root / "keys", f"{name}.asc").write_text(keys.public, encoding="utf-8")
-        _write(below(root, folder(name, os)), suites, wanted.get((name, os), {}).values(), keys, architecture)
-    return sum(len(debs) for debs in wanted.values()) + archived
+        _write(below(root, folder(name, os)), suites, debs_of.get((name, os), {}).values(), keys, architecture)
+    return sum(len(debs) for debs in debs_of.values()) + archived
 
 
 ARCHIVES = "archives"
@@ -70,8 +72,8 @@ class Made:
 def archive(repository: Repository, stack: Stack, architecture: str) -> Made:
     """The archive that a rehearsal has in place of a vendor's: one, with the stack's packages of that repository, and
     something beside them as vendors have it."""
-    mine = [package for package in stack.packages if package.repository == repository.name]
-    debs = {p: packages.build(p, mine, architecture) for p in mine}
+    own_packages = [package for package in stack.packages if package.repository == repository.name]
+    debs = {p: packages.build(p, own_packages, architecture) for p in own_packages}
     built = {p: deb.build() for p, deb in debs.items()}
     files = {f"{FOLDER}{debs[p].filename}": File(content) for p, content in built.items()}
     files["simulated/install.sh"] = File(b"#!/bin/sh\nexit 1\n", 0o755)
@@ -80,7 +82,7 @@ def archive(repository: Repository, stack: Stack, architecture: str) -> Made:
     return Made(content, hashlib.sha256(content).hexdigest(), hashes)
 
 
-def _beside(package: Package, stack: Stack) -> list[Package]:
+def _same_repository(package: Package, stack: Stack) -> list[Package]:
     # A dependency is named only where apt finds it: nodes that install one repository's packages have that repository.
     return [other for other in stack.packages if other.repository == package.repository]
 
@@ -102,19 +104,19 @@ def _write(base: Path, suites: Iterable[tuple[str, str]], debs: Iterable[Deb], k
     listing = "\n".join(paragraphs).encode()
     for suite, components in suites:
         flat = suite.endswith("/")
-        where = below(base if flat else base / "dists", suite.strip("/"))
+        suite_folder = below(base if flat else base / "dists", suite.strip("/"))
         folders = [""] if flat else [f"{c}/binary-{architecture}/" for c in (components or "main").split()]
         files = {
             f"{f}{name}": data for f in folders for name, data in (("Packages", listing), ("Packages.gz", _gz(listing)))
         }
         for name, data in files.items():
-            file = below(where, name)
+            file = below(suite_folder, name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         release = _release(files, suite, components, architecture)
         inline, detached = clearsign(keys, release)
         for name, text in (("Release", release), ("InRelease", inline), ("Release.gpg", detached)):
-            (where / name).write_text(text, encoding="utf-8")
+            (suite_folder / name).write_text(text, encoding="utf-8")
 
 
 def _gz(content: bytes) -> bytes:

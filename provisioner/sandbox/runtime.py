@@ -64,12 +64,12 @@ def _last_line(text: bytes) -> str:
 
 def limits() -> tuple[str, ...]:
     """The --ulimit arguments of a node, never above what this process itself may have."""
-    found = []
+    options = []
     for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
         hard = resource.getrlimit(number)[1]
         value = NODE_LIMIT if hard == resource.RLIM_INFINITY else min(NODE_LIMIT, hard)
-        found += ["--ulimit", f"{name}={value}:{value}"]
-    return tuple(found)
+        options += ["--ulimit", f"{name}={value}:{value}"]
+    return tuple(options)
 
 
 def with_sudo() -> str:
@@ -90,10 +90,10 @@ def require_root() -> None:
 def find_podman() -> Podman:
     """podman with a runtime that works here, from GPUPROV_PODMAN or PATH. Raises `GpuprovError` with the apt
     command."""
-    wanted = os.environ.get("GPUPROV_PODMAN") or "podman"
-    path = shutil.which(wanted)
+    program = os.environ.get("GPUPROV_PODMAN") or "podman"
+    path = shutil.which(program)
     if path is None:
-        raise GpuprovError(f"{wanted} is not installed", hint="sudo apt-get install -y podman runc")
+        raise GpuprovError(f"{program} is not installed", hint="sudo apt-get install -y podman runc")
     require_root()
     if platform.machine() not in ARCHITECTURES:
         raise GpuprovError(f"the sandbox runs on {' and '.join(ARCHITECTURES)}, not on {platform.machine()}")

@@ -34,9 +34,9 @@ class SiteFault:
     says: str
     more: str = ""
 
-    def told(self, given: str) -> str:
-        """What it does; `given`: what was written behind its name."""
-        return self.more.format(given) if given else self.sentence
+    def told(self, detail: str) -> str:
+        """What it does; `detail`: what was written behind its name."""
+        return self.more.format(detail) if detail else self.sentence
 
 
 FAULTS = (
@@ -63,64 +63,64 @@ def find(name: str) -> tuple[SiteFault, str] | None:
     """The fault of a site of that name, and its zone; None where it is none of a site. Raises GpuprovError for a zone
     that it does not take."""
     plain, _, zone = name.partition(":")
-    found = next((fault for fault in FAULTS if fault.name == plain), None)
-    if found is not None and zone and not found.more:
+    match = next((fault for fault in FAULTS if fault.name == plain), None)
+    if match is not None and zone and not match.more:
         raise GpuprovError(f"no fault {name!r}", hint=f"just {plain}")
-    if found is not None and found.name == BAD_DRIVER and not zone:
+    if match is not None and match.name == BAD_DRIVER and not zone:
         raise GpuprovError(f"{name}: which driver is bad?", hint=f"{name}:595.71.05")
-    return None if found is None else (found, zone)
+    return None if match is None else (match, zone)
 
 
 def active(workspace: Path) -> tuple[str, ...]:
     """The faults of a site, oldest first; none where there is no file, or it is damaged."""
     try:
-        found = stored.load(_file(workspace))
+        names = stored.load(_file(workspace))
     except (OSError, ValueError):
         return ()
-    return tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def inject(workspace: Path, name: str) -> None:
     """Have the site refuse so from now on."""
-    _write(workspace, [*(one for one in active(workspace) if one != name), name])
+    _write(workspace, [*(other for other in active(workspace) if other != name), name])
 
 
 def clear(workspace: Path, name: str | None = None) -> tuple[str, ...]:
     """Mend one fault of a site or all; gives those that were there."""
-    there = active(workspace)
-    gone = tuple(one for one in there if name in (None, one, one.partition(":")[0]))
-    if gone:
-        _write(workspace, [one for one in there if one not in gone])
-    return gone
+    present = active(workspace)
+    cleared = tuple(fault_name for fault_name in present if name in (None, fault_name, fault_name.partition(":")[0]))
+    if cleared:
+        _write(workspace, [fault_name for fault_name in present if fault_name not in cleared])
+    return cleared
 
 
 def refused(
-    faults: Sequence[str], group: PlannedGroup, kind: str, zone: str, again: int, texts: Mapping[str, str]
+    faults: Sequence[str], group: PlannedGroup, kind: str, zone: str, retries: int, texts: Mapping[str, str]
 ) -> dict[str, str]:
-    """Node → what is said in place of making it. `kind`, `zone`: how the group is asked for; `again`: how often that
+    """Node → what is said in place of making it. `kind`, `zone`: how the group is asked for; `retries`: how often that
     was asked once more; `texts`: the provider's own words."""
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for fault, only in filter(None, map(find, faults)):
         if not fault.says:
             continue
-        says = "spot-quota" if fault.says == "quota" and kind == "spot" else fault.says
-        text = texts[says].format(machine=group.machine.name, zone=zone)
-        found |= dict.fromkeys(_whom(fault, only, group, kind, zone, again), MARK + text)
-    return found
+        reason = "spot-quota" if fault.says == "quota" and kind == "spot" else fault.says
+        text = texts[reason].format(machine=group.machine.name, zone=zone)
+        messages |= dict.fromkeys(_whom(fault, only, group, kind, zone, retries), MARK + text)
+    return messages
 
 
 def bad_driver(workspace: Path) -> str | None:
     """The release of the driver that is bad for the machines of a site; None where none is."""
-    found = [name.partition(":")[2] for name in active(workspace) if name.startswith(f"{BAD_DRIVER}:")]
-    return found[-1] if found else None
+    releases = [name.partition(":")[2] for name in active(workspace) if name.startswith(f"{BAD_DRIVER}:")]
+    return releases[-1] if releases else None
 
 
-def _whom(fault: SiteFault, only: str, group: PlannedGroup, kind: str, zone: str, again: int) -> Iterator[str]:
+def _whom(fault: SiteFault, only: str, group: PlannedGroup, kind: str, zone: str, retries: int) -> Iterator[str]:
     names = group.node_names()
     refuses = {
         "no-capacity": only in ("", zone) and kind in ("on-demand", "spot"),
         "quota": kind == group.spec.capacity.kind,
-        "throttled": again < TIMES,
+        "throttled": retries < TIMES,
         "reservation-full": kind in ("reservation", "block"),
         "half-made": True,
     }

@@ -32,19 +32,19 @@ def system(os: str) -> dict[str, Any]:
     that the sandbox cannot show."""
     if os == OWN:
         return {"name": os, "files": {}}
-    shown = distributions.row(os)["sandbox"] if os in distributions.names() else None
-    if shown is None:
+    sandbox_row = distributions.row(os)["sandbox"] if os in distributions.names() else None
+    if sandbox_row is None:
         known = [row["version"] for row in distributions.rows() if row["sandbox"] or row["version"] == OWN]
         raise GpuprovError(f"the sandbox cannot show {os}", hint=f"sandbox nodes can be {', '.join(known)}")
-    version, words, debian = os.partition("-")[2], shown["words"], shown["debian_version"]
-    codename = words.split()[0].lower()
+    version, version_name, debian = os.partition("-")[2], sandbox_row["words"], sandbox_row["debian_version"]
+    codename = version_name.split()[0].lower()
     # Small letters for debian: Ansible takes a system for Debian where the capital word stands anywhere in this file.
     pretty = f"Ubuntu {version} LTS (rehearsed on debian 12)"
     release = {
         "PRETTY_NAME": f'"{pretty}"',
         "NAME": '"Ubuntu"',
         "VERSION_ID": f'"{version}"',
-        "VERSION": f'"{version} LTS ({words})"',
+        "VERSION": f'"{version} LTS ({version_name})"',
         "VERSION_CODENAME": codename,
         "ID": "ubuntu",
         "ID_LIKE": "debian",

@@ -32,8 +32,8 @@ def contents(vendor: VendorImage, architecture: str) -> dict[str, File]:
     """What the layer is made of: each package of the image as a .deb, and the record of EFA's installer."""
     files = {}
     for package in vendor.packages:
-        made = packages.build(package, vendor.packages, architecture)
-        files[f"var/tmp/gpuprov-vendor/{made.filename}"] = File(made.build())
+        deb = packages.build(package, vendor.packages, architecture)
+        files[f"var/tmp/gpuprov-vendor/{deb.filename}"] = File(deb.build())
     if vendor.name.startswith(AZURE):
         files |= _azure()
     if "efa" in vendor.parts:

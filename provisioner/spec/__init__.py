@@ -67,11 +67,11 @@ def check(path: str | os.PathLike[str], *, catalog: Catalog | None = None) -> li
     return _read(path, catalog or catalogue.load())[1]
 
 
-def problem_at(path: str | os.PathLike[str], where: str, message: str, hint: str = "") -> Problem:
-    """What a later stage found wrong with `where` (dotted: stack.containers), at the line and column of that key in
+def problem_at(path: str | os.PathLike[str], key_path: str, message: str, hint: str = "") -> Problem:
+    """What a later stage found wrong with `key_path` (dotted: stack.containers), at the line and column of that key in
     the file, or of the nearest one around it where the file does not have it."""
     source = read(path)
-    return Problem(source.file, *source.mark(_nearest(source, where)).key, where, message, hint)
+    return Problem(source.file, *source.mark(_nearest(source, key_path)).key, key_path, message, hint)
 
 
 def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
@@ -79,11 +79,11 @@ def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
     key around it."""
     source = read(path)
 
-    def place(where: str) -> str:
-        line, column = source.mark(_nearest(source, where)).key
+    def position_of(key_path: str) -> str:
+        line, column = source.mark(_nearest(source, key_path)).key
         return f"{source.file}:{line}:{column}"
 
-    return place
+    return position_of
 
 
 def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[str] | None = None) -> list[Problem]:
@@ -108,8 +108,8 @@ def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[s
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
 
 
-def _nearest(source: Source, where: str) -> Loc:
-    around = [loc for loc in source.marks if where == dotted(loc) or where.startswith(f"{dotted(loc)}.")]
+def _nearest(source: Source, key_path: str) -> Loc:
+    around = [loc for loc in source.marks if key_path == dotted(loc) or key_path.startswith(f"{dotted(loc)}.")]
     return max(around, key=len, default=())
 
 
@@ -161,8 +161,8 @@ def _apply_rules(
     draft.refused_machines = frozenset(listed if isinstance(listed, dict) else ()) - types.keys()
     if types_file is not None and not types:
         draft.refused_machines = None
-    own = () if types_file is not None else machine_types.findings(draft.machines, catalog)
-    for finding in chain(own, findings(draft, catalog.with_described(types))):
+    type_findings = () if types_file is not None else machine_types.findings(draft.machines, catalog)
+    for finding in chain(type_findings, findings(draft, catalog.with_described(types))):
         if len(source.problems) > MAX_PROBLEMS:
             return
         mark = source.mark(finding.loc)
@@ -177,8 +177,8 @@ def _doubtful(loc: Loc, source: Source, dropped: set[Loc]) -> bool:
     group only what the file does not say."""
     if loc in dropped:  # it was refused for itself, and what is usual stands in its place
         return True
-    beside = any(gone[: len(loc) - 1] == loc[:-1] for gone in dropped)
-    return beside and (len(loc) > 3 or loc not in source.marks)
+    has_dropped_sibling = any(dropped_loc[: len(loc) - 1] == loc[:-1] for dropped_loc in dropped)
+    return has_dropped_sibling and (len(loc) > 3 or loc not in source.marks)
 
 
 def _draft_of(spec: ClusterSpec) -> Draft:
@@ -214,11 +214,13 @@ def _draft_from(value: Any, folder: Path) -> Draft:
     )
     sites, groups, machines = value.get("sites"), value.get("groups"), value.get(machine_types.KEY)
     if isinstance(machines, dict):
-        draft.machines = {name: one for name, raw in machines.items() if (one := _part(MachineDescription, raw))}
+        draft.machines = {
+            name: description for name, raw in machines.items() if (description := _part(MachineDescription, raw))
+        }
     if isinstance(sites, dict):
         draft.site_names = tuple(sites)
-        found = {name: site for name, raw in sites.items() if (site := _one_of(SITE, raw)) is not None}
-        draft.sites = {name: site.located(folder) for name, site in found.items()}
+        parsed_sites = {name: site for name, raw in sites.items() if (site := _one_of(SITE, raw)) is not None}
+        draft.sites = {name: site.located(folder) for name, site in parsed_sites.items()}
     if isinstance(groups, dict):
         for name, raw in groups.items():
             if (group := _group(("groups", name), raw, draft.dropped)) is not None:
@@ -241,8 +243,8 @@ def _group(at: Loc, raw: Any, dropped: set[Loc]) -> Group | None:
         return Group.model_validate_json(json.dumps(value))
     except ValidationError as error:
         for item in error.errors(include_url=False, include_context=False, include_input=False):
-            if (gone := _drop(value, item["loc"])) is not None:
-                dropped.add((*at, *gone))
+            if (dropped_key := _drop(value, item["loc"])) is not None:
+                dropped.add((*at, *dropped_key))
     return _part(Group, value)
 
 

@@ -20,9 +20,9 @@ REFUSED = "x-refused"
 purpose → why, and what to do instead."""
 
 
-def refused(**words: tuple[str, str]) -> dict[str, Any]:
+def refused(**reasons: tuple[str, str]) -> dict[str, Any]:
     """`json_schema_extra` of a block (keys) or a key (values): word → why, and what to do instead."""
-    return {REFUSED: {word: list(texts) for word, texts in words.items()}}
+    return {REFUSED: {key: list(texts) for key, texts in reasons.items()}}
 
 
 class Model(BaseModel):

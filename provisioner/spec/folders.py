@@ -18,20 +18,20 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 def names() -> tuple[str, ...]:
     """The providers that have a folder, sorted."""
-    return tuple(sorted(found.name for found in FOLDER.iterdir() if (found / "__init__.py").is_file()))
+    return tuple(sorted(entry.name for entry in FOLDER.iterdir() if (entry / "__init__.py").is_file()))
 
 
 def models(module: str, base: type[ModelT]) -> tuple[type[ModelT], ...]:
     """The subclasses of `base` that the folders define in a module of that name (site, state)."""
-    found: list[type[ModelT]] = []
+    classes: list[type[ModelT]] = []
     for name in names():
         path = f"{PACKAGE}.{name}.{module}"
         if find_spec(path) is not None:
-            here = vars(import_module(path)).values()
-            found += [c for c in here if isinstance(c, type) and issubclass(c, base) and c.__module__ == path]
-    return tuple(found)
+            members = vars(import_module(path)).values()
+            classes += [c for c in members if isinstance(c, type) and issubclass(c, base) and c.__module__ == path]
+    return tuple(classes)
 
 
-def union(module: str, base: type[Model], *others: type[Model]) -> Any:
+def union(module: str, base: type[Model], *more: type[Model]) -> Any:
     """These models as one type."""
-    return reduce(or_, (*others, *models(module, base)))
+    return reduce(or_, (*more, *models(module, base)))

@@ -78,11 +78,11 @@ def all_keys() -> Mapping[str, tuple[str, ...]]:
     homes: dict[str, tuple[str, ...]] = {}
     todo: list[tuple[str, dict[str, Any]]] = [("", _json_schema())]
     while todo:
-        where, node = todo.pop(0)
+        block, node = todo.pop(0)
         for child in branches_of(node):
             if properties := child.get("properties"):
-                homes[where] = (*homes.get(where, ()), *properties)
-                todo += [(f"{where}.{key}".strip("."), value) for key, value in properties.items()]
+                homes[block] = (*homes.get(block, ()), *properties)
+                todo += [(f"{block}.{key}".strip("."), value) for key, value in properties.items()]
             for value in child.get("patternProperties", {}).values():
-                todo.append((f"{where}.<name>", value))
+                todo.append((f"{block}.<name>", value))
     return homes

@@ -80,9 +80,9 @@ def usable(descriptions: Mapping[str, MachineDescription], catalog: Catalog) -> 
     """Those of which a row of the catalogue can be made: the GPU and the provider are known."""
     gpus, providers = {gpu.model for gpu in catalog.gpus()}, {row.name for row in catalog.providers()}
     return {
-        name: one
-        for name, one in descriptions.items()
-        if (isinstance(one.gpu, DescribedGpu) or one.gpu in gpus) and one.provider in providers
+        name: description
+        for name, description in descriptions.items()
+        if (isinstance(description.gpu, DescribedGpu) or description.gpu in gpus) and description.provider in providers
     }
 
 

@@ -46,7 +46,7 @@ _BOUNDS: Mapping[str, tuple[str, str]] = {
 
 def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None:
     """Adds one problem for each place that `error` complains about; `root` is where the validated part lies."""
-    seen: set[Loc] = set()
+    reported: set[Loc] = set()
     items = error.errors(include_url=False, include_context=True)
     places = [_locate(source.value, root + _untagged(root + item["loc"])[len(root) :]) for item in items]
     for item, (loc, tail) in zip(items, places, strict=True):
@@ -54,15 +54,15 @@ def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None
             return
         if item["type"] == "string_type" and any(other[: len(loc)] == loc != other for other, _ in places):
             continue  # a list where a text may stand, too: what is wrong inside it is reported
-        if loc in seen and item["type"] not in ("missing", "extra_forbidden"):
+        if loc in reported and item["type"] not in ("missing", "extra_forbidden"):
             continue
         if any(loc[:n] in source.broken for n in range(len(loc) + 1)):
             continue
-        if tail and any(one[: len(loc)] == loc for one in seen) and isinstance(_at(source.value, loc), list):
+        if tail and any(other[: len(loc)] == loc for other in reported) and isinstance(_at(source.value, loc), list):
             continue  # a union's other member: what is wrong inside the list is said already
         if item["type"] == "too_short" and (loc in source.partial or len(_at(source.value, loc))):
             continue  # what it has was refused for itself
-        seen.add(loc)
+        reported.add(loc)
         _add(source, dict(item), loc, tail)
 
 
@@ -76,8 +76,8 @@ def _add(source: Source, item: dict[str, Any], loc: Loc, tail: Loc) -> None:
         _missing(source, loc, item["ctx"]["discriminator"].strip("'"))
     elif kind == "extra_forbidden":
         key = str(loc[-1])
-        if why := _refused(loc[:-1], key, source.value):
-            source.report(mark.key, loc, *why)
+        if refusal := _refused(loc[:-1], key, source.value):
+            source.report(mark.key, loc, *refusal)
         else:
             source.report(mark.key, loc, f"unknown key {shown(key)}", _right_key(source, loc[:-1], key))
     elif tail == ("[key]",):
@@ -98,12 +98,12 @@ def _missing(source: Source, parent: Loc, key: str) -> None:
         return
     schema = schema_of(parent, key, value=source.value)
     members = resolved(schema_of(parent)).get("discriminator", {}).get("mapping", {})
-    usual = schema.get("title") or schema.get("description", "")
-    if len(choices := _choices((*parent, key), source.value)) > 1 and _is_made_of(usual, key):
-        usual = f"one of {', '.join(choices)}"
-    what = f"one of {', '.join(members)}" if key == union_key(parent) else usual
-    where = f" in {dotted(parent)}" if parent else ""
-    source.report(source.mark(parent).key, (*parent, key), f'"{key}" is missing{where}', _lower(what))
+    description = schema.get("title") or schema.get("description", "")
+    if len(choices := _choices((*parent, key), source.value)) > 1 and _is_made_of(description, key):
+        description = f"one of {', '.join(choices)}"
+    expected_text = f"one of {', '.join(members)}" if key == union_key(parent) else description
+    in_block = f" in {dotted(parent)}" if parent else ""
+    source.report(source.mark(parent).key, (*parent, key), f'"{key}" is missing{in_block}', _lower(expected_text))
 
 
 def _is_made_of(title: str, key: str) -> bool:
@@ -127,8 +127,8 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     if schema_of(loc, value=source.value).get("writeOnly"):  # a secret may stand there by mistake
         return f"{_name(loc)} is not {title}", "user and password never stand in cluster.yaml"
     if kind in _BOUNDS and isinstance(value, int):
-        key, words = _BOUNDS[kind]
-        return f"{value} is too {'small' if key[0] == 'g' else 'large'}: {words} {item['ctx'][key]}", ""
+        key, bound_text = _BOUNDS[kind]
+        return f"{value} is too {'small' if key[0] == 'g' else 'large'}: {bound_text} {item['ctx'][key]}", ""
     if kind == "too_long":
         return f"{_name(loc)} has too many items: at most {item['ctx']['max_length']}", ""
     if kind == "too_short":
@@ -149,10 +149,12 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
         return f"{_name(loc)} wants text; unquoted, {raw} is {reads}", f'quote it: "{raw}"'
     if isinstance(value, str) and kind.startswith(("string_", "literal_")):
         return f"{shown(value) if value else 'an empty text'} is not {title or 'allowed here'}", ""
-    found = shown(value) if isinstance(value, str) else raw or _KINDS.get(type(value), "this")
-    wanted = _WANTED.get(kind) if isinstance(value, dict | list) or kind in ("tuple_type", "model_type") else None
-    wanted = title if text_or_list and isinstance(value, dict | list) and title else wanted
-    return f"{_name(loc)} wants {wanted or title or _WANTED.get(kind, 'something else')}, not {found}", ""
+    actual_text = shown(value) if isinstance(value, str) else raw or _KINDS.get(type(value), "this")
+    expected_kind = (
+        _WANTED.get(kind) if isinstance(value, dict | list) or kind in ("tuple_type", "model_type") else None
+    )
+    expected_kind = title if text_or_list and isinstance(value, dict | list) and title else expected_kind
+    return f"{_name(loc)} wants {expected_kind or title or _WANTED.get(kind, 'something else')}, not {actual_text}", ""
 
 
 def _takes_text(node: Mapping[str, Any]) -> bool:
@@ -169,11 +171,11 @@ def _text_fits(loc: Loc, text: str, value: Any) -> bool:
 def right_values_for_doubtful_ones(source: Source) -> None:
     """What readers of YAML take for different values was refused before it was known what its key wants."""
     places = {dotted(loc): loc for loc in source.broken}
-    for index, one in enumerate(source.problems):
-        if one.hint.endswith(IF_TEXT) or one.hint == OCTAL:
-            loc = places.get(one.path, ())
+    for index, problem in enumerate(source.problems):
+        if problem.hint.endswith(IF_TEXT) or problem.hint == OCTAL:
+            loc = places.get(problem.path, ())
             hint = _right_value(source, loc) if loc in source.marks else f'quote it: "{loc[-1]}"' if loc else ""
-            source.problems[index] = replace(one, hint=hint or one.hint)
+            source.problems[index] = replace(problem, hint=hint or problem.hint)
 
 
 def _right_value(source: Source, loc: Loc) -> str:
@@ -210,13 +212,13 @@ def refuse_blocks_without_value(source: Source) -> None:
             source.report(mark.key, loc, f"{_name(loc)} has no value", hint)
 
 
-def _refused(loc: Loc, word: str, value: Any) -> tuple[str, str] | None:
+def _refused(loc: Loc, key: str, value: Any) -> tuple[str, str] | None:
     """Why a key of a block, or one of a key's values, is left out on purpose (`refused` in spec/base.py), and what to
     do instead."""
     for child in branches_of(schema_of(loc, value=value)):
-        if word in (found := child.get(REFUSED, {})):
-            why, instead = found[word]
-            return why, instead
+        if key in (refusals := child.get(REFUSED, {})):
+            reason, hint = refusals[key]
+            return reason, hint
     return None
 
 
@@ -224,9 +226,9 @@ def _name(loc: Loc) -> str:
     return dotted(loc[-2:] if loc and isinstance(loc[-1], int) else loc[-1:]) or "the file"
 
 
-def _bad_network(value: str, why: str) -> tuple[str, str]:
-    if "broader than" in why:
-        too = f"{shown(value)} is {why.rpartition(', ')[2]}: ssh is never opened to every address"
+def _bad_network(value: str, detail: str) -> tuple[str, str]:
+    if "broader than" in detail:
+        too = f"{shown(value)} is {detail.rpartition(', ')[2]}: ssh is never opened to every address"
         return too, "name the networks that you log in from, such as 203.0.113.0/24"
     try:
         return f"{shown(value)} has bits set behind its prefix", f"did you mean {ip_network(value, strict=False)}?"
@@ -248,9 +250,9 @@ def _right_key(source: Source, parent: Loc, key: str) -> str:
     if members := _members(parent, key):
         return f"it belongs to {' or '.join(members)}"
     plural = f"{_COUNT.sub('', key)}s"
-    if near := [plural] if _COUNT.search(key) and plural in known else nearest(key, known):
-        return f"did you mean {near[0]}?"
-    homes = [where for where, keys in all_keys().items() if key in keys]
+    if suggestions := [plural] if _COUNT.search(key) and plural in known else nearest(key, known):
+        return f"did you mean {suggestions[0]}?"
+    homes = [block for block, keys in all_keys().items() if key in keys]
     if homes and homes[0].rpartition(".")[2] != str(parent[-1] if parent else ""):  # another cloud's block of that name
         return f"it belongs to {homes[0] or 'the top of the file'}"
     return f"known here: {', '.join(known)}" if known else ""
@@ -267,12 +269,12 @@ def _untagged(loc: Loc) -> Loc:
 
 def _locate(value: Any, loc: Loc) -> tuple[Loc, Loc]:
     """The part of `loc` that is in the file, and the rest (union members, a missing key, "[key]")."""
-    whole = value
+    root_value = value
     for depth, part in enumerate(loc):
         known: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
         if part not in known:
             if isinstance(value, list) and loc[depth + 1 :] and isinstance(part, str):  # which member of a union it is
-                return _locate(whole, loc[:depth] + loc[depth + 1 :])
+                return _locate(root_value, loc[:depth] + loc[depth + 1 :])
             return loc[:depth], loc[depth:]
         value = value[part]
     return loc, ()
@@ -320,7 +322,11 @@ def _members(parent: Loc, key: str) -> list[str]:
     """Values of the deciding key with which a block has `key`: ["backend: s3"]; empty for a block that is no union."""
     decides = union_key(parent)
     with_it = (child.get("properties", {}) for child in branches_of(schema_of(parent))) if decides else ()
-    return [f"{decides}: {found[decides]['const']}" for found in with_it if key in found and decides in found]
+    return [
+        f"{decides}: {properties[decides]['const']}"
+        for properties in with_it
+        if key in properties and decides in properties
+    ]
 
 
 def to_json(value: Any) -> str:

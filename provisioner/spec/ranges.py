@@ -32,7 +32,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    found: list[str] = []
+    numbers: list[str] = []
     for part in text.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None:
@@ -42,5 +42,5 @@ def _numbers(text: str) -> list[str]:
             raise ValueError(f"[{text}] ends before it begins")
         if int(last) - int(first) >= MOST:
             raise ValueError(f"[{text}] has more than {MOST} numbers")
-        found += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
-    return found
+        numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+    return numbers

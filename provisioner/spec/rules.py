@@ -61,12 +61,14 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     """Everything that the draft asks for and cannot have."""
     for name, site in draft.sites.items():
         at: Loc = ("sites", name)
-        here = {n: group for n, group in draft.groups.items() if any(one is site for one in _sites_of(group, draft))}
+        groups_here = {
+            n: group for n, group in draft.groups.items() if any(other is site for other in _sites_of(group, draft))
+        }
         yield from places(at, site, catalog)
-        yield from mount_points(at, site, here)
-        yield from site.findings(at, here, draft.stack)
+        yield from mount_points(at, site, groups_here)
+        yield from site.findings(at, groups_here, draft.stack)
         yield from account(at, site, draft.access)
-        yield from spot_price(at, site, here, draft.dropped)
+        yield from spot_price(at, site, groups_here, draft.dropped)
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft, catalog)
@@ -79,10 +81,10 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         if machine is not None:
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
-        yield from _least(loc, group)
+        yield from _capacity_minimum(loc, group)
         if group.base != "plain" and group.image is not None:
-            said = "a golden image has a base of its own, and base: vendor-hpc names another"
-            yield Finding((*loc, "base"), said, "leave one of the two out")
+            message = "a golden image has a base of its own, and base: vendor-hpc names another"
+            yield Finding((*loc, "base"), message, "leave one of the two out")
         if group.image is not None and draft.image is not None:
             yield Finding((*loc, "image"), "an image is not built of another one", "leave it out", at_key=True)
         if draft.image is not None and group.count != 1:
@@ -95,13 +97,13 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     yield from _repositories(draft)
     yield from _fleet(draft, catalog)
     for name, target in draft.image.targets.items() if draft.image is not None else ():
-        mine = draft.groups.get(name)
-        machine = _known(mine.machine, catalog) if mine else None
-        site_or_none = _site_of(mine, draft) if mine else None
+        target_group = draft.groups.get(name)
+        machine = _known(target_group.machine, catalog) if target_group else None
+        site_or_none = _site_of(target_group, draft) if target_group else None
         yield from image_target(name, target, machine, site_or_none, tuple(draft.groups), draft.file, catalog)
     if draft.image is not None and draft.file is not None and draft.name not in ("", draft.file.stem):
-        said = f"the image is called {draft.name} and its file {draft.file.name}"
-        yield Finding(("name",), said, f"name: {draft.file.stem}, or {draft.name}.yaml")
+        message = f"the image is called {draft.name} and its file {draft.file.name}"
+        yield Finding(("name",), message, f"name: {draft.file.stem}, or {draft.name}.yaml")
 
 
 def _known(name: str, catalog: Catalog) -> Machine | None:
@@ -130,12 +132,12 @@ def _site(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Fi
         yield Finding(at, f"{loc[1]} does not say at which site it is", hint, at_key=True)
     is_list = not isinstance(group.site, str)
     for index, name in enumerate(group.sites):
-        place: Loc = (*at, index) if is_list else at
+        position: Loc = (*at, index) if is_list else at
         if names and name not in names:
             hint = did_you_mean(name, names) or f"known here: {', '.join(names[:8])}"
-            yield Finding(place, f"there is no site {shown(name)}", hint)
+            yield Finding(position, f"there is no site {shown(name)}", hint)
         elif name in group.sites[:index]:
-            yield Finding(place, f"{shown(name)} is in the list already", "leave it out")
+            yield Finding(position, f"{shown(name)} is in the list already", "leave it out")
     if len(group.sites) > 1:
         yield from _site_list(loc, group, draft, catalog)
     elif group.site_order == "price":
@@ -154,7 +156,7 @@ def _site_list(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterat
             message = f"{name} has machines that exist already, and capacity is not chosen among them"
             yield Finding(at, message, "name sites of a cloud, or one site")
         elif site.provider != first.provider:
-            titles = (catalog.provider(one.provider).title for one in (site, first))
+            titles = (catalog.provider(listed_site.provider).title for listed_site in (site, first))
             message = "{} is a site of {}, and the first of the list is one of {}".format(name, *titles)
             yield Finding(at, message, "a list has sites of one provider: each has its own machine types")
     if group.capacity.kind in ("reservation", "block"):
@@ -175,47 +177,55 @@ def _machine(loc: Loc, group: Group, machine: Machine | None, site: Site | None,
     if machine is None and group.machine in catalog.fractions:
         part = catalog.fractions[group.machine]
         message = f"{part.name} has {part.share} {part.gpu}, which needs a vGPU driver; gpuprov does not install one"
-        whole = [m.name for m in catalog.machines(part.provider) if m.gpu_model == part.gpu and not m.retired]
-        yield Finding(at, message, f"with whole GPUs: {', '.join(whole[:3])}" if whole else _LIST + part.provider)
+        whole_gpus = [m.name for m in catalog.machines(part.provider) if m.gpu_model == part.gpu and not m.retired]
+        yield Finding(
+            at,
+            message,
+            f"with whole GPUs: {', '.join(whole_gpus[:3])}" if whole_gpus else _LIST + part.provider,
+        )
     elif machine is None:
-        near = did_you_mean(group.machine, catalog.names(site.provider if site else None), limit=3)
-        where = f" at {catalog.provider(site.provider).title}" if site else ""
-        yield Finding(at, f"there is no machine {shown(group.machine)}{where}", near or "`gpuprov catalog` lists them")
+        suggestion = did_you_mean(group.machine, catalog.names(site.provider if site else None), limit=3)
+        at_provider = f" at {catalog.provider(site.provider).title}" if site else ""
+        yield Finding(
+            at, f"there is no machine {shown(group.machine)}{at_provider}", suggestion or "`gpuprov catalog` lists them"
+        )
     elif site is not None and machine.provider != site.provider:
         sold = catalog.provider(machine.provider).title
         like = [m.name for m in catalog.machines(site.provider) if _alike(m, machine)]
         hint = f"with the same GPUs there: {', '.join(like[:3])}" if like else ""
-        here = catalog.provider(site.provider).title
-        yield Finding(at, f"{machine.name} comes from {sold}, and this site is {here}", hint or _LIST + site.provider)
+        site_title = catalog.provider(site.provider).title
+        yield Finding(
+            at, f"{machine.name} comes from {sold}, and this site is {site_title}", hint or _LIST + site.provider
+        )
     if machine is not None and machine.retired:
-        others = (m for m in catalog.machines(machine.provider) if not m.retired)
-        like = [m.name for m in others if m.gpu_count == machine.gpu_count]
+        sold_types = (m for m in catalog.machines(machine.provider) if not m.retired)
+        like = [m.name for m in sold_types if m.gpu_count == machine.gpu_count]
         yield Finding(at, f"{machine.name} is no longer sold: {machine.retired}", f"instead: {', '.join(like[:3])}")
 
 
-def _alike(one: Machine, other: Machine) -> bool:
-    return (one.gpu_model, one.gpu_count) == (other.gpu_model, other.gpu_count)
+def _alike(machine: Machine, other: Machine) -> bool:
+    return (machine.gpu_model, machine.gpu_count) == (other.gpu_model, other.gpu_count)
 
 
 def _capacity(loc: Loc, group: Group, site: Site | None, catalog: Catalog) -> Iterator[Finding]:
     capacity, at = group.capacity, (*loc, "capacity")
-    named = capacity.kind in ("reservation", "block")
-    if named and capacity.id is None:
+    needs_id = capacity.kind in ("reservation", "block")
+    if needs_id and capacity.id is None:
         yield Finding((*at, "kind"), f"a {capacity.kind} needs its id", "add id: …")
-    if not named and capacity.id is not None:
+    if not needs_id and capacity.id is not None:
         yield Finding((*at, "id"), f"{capacity.kind} capacity has no id", "write kind: reservation or kind: block")
     for index, kind in enumerate(capacity.fallback):
-        where = (*at, "fallback", index)
+        position = (*at, "fallback", index)
         if kind == capacity.kind:
-            yield Finding(where, f"{kind} is asked for already", "leave it out of fallback")
+            yield Finding(position, f"{kind} is asked for already", "leave it out of fallback")
         elif kind in capacity.fallback[:index]:
-            yield Finding(where, f"{kind} is in the list already")
+            yield Finding(position, f"{kind} is in the list already")
         elif kind in ("reservation", "block"):
-            yield Finding(where, f"a {kind} cannot be a fallback: it is paid for, ask for it first")
-        elif named and kind == "spot":
-            yield Finding(where, f"a {capacity.kind} cannot fall back to spot", "on-demand can be a fallback")
+            yield Finding(position, f"a {kind} cannot be a fallback: it is paid for, ask for it first")
+        elif needs_id and kind == "spot":
+            yield Finding(position, f"a {capacity.kind} cannot fall back to spot", "on-demand can be a fallback")
         elif site is not None and kind not in catalog.provider(site.provider).capacity:
-            yield Finding(where, f"{catalog.provider(site.provider).title} has no {kind} capacity")
+            yield Finding(position, f"{catalog.provider(site.provider).title} has no {kind} capacity")
     if site is not None and capacity.kind not in (sold := catalog.provider(site.provider).capacity):
         title = catalog.provider(site.provider).title
         yield Finding((*at, "kind"), f"{title} has no {capacity.kind} capacity", f"known: {', '.join(sold)}")
@@ -224,8 +234,8 @@ def _capacity(loc: Loc, group: Group, site: Site | None, catalog: Catalog) -> It
 def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:
     gpu = catalog.gpu(machine.gpu_model)
     if group.placement == "cluster" and not machine.placement_cluster:
-        what = f"no cluster placement is known for {machine.name}"
-        yield Finding((*loc, "placement"), what, "leave it out")
+        message = f"no cluster placement is known for {machine.name}"
+        yield Finding((*loc, "placement"), message, "leave it out")
     yield from _rdma(loc, group, machine, catalog)
     if group.storage.scratch is not None and not machine.local_disks:
         yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")
@@ -261,15 +271,15 @@ def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterato
 
 
 def _with_rdma(machine: Machine, catalog: Catalog) -> str:
-    others = [m.name for m in catalog.machines(machine.provider) if m.rdma and not m.retired]
-    near = nearest(machine.name, others)
-    return f"{near[0]} has it" if near else "leave it out"
+    rdma_types = [m.name for m in catalog.machines(machine.provider) if m.rdma and not m.retired]
+    suggestions = nearest(machine.name, rdma_types)
+    return f"{suggestions[0]} has it" if suggestions else "leave it out"
 
 
-def _least(loc: Loc, group: Group) -> Iterator[Finding]:
-    least = group.capacity.min
-    if least is not None and least > group.count:
-        message = f"capacity.min ({least}) is larger than count ({group.count})"
+def _capacity_minimum(loc: Loc, group: Group) -> Iterator[Finding]:
+    minimum = group.capacity.min
+    if minimum is not None and minimum > group.count:
+        message = f"capacity.min ({minimum}) is larger than count ({group.count})"
         yield Finding((*loc, "capacity", "min"), message, f"at most {group.count}")
 
 
@@ -283,14 +293,16 @@ def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:
 def _repositories(draft: Draft) -> Iterator[Finding]:
     """A repository of one's own has an address and a key, or neither: then they are the vendor's. The fingerprint is
     stated of both, or of the vendor's files their hashes."""
-    for name, own in (draft.stack.repositories if draft.stack else {}).items():
-        if own.fingerprint is None and (own.uri is not None or own.sha256 is None):
-            said = "fingerprint is missing: a repository is trusted by the full fingerprint of its key"
-            yield Finding(("stack", "repositories", name), said, "add fingerprint: …  # 40 hex digits", at_key=True)
-        if (own.uri is None) != (own.key is None):
-            here, gone = ("key", "uri") if own.uri is None else ("uri", "key")
-            said = f"{here} without {gone}: a repository of yours has both, and of the vendor's neither is said"
-            yield Finding(("stack", "repositories", name, here), said, f"add {gone}: …", at_key=True)
+    for name, repository in (draft.stack.repositories if draft.stack else {}).items():
+        if repository.fingerprint is None and (repository.uri is not None or repository.sha256 is None):
+            message = "fingerprint is missing: a repository is trusted by the full fingerprint of its key"
+            yield Finding(("stack", "repositories", name), message, "add fingerprint: …  # 40 hex digits", at_key=True)
+        if (repository.uri is None) != (repository.key is None):
+            present, missing = ("key", "uri") if repository.uri is None else ("uri", "key")
+            message = (
+                f"{present} without {missing}: a repository of yours has both, and of the vendor's neither is said"
+            )
+            yield Finding(("stack", "repositories", name, present), message, f"add {missing}: …", at_key=True)
 
 
 def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
@@ -306,23 +318,25 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     if draft.verify is not None and draft.file is not None:
         for number, folder in enumerate(draft.verify.checks):
             if not (draft.file.parent / folder).is_dir():
-                said = f"there is no directory {folder} beside this file"
-                yield Finding(("verify", "checks", number), said, "it has checks of your own (`gpuprov docs verify`)")
+                absent_text = f"there is no directory {folder} beside this file"
+                yield Finding(
+                    ("verify", "checks", number), absent_text, "it has checks of your own (`gpuprov docs verify`)"
+                )
     for key in ("prometheus", "grafana"):
         if draft.monitoring is not None and getattr(draft.monitoring, key):
             hint = "leave it out; metrics are on port 9400 of each node"
             yield Finding(("monitoring", key), f"monitoring.{key} is not available yet", hint, at_key=True)
     hook = draft.hooks.interrupted if draft.hooks is not None else None
     if draft.whole and hook is not None and not _interruption_announced(draft, catalog):
-        telling = [one.title for one in catalog.providers() if one.spot_notice]
+        telling = [provider.title for provider in catalog.providers() if provider.spot_notice]
         message = "no machine of this file announces to its node that it will be taken away"
         hint = f"machines of capacity spot at {' or '.join(telling)} do, and those of a block; leave it out"
         yield Finding(("hooks", "interrupted"), message, hint)
     if draft.state is not None and draft.site_names and len(draft.sites) == len(draft.site_names):
         yield from draft.state.findings(draft.sites)
-        here = [name for name, site in draft.sites.items() if site.this_machine()]
-        if here and draft.state.backend != "local":
-            message = f"state is shared, and site {here[0]} has the machine that gpuprov runs on"
+        local_sites = [name for name, site in draft.sites.items() if site.this_machine()]
+        if local_sites and draft.state.backend != "local":
+            message = f"state is shared, and site {local_sites[0]} has the machine that gpuprov runs on"
             hint = "for another operator that is another machine: give it by name and address, or keep state local"
             yield Finding(("state", "backend"), message, hint)
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):

@@ -35,13 +35,13 @@ def image_target(
         if not re.fullmatch(provider.region, region):
             hint = did_you_mean(region, provider.regions) or f"one is called {provider.example_region}"
             yield Finding((*at, "copy_to", index), f"{shown(region)} is not a region of {provider.title}", hint)
-        elif near := provider.region_typo(region):
-            said = f"{provider.title} has no region {region}"
-            yield Finding((*at, "copy_to", index), said, f"did you mean {near}?")
+        elif suggestion := provider.region_typo(region):
+            message = f"{provider.title} has no region {region}"
+            yield Finding((*at, "copy_to", index), message, f"did you mean {suggestion}?")
     # where a cloud has no such key, its own `Images.check` says before a build whether an image can be shared
     if target.share_with and "kms_key" in type(site).model_fields and not getattr(site, "kms_key", None):
-        said = "disks are encrypted, and with the account's own key no other account can use them"
-        yield Finding((*at, "share_with"), said, "give the site a kms_key that those accounts may use", at_key=True)
+        message = "disks are encrypted, and with the account's own key no other account can use them"
+        yield Finding((*at, "share_with"), message, "give the site a kms_key that those accounts may use", at_key=True)
 
 
 def disk_needed(
@@ -56,8 +56,8 @@ def disk_needed(
         hint = f"image.targets.{name}.disk: {{ path: disks }}"
         yield Finding(at, f"an image for {title} is a disk, and the recipe says nowhere to put it", hint, at_key=True)
     elif machine is not None and machine.cpu != "amd64":
-        said = f"{machine.name} has processors of {machine.cpu}, and disk images are made for amd64"
-        yield Finding((*at, "machine"), said, "leave the group out of the recipe")
+        message = f"{machine.name} has processors of {machine.cpu}, and disk images are made for amd64"
+        yield Finding((*at, "machine"), message, "leave the group out of the recipe")
 
 
 def recipe_there(at: Loc, reference: str, folder: Path) -> Iterator[Finding]:
@@ -67,8 +67,8 @@ def recipe_there(at: Loc, reference: str, folder: Path) -> Iterator[Finding]:
     if file.is_file():
         return
     shown_as = recipe_file(Path(), name)
-    near = did_you_mean(Path(name).name, sorted(one.stem for one in file.parent.glob("*.yaml")))
-    hint = near or "the name is that of a recipe, `gpuprov docs images` shows one"
+    suggestion = did_you_mean(Path(name).name, sorted(recipe.stem for recipe in file.parent.glob("*.yaml")))
+    hint = suggestion or "the name is that of a recipe, `gpuprov docs images` shows one"
     yield Finding(at, f"there is no recipe {name}: {shown_as} does not exist beside this file", hint)
 
 
@@ -76,32 +76,34 @@ def _builder(at: Loc, target: ImageTarget, machine: Machine | None, provider: Pr
     if target.builder is None:
         return
     if not provider.sells:
-        said = f"{provider.title} has no machine types to build on"
-        yield Finding((*at, "builder"), said, "leave builder out: disk images are built on this computer", at_key=True)
+        message = f"{provider.title} has no machine types to build on"
+        yield Finding(
+            (*at, "builder"), message, "leave builder out: disk images are built on this computer", at_key=True
+        )
     elif not re.fullmatch(provider.machine_type, target.builder):
-        said = f"{shown(target.builder)} is not a machine type of {provider.title}"
-        yield Finding((*at, "builder"), said, f"one is called {provider.builder or provider.example_machine}")
+        message = f"{shown(target.builder)} is not a machine type of {provider.title}"
+        yield Finding((*at, "builder"), message, f"one is called {provider.builder or provider.example_machine}")
     elif provider.is_small(target.builder):
-        said = f"{target.builder} has less than {SMALL_GIB} GiB of memory, and a driver is compiled on it"
-        yield Finding((*at, "builder"), said, f"one that has more: {provider.builder}")
+        message = f"{target.builder} has less than {SMALL_GIB} GiB of memory, and a driver is compiled on it"
+        yield Finding((*at, "builder"), message, f"one that has more: {provider.builder}")
     elif machine is not None and machine.cpu == "amd64" and provider.is_arm(target.builder):
-        said = f"{target.builder} has processors of arm64, and {machine.name} those of {machine.cpu}"
-        yield Finding((*at, "builder"), said, f"one of {machine.cpu}: {provider.builder}")
+        message = f"{target.builder} has processors of arm64, and {machine.name} those of {machine.cpu}"
+        yield Finding((*at, "builder"), message, f"one of {machine.cpu}: {provider.builder}")
 
 
 def _disk(at: Loc, target: ImageTarget, provider: Provider, file: Path | None) -> Iterator[Finding]:
     if provider.sells:
         if target.disk is not None:
-            said = f"{provider.title} makes images of its own, and boots none from a file"
-            yield Finding((*at, "disk"), said, "leave disk out", at_key=True)
+            message = f"{provider.title} makes images of its own, and boots none from a file"
+            yield Finding((*at, "disk"), message, "leave disk out", at_key=True)
         return
     for key in ("copy_to", "share_with"):
         if getattr(target, key):
-            said = f"{provider.title} has no {'regions' if key == 'copy_to' else 'accounts'}"
-            yield Finding((*at, key), said, "leave it out: disk.path is the folder of its images", at_key=True)
+            message = f"{provider.title} has no {'regions' if key == 'copy_to' else 'accounts'}"
+            yield Finding((*at, key), message, "leave it out: disk.path is the folder of its images", at_key=True)
     if target.disk is not None and len(set(target.disk.formats)) != len(target.disk.formats):
         yield Finding((*at, "disk", "formats"), "a format is named twice", "name each once")
     folder = Path(target.disk.path).expanduser() if target.disk is not None else None
     if folder is not None and file is not None and (file.parent / folder).is_file():
-        said = f"{shown(str(folder), 200)} is a file, and disk images are published in a folder"
-        yield Finding((*at, "disk", "path"), said, "the path of a folder, which is made where it is not there")
+        message = f"{shown(str(folder), 200)} is a file, and disk images are published in a folder"
+        yield Finding((*at, "disk", "path"), message, "the path of a folder, which is made where it is not there")

@@ -16,29 +16,29 @@ SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|proc|root|run|sbin|sys|usr|var)?
 def mount_points(at: Loc, site: Site, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """Of the file systems that the nodes of one site share. `groups`: those at this site."""
     taken: dict[str, str] = {}
-    for one in sorted(site.file_systems(), key=lambda one: one.key):
-        yield from _mount_point((*at, *one.key, "path"), one.title, one.path, taken, groups)
-        taken.setdefault(one.path, one.title)
+    for file_system in sorted(site.file_systems(), key=lambda file_system: file_system.key):
+        yield from _mount_point((*at, *file_system.key, "path"), file_system.title, file_system.path, taken, groups)
+        taken.setdefault(file_system.path, file_system.title)
 
 
 def _mount_point(
     at: Loc, kind: str, path: str, taken: Mapping[str, str], groups: Mapping[str, Group]
 ) -> Iterator[Finding]:
     """Nothing of the system's, of those who log in, of scratch's, and of another file system's."""
-    own = f"take a directory of its own, such as /{kind if kind.isidentifier() else 'data'}"
+    advice = f"take a directory of its own, such as /{kind if kind.isidentifier() else 'data'}"
     if {".", ".."} & set(path.split("/")) or SYSTEM.fullmatch(path):
-        yield Finding(at, f"{path} is a system directory", own)
+        yield Finding(at, f"{path} is a system directory", advice)
     elif _within(path, "/home"):
-        yield Finding(at, f"{path} would hide the home directories of the login users", own)
+        yield Finding(at, f"{path} would hide the home directories of the login users", advice)
     for name, group in groups.items():
         scratch = group.storage.scratch.rstrip("/") if group.storage.scratch else None
         if scratch and (_within(path, scratch) or _within(scratch, path)):
             message = f"mount points overlap: {path} and groups.{name}.storage.scratch ({scratch})"
             yield Finding(at, message, "take another directory")
-    for other, who in taken.items():
+    for other, owner in taken.items():
         if _within(path, other) or _within(other, path):
-            same = f"{path} is the mount point of {who} already"
-            message = same if path == other else f"mount points overlap: {path} and {who} ({other})"
+            same = f"{path} is the mount point of {owner} already"
+            message = same if path == other else f"mount points overlap: {path} and {owner} ({other})"
             yield Finding(at, message, "take another directory")
 
 

@@ -83,7 +83,7 @@ def _number(text: str) -> Scalar | None:
         if isinstance(value, float) and value in (float("inf"), float("-inf")):
             return Scalar(text, f"{text} is too large a number")
         return Scalar(value)
-    for pattern, what in (
+    for pattern, description in (
         (_OTHER_BASE, "a number in another base"),
         (_UNDERSCORE, "a number"),
         (_SEXAGESIMAL, "a number in base 60"),
@@ -91,5 +91,5 @@ def _number(text: str) -> Scalar | None:
         (_NOT_FINITE, "an endless number"),
     ):
         if pattern.fullmatch(text):
-            return Scalar(text, f"{text[:40]} is {what} for some YAML readers", IF_TEXT)
+            return Scalar(text, f"{text[:40]} is {description} for some YAML readers", IF_TEXT)
     return None

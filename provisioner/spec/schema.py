@@ -37,22 +37,22 @@ def key_names(document: dict[str, Any] | None = None) -> list[str]:
     """Every key of cluster.yaml, dotted; names that the user chooses stand as <name>: groups.<name>.count;
     of a list of blocks as storage.s3[].bucket."""
     root = document or schema()
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
 
-    def walk(node: dict[str, Any], where: str) -> None:
+    def walk(node: dict[str, Any], prefix: str) -> None:
         node = {**root["$defs"][node["$ref"].rsplit("/", 1)[-1]], **node} if "$ref" in node else node
         for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):
-            walk(branch, where)
+            walk(branch, prefix)
         for key, child in node.get("properties", {}).items():
-            found[f"{where}{key}"] = None
-            walk(child, f"{where}{key}.")
+            keys[f"{prefix}{key}"] = None
+            walk(child, f"{prefix}{key}.")
         for child in node.get("patternProperties", {}).values():
-            walk(child, f"{where}<name>.")
+            walk(child, f"{prefix}<name>.")
         if "$ref" in node.get("items", {}):  # a list of blocks
-            walk(node["items"], f"{where.removesuffix('.')}[].")
+            walk(node["items"], f"{prefix.removesuffix('.')}[].")
 
     walk(root, "")
-    return list(found)
+    return list(keys)
 
 
 def _close(node: Any) -> None:

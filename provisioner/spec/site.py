@@ -56,8 +56,8 @@ class JumpHost(NamedTuple):
         >>> JumpHost.parse("me@bastion.example.com")
         JumpHost(user='me', name='bastion.example.com', port=22)
         """
-        user, _, place = text.rpartition("@")
-        name, _, port = place.partition(":")
+        user, _, address = text.rpartition("@")
+        name, _, port = address.partition(":")
         return cls(user, name, int(port or 22))
 
 
@@ -123,11 +123,11 @@ def among_zones(at: Loc, zone: str, region: str, zones: Collection[str]) -> Iter
     if zone in zones:
         return
     if not zone.startswith(region):
-        said, hint = f"{shown(zone)} is not a zone of {region}", f"its zones are called {region}-…"
+        message, hint = f"{shown(zone)} is not a zone of {region}", f"its zones are called {region}-…"
     else:
-        said = f"{shown(zone)} is not among the site's zones"
+        message = f"{shown(zone)} is not among the site's zones"
         hint = f"write zones: [{zone}, …] at the site"
-    yield Finding(at, said, f"one of {', '.join(zones)}" if zones else hint)
+    yield Finding(at, message, f"one of {', '.join(zones)}" if zones else hint)
 
 
 def _price(value: object) -> object:

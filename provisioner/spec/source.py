@@ -66,8 +66,10 @@ def _unquoted_range(error: yaml.MarkedYAMLError, text: str) -> tuple[int, int] |
     if mark is None or not (error.problem or "").startswith("did not find expected ','"):
         return None
     lines = text.split("\n")
-    word = re.search(r"[A-Za-z0-9._-]+$", lines[mark.line][: mark.column]) if mark.line < len(lines) else None
-    return (mark.line + 1, word.start() + 1) if word and lines[mark.line][mark.column :][:1] == "[" else None
+    word_match = re.search(r"[A-Za-z0-9._-]+$", lines[mark.line][: mark.column]) if mark.line < len(lines) else None
+    return (
+        (mark.line + 1, word_match.start() + 1) if word_match and lines[mark.line][mark.column :][:1] == "[" else None
+    )
 
 
 def _second_colon(error: yaml.MarkedYAMLError, text: str) -> str:
@@ -81,7 +83,7 @@ def _second_colon(error: yaml.MarkedYAMLError, text: str) -> str:
 def _syntax(error: yaml.MarkedYAMLError, text: str) -> str:
     """One sentence for what libyaml found; the usual mistakes in words of their own."""
     problem = error.problem or "unreadable"
-    usual = {
+    known_mistakes = {
         "mapping values are not allowed in this context": _second_colon(error, text),
         "did not find expected key": "a key was expected here; look at the indentation and at quotes",
         "found unexpected end of stream": "a quote is opened and never closed",
@@ -92,7 +94,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> str:
         "did not find expected '-' indicator": 'a list item ("- ") was expected here; look at the indentation',
         "found undefined alias": "anchors and aliases are not used here",
     }
-    return usual.get(problem, f"this is not YAML: {problem}")
+    return known_mistakes.get(problem, f"this is not YAML: {problem}")
 
 
 @dataclass(slots=True)
@@ -130,8 +132,8 @@ class _Composer:
             elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
                 self.count += 1
                 if self.count > MAX_VALUES or len(self.open) + self.skipping > MAX_DEPTH:
-                    what = "values" if self.count > MAX_VALUES else "levels"
-                    raise _Unreadable(at, f"too many {what}: this is hardly a cluster.yaml")
+                    unit = "values" if self.count > MAX_VALUES else "levels"
+                    raise _Unreadable(at, f"too many {unit}: this is hardly a cluster.yaml")
                 self._node(event, at)
         if documents == 0:
             self.source.stop((1, 1), "the file is empty", "`gpuprov init` writes one to start from")
@@ -230,19 +232,19 @@ class _Composer:
         if scalar.problem:
             self.source.report(at, loc, scalar.problem, scalar.hint)
             self.source.broken.add(loc)
-        elif isinstance(scalar.value, str) and (found := _INVISIBLE.search(scalar.value)):
-            what = "a line break" if found[0] in "\r\n" else f"the invisible character U+{ord(found[0]):04X}"
+        elif isinstance(scalar.value, str) and (invisible := _INVISIBLE.search(scalar.value)):
+            kind = "a line break" if invisible[0] in "\r\n" else f"the invisible character U+{ord(invisible[0]):04X}"
             self.source.report(
-                at, loc, f"{what} inside a {'key' if key else 'value'}", "every value is one line of text"
+                at, loc, f"{kind} inside a {'key' if key else 'value'}", "every value is one line of text"
             )
             self.source.broken.add(loc)
         return scalar
 
     def _refuse_anchor_and_tag(self, event: Any, loc: Loc, at: tuple[int, int]) -> None:
         if event.anchor is not None:
-            what = "an alias" if isinstance(event, yaml.AliasEvent) else "an anchor"
+            kind = "an alias" if isinstance(event, yaml.AliasEvent) else "an anchor"
             sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
-            self.source.report(at, loc, f"{what} ({sign}{event.anchor[:40]}) is not used here", "write the value out")
+            self.source.report(at, loc, f"{kind} ({sign}{event.anchor[:40]}) is not used here", "write the value out")
             self.source.broken.add(loc)
         if getattr(event, "tag", None) is not None:
             self.source.report(at, loc, f"the tag {shown(event.tag)} is not used here", "quote the value if it is text")

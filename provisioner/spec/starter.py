@@ -44,7 +44,7 @@ def starter(
     if twice := [name for name, times in Counter(name.lower() for name in names).items() if times > 1]:
         raise GpuprovError(f"--host names {twice[0]} twice", hint="each machine once, by name or in one range")
     group = _group(seller, chosen, len(names) or 1)
-    return "\n".join([*_head(name), *_site(seller, hosts), *group, *_rest(catalog, seller, chosen)]) + "\n"
+    return "\n".join([*_head(name), *_site(seller, hosts), *group, *_remaining_lines(catalog, seller, chosen)]) + "\n"
 
 
 def _provider(catalog: Catalog, name: str) -> Provider:
@@ -101,7 +101,7 @@ def _group(provider: Provider, machine: Machine, count: int) -> list[str]:
     return lines
 
 
-def _rest(catalog: Catalog, provider: Provider, machine: Machine) -> list[str]:
+def _remaining_lines(catalog: Catalog, provider: Provider, machine: Machine) -> list[str]:
     lines = ["", "# stack:                     # what is pinned; the rest is chosen and written to cluster.lock"]
     if catalog.gpu(machine.gpu_model).vendor == "nvidia":
         lines.append('#   driver: "580"            # versions stand in quotes: unquoted, 2.10 is 2.1')

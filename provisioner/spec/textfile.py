@@ -39,8 +39,8 @@ def read_text(source: Source) -> str | None:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8", "replace")
-        source.stop(_position(before, len(before)), "this is not UTF-8 text", "save the file as UTF-8")
+        decoded = data[: error.start].decode("utf-8", "replace")
+        source.stop(_position(decoded, len(decoded)), "this is not UTF-8 text", "save the file as UTF-8")
         return None
     return text if _clean(source, text) else None
 
@@ -55,13 +55,13 @@ def _clean(source: Source, text: str) -> bool:
     if text.startswith("\ufeff"):
         source.stop((1, 1), "the file starts with a byte order mark", "save it as UTF-8 without BOM")
         return False
-    if found := _FORBIDDEN.search(text):
-        name = "a NUL byte" if found[0] == "\0" else f"the control character U+{ord(found[0]):04X}"
-        source.stop(_position(text, found.start()), f"{name} does not belong into this file")
+    if match := _FORBIDDEN.search(text):
+        name = "a NUL byte" if match[0] == "\0" else f"the control character U+{ord(match[0]):04X}"
+        source.stop(_position(text, match.start()), f"{name} does not belong into this file")
         return False
     if "\t" in text:
         for number, line in enumerate(text.splitlines(), 1):
-            if found := _TAB.match(line):
-                source.report((number, found.end()), (), "a tab", "use blanks: YAML does not indent with tabs")
+            if match := _TAB.match(line):
+                source.report((number, match.end()), (), "a tab", "use blanks: YAML does not indent with tabs")
                 source.complete = False
     return source.complete

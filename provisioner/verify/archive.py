@@ -51,12 +51,12 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 def archive() -> bytes:
     """The zip."""
     root, stream = Path(provisioner.__file__).parent, io.BytesIO()
-    found = sorted({file for pattern in MODULES for file in root.glob(pattern) if file.name not in NOT})
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN)
-        for file in found:
+    files = sorted({file for pattern in MODULES for file in root.glob(pattern) if file.name not in NOT})
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as target:
+        target.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN)
+        for file in files:
             info = zipfile.ZipInfo(f"provisioner/{file.relative_to(root).as_posix()}", EPOCH)
-            made.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
+            target.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
     return stream.getvalue()
 
 

@@ -79,8 +79,8 @@ def clock(node: Facts) -> float | None:
     compute's to tell."""
     if loaded(node) is None or node.under_load is None:
         return None
-    found = [gpu.clock_sm_mhz for gpu in node.under_load.gpus if not gpu.lost and gpu.clock_sm_mhz is not None]
-    return float(median(found)) if found else None
+    clocks = [gpu.clock_sm_mhz for gpu in node.under_load.gpus if not gpu.lost and gpu.clock_sm_mhz is not None]
+    return float(median(clocks)) if clocks else None
 
 
 def _scratch(node: Facts, part: str, of: str) -> float | None:
@@ -132,8 +132,8 @@ NAMED: Mapping[str, Measure] = {measure.name: measure for measure in MEASURES}
 
 def measured(node: Facts) -> dict[str, float]:
     """Everything that was measured on a node, by name, in the measure's unit. What is not above zero is no rate."""
-    found = {measure.name: measure.of(node) for measure in MEASURES}
-    return {name: value for name, value in found.items() if value is not None and is_rate(value)}
+    values = {measure.name: measure.of(node) for measure in MEASURES}
+    return {name: value for name, value in values.items() if value is not None and is_rate(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +204,13 @@ class Reached:
 
 def reached(values: Mapping[str, float], baseline: Baseline | None, expected: Expected) -> tuple[Reached, ...]:
     """A node's measures beside what they are compared with, in the order of MEASURES."""
-    found = []
+    rows = []
     for name, measure in NAMED.items():
         if name not in values:
             continue
         record = baseline.values.get(name) if baseline is not None else None
         share = expected.most.get(f"baseline.{name}")
-        found.append(
+        rows.append(
             Reached(
                 name,
                 measure.unit,
@@ -221,7 +221,7 @@ def reached(values: Mapping[str, float], baseline: Baseline | None, expected: Ex
                 record is not None and share is not None and behind(values[name], record, share),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +246,10 @@ class Entry:
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
         """Raises ValueError, TypeError or KeyError for anything but what to_json writes."""
         values = {}
-        for name, one in data["measures"].items():
-            if one["unit"] != NAMED[name].unit or not is_rate(one["value"]):
-                raise ValueError(f"{name} is {one['value']} {one['unit']}")
-            values[name] = float(one["value"])
+        for name, measure in data["measures"].items():
+            if measure["unit"] != NAMED[name].unit or not is_rate(measure["value"]):
+                raise ValueError(f"{name} is {measure['value']} {measure['unit']}")
+            values[name] = float(measure["value"])
         entry = cls(**{**data, "measures": values, "gpus": tuple(data.get("gpus", ()))})
         texts = (entry.id, entry.group, entry.machine, entry.at, entry.lock, *entry.gpus)
         if (
@@ -282,17 +282,17 @@ class Record:
             if (entry := levels.get(level)) is not None
             and (entry.group, entry.machine, entry.simulated) == (group, machine, simulated)
         }
-        mine = like.get(name)
-        if mine is not None and mine.id == id:
-            return Baseline(mine.measures, True, mine.at, 1, mine.lock != lock, mine.gpus)
+        own_entry = like.get(name)
+        if own_entry is not None and own_entry.id == id:
+            return Baseline(own_entry.measures, True, own_entry.at, 1, own_entry.lock != lock, own_entry.gpus)
         if not like:
             return None
-        found: dict[str, list[float]] = {}
+        group_values: dict[str, list[float]] = {}
         for entry in like.values():
             for measure, value in entry.measures.items():
-                found.setdefault(measure, []).append(value)
+                group_values.setdefault(measure, []).append(value)
         return Baseline(
-            {measure: float(median(values)) for measure, values in found.items()},
+            {measure: float(median(values)) for measure, values in group_values.items()},
             False,
             max(entry.at for entry in like.values()),
             len(like),
@@ -300,7 +300,9 @@ class Record:
         )
 
     def to_json(self) -> dict[str, Any]:
-        nodes = {name: {level: one.to_json() for level, one in levels.items()} for name, levels in self.nodes.items()}
+        nodes = {
+            name: {level: entry.to_json() for level, entry in levels.items()} for name, levels in self.nodes.items()
+        }
         return {"schema": SCHEMA, "nodes": nodes}
 
     @classmethod
@@ -309,7 +311,7 @@ class Record:
         if data["schema"] not in READS:
             raise ValueError(f"schema {data['schema']}, and this gpuprov knows {SCHEMA}")
         nodes = {
-            name: {level: Entry.from_json(one) for level, one in levels.items()}
+            name: {level: Entry.from_json(entry) for level, entry in levels.items()}
             for name, levels in data["nodes"].items()
         }
         if strange := {level for levels in nodes.values() for level in levels} - set(LEVELS):

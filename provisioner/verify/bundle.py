@@ -56,8 +56,8 @@ class Output:
         """From an untrusted mapping: a value of the wrong type is dropped, not believed."""
         rc, error, unfit, partial = (data.get(key) for key in ("rc", "error", "unfit", "partial"))
         if text is None:
-            own = data.get("text")
-            text = own if isinstance(own, str) else ""
+            recorded = data.get("text")
+            text = recorded if isinstance(recorded, str) else ""
         return cls(
             text=text[:LIMIT],
             rc=rc if _number(rc) is not None and isinstance(rc, int) else None,
@@ -112,10 +112,10 @@ class Bundle:
         """Of all texts."""
         return sum(len(output.text) for output in self.files.values())
 
-    def joined(self, later: Bundle, wanted: Iterable[str]) -> Bundle:
+    def joined(self, later: Bundle, names: Iterable[str]) -> Bundle:
         """This bundle with the files of a later round; what was wanted of that and did not come says why."""
-        gone = {name: Output("", missing=True, error=later.error) for name in wanted if later.error}
-        return replace(self, files={**self.files, **gone, **later.files})
+        failed = {name: Output("", missing=True, error=later.error) for name in names if later.error}
+        return replace(self, files={**self.files, **failed, **later.files})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Bundle:
@@ -179,10 +179,10 @@ class Bundle:
                 hint="give the directory that holds nvidia-smi.xml, topo.txt, …",
             )
         try:
-            said, _, unfit = _text(directory / STATUS)
+            status_text, _, unfit = _text(directory / STATUS)
             if unfit:
                 raise GpuprovError(f"{STATUS} is {unfit}", where=str(directory), hint="copy the file itself")
-            status = json.loads(said or "{}")
+            status = json.loads(status_text or "{}")
         except (ValueError, RecursionError) as error:
             raise GpuprovError(f"{STATUS} is not JSON: {error}", where=str(directory)) from error
         if not isinstance(status, dict):

@@ -190,13 +190,13 @@ def check(
     """Declare a test function as a check. `needs`, `follows`, `measured` and `documented` are explained at the head
     of this module. Raises ValueError for another severity, action or level than there is: one that nobody knows would
     condemn no node."""
-    for what, word, words in (
+    for parameter, value, allowed in (
         ("severity", severity, SEVERITIES),
         ("action", action, ACTIONS),
         ("level", level, LEVELS),
     ):
-        if word not in words:
-            raise ValueError(f"check {id}: {what} {word!r} is none of {', '.join(words)}")
+        if value not in allowed:
+            raise ValueError(f"check {id}: {parameter} {value!r} is none of {', '.join(allowed)}")
     declared = Check(
         *(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences),
         *(listing, measured, documented, lock, without_lock),

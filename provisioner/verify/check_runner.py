@@ -129,7 +129,7 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
     last = _not_applicable.get(declared.id)
     if last is not None and last[0] is declared and last[1] is node.expected:
         return last[2]
-    given = {
+    values = {
         "node": node.facts,
         "expected": node.watched,
         "name": node.name,
@@ -140,7 +140,7 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
     try:
         ready(declared, node)
         try:
-            function(**{name: given[name] for name in asks(function)})
+            function(**{name: values[name] for name in asks(function)})
         except Skipped:
             enough(declared, node)
             raise

@@ -81,7 +81,7 @@ class _Run:
     async def all(self, targets: Mapping[str, Sequence[str]], parallel: int) -> dict[str, Bundle]:
         slots = asyncio.Semaphore(max(1, parallel))
 
-        async def one(name: str, target: Sequence[str]) -> Bundle:
+        async def probe_node(name: str, target: Sequence[str]) -> Bundle:
             async with slots:
                 bundle = await self.node(name, target)
             self.done += 1
@@ -91,7 +91,7 @@ class _Run:
             return bundle
 
         names = list(targets)
-        bundles = await asyncio.gather(*(one(name, targets[name]) for name in names))
+        bundles = await asyncio.gather(*(probe_node(name, targets[name]) for name in names))
         return dict(zip(names, bundles, strict=True))
 
     async def node(self, name: str, target: Sequence[str]) -> Bundle:
@@ -104,7 +104,7 @@ class _Run:
         try:
             out, rc = await _talk([*target, ROOT_PYTHON], program.encode(), complaints, deadline)
         except TimeoutError:
-            return Bundle(error=f"no answer within {deadline:.0f} s{_said(complaints)}")
+            return Bundle(error=f"no answer within {deadline:.0f} s{_error_suffix(complaints)}")
         except OSError as error:
             return Bundle(error=f"{target[0] if target else 'nothing to run'}: {error.strerror or error}")
         except _TooMuchError:
@@ -115,7 +115,7 @@ class _Run:
             reason = await asyncio.to_thread(ssh_failure.explain, target, complaint)
             return Bundle(error=f"ssh failed: {reason}")
         if bundle.error:
-            return Bundle(error=f"{bundle.error} (exit status {rc}){_said(complaints)}")
+            return Bundle(error=f"{bundle.error} (exit status {rc}){_error_suffix(complaints)}")
         return replace(bundle, seconds=monotonic() - started, received=arrived)
 
 
@@ -130,7 +130,7 @@ class _TooMuchError(Exception):
 async def _talk(argv: list[str], program: bytes, complaints: Tail, deadline: float) -> tuple[bytes, int | None]:
     """Run one command: program in, standard output back, the end of standard error to `complaints`. Raises
     TimeoutError, OSError, _TooMuchError."""
-    errors, given = os.pipe()
+    errors, write_end = os.pipe()
     try:
         os.set_blocking(errors, False)
         try:
@@ -138,11 +138,11 @@ async def _talk(argv: list[str], program: bytes, complaints: Tail, deadline: flo
                 *argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=given,
+                stderr=write_end,
                 start_new_session=True,
             )
         finally:
-            os.close(given)
+            os.close(write_end)
         # A pipe of our own, whose end nobody waits for: a connection that ssh keeps open for later holds it open too.
         loop = asyncio.get_running_loop()
 
@@ -217,7 +217,7 @@ def decode(out: bytes) -> Bundle:
     return Bundle.from_json(document)
 
 
-def _said(complaints: Tail) -> str:
+def _error_suffix(complaints: Tail) -> str:
     """The end of what ssh, sudo or Python complained, as ": …"."""
     text = complaints.text()
     if NO_CONFIG in text:

@@ -16,8 +16,8 @@ _NAMES: dict[type, tuple[str, ...] | None] = {}
 
 def asdict(value: Any) -> dict[str, Any]:
     """A dataclass as a mapping, as dataclasses.asdict gives it, in a fifth of the time."""
-    found: dict[str, Any] = plain(value)
-    return found
+    mapping: dict[str, Any] = plain(value)
+    return mapping
 
 
 def plain(value: Any) -> Any:
@@ -28,11 +28,11 @@ def plain(value: Any) -> Any:
     if kind not in _NAMES:
         _NAMES[kind] = tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
     if names := _NAMES[kind]:
-        found = {}
+        mapping = {}
         for name in names:
             inner = getattr(value, name)
-            found[name] = inner if type(inner) in _ATOMS else plain(inner)
-        return found
+            mapping[name] = inner if type(inner) in _ATOMS else plain(inner)
+        return mapping
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

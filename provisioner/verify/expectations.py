@@ -20,9 +20,9 @@ Level = Literal["quick", "standard", "stress"]
 LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
 
 
-def deeper(one: Level | None, other: Level) -> Level:
+def deeper(level: Level | None, other: Level) -> Level:
     """The one of two levels that proves more."""
-    return other if one is None else max(one, other, key=LEVELS.index)
+    return other if level is None else max(level, other, key=LEVELS.index)
 
 
 HEALTH_TIMER = "gpuprov-health.timer"
@@ -42,9 +42,9 @@ healthy machines stand 1.0 to 2.3 times above their limits (limits.yaml), so a l
 machine is not four times too high."""
 
 
-def far_below(reached: float, least: float) -> bool:
+def far_below(reached: float, minimum: float) -> bool:
     """Whether that is so little of a lower limit that the node is broken even where the limit is unverified."""
-    return reached < least * GROSS
+    return reached < minimum * GROSS
 
 
 TUNED: Mapping[str, str] = {
@@ -234,9 +234,9 @@ class Expected:
         """Those of `limits` that are unverified; for check.fail."""
         return tuple(limit for limit in limits if limit in self.unverified)
 
-    def unsupported_floor(self, limit: str, reached: float, least: float) -> tuple[str, ...]:
+    def unsupported_floor(self, limit: str, reached: float, minimum: float) -> tuple[str, ...]:
         """The same of a lower limit, for what was reached: none where that is far below it."""
-        return () if far_below(reached, least) else self.unsupported(limit)
+        return () if far_below(reached, minimum) else self.unsupported(limit)
 
     @property
     def gpu_file(self) -> str:
@@ -315,9 +315,9 @@ def expect(
         dcgm_exporter=stack.dcgm_exporter is not None if stack else None,
         packages={p.name: p.version for p in stack.packages} if stack else None,
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
-        brought=_brought(stack) if stack else None,
+        brought=_vendor_parts(stack) if stack else None,
         images=tuple(image.model_dump(exclude={"basis", "config"}) for image in stack.images) if stack else None,
-        units=(*units(machine, gpu, stack, group), *(one["unit"] for one in shared)) if stack and group else None,
+        units=(*units(machine, gpu, stack, group), *(mount["unit"] for mount in shared)) if stack and group else None,
         timers=timers,
         shared=shared,
         kernel_modules=_modules(gpu, stack),
@@ -349,7 +349,7 @@ def expect(
         maintenance=_maintenance(machine, catalog) if not simulated else None,
         tuned=_tuned(stack) if stack and group else None,
         efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if (stack.efa and group if stack else machine.uses_efa(None)) else 0,
-        repositories=tuple(one.uri for one in stack.repositories) if stack else None,
+        repositories=tuple(repository.uri for repository in stack.repositories) if stack else None,
         repo_keys={f"gpuprov-{r.name}.asc": r.fingerprint for r in stack.repositories if not r.archives}
         if stack and group
         else {},
@@ -430,7 +430,7 @@ def _modules(gpu: Gpu, stack: Stack | None) -> str | None:
     return stack.kernel_modules if stack else ONLY_MODULES.get(gpu.open_kernel_modules)
 
 
-def _brought(stack: Stack) -> dict[str, Mapping[str, Any]] | None:
+def _vendor_parts(stack: Stack) -> dict[str, Mapping[str, Any]] | None:
     if stack.vendor is None:
         return None
     names = {part: [p.name for p in stack.vendor.packages if p.part == part and p.asked] for part in stack.vendor.parts}
@@ -439,7 +439,9 @@ def _brought(stack: Stack) -> dict[str, Mapping[str, Any]] | None:
 
 def _sources(stack: Stack) -> tuple[str, ...]:
     registries = {f"https://{str(i.pull).split('/')[0]}/v2/" for i in stack.images if "." in str(i.pull).split("/")[0]}
-    repositories = {one.uri for one in stack.repositories if one.uri.startswith(("http://", "https://"))}
+    repositories = {
+        repository.uri for repository in stack.repositories if repository.uri.startswith(("http://", "https://"))
+    }
     return tuple(sorted(registries | repositories))
 
 

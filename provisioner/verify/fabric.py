@@ -76,16 +76,22 @@ class Verdict:
     ring_why: str = ""
 
 
-def wrong_way(ways: Mapping[str, int], *, rdma: bool, gpudirect: bool) -> str:
+def wrong_way(transports: Mapping[str, int], *, rdma: bool, gpudirect: bool) -> str:
     """What is wrong with the way that NCCL's channels went between nodes that have RDMA; "" where nothing is known to
     be. `gpudirect`: their network cards read the GPUs' memory themselves."""
     if not rdma:
         return ""
-    if sockets := ways.get("NET/Socket", 0) + ways.get("NET/Socket+GDR", 0):
+    if sockets := transports.get("NET/Socket", 0) + transports.get("NET/Socket+GDR", 0):
         return f"{sockets} channels over sockets"
-    bare = {way: count for way, count in ways.items() if way.startswith("NET/") and not way.endswith("+GDR")}
+    bare = {
+        transport: count
+        for transport, count in transports.items()
+        if transport.startswith("NET/") and not transport.endswith("+GDR")
+    }
     if gpudirect and bare:
-        return f"{', '.join(f'{count} channels via {way}' for way, count in bare.items())} without GPUDirect"
+        return (
+            f"{', '.join(f'{count} channels via {transport}' for transport, count in bare.items())} without GPUDirect"
+        )
     return ""
 
 
@@ -134,18 +140,18 @@ class Search:
                 return present
         return []
 
-    def report(self, found: Iterable[Met]) -> None:
+    def report(self, runs: Iterable[Met]) -> None:
         """What came of the sets of the last round. A set that is not reported was not run."""
-        for met in found:
-            self.lost |= dict.fromkeys(met.absent, met.why or "it did not take part")
-            if not met.absent:
-                (self.pairs if len(met.nodes) == 2 and not self._in_rings else self.rings).append(met)
+        for run in runs:
+            self.lost |= dict.fromkeys(run.absent, run.why or "it did not take part")
+            if not run.absent:
+                (self.pairs if len(run.nodes) == 2 and not self._in_rings else self.rings).append(run)
         self.usual = self._healthy()
 
     def verdict(self) -> dict[str, Verdict]:
-        good = self._good()
-        paths = self._paths(good)
-        return {node: self._verdict(node, mets, good, paths) for node, mets in self._by_node().items()}
+        healthy = self._proven_nodes()
+        paths = self._paths(healthy)
+        return {node: self._verdict(node, mets, healthy, paths) for node, mets in self._by_node().items()}
 
     # The plan
 
@@ -159,11 +165,11 @@ class Search:
             self._isolated |= {node for pair in sets for node in pair}
             yield sets
         for _ in range(AGAIN):
-            yield self._again()
+            yield self._retry_pairs()
         if self.brief or self.lent:
             return
         self._in_rings = True
-        rings = self._whole()
+        rings = self._ring_sets()
         while rings:
             yield rings
             rings = [half for ring in rings if self._ring_bad(ring) and len(ring) > 2 for half in _halves(ring)]
@@ -175,7 +181,7 @@ class Search:
         if self.lent:
             for partner in self.lent:
                 yield [(partner, self.nodes[0])]
-                if self.brief and self.nodes[0] in self._good():
+                if self.brief and self.nodes[0] in self._proven_nodes():
                     return
             return
         if count < 2:
@@ -204,17 +210,17 @@ class Search:
     def _isolating(self) -> list[tuple[str, ...]]:
         """Each node that worked with nobody, with a good one that it has not met; where there is none, once more with
         one that it has, because what was slow once may have been unlucky."""
-        good = self._good()
-        if not good:
+        healthy = self._proven_nodes()
+        if not healthy:
             # Not one pair works: others, until one does.
-            met = {m.pair for m in self.pairs}
+            tried = {m.pair for m in self.pairs}
             turns = [self._pairing(turn) for turn in range(2, len(self.nodes))]
-            fresh = [[pair for pair in sets if frozenset(pair) not in met] for sets in turns]
+            fresh = [[pair for pair in sets if frozenset(pair) not in tried] for sets in turns]
             return max(fresh, key=len, default=[])
-        free = [node for node in self.nodes if node in good and node not in self.lost]
+        free = [node for node in self.nodes if node in healthy and node not in self.lost]
         sets: list[tuple[str, ...]] = []
-        for node in self._suspects(good):
-            met_good = {m.partner(node) for m in self.pairs if node in m.nodes} & good
+        for node in self._suspects(healthy):
+            met_good = {m.partner(node) for m in self.pairs if node in m.nodes} & healthy
             if len(met_good) >= 2 and node in self._isolated:
                 continue
             unmet = [other for other in free if other not in met_good]
@@ -224,26 +230,26 @@ class Search:
                 sets.append((partner, node))
         return sets
 
-    def _again(self) -> list[tuple[str, ...]]:
+    def _retry_pairs(self) -> list[tuple[str, ...]]:
         """Pairs to be tried once more: nothing explains that they did not work. Disjoint ones; the rest waits."""
-        good, used = self._good(), set[str]()
-        times = Counter(met.pair for met in self.pairs)
+        healthy, used = self._proven_nodes(), set[str]()
+        times = Counter(run.pair for run in self.pairs)
         sets: list[tuple[str, ...]] = []
-        for met in self.pairs:
-            unexplained = met.pair <= good or len(self.nodes) - len(self.lost) == 2
-            if self._bad(met) and unexplained and times[met.pair] == 1 and not met.pair & used:
-                used |= met.pair
-                sets.append(met.nodes)
+        for run in self.pairs:
+            unexplained = run.pair <= healthy or len(self.nodes) - len(self.lost) == 2
+            if self._bad(run) and unexplained and times[run.pair] == 1 and not run.pair & used:
+                used |= run.pair
+                sets.append(run.nodes)
         return sets
 
-    def _whole(self) -> list[tuple[str, ...]]:
+    def _ring_sets(self) -> list[tuple[str, ...]]:
         """All good nodes in as few rings as they fit in; of a bad path one end stays out, because the ring would only
         say once more what is known."""
-        good, left_out = self._good(), set[str]()
-        for path in self._paths(good):
+        healthy, left_out = self._proven_nodes(), set[str]()
+        for path in self._paths(healthy):
             if not path & left_out:
                 left_out.add(max(path, key=self.nodes.index))
-        ring = [node for node in self.nodes if node in good and node not in left_out and node not in self.lost]
+        ring = [node for node in self.nodes if node in healthy and node not in left_out and node not in self.lost]
         if len(ring) < 3:
             return []
         count = ceil(len(ring) / RING)
@@ -252,101 +258,107 @@ class Search:
     # What is known
 
     def _healthy(self) -> float | None:
-        rates = sorted(met.gbps for met in self.pairs if met.ok and met.gbps is not None)
+        rates = sorted(run.gbps for run in self.pairs if run.ok and run.gbps is not None)
         return median(rates[-ceil(len(rates) / 4) :]) if len(rates) >= 2 else None
 
-    def _below(self, met: Met, share: float) -> bool:
+    def _below(self, run: Met, share: float) -> bool:
         """Whether a set is slow: below the floor, or by more than a share below what is usual."""
-        if met.gbps is None:
+        if run.gbps is None:
             return False
-        below_floor = self.floor is not None and met.gbps < self.floor
-        return below_floor or (self.usual is not None and met.gbps < self.usual * (1 - share))
+        below_floor = self.floor is not None and run.gbps < self.floor
+        return below_floor or (self.usual is not None and run.gbps < self.usual * (1 - share))
 
-    def _bad(self, met: Met) -> bool:
-        return not met.ok or met.wrong_way or self._below(met, self.spread)
+    def _bad(self, run: Met) -> bool:
+        return not run.ok or run.wrong_way or self._below(run, self.spread)
 
-    def _good(self) -> set[str]:
+    def _proven_nodes(self) -> set[str]:
         """Nodes that are in a pair which worked, and those that were proven before."""
-        return {node for met in self.pairs if not self._bad(met) for node in met.nodes} | {*self.lent} - {*self.lost}
+        return {node for run in self.pairs if not self._bad(run) for node in run.nodes} | {*self.lent} - {*self.lost}
 
-    def _suspects(self, good: set[str]) -> list[str]:
-        return [node for node in self.nodes if node not in good and node not in self.lost]
+    def _suspects(self, healthy: set[str]) -> list[str]:
+        return [node for node in self.nodes if node not in healthy and node not in self.lost]
 
-    def _paths(self, good: set[str]) -> list[frozenset[str]]:
+    def _paths(self, healthy: set[str]) -> list[frozenset[str]]:
         """Pairs of good nodes that did not work; without those that were only slow, and not so when tried again."""
-        found = []
-        for pair in dict.fromkeys(met.pair for met in self.pairs if self._bad(met) and met.pair <= good):
-            mets = [met for met in self.pairs if met.pair == pair]
-            if self._bad(mets[-1]) or not all(met.ok for met in mets):
-                found.append(pair)
-        return found
+        bad_paths = []
+        for pair in dict.fromkeys(run.pair for run in self.pairs if self._bad(run) and run.pair <= healthy):
+            mets = [run for run in self.pairs if run.pair == pair]
+            if self._bad(mets[-1]) or not all(run.ok for run in mets):
+                bad_paths.append(pair)
+        return bad_paths
 
     def _ring_bad(self, nodes: tuple[str, ...]) -> bool:
-        met = next((m for m in self.rings if m.nodes == nodes), None)
-        if met is None:
+        run = next((m for m in self.rings if m.nodes == nodes), None)
+        if run is None:
             return False
-        return not met.ok or met.wrong_way or self._below(met, self.ring_fall)
+        return not run.ok or run.wrong_way or self._below(run, self.ring_fall)
 
     def _by_node(self) -> dict[str, list[Met]]:
         """Every node's pairs."""
-        found: dict[str, list[Met]] = {node: [] for node in self.nodes}
-        for met in self.pairs:
-            for node in met.nodes:
-                found[node].append(met)
-        return found
+        runs_by_node: dict[str, list[Met]] = {node: [] for node in self.nodes}
+        for run in self.pairs:
+            for node in run.nodes:
+                runs_by_node[node].append(run)
+        return runs_by_node
 
     def _verdict(self, node: str, mets: list[Met], known: set[str], known_paths: list[frozenset[str]]) -> Verdict:
-        good = tuple(met for met in mets if not self._bad(met))
-        bad = tuple(met for met in mets if self._bad(met))
-        telling = [met for met in bad if met.partner(node) in known] or bad
-        wrong_way = bool(telling) and all(met.wrong_way for met in telling)
-        if good:
+        healthy = tuple(run for run in mets if not self._bad(run))
+        bad = tuple(run for run in mets if self._bad(run))
+        telling = [run for run in bad if run.partner(node) in known] or bad
+        wrong_way = bool(telling) and all(run.wrong_way for run in telling)
+        if healthy:
             paths = tuple(next(iter(path - {node})) for path in known_paths if node in path)
-            ring, ring_ok, why = self._ring(node)
-            return Verdict("fine", "", good, bad, paths, False, ring, ring_ok, why)
+            ring, ring_ok, reason = self._ring(node)
+            return Verdict("fine", "", healthy, bad, paths, False, ring, ring_ok, reason)
         if not mets:
             return Verdict("untested", self.lost.get(node, "there was no partner or no time left"))
-        partners = {met.partner(node) for met in bad}
+        partners = {run.partner(node) for run in bad}
         if len(partners & known) >= 2:
-            return Verdict("fault", self._told(node, bad, known), bad=bad, wrong_way=wrong_way)
+            return Verdict("fault", self._describe_failures(node, bad, known), bad=bad, wrong_way=wrong_way)
         if node in self.lost:
-            why = f"after that: {self.lost[node]}"
+            reason = f"after that: {self.lost[node]}"
         elif not known:
-            why = f"not one pair of the {len(self.nodes)} nodes works: look first at what they share"
+            reason = f"not one pair of the {len(self.nodes)} nodes works: look first at what they share"
             if len(self.nodes) == 2:
-                why = "with only two nodes nothing tells which of them it is, or the path between them"
+                reason = "with only two nodes nothing tells which of them it is, or the path between them"
         else:
-            why = "it met too few good nodes to tell whether it is the node or the path"
-        return Verdict("undecided", f"{self._told(node, bad, known)}; {why}", bad=bad, wrong_way=wrong_way)
+            reason = "it met too few good nodes to tell whether it is the node or the path"
+        return Verdict(
+            "undecided", f"{self._describe_failures(node, bad, known)}; {reason}", bad=bad, wrong_way=wrong_way
+        )
 
-    def _told(self, node: str, bad: Iterable[Met], known: set[str]) -> str:
+    def _describe_failures(self, node: str, bad: Iterable[Met], known: set[str]) -> str:
         """What did not work with whom; good nodes first, because they are the evidence."""
-        rows = sorted(bad, key=lambda met: met.partner(node) not in known)
-        return "; ".join(f"with {met.partner(node)}: {self.described(met)}" for met in rows[:4])
+        rows = sorted(bad, key=lambda run: run.partner(node) not in known)
+        return "; ".join(f"with {run.partner(node)}: {self.described(run)}" for run in rows[:4])
 
-    def described(self, met: Met) -> str:
+    def described(self, run: Met) -> str:
         """What a set reached, or why not, for people."""
-        if not met.ok or met.wrong_way:
-            return met.why or "it failed"
-        if met.gbps is None:
+        if not run.ok or run.wrong_way:
+            return run.why or "it failed"
+        if run.gbps is None:
             return "no rate"
-        usual, rate = self.usual, f"{met.gbps:.4g} GB/s"
-        if self.floor is not None and met.gbps < self.floor:
+        typical_rate, rate = self.usual, f"{run.gbps:.4g} GB/s"
+        if self.floor is not None and run.gbps < self.floor:
             return f"{rate}, at least {self.floor:g} expected"
-        return f"{rate}, others reach {usual:.4g}" if usual is not None and self._below(met, self.spread) else rate
+        return (
+            f"{rate}, others reach {typical_rate:.4g}"
+            if typical_rate is not None and self._below(run, self.spread)
+            else rate
+        )
 
     def _ring(self, node: str) -> tuple[tuple[str, ...], bool | None, str]:
         """The smallest ring that tells of a node: (its nodes, whether it worked, why not)."""
-        mine = [met for met in self.rings if node in met.nodes]
-        if not mine:
+        rings = [run for run in self.rings if node in run.nodes]
+        if not rings:
             return (), None, ""
-        told = mine[-1]
-        if len(mine) > 1 and not self._ring_bad(told.nodes):
+        ring = rings[-1]
+        if len(rings) > 1 and not self._ring_bad(ring.nodes):
             # Its half works. Where the other one does as well, it is the whole that does not.
-            others = [half for half in _halves(mine[-2].nodes) if half != told.nodes]
-            told = told if any(map(self._ring_bad, others)) else mine[-2]
-        good = not self._ring_bad(told.nodes)
-        return told.nodes, good, "" if good else self.described(told)
+            other_halves = [half for half in _halves(rings[-2].nodes) if half != ring.nodes]
+            ring = ring if any(map(self._ring_bad, other_halves)) else rings[-2]
+        is_healthy = not self._ring_bad(ring.nodes)
+        return ring.nodes, is_healthy, "" if is_healthy else self.described(ring)
 
 
 def _halves(ring: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -120,7 +120,7 @@ def fabric(
     a network for jobs of several nodes, at standard those with RDMA, in pairs alone and for seconds. `neighbours` tells
     whom a node could borrow that finds no other one of its group in the run; None: nobody, and nothing is reported of
     it."""
-    told: dict[str, dict[str, Any]] = {}
+    verdicts: dict[str, dict[str, Any]] = {}
     groups: dict[tuple[str, str], list[Member]] = {}
     by_name = {subject.name: subject for subject in subjects}
     for subject in subjects:
@@ -129,10 +129,10 @@ def fabric(
             continue
         if subject.way is None:  # a bundle that was there already has its fabric.json, or never will
             if FILE not in bundle.files and level == "standard":
-                said = "judged from its bundle, without the other nodes of its group"
-                told[subject.name] = _verdict_of_none("alone", said)
+                verdict_text = "judged from its bundle, without the other nodes of its group"
+                verdicts[subject.name] = _verdict_of_none("alone", verdict_text)
         elif (reason := _not_now(subject, bundle)) is not None:
-            told[subject.name] = _narrowed(reason, subject, subjects, neighbours)
+            verdicts[subject.name] = _narrowed(reason, subject, subjects, neighbours)
         else:
             member = Member(subject.name, subject.way, subject.address, subject.expected)
             groups.setdefault((subject.site, subject.group), []).append(member)
@@ -142,42 +142,45 @@ def fabric(
         if len(members) == 1 and neighbours is not None
     }
     parties = [(members, alone[key].lent if key in alone else []) for key, members in groups.items()]
-    found, lost = _searched([party for party in parties if sum(map(len, party)) > 1], events, total_s)
-    told |= found
+    group_verdicts, lost = _searched([party for party in parties if sum(map(len, party)) > 1], events, total_s)
+    verdicts |= group_verdicts
     for key, members in groups.items():
         name = members[0].name
         if len(members) == 1 and neighbours is None:
-            told[name] = _verdict_of_none("alone", "no other node of its group could be tested in this run")
-        elif key in alone and _met_nobody(alone[key], told.get(name), lost):
-            jobs = {other: row["why"] for other, row in told.items() if row["state"] == "busy"}
-            told[name] = _unreached(alone[key], lost, jobs)
-        elif key in alone and told[name]["state"] == "undecided" and (command := alone[key].neighbours.command):
-            whole = command.partition(" --node")[0]
-            told[name] = {**told[name], "why": f"{told[name]['why']}; `{whole}` judges its neighbours, too"}
+            verdicts[name] = _verdict_of_none("alone", "no other node of its group could be tested in this run")
+        elif key in alone and _met_nobody(alone[key], verdicts.get(name), lost):
+            jobs = {other: row["why"] for other, row in verdicts.items() if row["state"] == "busy"}
+            verdicts[name] = _unreached(alone[key], lost, jobs)
+        elif key in alone and verdicts[name]["state"] == "undecided" and (command := alone[key].neighbours.command):
+            verify_command = command.partition(" --node")[0]
+            verdicts[name] = {
+                **verdicts[name],
+                "why": f"{verdicts[name]['why']}; `{verify_command}` judges its neighbours, too",
+            }
     if neighbours is not None:
-        unmet = [name for name, verdict in told.items() if verdict["state"] in ("alone", "unreached")]
+        unmet = [name for name, verdict in verdicts.items() if verdict["state"] in ("alone", "unreached")]
         for name, cards in _own_cards([by_name[name] for name in unmet], bundles, events).items():
-            told[name] = {**told[name], "own_cards": asdict(cards)}
+            verdicts[name] = {**verdicts[name], "own_cards": asdict(cards)}
     return {
         name: replace(bundles[name], files={**bundles[name].files, FILE: Output(json.dumps(verdict), rc=0)})
-        for name, verdict in told.items()
+        for name, verdict in verdicts.items()
     }
 
 
-def _borrow(subject: Subject, found: Neighbours, events: Events) -> _Alone:
+def _borrow(subject: Subject, neighbours: Neighbours, events: Events) -> _Alone:
     """Ask a node's neighbours whether they are idle, the first of the file first; the first LENT that are. What does
     not answer has a job."""
-    lonely = _Alone(subject, found, refused=dict(found.refused))
+    lonely = _Alone(subject, neighbours, refused=dict(neighbours.refused))
     image = _image(subject.expected)
     ready: list[Member] = []
-    for one in found.candidates:
-        if _image(one.expected) != image:
-            lonely.refused[one.name] = "it runs another image"
-        elif not one.address or one.way is None:
-            lonely.refused[one.name] = "its address in the group's network is not known"
+    for candidate in neighbours.candidates:
+        if _image(candidate.expected) != image:
+            lonely.refused[candidate.name] = "it runs another image"
+        elif not candidate.address or candidate.way is None:
+            lonely.refused[candidate.name] = "its address in the group's network is not known"
         else:
-            expected = replace(one.expected, level=subject.expected.level)
-            ready.append(Member(one.name, one.way, one.address, expected, lent=True))
+            expected = replace(candidate.expected, level=subject.expected.level)
+            ready.append(Member(candidate.name, candidate.way, candidate.address, expected, lent=True))
     for start in range(0, len(ready), IDLE_AT_ONCE):
         batch = ready[start : start + IDLE_AT_ONCE]
         requests = {member.name: _request(member, IDLE_S, alone="idle") for member in batch}
@@ -225,7 +228,7 @@ def _met_nobody(lonely: _Alone, verdict: Mapping[str, Any] | None, lost: Mapping
 def _unreached(lonely: _Alone, lost: Mapping[str, str], jobs: Mapping[str, str]) -> dict[str, Any]:
     """fabric.json of a node that could meet none of its neighbours. `lost`: why nodes that were lent took no part;
     `jobs`: nodes of the run that have one."""
-    found = lonely.neighbours
+    neighbours = lonely.neighbours
     refused = lonely.refused | {member.name: lost[member.name] for member in lonely.lent if member.name in lost}
     refused |= {name: reason for name, reason in jobs.items() if name in refused}
     if not refused:
@@ -234,11 +237,11 @@ def _unreached(lonely: _Alone, lost: Mapping[str, str], jobs: Mapping[str, str])
     reasons = [f"{name}: {reason}" for name, reason in refused.items()]
     more = f"; and {len(reasons) - 4} more" if len(reasons) > 4 else ""
     when = "is idle" if busy else "is healthy and in service"
-    later = f". `{found.command}` proves it once one of them {when}" if found.command else ""
+    later = f". `{neighbours.command}` proves it once one of them {when}" if neighbours.command else ""
     return {
         "state": "unreached",
         "why": f"no other node of its group could be met: {'; '.join(reasons[:4])}{more}{later}",
-        "awaits_proof": busy and not found.proven,
+        "awaits_proof": busy and not neighbours.proven,
     }
 
 
@@ -261,10 +264,10 @@ def _own_cards(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], event
         f"working the network cards of {counted(len(targets) + len(by_nccl), 'node')} against each other",
     )  # fmt: skip
     came = collect(targets, requests, deadline_s=OWN_CARDS_S + WAY_S) if targets else {}
-    found = {name: _own_cards_of(came[name]) for name in targets}
+    results = {name: _own_cards_of(came[name]) for name in targets}
     for batch in _batches([(member,) for member in by_nccl]) if by_nccl else ():
-        found |= {name: _own_cards_by_nccl(run) for (name,), run in _run(batch).items()}
-    return found
+        results |= {name: _own_cards_by_nccl(run) for (name,), run in _run(batch).items()}
+    return results
 
 
 def _has_efa_between_gpus(expected: Expected) -> bool:
@@ -276,10 +279,10 @@ def _own_cards_by_nccl(run: Met) -> OwnCards:
     """What a run of one node alone says of its network cards."""
     if run.absent:
         return OwnCards("absent", run.why)
-    why = run.why
-    if not why and not any(way.startswith("NET/") for way, _ in run.result.transports):
-        why = "NCCL did not go over the network cards"
-    return OwnCards("ran", why or ("" if run.gbps is not None else "no rate"), (), run.gbps)
+    reason = run.why
+    if not reason and not any(transport.startswith("NET/") for transport, _ in run.result.transports):
+        reason = "NCCL did not go over the network cards"
+    return OwnCards("ran", reason or ("" if run.gbps is not None else "no rate"), (), run.gbps)
 
 
 def _own_cards_of(bundle: Bundle) -> OwnCards:
@@ -325,14 +328,14 @@ def _narrowed(
         return {**reason, "state": "alone"}
     group = (subject.site, subject.group)
     if subject.group and not any((o.site, o.group) == group and o is not subject for o in subjects):
-        found = neighbours(subject)
-        if not found.candidates and not found.refused:
+        group_neighbours = neighbours(subject)
+        if not group_neighbours.candidates and not group_neighbours.refused:
             return _verdict_of_none("alone", "its group has no other node")
     return reason
 
 
-def _verdict_of_none(state: str, why: str) -> dict[str, Any]:
-    return {"state": state, "why": why}
+def _verdict_of_none(state: str, reason: str) -> dict[str, Any]:
+    return {"state": state, "why": reason}
 
 
 def _read(bundle: Bundle, name: str) -> Load | None:
@@ -347,34 +350,34 @@ def _searched(
     party is the nodes that are judged and those that are lent to them."""
     if not parties:
         return {}, {}
-    groups = [[*own, *lent] for own, lent in parties]
+    groups = [[*subjects, *lent] for subjects, lent in parties]
     members = {member.name: member for group in groups for member in group}
-    searches = [_search(own, lent) for own, lent in parties]
+    searches = [_search(subjects, lent) for subjects, lent in parties]
     brief = all(search.brief or search.lent for search in searches)
     rounds = max(most_rounds(len(group), rings=not brief) for group in groups)
     longest = max(_deadline(tuple(group)) + CARD_BY_CARD_S + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
-    judged = sum(len(own) for own, _ in parties)
+    judged = sum(len(subjects) for subjects, _ in parties)
     doing = f"{counted(judged, 'node')} in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
     events("verify", "started", doing, until=time() + min(turns * longest, total_s + longest))
     begun, turn, late = monotonic(), 0, False
-    while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):
+    while not late and (round_sets := [(search, sets) for search in searches if (sets := search.next_round())]):
         turn += 1
-        sizes = [len(nodes) for _, sets in wanted for nodes in sets]
-        what = (
+        sizes = [len(nodes) for _, sets in round_sets for nodes in sets]
+        sizes_text = (
             f"{counted(len(sizes), 'pair')}"
             if max(sizes) == 2
             else f"{counted(len(sizes), 'ring')} of up to {counted(max(sizes), 'node')}"
         )
-        events("verify", "progress", f"{doing}; round {turn}: {what}")
-        found: dict[tuple[str, ...], Met] = {}
-        for batch in _batches([tuple(members[name] for name in nodes) for _, sets in wanted for nodes in sets]):
+        events("verify", "progress", f"{doing}; round {turn}: {sizes_text}")
+        runs: dict[tuple[str, ...], Met] = {}
+        for batch in _batches([tuple(members[name] for name in nodes) for _, sets in round_sets for nodes in sets]):
             late = late or monotonic() - begun > total_s
             if not late:
-                found |= _run(batch)
-        for search, sets in wanted:
-            search.report([found[nodes] for nodes in sets if nodes in found])
+                runs |= _run(batch)
+        for search, sets in round_sets:
+            search.report([runs[nodes] for nodes in sets if nodes in runs])
     if late:
         events("verify", "warning", f"after {total_s / 60:.0f} min no further run was begun")
     verdicts = {
@@ -422,9 +425,9 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
     draw = random.SystemRandom()
     for nodes in sets:
         seconds, port = _deadline(nodes), draw.choice(PORTS)
-        for place, member in enumerate(nodes):
+        for rank, member in enumerate(nodes):
             together = {
-                "launcher": launcher, "nodes": len(nodes), "node": place, "address": nodes[0].address,
+                "launcher": launcher, "nodes": len(nodes), "node": rank, "address": nodes[0].address,
                 "own": member.address, "port": port, "lent": member.lent,
             }  # fmt: skip
             options = dict(OPTIONS[_level(member.expected)])
@@ -445,17 +448,19 @@ def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
         part = _read(came[name], FILE)
         if part is None:
             output = came[name].files.get(FILE)
-            why = came[name].error or (output.error if output else "") or "the probe gave no answer"
-            return Met(names, False, why=why, absent=(name,))
+            reason = came[name].error or (output.error if output else "") or "the probe gave no answer"
+            return Met(names, False, why=reason, absent=(name,))
         if part.state != "ran":
-            why = f"a job is using the GPUs: {', '.join(part.busy[:3])}" if part.state == "busy" else part.why
-            return Met(names, False, why=why, absent=(name,))
+            reason = f"a job is using the GPUs: {', '.join(part.busy[:3])}" if part.state == "busy" else part.why
+            return Met(names, False, why=reason, absent=(name,))
         parts[name] = part
     first, expected = parts[names[0]], nodes[0].expected
-    if why := _failure(nodes, parts):
-        return Met(names, False, why=why, result=first, parts=parts)
-    rate, way = first.best_busbw, _strayed(first, expected)
-    return Met(names, True, rate[1] if rate else None, way, bool(way), result=first, parts=parts)
+    if reason := _failure(nodes, parts):
+        return Met(names, False, why=reason, result=first, parts=parts)
+    rate, wrong_transport = first.best_busbw, _strayed(first, expected)
+    return Met(
+        names, True, rate[1] if rate else None, wrong_transport, bool(wrong_transport), result=first, parts=parts
+    )
 
 
 def _strayed(first: Load, expected: Expected) -> str:
@@ -469,12 +474,12 @@ def _failure(nodes: Sequence[Member], parts: Mapping[str, Load]) -> str:
         if all(part.timed_out for part in parts.values()):
             return f"no end within {first.seconds or 0:.0f} s, in its part {first.phase or 'start'!r}"
         # The node that failed first says more than those that it took along.
-        said = [(name, part.error) for name, part in parts.items() if part.error and part.rc not in (0, None)]
-        said.sort(key=lambda row: any(word in row[1] for word in TAKEN_ALONG))
-        return f"{said[0][0]}: {said[0][1]}" if said else f"exit status {first.rc}, without a word"
-    wanted = sum(member.expected.gpu_count for member in nodes)
-    if first.ranks != wanted:
-        return f"{first.ranks} GPUs took part, {wanted} expected"
+        errors = [(name, part.error) for name, part in parts.items() if part.error and part.rc not in (0, None)]
+        errors.sort(key=lambda row: any(phrase in row[1] for phrase in TAKEN_ALONG))
+        return f"{errors[0][0]}: {errors[0][1]}" if errors else f"exit status {first.rc}, without a word"
+    expected_ranks = sum(member.expected.gpu_count for member in nodes)
+    if first.ranks != expected_ranks:
+        return f"{first.ranks} GPUs took part, {expected_ranks} expected"
     return f"{first.wrong} wrong values" if first.wrong else ""
 
 
@@ -483,24 +488,24 @@ TAKEN_ALONG = ("on another node", "closed by peer", "Connection reset", "remote 
 
 def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[str, Any]:
     """fabric.json of one node."""
-    why, state = verdict.why, str(verdict.state)
+    reason, state = verdict.why, str(verdict.state)
     # What it had failed before a job came stays: a program that hangs can look like a job.
-    if state == "untested" and why.startswith("a job is using the GPUs"):
-        state, why = "busy", f"not tested, because {why}"
-    pairs = [(met, met in verdict.good) for met in search.pairs if name in met.nodes]
-    partners = {met.partner(name) for met, _ in pairs}
+    if state == "untested" and reason.startswith("a job is using the GPUs"):
+        state, reason = "busy", f"not tested, because {reason}"
+    pairs = [(run, run in verdict.good) for run in search.pairs if name in run.nodes]
+    partners = {run.partner(name) for run, _ in pairs}
     ring = next((m for m in search.rings if m.nodes == verdict.ring), None)
     return {
         "state": state,
-        "why": f"{why} (the time was up)" if late and state in ("undecided", "untested") else why,
+        "why": f"{reason} (the time was up)" if late and state in ("undecided", "untested") else reason,
         "nodes": len(search.nodes),
         "rounds": search.asked,
         "wrong_way": verdict.wrong_way,
         "floor_gbps": search.floor,
         "usual_gbps": search.usual,
         "pairs": [
-            {"partner": m.partner(name), "good": good, "why": "" if good else search.described(m), **_reached(m)}
-            for m, good in pairs
+            {"partner": m.partner(name), "good": is_good, "why": "" if is_good else search.described(m), **_reached(m)}
+            for m, is_good in pairs
         ],
         "borrowed": [other for other in search.lent if other in partners],
         "paths": list(verdict.paths),
@@ -513,11 +518,11 @@ def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[st
 
 def _grown(runs: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
     """By how much the counters of a node's ports grew in all of them together."""
-    found: dict[str, Counter[str]] = {}
+    growth: dict[str, Counter[str]] = {}
     for run in runs:
         for port, more in run.items():
-            found.setdefault(port, Counter()).update(more)
-    return {port: dict(more) for port, more in found.items()}
+            growth.setdefault(port, Counter()).update(more)
+    return {port: dict(more) for port, more in growth.items()}
 
 
 def _reached(m: Met) -> dict[str, Any]:

@@ -242,7 +242,7 @@ class Facts:
         """What every look at one thing ("smi", "nvlinks", "ib") found, the first one first; without those that were not
         made, or gave nothing."""
         first = getattr(self, field)
-        further = [getattr(again, field) for again in (self.second, self.third) if again is not None]
+        further = [getattr(repeated, field) for repeated in (self.second, self.third) if repeated is not None]
         return tuple(look for look in (first, *further) if look is not None)
 
     @property
@@ -268,8 +268,8 @@ class Facts:
             return set()
         answering = {gpu.pci for gpu in self.gpus}
         lost = {gpu.pci for gpu in self.smi.gpus if gpu.lost} | set(self.smi.unreachable)
-        named = {pci(x.pci) for x in self.log.xids} | {pci(a) for a in self.log.fallen_off} if self.log else set()
-        absent = {address for address in named | lost if address and address not in answering}
+        logged = {pci(x.pci) for x in self.log.xids} | {pci(a) for a in self.log.fallen_off} if self.log else set()
+        absent = {address for address in logged | lost if address and address not in answering}
         # More strange addresses than missing GPUs: then the kernel speaks of something else, and that is judged.
         known_lost = {address for address in lost if address}
         return absent if len(absent) <= expected.gpu_count - len(self.gpus) else known_lost
@@ -283,14 +283,14 @@ class Facts:
     @property
     def listed_alone(self) -> str:
         """That such a list does not tell, and what does."""
-        whole = "nvidia-smi -q" if self.smi else "rocm-smi --json"
-        return f"the GPUs are known from {self.listed_by} alone, which does not tell: `{whole}` does"
+        command = "nvidia-smi -q" if self.smi else "rocm-smi --json"
+        return f"the GPUs are known from {self.listed_by} alone, which does not tell: `{command}` does"
 
     def value(self, field: str) -> Any:
         """What a tool's `field` has, "after.log" too; None where that is not known."""
         outer, _, inner = field.partition(".")
-        found = getattr(self, outer)
-        return getattr(found, inner) if inner and found is not None else found
+        result = getattr(self, outer)
+        return getattr(result, inner) if inner and result is not None else result
 
 
 NESTED: Mapping[str, type[After] | type[Again]] = {"after": After, "second": Again, "third": Again}
@@ -359,13 +359,13 @@ def read_file(name: str, bundle: Bundle, parse: Callable[[str], T], seconds: flo
         if tool.complaint_answers and output.error:
             text = output.error
         elif not tool.empty or output.rc not in (0, None):
-            said = f": {first_line(output.error)}" if output.error else ""
+            error_text = f": {first_line(output.error)}" if output.error else ""
             ended = (
                 f"`{command}` printed nothing (exit status {output.rc})"
                 if output.rc is not None
                 else f"{name} is empty"
             )
-            return None, Source("unreadable", ended + said)
+            return None, Source("unreadable", ended + error_text)
     if tool.joined is not None:
         text = tool.joined(text, output.error)
     if (parse, text) in _known:

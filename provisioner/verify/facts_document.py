@@ -45,6 +45,6 @@ def _gpus(facts: Facts) -> dict[str, Any]:
         return {"driver_version": None, "gpus": None}
     cards = []
     for card in facts.rocm.gpus:
-        blank = asdict(nvidia_smi.Gpu(index=card.index)) | {"ecc_uncorrectable": None, "lost": False, "throttle": []}
-        cards.append(blank | asdict(card))
+        empty = asdict(nvidia_smi.Gpu(index=card.index)) | {"ecc_uncorrectable": None, "lost": False, "throttle": []}
+        cards.append(empty | asdict(card))
     return {"driver_version": facts.rocm.driver_version, "gpus": cards}

@@ -30,7 +30,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         kind: Any = type(value)
         read = _reader(kind)
-        return NotImplemented if read is None else (_made, (kind, read(value)))
+        return NotImplemented if read is None else (_rebuild, (kind, read(value)))
 
 
 @cache
@@ -49,9 +49,9 @@ def _slots(kind: type) -> set[str]:
     return {name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())}
 
 
-def _made(kind: type, values: Sequence[Any]) -> Any:
+def _rebuild(kind: type, values: Sequence[Any]) -> Any:
     """An object as it was: without its __init__, which has run already."""
-    made: Any = object.__new__(kind)
+    instance: Any = object.__new__(kind)
     for write, value in zip(_writers(kind), values, strict=True):
-        write(made, value)
-    return made
+        write(instance, value)
+    return instance

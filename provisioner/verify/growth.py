@@ -32,25 +32,26 @@ class Growth:
         host, looks = node.host, node.last_look
         if host is None:
             return cls(None, None)
-        before = None if looks is None else looks.hour if within <= HOUR else looks.day
+        earlier = None if looks is None else looks.hour if within <= HOUR else looks.day
         if host.uptime is None:
             return cls(None, None)
-        if before is not None and host.boot_id == before.boot_id and host.uptime > before.uptime:
-            return cls(before, (host.uptime - before.uptime) / 3600)
+        if earlier is not None and host.boot_id == earlier.boot_id and host.uptime > earlier.uptime:
+            return cls(earlier, (host.uptime - earlier.uptime) / 3600)
         return cls(None, host.uptime / 3600)
 
-    def by(self, counter: str, now: int) -> int:
+    def by(self, counter: str, current: int) -> int:
         """By how much a counter has grown. What the earlier look did not read has not grown since: nobody knows."""
         if self.earlier is None:
-            return now
+            return current
         if owner(counter) not in self.earlier.read:
             return 0
         base = self.earlier.counters.get(counter, 0)
-        return now - base if now >= base else now
+        return current - base if current >= base else current
 
-    def allowed(self, most: float, hours: float) -> float:
-        """What a limit of `most` within these hours allows in the time that is looked at: never less than `most`."""
-        return most * max(1.0, (self.hours or 0.0) / hours)
+    def allowed(self, maximum: float, hours: float) -> float:
+        """What a limit of `maximum` within these hours allows in the time that is looked at: never less than
+        `maximum`."""
+        return maximum * max(1.0, (self.hours or 0.0) / hours)
 
     @property
     def since(self) -> str:
@@ -80,9 +81,9 @@ def owner(counter: str) -> str:
 
 def _counters(node: Facts) -> Iterator[tuple[str, int]]:
     for device in node.rdma or ():
-        for one in device.ports:
+        for port in device.ports:
             yield from (
-                (port_counter(device.name, one.number, counter), count) for counter, count in one.counters.items()
+                (port_counter(device.name, port.number, counter), count) for counter, count in port.counters.items()
             )
     for interface in (node.host.interfaces if node.host is not None else None) or ():
         if interface.carrier_losses is not None:
@@ -100,18 +101,22 @@ def looks(node: Facts) -> dict[str, Any] | None:
         return None
     counted = dict(_counters(node))
     read = frozenset(map(owner, counted))
-    now = Look(host.uptime, host.boot_id, {name: count for name, count in counted.items() if count}, read)
-    kept = node.last_look
+    current = Look(host.uptime, host.boot_id, {name: count for name, count in counted.items() if count}, read)
+    last_look = node.last_look
     return {
-        "hour": _next(kept.hour if kept else None, now, HOUR).to_json(),
-        "day": _next(kept.day if kept else None, now, DAY).to_json(),
+        "hour": _next(last_look.hour if last_look else None, current, HOUR).to_json(),
+        "day": _next(last_look.day if last_look else None, current, DAY).to_json(),
     }
 
 
-def _next(kept: Look | None, now: Look, hours: float) -> Look:
-    if kept is None or kept.boot_id != now.boot_id or not 0 <= now.uptime - kept.uptime < hours * 3600:
-        return now
+def _next(last_look: Look | None, current: Look, hours: float) -> Look:
+    if (
+        last_look is None
+        or last_look.boot_id != current.boot_id
+        or not 0 <= current.uptime - last_look.uptime < hours * 3600
+    ):
+        return current
     # What was not read then, and is now, begins with what it stands at.
-    late = now.read - kept.read
-    first = {name: count for name, count in now.counters.items() if owner(name) in late}
-    return replace(kept, counters={**kept.counters, **first}, read=kept.read | late)
+    late = current.read - last_look.read
+    first = {name: count for name, count in current.counters.items() if owner(name) in late}
+    return replace(last_look, counters={**last_look.counters, **first}, read=last_look.read | late)

@@ -79,8 +79,8 @@ def ended(out: Path, result: str) -> int:
     time or memory, it would leave the metrics of the look before, which go on saying that the node is ok."""
     if result != "success":
         print(f"the checks did not end ({result or 'no result'}): the node is not known to be ok", file=sys.stderr)
-        for left in out.parent.glob(f".{out.name}.*"):
-            left.unlink(missing_ok=True)
+        for leftover in out.parent.glob(f".{out.name}.*"):
+            leftover.unlink(missing_ok=True)
         write(out, metrics(None, time.time(), 0.0))
     return 0
 
@@ -132,19 +132,19 @@ def judge(facts: Facts, expected: Expected) -> NodeReport:
     node = check_runner.NodeUnderTest("node", facts, expected, None)
     peers = Peers({node.name: node.facts})
     results: dict[str, CheckResult] = {}
-    follows: dict[str, tuple[str, ...]] = {}
-    silences: dict[str, tuple[str, ...]] = {}
+    explained_by: dict[str, tuple[str, ...]] = {}
+    suppresses: dict[str, tuple[str, ...]] = {}
     for function, declared in plain_checks():
         outcome = check_runner.run(function, declared, node, peers)
         results[declared.id] = result(declared, outcome)
-        follows[declared.id], silences[declared.id] = declared.follows, declared.silences
+        explained_by[declared.id], suppresses[declared.id] = declared.follows, declared.silences
     return NodeReport(
         node.name,
         "",
         "",
         expected.machine,
         expected.simulated,
-        tuple(blame(results, follows, silences)),
+        tuple(blame(results, explained_by, suppresses)),
         error=facts.error,
     )
 

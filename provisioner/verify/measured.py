@@ -45,10 +45,10 @@ def observed(facts: Facts, machine: Machine, gpu: Gpu) -> list[Observed]:
 
 
 def _of(key: str, row: object, node: object, tool: str, *, agrees: bool | None = None) -> Observed:
-    return Observed(key, _said(row), _said(node), tool, row == node if agrees is None else agrees)
+    return Observed(key, _format_value(row), _format_value(node), tool, row == node if agrees is None else agrees)
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, set | frozenset | tuple | list):
         return "/".join(sorted(map(str, value)))
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -56,44 +56,46 @@ def _said(value: object) -> str:
 
 def _gpus(facts: Facts, machine: Machine, gpu: Gpu) -> Iterator[Observed]:
     tool = "nvidia-smi" if gpu.vendor == "nvidia" else "rocm-smi"
-    given = facts.smi if gpu.vendor == "nvidia" else facts.rocm
-    listed = [one for one in given.gpus if not getattr(one, "lost", False)] if given else []
+    smi = facts.smi if gpu.vendor == "nvidia" else facts.rocm
+    listed = [gpu_entry for gpu_entry in smi.gpus if not getattr(gpu_entry, "lost", False)] if smi else []
     if not listed:
         return
-    names = {one.model for one in listed if one.model}
+    names = {gpu_entry.model for gpu_entry in listed if gpu_entry.model}
     if names:
         same = all(is_model(name, gpu.product_names, gpu.vendor) for name in names)
         yield _of("gpu_model", machine.gpu_model, names, tool, agrees=same)
         yield _of("gpu:product_names", gpu.product_names, names, tool, agrees=same)
     yield _of("gpu_count", machine.gpu_count, len(listed), tool)
-    memory = {one.memory_mib for one in listed if one.memory_mib}
+    memory = {gpu_entry.memory_mib for gpu_entry in listed if gpu_entry.memory_mib}
     if memory:
-        close = all(abs(one - machine.gpu_memory_mib) <= machine.gpu_memory_mib * MEMORY_TOLERANCE for one in memory)
+        close = all(abs(mib - machine.gpu_memory_mib) <= machine.gpu_memory_mib * MEMORY_TOLERANCE for mib in memory)
         yield _of("gpu_memory_mib", machine.gpu_memory_mib, memory, tool, agrees=close)
 
 
 def _links(facts: Facts, machine: Machine) -> Iterator[Observed]:
     cells = facts.topo.cells if facts.topo else {}
     if machine.gpu_count > 1 and len(cells) == machine.gpu_count and machine.peer_cells:
-        shown = {cells[a][b] for a, b in combinations(cells, 2)}
-        if None not in shown:
+        peer_cells = {cells[a][b] for a, b in combinations(cells, 2)}
+        if None not in peer_cells:
             tool = "nvidia-smi topo -m"
-            yield _of("topo_peer_cell", machine.peer_cells, shown, tool, agrees=shown <= {*machine.peer_cells})
+            yield _of(
+                "topo_peer_cell", machine.peer_cells, peer_cells, tool, agrees=peer_cells <= {*machine.peer_cells}
+            )
     links = facts.nvlinks or {}
     if machine.nvlink.topology == "nvswitch" and links:
-        active = {one.active for one in links.values()}
+        active = {link_state.active for link_state in links.values()}
         if None not in active:
             yield _of("nvlink.links_per_gpu", machine.nvlink.links_per_gpu, active, "nvidia-smi nvlink -s",
                       agrees=active == {machine.nvlink.links_per_gpu})  # fmt: skip
-        speeds = {speed for one in links.values() for speed in one.speeds}
+        speeds = {speed for link_state in links.values() for speed in link_state.speeds}
         if speeds and machine.nvlink.gbps_per_link:
             one_way = machine.nvlink.gbps_per_link / 2
             close = all(abs(speed - one_way) <= one_way * LINK_RATE for speed in speeds)
-            yield _of("nvlink.gbps_per_link", machine.nvlink.gbps_per_link, {2 * one for one in speeds},
+            yield _of("nvlink.gbps_per_link", machine.nvlink.gbps_per_link, {2 * speed for speed in speeds},
                       "nvidia-smi nvlink -s", agrees=close)  # fmt: skip
     if (
         facts.bus is not None
-        and _whole(facts.bus, machine)
+        and _lists_all_gpus(facts.bus, machine)
         and machine.nvlink.generation in (3, 4)
         and machine.nvlink.topology == "nvswitch"
     ):
@@ -101,7 +103,7 @@ def _links(facts: Facts, machine: Machine) -> Iterator[Observed]:
         yield _of("fabric_manager_required", machine.fabric_manager_required, facts.bus.nvswitches > 0, "lspci")
 
 
-def _whole(bus: Pci, machine: Machine) -> bool:
+def _lists_all_gpus(bus: Pci, machine: Machine) -> bool:
     """Whether lspci shows all of the GPUs: otherwise it does not show all of the switches either."""
     return len(bus.gpus) >= machine.gpu_count
 
@@ -109,8 +111,8 @@ def _whole(bus: Pci, machine: Machine) -> bool:
 def _network(facts: Facts, machine: Machine) -> Iterator[Observed]:
     if not machine.rdma or not facts.rdma:
         return
-    for_training = [one for one in facts.rdma if not machine.rdma_pci or one.pci in machine.rdma_pci]
-    ports = [port for one in for_training for port in one.ports if port.up]
+    for_training = [device for device in facts.rdma if not machine.rdma_pci or device.pci in machine.rdma_pci]
+    ports = [port for device in for_training for port in device.ports if port.up]
     if ports:
         yield _of("network.ports", machine.network.ports, len(ports), "sysfs, infiniband")
         rates = {port.rate_gbps for port in ports if port.rate_gbps}
@@ -118,7 +120,7 @@ def _network(facts: Facts, machine: Machine) -> Iterator[Observed]:
             yield _of("network.rate_gbps", machine.network.rate_gbps, rates, "sysfs, infiniband",
                       agrees=rates == {machine.network.rate_gbps})  # fmt: skip
     if machine.rdma_devices:
-        names = {one.name for one in for_training}
+        names = {device.name for device in for_training}
         yield _of("rdma_devices", machine.rdma_devices, names, "sysfs, infiniband",
                   agrees=names == {*machine.rdma_devices})  # fmt: skip
 
@@ -128,9 +130,11 @@ def _host(facts: Facts, machine: Machine) -> Iterator[Observed]:
     disks = local_disks(facts.disks or ())
     if facts.disks:  # lsblk lists the system's disk at least
         yield _of("local_nvme.count", machine.local_nvme.count, len(disks), "lsblk")
-        sizes = {round(one.size / 1e9) for one in disks if one.size}
+        sizes = {round(disk.size / 1e9) for disk in disks if disk.size}
         if sizes and machine.local_nvme.size_gb:
-            close = all(abs(one - machine.local_nvme.size_gb) <= machine.local_nvme.size_gb * 0.05 for one in sizes)
+            close = all(
+                abs(size_gb - machine.local_nvme.size_gb) <= machine.local_nvme.size_gb * 0.05 for size_gb in sizes
+            )
             yield _of("local_nvme.size_gb", machine.local_nvme.size_gb, sizes, "lsblk", agrees=close)
     if host is None:
         return
@@ -162,7 +166,7 @@ def rewritten(text: str, machine: str, confirmed: list[str], source: str) -> str
     inner = ", ".join(f"{kind}: [{', '.join(keys)}]" for kind, keys in lists.items() if keys)
     changed = row[0].replace(basis[0], f"    basis: {{{inner}}}")
     quoted = "'" + source.replace("'", "''") + "'"
-    changed = re.sub(r"(?m)^    basis:", lambda found: f"      - {quoted}\n{found[0]}", changed, count=1)
+    changed = re.sub(r"(?m)^    basis:", lambda match: f"      - {quoted}\n{match[0]}", changed, count=1)
     result = text[: row.start()] + changed + text[row.end() :]
     _compare(text, result, machine, source, confirmed)
     return result
@@ -171,12 +175,12 @@ def rewritten(text: str, machine: str, confirmed: list[str], source: str) -> str
 def _parts(key: str, confirmed: list[str]) -> list[str]:
     """An unverified mapping of which a key is confirmed: its other keys are what is unverified."""
     kinds: dict[str, type[Row]] = {"network": Network, "nvlink": NVLink, "local_nvme": LocalNVMe}
-    if key not in kinds or not any(one.startswith(f"{key}.") for one in confirmed):
+    if key not in kinds or not any(confirmed_key.startswith(f"{key}.") for confirmed_key in confirmed):
         return [key]
     return [f"{key}.{name}" for name in kinds[key].model_fields]
 
 
-def _compare(before: str, after: str, machine: str, source: str, confirmed: list[str]) -> None:
+def _compare(original: str, after: str, machine: str, source: str, confirmed: list[str]) -> None:
     """Raises ValueError where anything but one row's basis and sources has changed."""
     try:
         old, new = (
@@ -184,19 +188,21 @@ def _compare(before: str, after: str, machine: str, source: str, confirmed: list
                 row["name"]: row
                 for row in yaml.load(text, Loader=LOADER)["machines"]  # noqa: S506 (a safe loader)
             }
-            for text in (before, after)
+            for text in (original, after)
         )
-        mine, was = new[machine], old[machine]
-        basis = mine.pop("basis")
+        new_row, was = new[machine], old[machine]
+        basis = new_row.pop("basis")
         was.pop("basis")
         was["source"] = [*was["source"], source]
-        good = old == new and {*confirmed} <= {*basis["measured"]} and not {*confirmed} & {*basis.get("unverified", ())}
+        is_valid = (
+            old == new and {*confirmed} <= {*basis["measured"]} and not {*confirmed} & {*basis.get("unverified", ())}
+        )
     except (yaml.YAMLError, KeyError, TypeError, AttributeError):
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise ValueError(f"the row of {machine} is not written as the others: write its basis and source by hand")
 
 
 def _keys(inner: str, kind: str) -> list[str]:
-    found = re.search(rf"{kind}: \[(.*?)\]", inner)
-    return [key.strip() for key in found[1].split(",") if key.strip()] if found else []
+    match = re.search(rf"{kind}: \[(.*?)\]", inner)
+    return [key.strip() for key in match[1].split(",") if key.strip()] if match else []

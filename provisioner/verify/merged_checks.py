@@ -264,19 +264,19 @@ class Merger:
     def merge(self, results: Iterable[CheckResult]) -> list[CheckResult]:
         """Results as they are reported: what only informs and has something to say is a note, and parts are one result
         where the first of them stands."""
-        merged, found = by_part(), dict[str, list[CheckResult]]()
-        for number, given in enumerate(results):
-            result = self._note(given) if given.severity == "info" and given.status == "fail" else given
+        merged, parts_by_check = by_part(), dict[str, list[CheckResult]]()
+        for number, original in enumerate(results):
+            result = self._note(original) if original.severity == "info" and original.status == "fail" else original
             check = merged.get(result.id)
-            found.setdefault(check.id if check else f"{number} {result.id}", []).append(result)
-        return [self._one(parts) if parts[0].id in merged else parts[0] for parts in found.values()]
+            parts_by_check.setdefault(check.id if check else f"{number} {result.id}", []).append(result)
+        return [self._merge_parts(parts) if parts[0].id in merged else parts[0] for parts in parts_by_check.values()]
 
     def _note(self, result: CheckResult) -> CheckResult:
         if id(result) not in self._notes:
             self._notes[id(result)] = result, replace(result, status="note", action="none")
         return self._notes[id(result)][1]
 
-    def _one(self, parts: list[CheckResult]) -> CheckResult:
+    def _merge_parts(self, parts: list[CheckResult]) -> CheckResult:
         key = tuple(map(id, parts))
         if key not in self._merged:
             self._merged[key] = parts, _merged(by_part()[parts[0].id], parts)
@@ -292,9 +292,9 @@ def _merged(check: MergedCheck, parts: Sequence[CheckResult]) -> CheckResult:
     status = min((part.status for part in parts), key=ORDER.index)
     deciding = [part for part in parts if part.status == status]
     telling = deciding if status in ("fail", "unknown", "note") else []
-    beside = [part for part in parts if part.status == "note"] if status == "fail" else []
+    notes = [part for part in parts if part.status == "note"] if status == "fail" else []
     severity: Severity = "info" if all(part.severity == "info" for part in deciding) else "warn"
-    alone = deciding[0] if len(deciding) == 1 and not beside else None
+    alone = deciding[0] if len(deciding) == 1 and not notes else None
     messages = dict.fromkeys(part.message or part.says for part in telling)
     return CheckResult(
         check.id,
@@ -303,8 +303,8 @@ def _merged(check: MergedCheck, parts: Sequence[CheckResult]) -> CheckResult:
         max((part.action for part in deciding), key=ACTIONS.index),
         alone.says if alone is not None and telling else check.says,
         alone.expected if alone is not None else {part.id: part.expected for part in telling} or None,
-        alone.actual if alone is not None else _actual(telling, beside),
-        "; ".join(messages) + (f" ({counted(len(beside), 'note')} beside it)" if beside else "")
+        alone.actual if alone is not None else _actual(telling, notes),
+        "; ".join(messages) + (f" ({counted(len(notes), 'note')} beside it)" if notes else "")
         if telling
         else _common(parts),
         next((part.unread for part in deciding if part.unread), ""),
@@ -313,10 +313,10 @@ def _merged(check: MergedCheck, parts: Sequence[CheckResult]) -> CheckResult:
     )
 
 
-def _actual(telling: Sequence[CheckResult], beside: Sequence[CheckResult]) -> dict[str, Any] | None:
+def _actual(telling: Sequence[CheckResult], notes: Sequence[CheckResult]) -> dict[str, Any] | None:
     """What each part saw; of a note what it says."""
-    found = {part.id: part.actual for part in telling} | {part.id: part.message or part.says for part in beside}
-    return found or None
+    actual_by_part = {part.id: part.actual for part in telling} | {part.id: part.message or part.says for part in notes}
+    return actual_by_part or None
 
 
 def _common(parts: Sequence[CheckResult]) -> str:

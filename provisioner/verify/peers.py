@@ -90,29 +90,31 @@ class Peers:
     def common(self, of: Callable[[Facts], Hashable | None]) -> Common:
         """What the nodes say of something; None is nothing said. `of` has to be a function that stays."""
         if of not in self._common:
-            self._common[of] = Common(Counter(v for f in self.nodes.values() if (v := _asked(of, f)) is not None))
+            self._common[of] = Common(
+                Counter(v for f in self.nodes.values() if (v := _value_or_none(of, f)) is not None)
+            )
         return self._common[of]
 
     def holders(self, of: Callable[[Facts], Hashable | None]) -> Mapping[Hashable, list[str]]:
         """What nodes have → the names of those that have it. Of several things in a tuple each counts for itself."""
         if of not in self._holders:
-            found: dict[Hashable, list[str]] = {}
+            names_by_value: dict[Hashable, list[str]] = {}
             for name, facts in self.nodes.items():
-                value = _asked(of, facts)
-                for one in dict.fromkeys(value) if isinstance(value, tuple) else (value,):
-                    found.setdefault(one, []).append(name)
-            self._holders[of] = found
+                value = _value_or_none(of, facts)
+                for item in dict.fromkeys(value) if isinstance(value, tuple) else (value,):
+                    names_by_value.setdefault(item, []).append(name)
+            self._holders[of] = names_by_value
         return self._holders[of]
 
     def spread(self, of: Callable[[Facts], float | None]) -> Spread | None:
         """Median and spread of a number; None where fewer than FEWEST nodes give it."""
         if of not in self._spread:
-            values = [v for f in self.nodes.values() if (v := _asked(of, f)) is not None]
+            values = [v for f in self.nodes.values() if (v := _value_or_none(of, f)) is not None]
             self._spread[of] = Spread.of(values) if len(values) >= FEWEST else None
         return self._spread[of]
 
 
-def _asked(of: Callable[[Facts], T], facts: Facts) -> T | None:
+def _value_or_none(of: Callable[[Facts], T], facts: Facts) -> T | None:
     """What a node says; None where its facts make the question fail, which must not fail it for the others."""
     try:
         return of(facts)

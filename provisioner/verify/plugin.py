@@ -135,18 +135,18 @@ class Judgement:
         shares = cores() if len(nodes) > DETAILED else 1
         parts = [nodes[len(nodes) * k // shares : len(nodes) * (k + 1) // shares] for k in range(shares)]
         self.out.flush()
-        here, others = list(parts[0]), []
+        local_nodes, processes = list(parts[0]), []
         for number, part in enumerate(parts[1:], start=1):
             process = multiprocessing.get_context("fork").Process(target=self._judge_apart, args=(ours, part, number))
             try:
                 process.start()
-                others.append(process)
+                processes.append(process)
             except OSError:  # no further process, or no memory for one
-                here += part
+                local_nodes += part
         for item in ours:
-            item.judge(here)
-        self.write_documents(here)
-        for process in others:
+            item.judge(local_nodes)
+        self.write_documents(local_nodes)
+        for process in processes:
             process.join()  # what one that was killed had not come to is unknown
 
     def _judge_apart(self, items: Sequence[FleetItem], nodes: Sequence[NodeUnderTest], number: int) -> None:
@@ -173,8 +173,8 @@ class Judgement:
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
         if inspect.isclass(obj) and issubclass(obj, unittest.TestCase):
-            said = f"{name} is a unittest.TestCase, which is not run: write functions called test_…"
-            self.write(kind="broken", where=str(collector.path), message=said)
+            message = f"{name} is a unittest.TestCase, which is not run: write functions called test_…"
+            self.write(kind="broken", where=str(collector.path), message=message)
         if check_runner.plain(obj) is not None:
             return FleetItem.from_parent(collector, name=name, function=obj, judgement=self)
         return None
@@ -239,8 +239,8 @@ class Judgement:
             self.write(kind="broken", **user_checks.broken(error, collector.path))
             return pytest.CollectReport(collector.nodeid, "failed", str(error), [])
         if report.skipped:
-            said = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-            self.write(kind="broken", where=str(collector.path), message=f"no check of it is run: {said}")
+            reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+            self.write(kind="broken", where=str(collector.path), message=f"no check of it is run: {reason}")
         if report.failed:
             call: pytest.CallInfo[Any] = report.call
             raised = call.excinfo.value if call.excinfo else None
@@ -250,8 +250,8 @@ class Judgement:
     @pytest.hookimpl
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """An id is one check's: a second one with it is refused, and said."""
-        kept, refused = user_checks.without_doubles(items, lambda item: declared_of(item).id)
-        items[:] = kept
+        accepted, refused = user_checks.without_doubles(items, lambda item: declared_of(item).id)
+        items[:] = accepted
         for record in refused:
             self.write(kind="broken", **record)
 
@@ -302,9 +302,9 @@ class FleetItem(pytest.Item):
 
     def judge(self, nodes: Sequence[NodeUnderTest]) -> None:
         @functools.wraps(self.function)
-        def call(**given: Any) -> None:
+        def call(**arguments: Any) -> None:
             try:
-                self.function(**given)
+                self.function(**arguments)
             except SystemExit as raised:
                 raise Unknown(f"the check called sys.exit({raised.code!r})") from None
             except OutcomeException as raised:  # no Exception: it would end the whole run
@@ -339,8 +339,8 @@ def declared_of(item: pytest.Item) -> Check:
     if isinstance(declared, Check):
         return declared
     function = getattr(item, "originalname", None) or item.name
-    says = (getattr(item, "function", None).__doc__ or "").strip().split("\n")[0] or function.replace("_", " ")
-    return Check(f"{item.path.stem}.{function.removeprefix('test_')}", "fatal", "reconfigure", says)
+    summary = (getattr(item, "function", None).__doc__ or "").strip().split("\n")[0] or function.replace("_", " ")
+    return Check(f"{item.path.stem}.{function.removeprefix('test_')}", "fatal", "reconfigure", summary)
 
 
 def _outcome(test: str, outcome: Outcome) -> dict[str, Any]:

@@ -36,7 +36,7 @@ TOGETHER = 64
 """Nodes at most whose facts are handed over in one piece, in which what they have in common stands once."""
 
 
-Place = tuple[Path, int]
+Position = tuple[Path, int]
 """The file with the nodes, and where one of them begins."""
 Reading = tuple[Facts, str, dict[str, Any]]
 
@@ -46,12 +46,12 @@ def cores() -> int:
     return min(len(os.sched_getaffinity(0)), 8)
 
 
-def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
+def nodes_of(input_file: Path) -> Iterator[tuple[NodeUnderTest, str]]:
     """The nodes that pytest_runner.py gives, each with its record as a line for the output. Many are read on all cores;
     records of more than DETAILED have no document (`late_document`)."""
-    data = json.loads(given.read_bytes())
-    expectations = [Expected.from_json(one) for one in data["expectations"]]
-    places = [(given.with_suffix(".nodes"), start) for start in data["nodes"]]
+    data = json.loads(input_file.read_bytes())
+    expectations = [Expected.from_json(expectation) for expectation in data["expectations"]]
+    places = [(input_file.with_suffix(".nodes"), start) for start in data["nodes"]]
     read_one = partial(_read, document=len(places) <= DETAILED)
     several = len(places) >= MANY and cores() > 1
     for facts, line, node in _read_by_several(read_one, places) if several else map(read_one, places):
@@ -60,11 +60,11 @@ def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
         yield NodeUnderTest(node["node"], facts, expected, node["host"], node["group"], record), line
 
 
-def _read_by_several(read_one: Callable[[Place], Reading], places: list[Place]) -> Iterator[Reading]:
+def _read_by_several(read_one: Callable[[Position], Reading], positions: list[Position]) -> Iterator[Reading]:
     """In several processes. One that ends (out of memory, say) ends them all: what was not read then is read node by
     node, each in a process of its own."""
-    size = min(TOGETHER, math.ceil(len(places) / (4 * cores())))
-    parts = [places[first : first + size] for first in range(0, len(places), size)]
+    size = min(TOGETHER, math.ceil(len(positions) / (4 * cores())))
+    parts = [positions[first : first + size] for first in range(0, len(positions), size)]
     done = 0
     with _processes(cores()) as pool:
         pieces = [_submitted(pool, read_one, part) for part in parts]
@@ -73,7 +73,7 @@ def _read_by_several(read_one: Callable[[Place], Reading], places: list[Place]) 
             yield from facts_pickle.loads(data)
     for part, piece in zip(parts[done:], pieces[done:], strict=True):
         data = _result(piece)
-        yield from facts_pickle.loads(data) if data else (_read_alone(read_one, place) for place in part)
+        yield from facts_pickle.loads(data) if data else (_read_alone(read_one, position) for position in part)
 
 
 def _processes(number: int) -> ProcessPoolExecutor:
@@ -81,7 +81,7 @@ def _processes(number: int) -> ProcessPoolExecutor:
 
 
 def _submitted(
-    pool: ProcessPoolExecutor, read_one: Callable[[Place], Reading], part: list[Place]
+    pool: ProcessPoolExecutor, read_one: Callable[[Position], Reading], part: list[Position]
 ) -> Future[bytes] | None:
     """None where no process can be started, or the others have ended."""
     try:
@@ -97,63 +97,67 @@ def _result(piece: Future[bytes] | None) -> bytes | None:
         return None
 
 
-def _read_alone(read_one: Callable[[Place], Reading], place: Place) -> Reading:
+def _read_alone(read_one: Callable[[Position], Reading], position: Position) -> Reading:
     with _processes(1) as alone:
-        data = _result(piece := _submitted(alone, read_one, [place]))
+        data = _result(piece := _submitted(alone, read_one, [position]))
     if data is None and piece is not None:
-        return _unread(place, "the process that read its answers was killed")
-    reading: Reading = facts_pickle.loads(data)[0] if data is not None else read_one(place)
+        return _unread(position, "the process that read its answers was killed")
+    reading: Reading = facts_pickle.loads(data)[0] if data is not None else read_one(position)
     return reading
 
 
-def _unread(place: Place, why: str) -> Reading:
+def _unread(position: Position, reason: str) -> Reading:
     """Of a node whose answers nobody can read."""
-    with place[0].open("rb") as stream:
-        stream.seek(place[1])
+    with position[0].open("rb") as stream:
+        stream.seek(position[1])
         head = json.loads(stream.readline())
-    given = {name: value for name, value in head.items() if name not in ("bundle", "bytes")}
-    facts = read(Bundle(error=why))
-    return _reading(facts, given, to_json(facts_document(facts)), fabric=None, measures={}, looks=None)
+    entry = {name: value for name, value in head.items() if name not in ("bundle", "bytes")}
+    facts = read(Bundle(error=reason))
+    return _reading(facts, entry, to_json(facts_document(facts)), fabric=None, measures={}, looks=None)
 
 
-def _read_several(read_one: Callable[[Place], Reading], places: list[Place]) -> bytes:
-    return facts_pickle.dumps([read_one(place) for place in places])
+def _read_several(read_one: Callable[[Position], Reading], places: list[Position]) -> bytes:
+    return facts_pickle.dumps([read_one(position) for position in places])
 
 
-def _read(place: Place, *, document: bool) -> Reading:
+def _read(position: Position, *, document: bool) -> Reading:
     """Facts of the node that begins at a place of the file, their record as a line, with the `facts` document where
     that is wanted, and what else was given of it."""
-    with place[0].open("rb") as stream:
-        stream.seek(place[1])
+    with position[0].open("rb") as stream:
+        stream.seek(position[1])
         bundle, data = Bundle.receive(stream)
     facts = read(bundle)
     try:
-        told = {"fabric": facts_entry(facts, "fabric"), "measures": measured(facts), "looks": growth.looks(facts)}
-        whole = to_json(facts_document(facts)) if document or bundle.characters > DOCUMENT else ""
-        if len(whole) <= DOCUMENT:
-            return _reading(facts, data, whole if document else "", **told)
-        why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts"
+        entries = {"fabric": facts_entry(facts, "fabric"), "measures": measured(facts), "looks": growth.looks(facts)}
+        document_text = to_json(facts_document(facts)) if document or bundle.characters > DOCUMENT else ""
+        if len(document_text) <= DOCUMENT:
+            return _reading(facts, data, document_text if document else "", **entries)
+        reason = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts"
     except Exception as error:
-        why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
-    return _unread(place, why)
+        reason = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
+    return _unread(position, reason)
 
 
-def _reading(facts: Facts, data: dict[str, Any], whole: str, **told: Any) -> Reading:
-    """`whole`: the `facts` document, which stays a string in the record: it is parsed if somebody looks at it. Empty
-    where the record has none."""
-    record = {"kind": "facts", "node": data["node"], **told}
+def _reading(facts: Facts, data: dict[str, Any], document_text: str, **entries: Any) -> Reading:
+    """`document_text`: the `facts` document, which stays a string in the record: it is parsed if somebody looks at it.
+    Empty where the record has none."""
+    record = {"kind": "facts", "node": data["node"], **entries}
     record["uuids"] = [gpu.uuid for gpu in facts.gpus or () if gpu.uuid]
-    return facts, to_json(record | ({"facts": whole} if whole else {})) + "\n", data
+    return facts, to_json(record | ({"facts": document_text} if document_text else {})) + "\n", data
 
 
 def late_document(node: NodeUnderTest) -> str:
     """The document of a node whose record had none, as a line for the output; "" where it can't be made or is more than
     DOCUMENT: the node was judged all the same."""
     try:
-        whole = to_json(facts_document(node.facts))
+        document_text = to_json(facts_document(node.facts))
     except Exception:
         return ""
-    return to_json({"kind": "document", "node": node.name, "facts": whole}) + "\n" if len(whole) <= DOCUMENT else ""
+    return (
+        to_json({"kind": "document", "node": node.name, "facts": document_text}) + "\n"
+        if len(document_text) <= DOCUMENT
+        else ""
+    )
 
 
 def peers_by_node(nodes: Iterable[NodeUnderTest]) -> dict[str, Peers]:

@@ -64,18 +64,18 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
     if not cases:
         return {}
     with tempfile.TemporaryDirectory(prefix=keeper.scratch("judge")) as scratch:
-        given = Path(scratch) / GIVEN
-        _give(given, cases)
-        runs = [_run_over(given, cases, [CHECKS], deadline_s)]
-        runs += [_run_over(given, cases, [path.absolute() for path in checks], deadline_s)] if checks else []
+        input_file = Path(scratch) / GIVEN
+        _give(input_file, cases)
+        runs = [_run_over(input_file, cases, [CHECKS], deadline_s)]
+        runs += [_run_over(input_file, cases, [path.absolute() for path in checks], deadline_s)] if checks else []
     return {name: _judged(name, runs) for name in cases}
 
 
-def _run_over(given: Path, nodes: Iterable[str], paths: list[Path], deadline_s: float) -> _Records:
-    with tempfile.TemporaryDirectory(dir=given.parent) as scratch:
+def _run_over(input_file: Path, nodes: Iterable[str], paths: list[Path], deadline_s: float) -> _Records:
+    with tempfile.TemporaryDirectory(dir=input_file.parent) as scratch:
         root = Path(scratch)
         (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n", encoding="utf-8")
-        ended = _run(root, given, paths, deadline_s)
+        ended = _run(root, input_file, paths, deadline_s)
         records = _Records(root / FOUND, nodes)
         none = "" if records.tests or records.broken else f"no check was found: {_tail(root / LOG)}"
         records.trouble = ended or none
@@ -86,20 +86,21 @@ def _give(file: Path, cases: Mapping[str, Case]) -> None:
     """What plugin_nodes.nodes_of reads: what is expected, which nodes of one group mostly share, and beside it the
     nodes with their outputs."""
     expected = {id(case.expected): case.expected for case in cases.values()}
-    place = {key: index for index, key in enumerate(expected)}
+    index_of = {key: index for index, key in enumerate(expected)}
     starts = []
     with file.with_suffix(".nodes").open("wb") as stream:
         for name, case in cases.items():
             starts.append(stream.tell())
-            given = {"node": name, "expects": place[id(case.expected)], "host": case.host, "group": case.group}
-            given["baseline"] = case.baseline.to_json() if case.baseline is not None else None
-            case.bundle.send(stream, given)
+            entry = {"node": name, "expects": index_of[id(case.expected)], "host": case.host, "group": case.group}
+            entry["baseline"] = case.baseline.to_json() if case.baseline is not None else None
+            case.bundle.send(stream, entry)
     file.write_text(
-        json.dumps({"expectations": [one.to_json() for one in expected.values()], "nodes": starts}), encoding="utf-8"
+        json.dumps({"expectations": [expectation.to_json() for expectation in expected.values()], "nodes": starts}),
+        encoding="utf-8",
     )
 
 
-def _run(root: Path, given: Path, paths: list[Path], deadline_s: float) -> str:
+def _run(root: Path, input_file: Path, paths: list[Path], deadline_s: float) -> str:
     """Run pytest in the scratch directory; the reason why it did not end by itself, or ""."""
     log = root / LOG
     package = str(Path(provisioner.__file__).parent.parent)
@@ -114,7 +115,7 @@ def _run(root: Path, given: Path, paths: list[Path], deadline_s: float) -> str:
     command += ["-p", "provisioner.verify.plugin", "--import-mode=importlib", "--continue-on-collection-errors"]
     if paths == [CHECKS]:  # what an `assert` saw is told for own checks; gpuprov's say it themselves
         command.append("--assert=plain")
-    command += ["--gpuprov-in", str(given), "--gpuprov-out", str(root / FOUND), *map(str, paths)]
+    command += ["--gpuprov-in", str(input_file), "--gpuprov-out", str(root / FOUND), *map(str, paths)]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,
@@ -149,7 +150,7 @@ class _Records:
     trouble = ""
     """Why the process did not end by itself, or found no check."""
 
-    def __init__(self, found: Path, nodes: Iterable[str]) -> None:
+    def __init__(self, output_file: Path, nodes: Iterable[str]) -> None:
         self.tests: dict[str, dict[str, Any]] = {}
         self.broken: list[dict[str, Any]] = []
         self.facts: dict[str, Mapping[str, Any]] = {}
@@ -159,7 +160,10 @@ class _Records:
         self.of: dict[str, list[str]] = {name: [] for name in nodes}
         self.outcomes: dict[int, tuple[str, CheckResult]] = {}
         self.results: dict[str, dict[str, CheckResult]] = {name: {} for name in self.of}
-        for file in (found, *sorted(found.parent.glob(f"{found.name}.*"))):  # plugin.py's processes each have one
+        for file in (
+            output_file,
+            *sorted(output_file.parent.glob(f"{output_file.name}.*")),
+        ):  # plugin.py's processes each have one
             with suppress(FileNotFoundError), file.open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
                     with suppress(ValueError, KeyError):
@@ -197,13 +201,13 @@ def _judged(name: str, runs: Sequence[_Records]) -> Judged:
     for records in runs:
         results |= _results(name, records)
     tests = {test: declared for records in runs for test, declared in records.tests.items() if test in results}
-    follows = {test: declared["follows"] for test, declared in tests.items()}
-    silences = {test: declared["silences"] for test, declared in tests.items()}
-    own, known = runs[0], [records.facts[name] for records in runs if name in records.facts]
-    facts = next((one for one in known if isinstance(one, Document)), known[0] if known else {})
+    explained_by = {test: declared["follows"] for test, declared in tests.items()}
+    suppresses = {test: declared["silences"] for test, declared in tests.items()}
+    builtin_run, known = runs[0], [records.facts[name] for records in runs if name in records.facts]
+    facts = next((document for document in known if isinstance(document, Document)), known[0] if known else {})
     return Judged(
-        tuple(blame(results, follows, silences)), facts, own.measures.get(name, {}),
-        own.looks.get(name), own.uuids.get(name, ()),
+        tuple(blame(results, explained_by, suppresses)), facts, builtin_run.measures.get(name, {}),
+        builtin_run.looks.get(name), builtin_run.uuids.get(name, ()),
     )  # fmt: skip
 
 
@@ -216,9 +220,9 @@ def _results(name: str, records: _Records) -> dict[str, CheckResult]:
             "verify.checks", "fatal", "unknown", "reconfigure", "an own check is broken", message=message
         )
     missing = {"status": "unknown", "message": f"not run: {records.trouble or 'stopped before it'}"}
-    found = records.results[name]
+    by_test = records.results[name]
     for test in records.of[name]:
-        results[test] = found.get(test) or _result(records.tests[test], missing)
+        results[test] = by_test.get(test) or _result(records.tests[test], missing)
     if records.trouble and not results:
         results[f"trouble {id(records)}"] = CheckResult(
             "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=records.trouble

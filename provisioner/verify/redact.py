@@ -93,10 +93,12 @@ def redact(bundle: Bundle) -> tuple[Bundle, dict[str, int]]:
     has more host names than a node can have."""
     known = _Known()
     texts = [output.text for output in bundle.files.values()]
-    serials = {one: _serial(one, known) for one in sorted({one for text in texts for one in _serials(text)})}
+    serials = {
+        serial: _serial(serial, known) for serial in sorted({serial for text in texts for serial in _serials(text)})
+    }
     # a short number is one of many things elsewhere, and is replaced in its own place alone
-    anywhere = {one: shown for one, shown in serials.items() if len(one) >= 8 or not one.isdigit()}
-    names = _stand_ins({one for text in texts for one in _names(text)}, known)
+    anywhere = {serial: stand_in for serial, stand_in in serials.items() if len(serial) >= 8 or not serial.isdigit()}
+    names = _stand_ins({name for text in texts for name in _names(text)}, known)
 
     def clean(text: str) -> str:
         for pattern in SERIALS:
@@ -112,22 +114,22 @@ def redact(bundle: Bundle) -> tuple[Bundle, dict[str, int]]:
 
 def _stand_ins(names: set[str], known: _Known) -> list[tuple[re.Pattern[str], str]]:
     """Patterns of host names, of their first labels and of their domains; the longest first."""
-    whole = {one for one in names if one.casefold() not in NOBODYS and not re.fullmatch(r"[\d.:]*", one)}
-    if len(whole) > MOST_NAMES:
-        raise GpuprovError(f"{len(whole)} host names in one bundle: nothing is written")
-    labels = {one.partition(".")[0]: one for one in sorted(whole) if not one.startswith(".")}
-    shown: dict[str, str] = {}
-    for one in sorted(whole):
-        label, _, domain = one.partition(".")
+    full_names = {name for name in names if name.casefold() not in NOBODYS and not re.fullmatch(r"[\d.:]*", name)}
+    if len(full_names) > MOST_NAMES:
+        raise GpuprovError(f"{len(full_names)} host names in one bundle: nothing is written")
+    labels = {name.partition(".")[0]: name for name in sorted(full_names) if not name.startswith(".")}
+    stand_ins: dict[str, str] = {}
+    for name in sorted(full_names):
+        label, _, domain = name.partition(".")
         if not label:
-            shown[domain] = known.of("domain", domain, lambda n: f"domain-{n}.example")
+            stand_ins[domain] = known.of("domain", domain, lambda n: f"domain-{n}.example")
             continue
-        shown[one] = known.of("host name", labels[label], lambda n: f"node-{n}")
+        stand_ins[name] = known.of("host name", labels[label], lambda n: f"node-{n}")
         if label.casefold() not in NOBODYS and not label.isdigit() and len(label) > 1:
-            shown.setdefault(label, shown[one])
+            stand_ins.setdefault(label, stand_ins[name])
     return [
-        (re.compile(rf"(?:(?<!\w)|(?<=\\[nrt])){re.escape(one)}(?!\w)"), shown[one])
-        for one in sorted(shown, key=len, reverse=True)
+        (re.compile(rf"(?:(?<!\w)|(?<=\\[nrt])){re.escape(text)}(?!\w)"), stand_ins[text])
+        for text in sorted(stand_ins, key=len, reverse=True)
     ]
 
 
@@ -163,8 +165,8 @@ def _patterns(text: str, known: _Known) -> str:
 
 def _octets(text: str, known: _Known) -> str:
     """A port's GUID, as the end of an address of IP over InfiniBand."""
-    shown = known.of("GUID", text, lambda n: f"0x0200000000{n:06x}")[2:]
-    return ":".join(shown[i : i + 2] for i in range(0, 16, 2))
+    guid = known.of("GUID", text, lambda n: f"0x0200000000{n:06x}")[2:]
+    return ":".join(guid[i : i + 2] for i in range(0, 16, 2))
 
 
 def _guid(text: str, known: _Known) -> str:
@@ -177,12 +179,12 @@ def _guid(text: str, known: _Known) -> str:
 def _gid(text: str, known: _Known) -> str:
     """Of an InfiniBand port: its lower half is the port's GUID, or an IPv4 address that RoCE v2 uses."""
     groups = text.split(":")
-    if not any(int(one, 16) for one in groups):
+    if not any(int(group, 16) for group in groups):
         return text
-    if len(groups) == 8 and groups[5].lower() == "ffff" and not any(int(one, 16) for one in groups[:5]):
+    if len(groups) == 8 and groups[5].lower() == "ffff" and not any(int(group, 16) for group in groups[:5]):
         address = str(ipaddress.IPv4Address(int(groups[6] + groups[7], 16)))
-        shown = ipaddress.IPv4Address(_ipv4(address, known)).packed.hex()
-        return ":".join([*groups[:6], shown[:4], shown[4:]])
+        address_hex = ipaddress.IPv4Address(_ipv4(address, known)).packed.hex()
+        return ":".join([*groups[:6], address_hex[:4], address_hex[4:]])
     upper = groups[:4] if len(groups) == 8 else []
     return ":".join(
         [*upper, known.of("GUID", ":".join(groups[-4:]), lambda n: f"0200:0000:{n >> 16:04x}:{n & 65535:04x}")]
@@ -219,7 +221,7 @@ def _serial(serial: str, known: _Known) -> str:
 
     def alike(number: int) -> str:
         digits = f"{number:0{len(serial)}d}"[-len(serial) :]
-        return "".join(one if one in "._- " else digit for one, digit in zip(serial, digits, strict=True))
+        return "".join(char if char in "._- " else digit for char, digit in zip(serial, digits, strict=True))
 
     return known.of("serial number", serial, alike)
 
@@ -227,10 +229,10 @@ def _serial(serial: str, known: _Known) -> str:
 def _serials(text: str) -> Iterator[str]:
     for pattern in SERIALS:
         for match in pattern.finditer(text):
-            said = match[2].strip()
-            plain = re.sub(r"\W", "", said).casefold()
-            if plain not in _SAID and plain.strip("0") and any(one.isdigit() for one in said) and len(said) > 4:
-                yield said
+            serial = match[2].strip()
+            plain = re.sub(r"\W", "", serial).casefold()
+            if plain not in _SAID and plain.strip("0") and any(char.isdigit() for char in serial) and len(serial) > 4:
+                yield serial
 
 
 def _names(text: str) -> Iterator[str]:
@@ -238,21 +240,21 @@ def _names(text: str) -> Iterator[str]:
     dot before it, a domain that names are looked up in."""
     if text.lstrip().startswith(("{", "[")):
         with contextlib.suppress(ValueError, RecursionError):
-            yield from _named(json.loads(text))
+            yield from _names_in_json(json.loads(text))
     yield from re.findall(r"Hostname set to <([\w.-]{2,253})>", text)
     yield from re.findall(r"[{,][Hh]ostname=\"([\w.-]{2,253})\"", text)
     yield from re.findall(r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}\b", text)
     for match in _DNS.finditer(text[: 1 << 20]):
-        yield from ("." + one.strip(".") for one in match[1].split() if "." in one.strip("."))
+        yield from ("." + domain.strip(".") for domain in match[1].split() if "." in domain.strip("."))
 
 
-def _named(value: Any, depth: int = 8) -> Iterator[str]:
+def _names_in_json(value: Any, depth: int = 8) -> Iterator[str]:
     if isinstance(value, list) and depth:
-        for one in value:
-            yield from _named(one, depth - 1)
-    for key, one in value.items() if isinstance(value, dict) and depth else ():
-        if key.casefold() in HOST_NAMES and isinstance(one, str) and len(one.strip()) > 1:
-            yield one.strip()
-        yield from _named(one, depth - 1)
+        for item in value:
+            yield from _names_in_json(item, depth - 1)
+    for key, item in value.items() if isinstance(value, dict) and depth else ():
+        if key.casefold() in HOST_NAMES and isinstance(item, str) and len(item.strip()) > 1:
+            yield item.strip()
+        yield from _names_in_json(item, depth - 1)
     if isinstance(value, dict) and {"status", "name", "text"} <= value.keys() and isinstance(value["name"], str):
         yield value["name"]  # of maintenance.json: what the cloud calls the machine

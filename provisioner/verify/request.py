@@ -127,7 +127,7 @@ class ProbeRequest:
         """How each file is made that no function of the probe's makes."""
         load = self.load or {}
         names = [*self.files, *(n for moment in MOMENTS for n in load.get(moment, ()))]
-        return {name: made for name in names if (made := FILES[name].to_json()) is not None}
+        return {name: definition for name in names if (definition := FILES[name].to_json()) is not None}
 
 
 def request_for(expected: Expected) -> ProbeRequest:
@@ -186,7 +186,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         "options": {"seconds": depth.products_s, "budget": depth.messages_s},
         "settle": 0.3 if expected.simulated else SETTLE_S,
         "every": 0.3 if expected.simulated else EVERY_S,
-        **{moment: _beside(moment, expected) for moment in MOMENTS},
+        **{moment: _files_at(moment, expected) for moment in MOMENTS},
     }
     if depth.rails and (cards := cards_request(expected)) is not None:
         load["rails"] = cards
@@ -209,7 +209,7 @@ def cards_request(expected: Expected) -> dict[str, Any] | None:
     }
 
 
-def _beside(moment: str, expected: Expected) -> list[str]:
+def _files_at(moment: str, expected: Expected) -> list[str]:
     """The files that are made beside the load program, or when it has ended."""
     return [tool.file for tool in FILES.values() if tool.asked == moment and _applies(tool, expected)]
 
@@ -221,7 +221,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         images,
         gpu_count=expected.gpu_count,
         units=(*(expected.units or expected.own_units), *expected.timers, *JOB_SERVICES),
-        shared=tuple(one["path"] for one in expected.shared),
+        shared=tuple(mount["path"] for mount in expected.shared),
         efa=expected.ports if expected.network == "efa" and expected.efa and not expected.simulated else 0,
         maintenance=expected.maintenance,
         wait_s=LOOK_WAIT_S if not expected.simulated else 0.3,

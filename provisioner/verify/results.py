@@ -126,8 +126,8 @@ class NodeReport:
     @property
     def condemned(self) -> tuple[CheckResult, ...]:
         """What condemns it: the fatal checks that failed, else those that could not be answered."""
-        found = [check for check in self.checks if check.condemns]
-        return tuple([check for check in found if check.status == "fail"] or found)
+        condemning = [check for check in self.checks if check.condemns]
+        return tuple([check for check in condemning if check.status == "fail"] or condemning)
 
     @property
     def borrowed(self) -> tuple[str, ...]:
@@ -165,7 +165,9 @@ class NodeReport:
         document |= {"absent": True} if self.absent else {}
         document |= {"quarantine": dict(self.quarantine)} if self.quarantine is not None else {}
         document |= {"borrowed": list(self.borrowed)} if self.borrowed else {}
-        document |= {"measures": {one.name: one.to_json() for one in self.measures}} if self.measures else {}
+        document |= (
+            {"measures": {measure.name: measure.to_json() for measure in self.measures}} if self.measures else {}
+        )
         return document | ({"error": self.error} if self.error else {})
 
 
@@ -291,29 +293,29 @@ def is_enough(healthy: int, total: int, min_healthy: int | str) -> bool:
 
 
 def blame(
-    results: dict[str, CheckResult], follows: Mapping[str, Sequence[str]], silences: Mapping[str, Sequence[str]]
+    results: dict[str, CheckResult], explained_by: Mapping[str, Sequence[str]], suppresses: Mapping[str, Sequence[str]]
 ) -> list[CheckResult]:
     """The second rule of check.py: what another failure explains is unknown, and what mends that mends it. What is
     unknown and has no cause among the failures needs a look, and no reset or replacement on suspicion. A failure that
     only warns for want of evidence explains no fatal one.
 
-    `follows` and `silences` are the declared ones, by the keys of `results`.
+    `explained_by` and `suppresses`: what checks declare as `follows` and `silences`, by the keys of `results`.
     """
     failed = {result.id: result for result in results.values() if result.status == "fail"}
     silent = {
-        file: results[test].id for test, files in silences.items() if results[test].id in failed for file in files
+        file: results[test].id for test, files in suppresses.items() if results[test].id in failed for file in files
     }
     blamed = []
     for test, result in results.items():
-        causes = [cause for cause in follows.get(test, ()) if cause in failed and cause != result.id]
+        causes = [cause for cause in explained_by.get(test, ()) if cause in failed and cause != result.id]
         if result.status == "fail" and result.severity == "fatal":
             causes = [cause for cause in causes if not failed[cause].lowered]
         if result.status == "unknown" and not causes and result.unread in silent:
             causes = [silent[result.unread]]
         if result.status in ("fail", "unknown") and causes:
-            said = f"explained by {', '.join(causes)}: {result.message}"
+            message = f"explained by {', '.join(causes)}: {result.message}"
             cause = failed[causes[0]]
-            result = replace(result, status="unknown", message=said, action=cause.action, explained_by=cause.id)  # noqa: PLW2901
+            result = replace(result, status="unknown", message=message, action=cause.action, explained_by=cause.id)  # noqa: PLW2901
         elif result.status == "unknown" and result.action not in ("none", "reconfigure"):
             result = replace(result, action="reconfigure")  # noqa: PLW2901
         blamed.append(result)

@@ -144,18 +144,18 @@ def verify(
 def _limits(subjects: Sequence[Subject]) -> tuple[int, int]:
     """How many limits the nodes are held to, and how many are unverified. One that is the same for every machine
     counts once, the others once for each machine type."""
-    found = {
+    is_unverified = {
         ("" if name in subject.expected.most else subject.machine, name): name in subject.expected.unverified
         for subject in subjects
         for name in subject.expected.limits
     }
-    return len(found), sum(found.values())
+    return len(is_unverified), sum(is_unverified.values())
 
 
 def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, events: Events) -> dict[str, Bundle]:
     """The bundles of those nodes that their level loads, with what came of it. A node that did not answer, or whose
     GPUs did not, is not loaded."""
-    found: dict[str, Bundle] = {}
+    loaded: dict[str, Bundle] = {}
     requests: dict[str, ProbeRequest] = {}
     targets: dict[str, Sequence[str]] = {}
     for subject in subjects:
@@ -164,8 +164,8 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
             continue
         listed = bundle.files.get(subject.expected.gpu_file)
         if listed is None or listed.rc != 0:
-            why = Bundle(error="not started, because the GPUs did not answer")
-            found[subject.name] = bundle.joined(why, request.files)
+            not_started = Bundle(error="not started, because the GPUs did not answer")
+            loaded[subject.name] = bundle.joined(not_started, request.files)
             continue
         targets[subject.name], requests[subject.name] = reach, request
     if targets:
@@ -174,8 +174,8 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
             until=waits_until(requests.values()), data={"nodes": list(targets)},
         )  # fmt: skip
         for name, later in collect(targets, requests, parallel=WAITING, events=events).items():
-            found[name] = bundles[name].joined(later, requests[name].files)
-    return found
+            loaded[name] = bundles[name].joined(later, requests[name].files)
+    return loaded
 
 
 def _refuse_no_checks(folder: Path) -> None:
@@ -189,7 +189,7 @@ def _refuse_no_checks(folder: Path) -> None:
             tree = ast.parse(regular_file.read(file, MAX_CHECK_BYTES))
         except (SyntaxError, ValueError, OSError):
             return
-        if any(isinstance(one, ast.FunctionDef) and one.name.startswith("test") for one in ast.walk(tree)):
+        if any(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in ast.walk(tree)):
             return
     hint = "a check is a function called test_… in a .py file (`gpuprov docs verify`)"
     raise GpuprovError("verify.checks: no check in it", where=str(folder), hint=hint)

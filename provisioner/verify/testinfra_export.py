@@ -142,13 +142,13 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
     for name in earlier:
         if name not in files:
             (folder / name).unlink(missing_ok=True)
-    files[README] = _named(files[README], str(content["cluster"]), list(content["nodes"]))
+    files[README] = _with_fleet_names(files[README], str(content["cluster"]), list(content["nodes"]))
     for name, text in files.items():
         write_whole(folder / name, text, mode=0o644)
     write_whole(folder / DATA, _text(content), mode=0o644)
 
 
-def _named(readme: bytes, cluster: str, nodes: Sequence[str]) -> bytes:
+def _with_fleet_names(readme: bytes, cluster: str, nodes: Sequence[str]) -> bytes:
     """The README with this fleet's own names in its examples."""
     hosts = ",".join(f"ssh://{cluster}-{node}" for node in nodes[:2])
     text = readme.decode().replace("ssh://vision-train-0,ssh://vision-train-1", hosts)

@@ -44,25 +44,25 @@ class Collected(BaseBackend):  # type: ignore[misc]  # testinfra has no types
         self._encoding = "utf-8"
 
     def run(self, command: str, *args: str, **kwargs: Any) -> CommandResult:
-        whole = self.get_command(command, *args)
-        answer = self._answer(shlex.split(whole)) if not set("|;&<>`") & set(whole) else None
+        command_line = self.get_command(command, *args)
+        answer = self._answer(shlex.split(command_line)) if not set("|;&<>`") & set(command_line) else None
         if answer is not None:
-            return self.result(answer[0], whole.encode(), answer[1], "")
+            return self.result(answer[0], command_line.encode(), answer[1], "")
         if self.live is None:
-            raise Unknown(self._missing(whole))
+            raise Unknown(self._missing(command_line))
         return testinfra.get_host(self.live).run(command, *args, **kwargs)
 
     def _missing(self, command: str) -> str:
         """Why nothing answers, by the file that would."""
-        said = f"not collected: `{command[:200]}`, and there is no connection to the node"
+        message = f"not collected: `{command[:200]}`, and there is no connection to the node"
         file = next((file for start, file in ANSWERS if command.startswith(start)), None)
         source = self.facts.source(file) if file else None
-        return f"{said} ({source.reason})" if source is not None and source.reason else said
+        return f"{message} ({source.reason})" if source is not None and source.reason else message
 
-    def _answer(self, words: list[str]) -> Answer | None:
+    def _answer(self, arguments: list[str]) -> Answer | None:
         """Exit status and output; None where nothing of it was collected."""
         facts = self.facts
-        match words:
+        match arguments:
             case ["uname", "-s"]:  # asked before each question about a package; the probe runs on Linux alone
                 return (0, "Linux\n") if facts.kernel or self.live is None else None
             case ["uname", "-r"]:
@@ -73,10 +73,10 @@ class Collected(BaseBackend):  # type: ignore[misc]  # testinfra has no types
                 rows = {"ID": facts.system.id, "VERSION_ID": facts.system.version,
                         "VERSION_CODENAME": facts.system.codename}  # fmt: skip
                 return 0, "".join(f'{key}="{value}"\n' for key, value in rows.items() if value)
-            case ["dpkg-query", "-f", shown, "-W", name]:
-                return self._package(shown, name)
-            case ["systemctl", asked, name]:
-                return self._unit(asked, name)
+            case ["dpkg-query", "-f", output_format, "-W", name]:
+                return self._package(output_format, name)
+            case ["systemctl", verb, name]:
+                return self._unit(verb, name)
             case ["test", "-d", "/run/systemd/system/" | "/run/systemd/system"]:
                 return (0, "") if facts.units is not None or facts.failed_units is not None else None
             case ["command", "-v", "command" | "sysctl" as program] if facts.host is not None:
@@ -88,23 +88,23 @@ class Collected(BaseBackend):  # type: ignore[misc]  # testinfra has no types
                 return (0 if path.removeprefix("/dev/") in {node.name for node in facts.device_nodes} else 1), ""
         return None
 
-    def _package(self, shown: str, name: str) -> Answer | None:
+    def _package(self, output_format: str, name: str) -> Answer | None:
         if self.facts.packages is None:
             return None
         version = self.facts.packages.get(name)
         if version is None:
             return 1, ""
-        wanted = "hold" if name in (self.facts.holds or ()) else "install"
-        return 0, shown.replace("${Status}", f"{wanted} ok installed").replace("${Version}", version)
+        selection = "hold" if name in (self.facts.holds or ()) else "install"
+        return 0, output_format.replace("${Status}", f"{selection} ok installed").replace("${Version}", version)
 
-    def _unit(self, asked: str, name: str) -> Answer | None:
+    def _unit(self, verb: str, name: str) -> Answer | None:
         full = name if "." in name else f"{name}.service"
         unit = (self.facts.units or {}).get(full)
         if unit is None:
-            if asked == "is-active" and full in (self.facts.failed_units or ()):
+            if verb == "is-active" and full in (self.facts.failed_units or ()):
                 return STOPPED, "failed\n"
             return None
-        match asked:
+        match verb:
             case "is-active":
                 return (0 if unit.active == "active" else STOPPED), f"{unit.active}\n"
             case "is-enabled":
@@ -119,14 +119,14 @@ class Collected(BaseBackend):  # type: ignore[misc]  # testinfra has no types
 class Read:
     """An object of the facts whose values are known: what the tool did not report makes the check unknown."""
 
-    def __init__(self, what: str, value: Any) -> None:
-        self._what, self._value = what, value
+    def __init__(self, subject: str, value: Any) -> None:
+        self._what, self._value = subject, value
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._value, name)  # AttributeError for a name that facts do not have
-        if found is None:
+        result = getattr(self._value, name)  # AttributeError for a name that facts do not have
+        if result is None:
             raise Unknown(f"{self._what} reports no {name}")
-        return found
+        return result
 
     def __repr__(self) -> str:
         return f"<{self._what}>"
@@ -135,8 +135,8 @@ class Read:
 class Several:
     """`host.gpu`, `host.nvlink`: as many as answer, by number."""
 
-    def __init__(self, what: str, found: dict[int, Any] | None, why: str, of: int | None = None) -> None:
-        self._what, self._found, self._why, self._of = what, found, why, of
+    def __init__(self, kind: str, items: dict[int, Any] | None, reason: str, of: int | None = None) -> None:
+        self._what, self._found, self._why, self._of = kind, items, reason, of
 
     def _known(self) -> dict[int, Any]:
         if self._found is None:
@@ -174,9 +174,9 @@ class NodeHost(Host):  # type: ignore[misc]
         """host.gpu.count, host.gpu(3).ecc_uncorrectable; keys of nvidia_smi_facts.Gpu, or rocm_smi.AmdGpu."""
         facts = self._facts
         listed = facts.gpus if facts.gpus is not None else (facts.rocm.gpus if facts.rocm else None)
-        found = None if listed is None or facts.gpus_present is None else {gpu.index: gpu for gpu in listed}
+        by_index = None if listed is None or facts.gpus_present is None else {gpu.index: gpu for gpu in listed}
         file = "rocm-smi.json" if facts.source("nvidia-smi.xml").state == "absent" else "nvidia-smi.xml"
-        return Several("GPU", found, facts.source(file).reason or "how many GPUs there are is not known")
+        return Several("GPU", by_index, facts.source(file).reason or "how many GPUs there are is not known")
 
     @property
     def nvlink(self) -> Several:
@@ -189,7 +189,7 @@ class NodeHost(Host):  # type: ignore[misc]
         """host.framework("pytorch").torch: what is in the locked image whose name has that in it."""
         if self._facts.frameworks is None:
             raise Unknown(self._facts.source("framework.json").reason)
-        found = [one for one in self._facts.frameworks if image in (one.reference or "")]
-        if len(found) != 1:
-            raise Unknown(f"{len(found)} images were looked into whose name has {image!r} in it")
-        return Read(f"image {found[0].reference}", found[0])
+        frameworks = [framework for framework in self._facts.frameworks if image in (framework.reference or "")]
+        if len(frameworks) != 1:
+            raise Unknown(f"{len(frameworks)} images were looked into whose name has {image!r} in it")
+        return Read(f"image {frameworks[0].reference}", frameworks[0])

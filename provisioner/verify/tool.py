@@ -83,15 +83,15 @@ class Tool:
     def to_json(self) -> dict[str, Any] | None:
         """What the probe has to know to make the file; None where a function of the probe's makes it."""
         if self.command:
-            made: dict[str, Any] = {"argv": list(self.command), "merge": self.merge, "omit": self.omit}
+            document: dict[str, Any] = {"argv": list(self.command), "merge": self.merge, "omit": self.omit}
             if self.momentary or self.training:
-                made["again"] = {
+                document["again"] = {
                     "momentary": self.momentary,
                     "training": self.training,
                     "training_s": TRAINING_S,
                     "files": [look_file(self.file, number) for number in range(2, LOOKS + 1)],
                 }
-            return made
+            return document
         return {"paths": list(self.paths), "empty": self.empty} if self.paths else None
 
 

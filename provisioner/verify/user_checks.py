@@ -23,17 +23,20 @@ def broken(raised: BaseException | None, file: Path) -> dict[str, str]:
     file that was at work."""
     cause = raised.__cause__ if isinstance(raised, pytest.Collector.CollectError) and raised.__cause__ else raised
     if isinstance(cause, SyntaxError) and cause.filename:
-        return {"where": _place(Path(cause.filename), cause.lineno), "message": f"{type(cause).__name__}: {cause.msg}"}
+        return {
+            "where": _location(Path(cause.filename), cause.lineno),
+            "message": f"{type(cause).__name__}: {cause.msg}",
+        }
     if cause is None:
-        return {"where": _place(file, None), "message": "it could not be loaded"}
+        return {"where": _location(file, None), "message": "it could not be loaded"}
     lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == str(file)]
     if isinstance(cause, SystemExit):
-        said = f"it ends the program (sys.exit({cause.code!r})) while it is loaded"
+        message = f"it ends the program (sys.exit({cause.code!r})) while it is loaded"
     elif isinstance(cause, pytest.exit.Exception):
-        said = f"it ends pytest while it is loaded: {cause}"
+        message = f"it ends pytest while it is loaded: {cause}"
     else:
-        said = f"{type(cause).__name__}: {cause}"[:500]
-    return {"where": _place(file, lines[-1] if lines else None), "message": said}
+        message = f"{type(cause).__name__}: {cause}"[:500]
+    return {"where": _location(file, lines[-1] if lines else None), "message": message}
 
 
 def without_doubles(items: Sequence[Item], id_of: Callable[[Item], str]) -> tuple[list[Item], list[dict[str, str]]]:
@@ -42,22 +45,22 @@ def without_doubles(items: Sequence[Item], id_of: Callable[[Item], str]) -> tupl
     theirs = any(not item.path.is_relative_to(OURS) for item in items)
     ours = {check.id: function.__module__.rpartition(".")[2] for function, check in all_checks()} if theirs else {}
     first: dict[str, str] = {}
-    kept: list[Item] = []
+    accepted: list[Item] = []
     refused: dict[str, dict[str, str]] = {}
     for item in items:
-        name, where = id_of(item), _place(item.path, _line(item))
+        name, location = id_of(item), _location(item.path, _line(item))
         if item.path.is_relative_to(OURS):
-            kept.append(item)
+            accepted.append(item)
         elif name in ours or name in by_id():
             file = f" ({ours[name]}.py)" if name in ours else ""
-            said = f"the id {name} is that of a check of gpuprov's own{file}: give it another one"
-            refused[where] = {"where": where, "message": said}
-        elif hasattr(getattr(item, "function", None), "__check__") and first.setdefault(name, where) != where:
-            said = f"the id {name} is that of the check at {first[name]}: give it another one"
-            refused[where] = {"where": where, "message": said}
+            message = f"the id {name} is that of a check of gpuprov's own{file}: give it another one"
+            refused[location] = {"where": location, "message": message}
+        elif hasattr(getattr(item, "function", None), "__check__") and first.setdefault(name, location) != location:
+            message = f"the id {name} is that of the check at {first[name]}: give it another one"
+            refused[location] = {"where": location, "message": message}
         else:
-            kept.append(item)
-    return kept, list(refused.values())
+            accepted.append(item)
+    return accepted, list(refused.values())
 
 
 def _line(item: pytest.Item) -> int | None:
@@ -65,5 +68,5 @@ def _line(item: pytest.Item) -> int | None:
     return code.co_firstlineno if code is not None else None
 
 
-def _place(file: Path, line: int | None) -> str:
+def _location(file: Path, line: int | None) -> str:
     return f"{file.parent.name}/{file.name}" + (f":{line}" if line else "")

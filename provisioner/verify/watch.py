@@ -33,13 +33,13 @@ def limited(seconds: float) -> Iterator[None]:
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGPROF, stop)
+    previous = signal.signal(signal.SIGPROF, stop)
     timer = signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.signal(signal.SIGPROF, previous)
         signal.setitimer(signal.ITIMER_PROF, *timer)
 
 
@@ -64,12 +64,12 @@ class Watch:
             raise TooLong
         self._seen[which] = self.turn
 
-    def run(self, call: Callable[..., T], *given: Any) -> T:
+    def run(self, call: Callable[..., T], *arguments: Any) -> T:
         """Call it in a turn of its own. Raises TooLong after one to two times the seconds of a timer."""
         self.turn += 1
         self.active = True
         try:
-            return call(*given)
+            return call(*arguments)
         finally:
             self.active = False
 

@@ -24,7 +24,7 @@ LINE = "between"
 def line(machine: Json, direct: bool) -> str:
     """`direct`: NCCL in this container goes from the GPUs' memory to the network cards (nccl.py)."""
     between = machine["between"]
-    way = between["way"] if direct else between["way"].removesuffix("+GDR")
+    transport = between["way"] if direct else between["way"].removesuffix("+GDR")
     ports = [nic for nic in machine["nics"] if nic["kind"] in ("infiniband", "roce")]
     # A rail goes at the rate of its slowest port, and all rails wait for it.
     share = min((nic["rate_gbps"] for nic in ports), default=1) / max((nic["rate_gbps"] for nic in ports), default=1)
@@ -32,4 +32,4 @@ def line(machine: Json, direct: bool) -> str:
     paths = ",".join(f"{other}={how}" for other, how in sorted(between.get("paths", {}).items()))
     how = "fails" if down else between.get("how", "well")
     late = between.get("latency_us", 31)
-    return f"{machine['node']}|{between['gbps'] * share:.2f}|{way}|{how}|{paths}|{late}"
+    return f"{machine['node']}|{between['gbps'] * share:.2f}|{transport}|{how}|{paths}|{late}"

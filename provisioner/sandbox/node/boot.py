@@ -129,10 +129,10 @@ def _user_data(text: str) -> None:
     done = state.path("var/lib/gpuprov-sandbox/user-data.done")
     if not text or done.exists():
         return
-    kept = state.path("var/lib/cloud/instance/user-data.txt")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(text, encoding="utf-8")
-    kept.chmod(0o700)
+    script = state.path("var/lib/cloud/instance/user-data.txt")
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(text, encoding="utf-8")
+    script.chmod(0o700)
     done.parent.mkdir(parents=True, exist_ok=True)
     done.write_text("", encoding="utf-8")
     if text.startswith("#cloud-config\n"):
@@ -142,4 +142,4 @@ def _user_data(text: str) -> None:
             file.write_text(item["content"], encoding="utf-8")
             file.chmod(int(item["permissions"], 8))
     if text.startswith("#!"):
-        subprocess.run([str(kept)], check=False, timeout=600)
+        subprocess.run([str(script)], check=False, timeout=600)

@@ -26,27 +26,27 @@ def dcgmi(arguments: list[str], version: str) -> int:
         )
         return 234
     try:
-        found = driver()
+        loaded = driver()
     except NoDriver:
-        found = None
+        loaded = None
     command = arguments[0] if arguments else ""
     if command == "discovery":
-        return _discovery(found)
-    if found is None:
+        return _discovery(loaded)
+    if loaded is None:
         print("Error: the NVIDIA driver is not loaded", file=sys.stderr)
         return 1
     if command == "diag":
         level = int(arguments[arguments.index("-r") + 1]) if "-r" in arguments[:-1] else 1
-        return _diag(found, version, level, "-j" in arguments or "--json" in arguments)
+        return _diag(loaded, version, level, "-j" in arguments or "--json" in arguments)
     if command == "health":
-        return _health(found, arguments)
+        return _health(loaded, arguments)
     print(f"dcgmi {command}: not simulated by gpuprov", file=sys.stderr)
     return 1
 
 
-def _discovery(found: Driver | None) -> int:
-    gpus = found.gpus if found else ()
-    switches = len(found.machine["switches"]) if found else 0
+def _discovery(loaded: Driver | None) -> int:
+    gpus = loaded.gpus if loaded else ()
+    switches = len(loaded.machine["switches"]) if loaded else 0
     print(
         f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} found.\n"
         f"{RULE}\n| GPU ID | Device Information{' ' * 50} |\n{RULE}"
@@ -72,9 +72,9 @@ CATEGORY = {"software": "Deployment", "memory": "Hardware", "diagnostic": "Hardw
 
 
 def _warnings(gpu: dict[str, Any]) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     if gpu["persistence"] != "Enabled":
-        found.append(
+        rows.append(
             (
                 8,
                 29,
@@ -84,7 +84,7 @@ def _warnings(gpu: dict[str, Any]) -> list[dict[str, Any]]:
             )
         )
     if gpu["remap"]["pending"]:
-        found.append(
+        rows.append(
             (
                 3,
                 84,
@@ -93,17 +93,17 @@ def _warnings(gpu: dict[str, Any]) -> list[dict[str, Any]]:
             )
         )
     if gpu["ecc"]["volatile"]["dram"]:
-        found.append((3, 83, 2, f"A DBE has been detected on GPU {gpu['index']}. Drain the GPU and reset it."))
-    return [{"error_category": c, "error_id": i, "error_severity": s, "warning": w} for c, i, s, w in found]
+        rows.append((3, 83, 2, f"A DBE has been detected on GPU {gpu['index']}. Drain the GPU and reset it."))
+    return [{"error_category": c, "error_id": i, "error_severity": s, "warning": w} for c, i, s, w in rows]
 
 
-def _diag(found: Driver, version: str, level: int, as_json: bool) -> int:
+def _diag(loaded: Driver, version: str, level: int, as_json: bool) -> int:
     tests = [test for step in range(1, level + 1) for test in TESTS.get(step, ())]
     failed = False
     categories: dict[str, list[dict[str, Any]]] = {}
     for test in tests:
         results = []
-        for gpu in found.gpus:
+        for gpu in loaded.gpus:
             warnings = _warnings(gpu) if test == "software" else []
             result: dict[str, Any] = {
                 "entity_group": "GPU",
@@ -135,13 +135,13 @@ def _diag(found: Driver, version: str, level: int, as_json: bool) -> int:
                                     "entity_id": g["index"],
                                     "serial_num": g["serial"],
                                 }
-                                for g in found.gpus
+                                for g in loaded.gpus
                             ],
                             "entity_group": "GPU",
                             "entity_group_id": 1,
                         }
                     ],
-                    "metadata": {"Driver Version Detected": found.version, "version": version},
+                    "metadata": {"Driver Version Detected": loaded.version, "version": version},
                 },
                 indent="\t",
                 separators=(",", " : "),
@@ -165,7 +165,7 @@ WATCHES = "run/gpuprov-sandbox/health-watches.json"
 """Process of the host engine for which watches were set: they end with it."""
 
 
-def _health(found: Driver, arguments: list[str]) -> int:
+def _health(loaded: Driver, arguments: list[str]) -> int:
     engine = state.read("run/gpuprov-sandbox/hostengine.json", {}).get("pid")
     if "-s" in arguments or "--set" in arguments:
         state.write(WATCHES, {"pid": engine})
@@ -174,7 +174,7 @@ def _health(found: Driver, arguments: list[str]) -> int:
     if state.read(WATCHES, {}).get("pid") != engine:
         print("Error: Health watches not enabled. Please enable watches. ")
         return 255
-    rows = [(gpu["index"], *row) for gpu in found.gpus for row in _incidents(gpu)]
+    rows = [(gpu["index"], *row) for gpu in loaded.gpus for row in _incidents(gpu)]
     states = {row[2] for row in rows}
     overall = "Failure" if "Failure" in states else "Warning" if states else "Healthy"
     if "-j" in arguments or "--json" in arguments:
@@ -204,9 +204,9 @@ def _health(found: Driver, arguments: list[str]) -> int:
 
 def _incidents(gpu: dict[str, Any]) -> list[tuple[str, str, str]]:
     """System, state and message of what the watches see."""
-    found = []
+    rows = []
     if gpu["ecc"]["volatile"]["dram"]:
-        found.append(("Memory system", "Failure", f"A DBE has been detected on GPU {gpu['index']}. Drain the GPU."))
+        rows.append(("Memory system", "Failure", f"A DBE has been detected on GPU {gpu['index']}. Drain the GPU."))
     if gpu["remap"]["pending"]:
-        found.append(("Memory system", "Warning", f"GPU {gpu['index']} has a row remapping that is pending."))
-    return found + [tuple(row) for row in gpu.get("watched", [])]
+        rows.append(("Memory system", "Warning", f"GPU {gpu['index']} has a row remapping that is pending."))
+    return rows + [tuple(row) for row in gpu.get("watched", [])]

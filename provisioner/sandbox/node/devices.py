@@ -56,8 +56,8 @@ def _driver(module: dict[str, Any] | None) -> None:
         return
     folder.mkdir(exist_ok=True)
     version = state.loaded_driver(state.hardware())
-    words = "Open Kernel Module for x86_64" if module.get("flavour") == "open" else "x86_64 Kernel Module"
-    first = f"NVRM version: NVIDIA UNIX {words}  {version}  Release Build  (simulated by gpuprov)"
+    flavour_text = "Open Kernel Module for x86_64" if module.get("flavour") == "open" else "x86_64 Kernel Module"
+    first = f"NVRM version: NVIDIA UNIX {flavour_text}  {version}  Release Build  (simulated by gpuprov)"
     (folder / "version").write_text(f"{first}\nGCC version:  none, no module was built\n", encoding="utf-8")
     params = {"ModifyDeviceFiles": "1", "CreateImexChannel0": "0", "EnableGpuFirmware": "18"} | _options()
     (folder / "params").write_text("".join(f"{name}: {value}\n" for name, value in params.items()), encoding="utf-8")
@@ -65,24 +65,24 @@ def _driver(module: dict[str, Any] | None) -> None:
 
 def _options() -> dict[str, str]:
     """Parameters that modprobe.d gives the module: NVreg_Name=value is Name in params."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for path in sorted(state.path("etc/modprobe.d").glob("*.conf")):
         for line in path.read_text(errors="replace", encoding="utf-8").splitlines():
             if match := OPTION.match(line):
-                pairs = (word.partition("=") for word in match[1].split())
-                found |= {name.removeprefix("NVreg_"): value for name, _, value in pairs if name.startswith("NVreg_")}
-    return found
+                pairs = (option.partition("=") for option in match[1].split())
+                options |= {name.removeprefix("NVreg_"): value for name, _, value in pairs if name.startswith("NVreg_")}
+    return options
 
 
 def _nodes(driver: bool, uvm: bool) -> None:
     machine = state.hardware()
     gpus = {f"nvidia{gpu['index']}": (195, gpu["index"]) for gpu in machine.get("gpus", []) if gpu["present"]}
-    wanted = (gpus | CONTROL if driver else {}) | (UVM if uvm else {})
+    nodes = (gpus | CONTROL if driver else {}) | (UVM if uvm else {})
     root = state.path("dev")
     for path in root.glob("nvidia*"):
-        if path.name not in wanted and path.is_char_device():
+        if path.name not in nodes and path.is_char_device():
             path.unlink(missing_ok=True)
-    for name, (major, minor) in wanted.items():
+    for name, (major, minor) in nodes.items():
         path = root / name
         if not path.exists():
             with suppress(OSError):

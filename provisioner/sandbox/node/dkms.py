@@ -40,8 +40,8 @@ def broken(module: str) -> bool:
 
 def _sources() -> list[tuple[str, str]]:
     """Name and version of what has its source below /usr/src."""
-    found = (file.parent.name.rpartition("-") for file in sorted(state.path("usr/src").glob("*/dkms.conf")))
-    return [(name, version) for name, _, version in found]
+    names = (file.parent.name.rpartition("-") for file in sorted(state.path("usr/src").glob("*/dkms.conf")))
+    return [(name, version) for name, _, version in names]
 
 
 def _release(arguments: list[str]) -> str:
@@ -51,8 +51,8 @@ def _release(arguments: list[str]) -> str:
 def dkms(arguments: list[str], _version: str) -> int:
     """dkms status [MODULE[/VERSION]]; dkms install|build|autoinstall [MODULE/VERSION] [-k RELEASE]."""
     release = _release(arguments)
-    verb, rest = (arguments or ["status"])[0], [a for a in arguments[1:] if not a.startswith("-") and a != release]
-    chosen = [(n, v) for n, v in _sources() if not rest or rest[0] in (n, f"{n}/{v}")]
+    verb, names = (arguments or ["status"])[0], [a for a in arguments[1:] if not a.startswith("-") and a != release]
+    chosen = [(n, v) for n, v in _sources() if not names or names[0] in (n, f"{n}/{v}")]
     if verb == "status":
         for name, version in chosen:
             built = ": added" if broken(name) else f", {release}, {os.uname().machine}: installed"

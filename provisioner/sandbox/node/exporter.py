@@ -45,7 +45,7 @@ def _readings(gpu: Gpu, last_xid: int) -> dict[str, Any]:
     """One GPU's values by metric; None where a GPU has no such thing."""
     product, remap = gpu["product"], gpu["remap"]
     # A fault that only DCGM has seen.
-    seen = gpu.get("dcgm", {})
+    dcgm_only = gpu.get("dcgm", {})
     return {
         "DCGM_FI_DEV_SM_CLOCK": product["idle"][0],
         "DCGM_FI_DEV_MEM_CLOCK": product["idle"][1],
@@ -58,12 +58,12 @@ def _readings(gpu: Gpu, last_xid: int) -> dict[str, Any]:
         "DCGM_FI_DEV_MEM_COPY_UTIL": 0,
         "DCGM_FI_DEV_ENC_UTIL": 0,
         "DCGM_FI_DEV_DEC_UTIL": 0,
-        "DCGM_FI_DEV_XID_ERRORS": seen.get("xid", last_xid),
+        "DCGM_FI_DEV_XID_ERRORS": dcgm_only.get("xid", last_xid),
         "DCGM_FI_DEV_FB_FREE": gpu["memory_mib"] - product["reserved"],
         "DCGM_FI_DEV_FB_USED": 0,
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": remap["uncorrectable"],
         "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": remap["correctable"],
-        "DCGM_FI_DEV_ROW_REMAP_FAILURE": seen.get("remap_failure", int(remap["failure"])),
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE": dcgm_only.get("remap_failure", int(remap["failure"])),
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 0 if gpu["links"] else None,
         "DCGM_FI_DEV_VGPU_LICENSE_STATUS": 0,
     }
@@ -81,18 +81,18 @@ def counters(file: Path) -> frozenset[str]:
     return frozenset(name for name in rows if name and not name.startswith("#"))
 
 
-def metrics(found: Driver, host: str, wanted: frozenset[str] | None = None) -> str:
-    """The text that Prometheus scrapes; `wanted` are the counters file's names, None for all."""
+def metrics(loaded: Driver, host: str, names: frozenset[str] | None = None) -> str:
+    """The text that Prometheus scrapes; `names` are the counters file's names, None for all."""
     xids: dict[str, int] = {}
-    for line in [*found.machine.get("kernel_log", []), *state.read(state.KERNEL_LOG, [])]:
+    for line in [*loaded.machine.get("kernel_log", []), *state.read(state.KERNEL_LOG, [])]:
         if match := XID.search(line["text"]):
             xids[match[1].lower()] = int(match[2])
     out = []
     for name, kind, help_ in METRICS:
-        if wanted is not None and name not in wanted:
+        if names is not None and name not in names:
             continue
         out += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
-        for number, gpu in enumerate(found.gpus):
+        for number, gpu in enumerate(loaded.gpus):
             reading = _readings(gpu, xids.get(gpu["pci"][4:].rpartition(".")[0].lower(), 0))[name]
             if reading is not None and not gpu["lost"]:
                 labels = {
@@ -102,7 +102,7 @@ def metrics(found: Driver, host: str, wanted: frozenset[str] | None = None) -> s
                     "device": f"nvidia{number}",
                     "modelName": gpu["name"],
                     "Hostname": host,
-                    "DCGM_FI_DRIVER_VERSION": found.version,
+                    "DCGM_FI_DRIVER_VERSION": loaded.version,
                 }
                 joined = ",".join(f'{key}="{text}"' for key, text in labels.items())
                 out.append(f"{name}{{{joined}}} {reading}")

@@ -53,15 +53,15 @@ def _swap() -> int:
     if state.read(SWAPPED, None) is not None:
         return 0
     for identity in sorted(set(_docker("image", "ls", "--quiet", "--no-trunc").split())):
-        found = json.loads(_docker("image", "inspect", identity))[0]
-        pulls = [name for name in found["RepoDigests"] if name.startswith(MIRROR)]
+        inspected = json.loads(_docker("image", "inspect", identity))[0]
+        pulls = [name for name in inspected["RepoDigests"] if name.startswith(MIRROR)]
         if pulls:
             break
     else:
         print("no image of the mirror is on this node: `gpuprov up` pulls them", file=sys.stderr)
         return 1
-    tags = found["RepoTags"] or []
-    reference = (found["Config"]["Labels"] or {}).get("org.gpuprov.reference", "")
+    tags = inspected["RepoTags"] or []
+    reference = (inspected["Config"]["Labels"] or {}).get("org.gpuprov.reference", "")
     state.write(SWAPPED, {"pulls": pulls, "tags": tags, "reference": reference})
     names = tags or [reference]
     container = _docker("create", identity, "true")

@@ -36,15 +36,22 @@ def fio(arguments: list[str], _version: str) -> int:
     time_based = "time_based" in options
     seconds = float(options.get("runtime", 1)) if time_based else size / max(rate, 1)
     done = 0 if error else int(rate * seconds) if time_based else size
-    way = "write" if kind == "write" else "read"
+    direction = "write" if kind == "write" else "read"
     tail = int(broken.get("tail_ms", TAIL_MS) * 1e6)
-    found = {
+    counters = {
         "io_bytes": done, "io_kbytes": done // 1024, "bw_bytes": 0 if error else int(rate), "bw": int(rate / 1024),
         "iops": 0.0 if error else round(rate / block, 3), "runtime": int(seconds * 1000), "total_ios": done // block,
         "clat_ns": {"min": 40000, "max": tail * 2, "percentile": {"50.000000": tail // 4, "99.900000": tail}},
     }  # fmt: skip
     none = {"io_bytes": 0, "bw_bytes": 0, "iops": 0.0, "runtime": 0, "total_ios": 0}
-    job = {"jobname": options.get("name", kind), "groupid": 0, "error": error, "read": none, "write": none, way: found}
+    job = {
+        "jobname": options.get("name", kind),
+        "groupid": 0,
+        "error": error,
+        "read": none,
+        "write": none,
+        direction: counters,
+    }
     print(json.dumps({"fio version": "fio-3.33", "simulated": True, "jobs": [job], "disk_util": []}, indent=2))
     if error:
         print(f"fio: io_u error on file {options['filename']}: Input/output error", file=sys.stderr)

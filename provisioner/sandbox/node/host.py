@@ -113,23 +113,27 @@ def df(arguments: list[str], _version: str) -> int:
     if "--block-size=1" not in arguments or columns[:3] != ["target", "source", "fstype"]:
         print(done.stdout, end="")
         return done.returncode
-    own = {row["target"]: row for row in _filesystems()}
+    node_rows = {row["target"]: row for row in _filesystems()}
     heading, *lines = done.stdout.splitlines()
-    kept = [line for line in lines if line.split(" ", 1)[0] not in own]
-    print("\n".join([heading, *(" ".join(str(row.get(c, "-")) for c in columns) for row in own.values()), *kept]))
+    other_lines = [line for line in lines if line.split(" ", 1)[0] not in node_rows]
+    print(
+        "\n".join(
+            [heading, *(" ".join(str(row.get(c, "-")) for c in columns) for row in node_rows.values()), *other_lines]
+        )
+    )
     return done.returncode
 
 
 def _filesystems() -> list[Json]:
     root = state.hardware().get("root_disk") or {"name": "vda", "bytes": 200 * 2**30}
-    found = [_row("/", f"/dev/{root['name']}", "ext4", root["bytes"], state.hardware().get("root_used", ROOT_USED))]
+    rows = [_row("/", f"/dev/{root['name']}", "ext4", root["bytes"], state.hardware().get("root_used", ROOT_USED))]
     for key, holds in storage.content().items():
         at = storage.mounted(holds)
         if at and "array" not in holds:
             disk = next((d for d in storage.disks() if d["serial"] == key), None)
-            size = disk["bytes"] if disk else sum(one["bytes"] for one in storage.members(key))
-            found.append(_row(at, f"/dev/{disk['name']}" if disk else "/dev/md127", holds["fstype"], size, 0.001))
-    return found
+            size = disk["bytes"] if disk else sum(member["bytes"] for member in storage.members(key))
+            rows.append(_row(at, f"/dev/{disk['name']}" if disk else "/dev/md127", holds["fstype"], size, 0.001))
+    return rows
 
 
 def _row(target: str, source: str, fstype: str, size: int, used: float) -> Json:
@@ -145,6 +149,6 @@ def timedatectl(arguments: list[str], _version: str) -> int:
     """`show` says whether the node's clock is kept; everything else is the real one's."""
     if "show" not in arguments:
         os.execv("/usr/bin/timedatectl", ["timedatectl", *arguments])  # noqa: S606 - this process becomes the real one
-    kept = "no" if state.hardware().get("clock", {}).get("lost") else "yes"
-    print(f"NTP={kept}\nNTPSynchronized={kept}")
+    synchronised = "no" if state.hardware().get("clock", {}).get("lost") else "yes"
+    print(f"NTP={synchronised}\nNTPSynchronized={synchronised}")
     return 0

@@ -41,8 +41,8 @@ IN_TREE: dict[str, Any] = {"version": "", "size": 167936}
 
 def _on_disk(name: str) -> dict[str, Any] | None:
     """The module that DKMS has built, which depmod prefers to the kernel's own; None where there is none."""
-    found = state.installed(f"module-{name}")
-    return None if found is None or dkms.broken(name) else found
+    module = state.installed(f"module-{name}")
+    return None if module is None or dkms.broken(name) else module
 
 
 def _add(name: str, module: dict[str, Any]) -> None:
@@ -55,25 +55,25 @@ def _add(name: str, module: dict[str, Any]) -> None:
 
 def load(name: str) -> str | None:
     """Load a simulated module with those it needs; an error text when it is not installed."""
-    wanted = name.replace("-", "_")
+    module_name = name.replace("-", "_")
     loaded = state.modules()
-    if wanted in loaded:
+    if module_name in loaded:
         return None
-    found = _on_disk(wanted)
-    if found is None and (wanted in INBOX or wanted == "efa"):
-        _add(wanted, IN_TREE)
+    module = _on_disk(module_name)
+    if module is None and (module_name in INBOX or module_name == "efa"):
+        _add(module_name, IN_TREE)
         return None
-    if found is None:
+    if module is None:
         return f"Module {name} not found in directory /lib/modules/{RELEASE}"
-    if wanted == "nvidia" and (other := next((n for n in OTHER_DRIVERS if n in loaded), None)):
+    if module_name == "nvidia" and (other := next((n for n in OTHER_DRIVERS if n in loaded), None)):
         state.kernel_log(f"NVRM: The NVIDIA GPUs are already bound to {other} (simulated by gpuprov)", "err")
         return f"could not insert '{name}': No such device"
-    below = DEPENDS.get(wanted)
+    below = DEPENDS.get(module_name)
     if below and (problem := load(below)):
         return problem
-    _add(wanted, {"version": found["version"], "size": found["size"], "flavour": found["flavour"]})
-    if wanted == "nvidia":
-        _log_driver(found)
+    _add(module_name, {"version": module["version"], "size": module["size"], "flavour": module["flavour"]})
+    if module_name == "nvidia":
+        _log_driver(module)
     return None
 
 
@@ -101,36 +101,36 @@ def _log_driver(module: dict[str, Any]) -> None:
 
 
 def unload(name: str) -> str | None:
-    wanted = name.replace("-", "_")
+    module_name = name.replace("-", "_")
     loaded = state.modules()
-    if wanted not in loaded:
-        return f"Module {wanted} is not currently loaded"
-    users = sorted(n for n in loaded if DEPENDS.get(n) == wanted)
+    if module_name not in loaded:
+        return f"Module {module_name} is not currently loaded"
+    users = sorted(n for n in loaded if DEPENDS.get(n) == module_name)
     if users:
-        return f"Module {wanted} is in use by: {' '.join(users)}"
-    if wanted == "nvidia" and (open_by := daemons()):
-        return f"Module {wanted} is in use: {', '.join(open_by)}"
-    if wanted in state.hardware().get("modules_stuck", []):
-        return f"Module {wanted} is in use"
-    state.change(state.MODULES, lambda m: {n: v for n, v in m.items() if n != wanted}, {})
-    sysfs.show_module(wanted, None)
+        return f"Module {module_name} is in use by: {' '.join(users)}"
+    if module_name == "nvidia" and (open_by := daemons()):
+        return f"Module {module_name} is in use: {', '.join(open_by)}"
+    if module_name in state.hardware().get("modules_stuck", []):
+        return f"Module {module_name} is in use"
+    state.change(state.MODULES, lambda m: {n: v for n, v in m.items() if n != module_name}, {})
+    sysfs.show_module(module_name, None)
     devices.show()
-    if wanted == "efa":
+    if module_name == "efa":
         sysfs.network_cards()
     return None
 
 
 def daemons() -> list[str]:
     """Programs of the driver that run: each of them has the GPUs open."""
-    found = set()
+    names = set()
     for folder in (p for p in state.path("proc").glob("*") if p.name.isdigit()):
         try:
             name = Path((folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")).name
         except OSError:
             continue
         if name in ("nvidia-persistenced", "nv-fabricmanager", "nv-hostengine", "nvidia-imex"):
-            found.add(name)
-    return sorted(found)
+            names.add(name)
+    return sorted(names)
 
 
 def modprobe(arguments: list[str], _version: str) -> int:
@@ -163,24 +163,26 @@ def nvidia_modprobe(_arguments: list[str], _version: str) -> int:
 
 def modinfo(arguments: list[str], _version: str) -> int:
     """modinfo [-F FIELD] [-k RELEASE] NAME of a simulated module that is installed."""
-    given = {a: b for a, b in itertools.pairwise(arguments) if a in ("-F", "-k")}
-    field, release = given.get("-F"), given.get("-k", RELEASE)
-    names = [a for a in arguments if not a.startswith("-") and a not in given.values()]
+    options = {a: b for a, b in itertools.pairwise(arguments) if a in ("-F", "-k")}
+    field, release = options.get("-F"), options.get("-k", RELEASE)
+    names = [a for a in arguments if not a.startswith("-") and a not in options.values()]
     name = names[0] if names else ""
-    wanted = name.replace("-", "_")
-    in_tree = wanted == "efa" or (wanted in INBOX and wanted not in OTHER_DRIVERS)
-    found = _on_disk(wanted) or (IN_TREE if in_tree else None)
+    module_name = name.replace("-", "_")
+    in_tree = module_name == "efa" or (module_name in INBOX and module_name not in OTHER_DRIVERS)
+    module = _on_disk(module_name) or (IN_TREE if in_tree else None)
     # What is built is for the kernel that runs.
-    if found is None or release not in (RELEASE, os.uname().release):
+    if module is None or release not in (RELEASE, os.uname().release):
         print(f"modinfo: ERROR: Module {name} not found.", file=sys.stderr)
         return 1
-    own = f"kernel/drivers/infiniband/{'hw' if wanted == 'efa' else 'core'}" if found is IN_TREE else "updates/dkms"
+    subfolder = (
+        f"kernel/drivers/infiniband/{'hw' if module_name == 'efa' else 'core'}" if module is IN_TREE else "updates/dkms"
+    )
     facts = {
-        "filename": f"/lib/modules/{release}/{own}/{name}.ko",
-        **({"version": found["version"]} if found["version"] else {}),
-        "license": "NVIDIA" if found.get("flavour") == "proprietary" else "Dual MIT/GPL",
+        "filename": f"/lib/modules/{release}/{subfolder}/{name}.ko",
+        **({"version": module["version"]} if module["version"] else {}),
+        "license": "NVIDIA" if module.get("flavour") == "proprietary" else "Dual MIT/GPL",
         "description": "simulated by gpuprov",
-        "srcversion": sysfs.source_version(found),
+        "srcversion": sysfs.source_version(module),
         "vermagic": f"{release} SMP mod_unload",
     }
     for key, value in facts.items():

@@ -79,31 +79,31 @@ def _log(machine: state.Json) -> list[state.Json]:
     return lines
 
 
-def _admits(wanted: str, level: str) -> bool:
-    if wanted.endswith("+"):
-        return LEVELS.index(level) <= LEVELS.index(wanted[:-1])
-    if wanted.startswith("+"):
-        return LEVELS.index(level) >= LEVELS.index(wanted[1:])
-    return wanted == level
+def _admits(selector: str, level: str) -> bool:
+    if selector.endswith("+"):
+        return LEVELS.index(level) <= LEVELS.index(selector[:-1])
+    if selector.startswith("+"):
+        return LEVELS.index(level) >= LEVELS.index(selector[1:])
+    return selector == level
 
 
 def _options(arguments: list[str], with_value: dict[str, str]) -> dict[str, str]:
     """--name=value, --name value and bundled short flags as a dictionary; a flag has an empty value."""
     valued = {*with_value, *with_value.values(), "--time-format"}
-    found: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        item = rest.pop(0)
+    options: dict[str, str] = {}
+    remaining = list(arguments)
+    while remaining:
+        item = remaining.pop(0)
         name, equals, value = item.partition("=")
         if equals and name.startswith("--"):
-            found[with_value.get(name, name)] = value
-        elif item in valued and rest:
-            found[with_value.get(item, item)] = rest.pop(0)
+            options[with_value.get(name, name)] = value
+        elif item in valued and remaining:
+            options[with_value.get(item, item)] = remaining.pop(0)
         elif item.startswith("-") and not item.startswith("--") and len(item) > 2:
-            found.update({f"-{letter}": "" for letter in item[1:]})
+            options.update({f"-{letter}": "" for letter in item[1:]})
         else:
-            found[item] = ""
-    return found
+            options[item] = ""
+    return options
 
 
 def lspci(arguments: list[str], _version: str) -> int:

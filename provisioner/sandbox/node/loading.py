@@ -47,7 +47,7 @@ def result(machine: Json, gpus: list[Json]) -> Json:
     busbw = reaches["busbw"] * node.get("busbw", 1)
     sizes = BYTES if count > 1 else ()
     linked = any(link["active"] for gpu in gpus for link in gpu.get("links", []))
-    rows = [_gpu(machine, place, gpu) for place, gpu in enumerate(gpus)]
+    rows = [_gpu(machine, position, gpu) for position, gpu in enumerate(gpus)]
     if rows:
         rows[0]["wrong_peers"] = _wrong_peers(gpus)
     return {
@@ -61,16 +61,16 @@ def result(machine: Json, gpus: list[Json]) -> Json:
     }  # fmt: skip
 
 
-def _gpu(machine: Json, place: int, gpu: Json) -> Json:
-    broken, own = gpu.get("load", {}), 1 - 0.002 * (gpu["index"] * 5 % 7)
+def _gpu(machine: Json, position: int, gpu: Json) -> Json:
+    broken, factor = gpu.get("load", {}), 1 - 0.002 * (gpu["index"] * 5 % 7)
     rates: Json = {
-        name: round(machine["reaches"][name] * own * broken.get(name, 1), 2)
+        name: round(machine["reaches"][name] * factor * broken.get(name, 1), 2)
         for name in ("h2d_gbps", "d2h_gbps", "memory_gbps", "peer_gbps", "tflops")
     }
     if len(machine["gpus"]) < 2:
         rates["peer_gbps"] = None
     return {
-        "rank": place, "index": place, **rates,
+        "rank": position, "index": position, **rates,
         "tflops_last": round(rates["tflops"] * 0.97 * broken.get("sustained", 1), 2),
         "digest": broken.get("digest", 4242), "wrong_products": broken.get("wrong_products", 0),
         "numa_node": gpu["numa"], "wrong_h2d": broken.get("wrong_h2d", 0), "wrong_d2h": 0,
@@ -92,7 +92,9 @@ def started() -> None:
 def now() -> bool:
     """Whether a container of this node is in the middle of its matrix products."""
     # os.path.exists: False where this program may not look (the exporter runs as nobody).
-    return any(os.path.exists(os.path.join(os.path.dirname(given), LOADING)) for given in state.read(state.GIVEN, []))
+    return any(
+        os.path.exists(os.path.join(os.path.dirname(count_file), LOADING)) for count_file in state.read(state.GIVEN, [])
+    )
 
 
 FIRST = "run/gpuprov-sandbox/first-look.json"
@@ -112,11 +114,11 @@ def at_first(gpus: Sequence[Json]) -> tuple[Json, ...]:
 
 def shown(gpu: Json, *, running: bool, ran: bool) -> Json:
     """The GPU as nvidia-smi has to print it: with what its faults show under load, or have left behind."""
-    found = dict(gpu)
+    view = dict(gpu)
     if running:
-        found["awake"] = True  # at its highest clock, and no longer at PCIe generation 1
+        view["awake"] = True  # at its highest clock, and no longer at PCIe generation 1
     if running and "under_load" in gpu:
-        found["printed"] = {**gpu.get("printed", {}), **gpu["under_load"]}
+        view["printed"] = {**gpu.get("printed", {}), **gpu["under_load"]}
     if ran and "after_load" in gpu:
-        found |= gpu["after_load"]
-    return found
+        view |= gpu["after_load"]
+    return view

@@ -22,9 +22,9 @@ def lsblk(arguments: list[str], _version: str) -> int:
     full = "p" in letters or "--paths" in arguments
     flat = "d" in letters or "--nodeps" in arguments
     tree = [_node(disk) for disk in storage.disks()]
-    wanted = [a.removeprefix("/dev/") for a in arguments if a.startswith("/dev/")]
-    if wanted:
-        tree = [node for node in [*tree, *_below(tree)] if node["name"] in wanted]
+    names = [a.removeprefix("/dev/") for a in arguments if a.startswith("/dev/")]
+    if names:
+        tree = [node for node in [*tree, *_below(tree)] if node["name"] in names]
     if "J" in letters or "--json" in arguments:
         rows = [_row(node, columns, in_bytes, full, flat) for node in tree]
         print(json.dumps({"blockdevices": rows}, indent=3))
@@ -99,20 +99,20 @@ def blkid(arguments: list[str], _version: str) -> int:
     device = next((a for a in reversed(arguments) if a.startswith("/dev/")), "")
     holds = storage.content().get(storage.identity(device) or "")
     disk = next((d for d in storage.disks() if device == f"/dev/{d['name']}"), None)
-    found = {"DEVNAME": device}
+    fields = {"DEVNAME": device}
     if holds:
-        found |= {"LABEL": holds["label"], "UUID": holds["uuid"], "TYPE": holds["fstype"]}
+        fields |= {"LABEL": holds["label"], "UUID": holds["uuid"], "TYPE": holds["fstype"]}
     elif disk and disk.get("partitions"):
-        found["PTTYPE"] = "gpt"
+        fields["PTTYPE"] = "gpt"
     else:
         return 2
     tag = arguments[arguments.index("-s") + 1] if "-s" in arguments[:-1] else None
     form = arguments[arguments.index("-o") + 1] if "-o" in arguments[:-1] else "full"
-    shown = {k: v for k, v in found.items() if tag in (None, k)}
+    selected = {k: v for k, v in fields.items() if tag in (None, k)}
     if form == "value":
-        print("\n".join(v for k, v in shown.items() if k != "DEVNAME" or tag))
+        print("\n".join(v for k, v in selected.items() if k != "DEVNAME" or tag))
     elif form == "export":
-        print("\n".join(f"{k}={v}" for k, v in shown.items()))
+        print("\n".join(f"{k}={v}" for k, v in selected.items()))
     else:
-        print(f"{device}: " + " ".join(f'{k}="{v}"' for k, v in shown.items() if k != "DEVNAME"))
+        print(f"{device}: " + " ".join(f'{k}="{v}"' for k, v in selected.items() if k != "DEVNAME"))
     return 0

@@ -33,7 +33,7 @@ def direct(machine: Json, environment: dict[str, str], mounts: list[Json]) -> bo
     gpus = _addresses(machine["gpus"], "pci")
     cards = set(_addresses([*machine["nics"], *machine["efa"]], "slot"))
     listed = bridges(_text(files, variables.get("NCCL_TOPO_FILE", "")))
-    return all(_near(gpu, cards, listed) for gpu in gpus)
+    return all(_shares_bridge(gpu, cards, listed) for gpu in gpus)
 
 
 def _goes_over_c2c(machine: Json, variables: dict[str, str]) -> bool:
@@ -43,7 +43,7 @@ def _goes_over_c2c(machine: Json, variables: dict[str, str]) -> bool:
     return joined and variables.get("NCCL_NET_GDR_C2C") != "0"
 
 
-def _near(gpu: str, cards: set[str], listed: list[set[str]]) -> bool:
+def _shares_bridge(gpu: str, cards: set[str], listed: list[set[str]]) -> bool:
     """Whether a GPU shares a bridge with a card: by the topology file where that has it, else one PCI domain's."""
     bridges_of_gpu = [addresses for addresses in listed if gpu in addresses]
     if bridges_of_gpu:

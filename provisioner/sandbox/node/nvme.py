@@ -38,15 +38,15 @@ def nvme(arguments: list[str], _version: str) -> int:
 
 
 def smart_log(disk: Json) -> Json:
-    told: Json = disk.get("smart", {})
+    log: Json = disk.get("smart", {})
     errors = 0
-    if told.get("failing"):
+    if log.get("failing"):
         name = disk["name"]
         state.change(ASKED, lambda counts: {**counts, name: counts.get(name, 0) + 1}, {})
         errors = state.read(ASKED, {})[name]
     return {
-        "critical_warning": told.get("critical_warning", 0), "temperature": 311, "avail_spare": 100, "spare_thresh": 10,
-        "percent_used": told.get("percent_used", 2), "endurance_grp_critical_warning_summary": 0,
+        "critical_warning": log.get("critical_warning", 0), "temperature": 311, "avail_spare": 100, "spare_thresh": 10,
+        "percent_used": log.get("percent_used", 2), "endurance_grp_critical_warning_summary": 0,
         "data_units_read": 201526305, "data_units_written": 188048213, "host_read_commands": 660948177,
         "host_write_commands": 251748228, "controller_busy_time": 4612, "power_cycles": 6, "power_on_hours": 2410,
         "unsafe_shutdowns": 0, "media_errors": errors, "num_err_log_entries": errors, "warning_temp_time": 0,

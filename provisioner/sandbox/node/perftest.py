@@ -20,20 +20,20 @@ LINE = "-" * 87
 
 def ib_write_bw(arguments: list[str], _version: str) -> int:
     options = {name: arguments[arguments.index(name) + 1] for name in VALUED if name in arguments[:-1]}
-    words = [a for a in arguments if not a.startswith("-") and a not in options.values()]
+    positionals = [a for a in arguments if not a.startswith("-") and a not in options.values()]
     card = next((nic for nic in state.hardware().get("nics", []) if nic["name"] == options.get("-d")), None)
     if card is None or card["state"] != "Active":
-        said = "IB device {} not found" if card is None else "Port number 1 state is {}"
-        print(" " + said.format(options.get("-d") if card is None else card["state"]), file=sys.stderr)
+        error_text = "IB device {} not found" if card is None else "Port number 1 state is {}"
+        print(" " + error_text.format(options.get("-d") if card is None else card["state"]), file=sys.stderr)
         print(" Unable to find the Infiniband/RoCE device", file=sys.stderr)
         return 1
     rate = card["rate_gbps"] * EFFICIENCY * card.get("speed", 1)
     port = int(options.get("-p", 18515))
     try:
-        other = _called(words[0], port, rate) if words else _served(port, rate)
+        other = _called(positionals[0], port, rate) if positionals else _served(port, rate)
     except OSError:
         # linux-rdma/perftest#228
-        print(f"Couldn't connect to {words[0] if words else 'a client'}:{port}", file=sys.stderr)
+        print(f"Couldn't connect to {positionals[0] if positionals else 'a client'}:{port}", file=sys.stderr)
         print(
             "Unable to open file descriptor for socket connection Unable to init the socket connection", file=sys.stderr
         )
@@ -49,14 +49,14 @@ def _served(port: int, rate: float) -> float:
         listening.listen(1)
         listening.settimeout(ROUND_S)
         connection = listening.accept()[0]
-    return _told(connection, rate)
+    return _exchange_rate(connection, rate)
 
 
 def _called(address: str, port: int, rate: float) -> float:
-    return _told(socket.create_connection((address, port), ROUND_S), rate)
+    return _exchange_rate(socket.create_connection((address, port), ROUND_S), rate)
 
 
-def _told(connection: socket.socket, rate: float) -> float:
+def _exchange_rate(connection: socket.socket, rate: float) -> float:
     with connection:
         connection.sendall(f"{rate}\n".encode())
         with connection.makefile() as stream:

@@ -40,7 +40,7 @@ def _daemon(name: str, pid_file: Path | None = None, seconds: str = "infinity") 
 def persistenced(arguments: list[str], _version: str) -> int:
     """Loads the module. Every GPU keeps its driver state by default, and not with --no-persistence-mode: then a client
     has to ask for it (`nvidia-smi -pm 1`). Of both options the last one counts."""
-    modes = [word for word in arguments if word in ("--persistence-mode", "--no-persistence-mode")]
+    modes = [option for option in arguments if option in ("--persistence-mode", "--no-persistence-mode")]
     problem = kernel.load("nvidia")
     if problem:
         print(
@@ -127,12 +127,12 @@ def imex_ctl(arguments: list[str], _version: str) -> int:
     listed = state.path("etc/nvidia-imex/nodes_config.cfg")
     hosts = listed.read_text(encoding="utf-8").split() if listed.exists() else []
     machine = state.hardware()
-    own = own_addresses()
-    gone = hosts if machine.get("imex_domain_down") else []
-    gone = gone or ([h for h in hosts if h not in own][-1:] if machine.get("imex_node_lost") else [])
-    gone = gone or ([h for h in hosts if h in own] if machine.get("imex_not_ready") else [])
+    local_addresses = own_addresses()
+    missing = hosts if machine.get("imex_domain_down") else []
+    missing = missing or ([h for h in hosts if h not in local_addresses][-1:] if machine.get("imex_node_lost") else [])
+    missing = missing or ([h for h in hosts if h in local_addresses] if machine.get("imex_not_ready") else [])
     runs = "nvidia-imex" in kernel.daemons()
-    ready = {host: runs and host not in gone for host in hosts}
+    ready = {host: runs and host not in missing for host in hosts}
     between = {True: "CONNECTED", False: "INVALID"}
     nodes = {
         str(n): {

@@ -52,24 +52,24 @@ def nvidia_smi(arguments: list[str], version: str) -> int:
 
 def _version(version: str) -> int:
     try:
-        found = driver()
+        loaded = driver()
     except NoDriver:
-        found = None
-    shown = state.library_version(state.hardware()) or version
-    print(f"NVIDIA-SMI version  : {found.version if found else shown}")
-    print(f"NVML version        : {'.'.join(shown.split('.')[:2])}")
-    print(f"DRIVER version      : {found.version if found else 'Not Found'}")
-    print(f"CUDA Version        : {found.cuda if found else 'Not Found'}")
+        loaded = None
+    library = state.library_version(state.hardware()) or version
+    print(f"NVIDIA-SMI version  : {loaded.version if loaded else library}")
+    print(f"NVML version        : {'.'.join(library.split('.')[:2])}")
+    print(f"DRIVER version      : {loaded.version if loaded else 'Not Found'}")
+    print(f"CUDA Version        : {loaded.cuda if loaded else 'Not Found'}")
     return 0
 
 
-def _dispatch(arguments: list[str], found: Driver) -> int:
+def _dispatch(arguments: list[str], loaded: Driver) -> int:
     commands: dict[str, Callable[[list[str], Driver], str]] = {"topo": smi_topo.topo, "nvlink": smi_topo.nvlink}
     if arguments and arguments[0] in commands:
-        sys.stdout.write(commands[arguments[0]](arguments[1:], found))
+        sys.stdout.write(commands[arguments[0]](arguments[1:], loaded))
         return 0
     if arguments[:1] == ["mig"]:
-        return smi_mig.mig(arguments[1:], found)
+        return smi_mig.mig(arguments[1:], loaded)
     options, flags, unknown = _parse(arguments)
     if unknown:
         print(
@@ -77,34 +77,34 @@ def _dispatch(arguments: list[str], found: Driver) -> int:
             f"\n{unknown[0]}: not simulated by gpuprov"
         )
         return 2
-    wanted = options.get("id")
-    if wanted is not None and not any(smi_xml.matches(gpu, w) for gpu in found.gpus for w in wanted.split(",")):
+    id_list = options.get("id")
+    if id_list is not None and not any(smi_xml.matches(gpu, w) for gpu in loaded.gpus for w in id_list.split(",")):
         print("No devices were found")
         return 6
-    named = [g for g in found.gpus if wanted is None or any(smi_xml.matches(g, w) for w in wanted.split(","))]
+    selected = [g for g in loaded.gpus if id_list is None or any(smi_xml.matches(g, w) for w in id_list.split(","))]
     if flags & {"-r", "--gpu-reset"}:
-        return smi_mig.reset(named)
+        return smi_mig.reset(selected)
     changes = [name for name in ("pm", "ecc", "mig") if name in options]
     if changes:
-        return _change(changes[0], options[changes[0]], named)
+        return _change(changes[0], options[changes[0]], selected)
     if "query-compute-apps" in options:
-        sys.stdout.write(smi_mig.compute_apps(found, options["query-compute-apps"]))
+        sys.stdout.write(smi_mig.compute_apps(loaded, options["query-compute-apps"]))
         return 0
     if "query-gpu" in options:
-        sys.stdout.write(smi_query.query(found, options["query-gpu"], options.get("format", "csv"), wanted))
+        sys.stdout.write(smi_query.query(loaded, options["query-gpu"], options.get("format", "csv"), id_list))
         return 0
     if "-L" in flags or "--list-gpus" in flags:
-        sys.stdout.write(smi_text.listing(found))
+        sys.stdout.write(smi_text.listing(loaded))
     elif ("-q" in flags or "--query" in flags) and ("-x" in flags or "--xml-format" in flags):
-        text = smi_xml.document(found._replace(gpus=loading.at_first(found.gpus)), wanted)
+        text = smi_xml.document(loaded._replace(gpus=loading.at_first(loaded.gpus)), id_list)
         if "file" in options:
             state.path(options["file"]).write_text(text, encoding="utf-8")
         else:
             sys.stdout.write(text)
     elif "-q" in flags or "--query" in flags:
-        sys.stdout.write(smi_text.query(smi_xml.document(found, wanted)))
+        sys.stdout.write(smi_text.query(smi_xml.document(loaded, id_list)))
     else:
-        sys.stdout.write(smi_text.table(found))
+        sys.stdout.write(smi_text.table(loaded))
     return 0
 
 
@@ -112,14 +112,14 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], set[str], list[str]]:
     options: dict[str, str] = {}
     flags: set[str] = set()
     unknown: list[str] = []
-    rest = list(arguments)
-    while rest:
-        item = rest.pop(0)
+    remaining = list(arguments)
+    while remaining:
+        item = remaining.pop(0)
         name, equals, value = item.partition("=")
         if equals and name in VALUED:
             options[VALUED[name]] = value
-        elif item in VALUED and rest:
-            options[VALUED[item]] = rest.pop(0)
+        elif item in VALUED and remaining:
+            options[VALUED[item]] = remaining.pop(0)
         elif item in (
             "-q",
             "-x",
@@ -141,33 +141,33 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], set[str], list[str]]:
     return options, flags, unknown
 
 
-def _change(what: str, value: str, gpus: list[dict[str, Any]]) -> int:
+def _change(setting: str, value: str, gpus: list[dict[str, Any]]) -> int:
     on = value.lower() in ("1", "enabled")
-    word = "Enabled" if on else "Disabled"
+    mode = "Enabled" if on else "Disabled"
     for gpu in gpus:
-        if what == "pm":
+        if setting == "pm":
             _remember(state.PERSISTENCE, gpu["uuid"], on)
-            already = gpu["persistence"] == word
+            already = gpu["persistence"] == mode
             print(
-                f"{'Persistence mode is already ' if already else ''}{word}{'' if already else ' persistence mode'} "
+                f"{'Persistence mode is already ' if already else ''}{mode}{'' if already else ' persistence mode'} "
                 f"for GPU {gpu['pci']}."
             )
             continue
-        supported = gpu["ecc"]["supported"] if what == "ecc" else gpu["mig"]["supported"]
+        supported = gpu["ecc"]["supported"] if setting == "ecc" else gpu["mig"]["supported"]
         if not supported:
             print(
-                f"{'ECC configuration' if what == 'ecc' else 'MIG mode'} "
+                f"{'ECC configuration' if setting == 'ecc' else 'MIG mode'} "
                 f"is not supported for GPU {gpu['pci']}: Not Supported"
             )
             print("Treating as warning and moving on.")
             continue
-        if what == "mig":
-            smi_mig.set_mode(gpu, word)
+        if setting == "mig":
+            smi_mig.set_mode(gpu, mode)
             continue
-        _remember(state.SETTINGS, gpu["uuid"], {**state.read(state.SETTINGS, {}).get(gpu["uuid"], {}), what: word})
-        print(f"{word} ECC support for GPU {gpu['pci']}.")
+        _remember(state.SETTINGS, gpu["uuid"], {**state.read(state.SETTINGS, {}).get(gpu["uuid"], {}), setting: mode})
+        print(f"{mode} ECC support for GPU {gpu['pci']}.")
         print("All done.\nReboot required.")
-    if what != "ecc":
+    if setting != "ecc":
         print("All done.")
     return 0
 

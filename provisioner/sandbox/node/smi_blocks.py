@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def _ecc_errors(driver: Driver, gpu: Gpu) -> list[tuple[str, Any]]:
     on = gpu["ecc"]["mode"] == "Enabled"
 
-    def count(period: str, place: str) -> Any:
-        return gpu["ecc"][period][place] if on else "N/A"
+    def count(period: str, location: str) -> Any:
+        return gpu["ecc"][period][location] if on else "N/A"
 
     if gpu["arch"] == "volta":
         return [
@@ -128,16 +128,16 @@ def _thresholds(_driver: Driver, gpu: Gpu) -> list[tuple[str, Any]]:
     product = gpu["product"]
     memory = product["temperature"][1]
     kind, limits = next((k, v) for k, v in product["thresholds"].items() if k != "now")
-    word = "_tlimit_threshold" if kind == "tlimit" else "_threshold"
-    shown = ["N/A" if value is None else f"{value} C" for value in limits]
+    suffix = "_tlimit_threshold" if kind == "tlimit" else "_threshold"
+    values = ["N/A" if value is None else f"{value} C" for value in limits]
     target = product.get("target")
     return [
-        (f"gpu_temp_max{word}", shown[0]),
-        (f"gpu_temp_slow{word}", shown[1]),
-        (f"gpu_temp_max_gpu{word}", shown[2]),
+        (f"gpu_temp_max{suffix}", values[0]),
+        (f"gpu_temp_slow{suffix}", values[1]),
+        (f"gpu_temp_max_gpu{suffix}", values[2]),
         ("gpu_target_temperature", f"{target[0]} C" if target else "N/A"),
         ("memory_temp", "N/A" if memory is None else f"{memory} C"),
-        (f"gpu_temp_max_mem{word}", shown[3]),
+        (f"gpu_temp_max_mem{suffix}", values[3]),
     ]
 
 

@@ -68,8 +68,8 @@ def driver(*, running: bool = False) -> Driver:
     if not gpus:
         raise NoDriver(6, "No devices were found")
     running, ran = loading.now(), state.exists(loading.LOADED)
-    shown = (loading.shown(gpu, running=running, ran=ran) for gpu in gpus)
-    return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in shown), machine)
+    displayed = (loading.shown(gpu, running=running, ran=ran) for gpu in gpus)
+    return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in displayed), machine)
 
 
 DAEMON = "run/nvidia-persistenced/nvidia-persistenced.pid"

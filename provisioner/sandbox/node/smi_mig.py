@@ -35,13 +35,13 @@ def in_use(gpu: Gpu) -> bool:
     return bool(processes(gpu)) or state.hostengine_runs()
 
 
-def set_mode(gpu: Gpu, word: str) -> None:
+def set_mode(gpu: Gpu, mode: str) -> None:
     """-mig 0|1: at once where nothing uses the GPU, else pending until it is reset."""
     busy = in_use(gpu) or bool(gpu["mig_devices"])
-    now = gpu["mig_current"] if busy else word
-    _remember(gpu, mig=word, mig_now=now)
-    if now != word:
-        verb = "enable" if word == "Enabled" else "disable"
+    current = gpu["mig_current"] if busy else mode
+    _remember(gpu, mig=mode, mig_now=current)
+    if current != mode:
+        verb = "enable" if mode == "Enabled" else "disable"
         print(
             f"Warning: MIG mode is in pending {verb} state for GPU {gpu['pci']}:In use by another client\n"
             f"{gpu['pci']} is currently being used by one or more other processes (e.g. CUDA application or a "
@@ -50,7 +50,7 @@ def set_mode(gpu: Gpu, word: str) -> None:
         )
         return
     _forget(gpu)
-    print(f"{word} MIG Mode for GPU {gpu['pci']}")
+    print(f"{mode} MIG Mode for GPU {gpu['pci']}")
 
 
 def reset(gpus: list[Gpu]) -> int:
@@ -80,8 +80,10 @@ def at_boot(machine: dict[str, Any]) -> None:
     ampere = {gpu["uuid"] for gpu in machine.get("gpus", []) if gpu.get("arch") == "ampere"}
 
     def start(settings: dict[str, Any]) -> dict[str, Any]:
-        kept = {u: v if u in ampere else {k: x for k, x in v.items() if "mig" not in k} for u, v in settings.items()}
-        return {u: {**v, **{f"{k}_now": v[k] for k in ("ecc", "mig") if k in v}} for u, v in kept.items()}
+        retained = {
+            u: v if u in ampere else {k: x for k, x in v.items() if "mig" not in k} for u, v in settings.items()
+        }
+        return {u: {**v, **{f"{k}_now": v[k] for k in ("ecc", "mig") if k in v}} for u, v in retained.items()}
 
     state.change(state.SETTINGS, start, {})
 
@@ -101,9 +103,9 @@ def _forget(gpu: Gpu) -> None:
 def mig(arguments: list[str], driver: Driver) -> int:
     """`nvidia-smi mig` with -lgip, -lgi, -cgi LIST [-C], -dci, -dgi, each for all GPUs or for -i LIST."""
     options = _parse(arguments)
-    wanted = options.get("-i")
-    named = [g for g in driver.gpus if wanted is None or any(matches(g, one) for one in wanted.split(","))]
-    gpus = [gpu for gpu in named if gpu["mig_current"] == "Enabled"]
+    id_list = options.get("-i")
+    selected = [g for g in driver.gpus if id_list is None or any(matches(g, id) for id in id_list.split(","))]
+    gpus = [gpu for gpu in selected if gpu["mig_current"] == "Enabled"]
     if not gpus:
         print("No MIG-enabled devices found.")
         return 6
@@ -128,24 +130,24 @@ LONG = {"--id": "-i", "--list-gpu-instance-profiles": "-lgip", "--list-gpu-insta
 
 
 def _parse(arguments: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        name, _, value = rest.pop(0).partition("=")
+    options: dict[str, str] = {}
+    remaining = list(arguments)
+    while remaining:
+        name, _, value = remaining.pop(0).partition("=")
         name = LONG.get(name, name)
-        found[name] = value or (rest.pop(0) if name in ("-i", "-cgi") and rest else "")
-    return found
+        options[name] = value or (remaining.pop(0) if name in ("-i", "-cgi") and remaining else "")
+    return options
 
 
-def _by_name(gpu: Gpu, wanted: str) -> tuple[str, dict[str, Any]] | None:
+def _by_name(gpu: Gpu, profile_name: str) -> tuple[str, dict[str, Any]] | None:
     """A profile by its name (1g.5gb, MIG 1g.5gb) or id."""
-    short = wanted.removeprefix("MIG ").strip()
+    short = profile_name.removeprefix("MIG ").strip()
     return next(((n, p) for n, p in gpu["mig"]["profiles"].items() if short in (n, str(p["id"]))), None)
 
 
-def _create(gpus: list[Gpu], wanted: list[str], *, compute: bool) -> int:
+def _create(gpus: list[Gpu], profile_names: list[str], *, compute: bool) -> int:
     for gpu in gpus:
-        for name in wanted:
+        for name in profile_names:
             profile = _by_name(gpu, name)
             if profile is None:
                 print(f"Failed to parse GPU instance profile '{name}' for GPU {gpu['index']:>2}: Not Found")
@@ -175,12 +177,12 @@ def _create(gpus: list[Gpu], wanted: list[str], *, compute: bool) -> int:
 
 
 def _destroy_compute(gpus: list[Gpu]) -> int:
-    found = False
+    has_instance = False
     for gpu in gpus:
         for item in state.read(INSTANCES, {}).get(gpu["uuid"], []):
             if not item["compute"]:
                 continue
-            found = True
+            has_instance = True
             if processes(gpu):
                 print(f"Unable to destroy compute instance ID  0 from GPU {gpu['index']:>2}: In use by another client")
                 print("Failed to destroy compute instances: In use by another client")
@@ -190,17 +192,17 @@ def _destroy_compute(gpus: list[Gpu]) -> int:
                 f"GPU instance ID {item['id']:>2}"
             )
         _put(gpu, [{**item, "compute": False} for item in state.read(INSTANCES, {}).get(gpu["uuid"], [])])
-    if not found:
+    if not has_instance:
         print("No compute instances found: Not Found")
         return 6
     return 0
 
 
 def _destroy(gpus: list[Gpu]) -> int:
-    found = False
+    has_instance = False
     for gpu in gpus:
         for item in state.read(INSTANCES, {}).get(gpu["uuid"], []):
-            found = True
+            has_instance = True
             if item["compute"]:
                 busy = "In use by another client"
                 print(f"Unable to destroy GPU instance ID {item['id']:>2} from GPU {gpu['index']:>2}: {busy}")
@@ -208,7 +210,7 @@ def _destroy(gpus: list[Gpu]) -> int:
                 return 19
             print(f"Successfully destroyed GPU instance ID {item['id']:>2} from GPU {gpu['index']:>2}")
         _forget(gpu)
-    if not found:
+    if not has_instance:
         print("No GPU instances found: Not Found")
         return 6
     return 0
@@ -218,7 +220,7 @@ def attached(gpu: Gpu) -> list[dict[str, Any]]:
     import uuid  # only here: it costs every nvidia-smi 3 ms
 
     """MIG devices of a GPU as -L and -q list them: instances with a compute instance, numbered from 0."""
-    found = [item for item in state.read(INSTANCES, {}).get(gpu["uuid"], []) if item["compute"]]
+    instances = [item for item in state.read(INSTANCES, {}).get(gpu["uuid"], []) if item["compute"]]
     return [
         {
             **gpu["mig"]["profiles"][item["profile"]],
@@ -227,7 +229,7 @@ def attached(gpu: Gpu) -> list[dict[str, Any]]:
             "profile": item["profile"],
             "uuid": "MIG-" + str(uuid.uuid5(uuid.UUID(gpu["uuid"][4:]), str(item["id"]))),
         }
-        for number, item in enumerate(found)
+        for number, item in enumerate(instances)
     ]
 
 

@@ -28,9 +28,9 @@ def profiles(gpus: list[Gpu]) -> None:
     print("|                              Free/Total   GiB              CE    JPEG  OFA  |")
     print("|=============================================================================|")
     for gpu in gpus:
-        left = free(gpu)
+        slices_left = free(gpu)
         for name, p in gpu["mig"]["profiles"].items():
-            some = min(left[0] // p["slices"][0], left[1] // p["slices"][1])
+            some = min(slices_left[0] // p["slices"][0], slices_left[1] // p["slices"][1])
             head = f"|{gpu['index']:>4}  MIG {name:<14}{p['id']:>3}" + f"{some}/{p['total']}".rjust(9)
             print(
                 f"{head}{p['memory_mib'] / 1024:>12.2f}       No{p['sm']:>7}{p['decoders']:>6}{0:>6}   |\n"
@@ -54,9 +54,9 @@ def listing(gpus: list[Gpu]) -> int:
         profile = gpu["mig"]["profiles"][item["profile"]]
         start = starts.get(gpu["uuid"], 0)
         starts[gpu["uuid"]] = start + profile["slices"][1]
-        place = f"{start}:{profile['slices'][1]}"
+        span = f"{start}:{profile['slices'][1]}"
         print(
-            f"|{gpu['index']:>4}  MIG {item['profile']:<14}{profile['id']:>6}{item['id']:>9}{place:>14}       |\n{line}"
+            f"|{gpu['index']:>4}  MIG {item['profile']:<14}{profile['id']:>6}{item['id']:>9}{span:>14}       |\n{line}"
         )
     return 0
 

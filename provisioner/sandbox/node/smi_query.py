@@ -108,7 +108,7 @@ def _remap(gpu: Gpu, value: Any) -> Any:
     return "[N/A]" if gpu["product"]["banks"] is None else value
 
 
-def query(driver: Driver, fields: str, form: str, wanted: str | None) -> str:
+def query(driver: Driver, fields: str, form: str, id_list: str | None) -> str:
     names = [name.strip() for name in fields.split(",")]
     known = values(driver, driver.gpus[0])
     options = [option.strip() for option in form.split(",")]
@@ -123,7 +123,7 @@ def query(driver: Driver, fields: str, form: str, wanted: str | None) -> str:
         titled = ((name, UNITS.get(SHORT.get(name, name))) for name in names)
         lines.append(", ".join(f"{name} [{unit}]" if unit else name for name, unit in titled))
     for gpu in driver.gpus:
-        if wanted is not None and not any(matches(gpu, one) for one in wanted.split(",")):
+        if id_list is not None and not any(matches(gpu, gpu_id) for gpu_id in id_list.split(",")):
             continue
         lines.append(", ".join(_cell(driver, gpu, SHORT.get(name, name), units) for name in names))
     return "".join(f"{line}\n" for line in lines)

@@ -90,7 +90,7 @@ def query(document: str) -> str:
     for element in root:
         if element.tag != "gpu":
             title = {"cuda_version": "CUDA Version", "attached_gpus": "Attached GPUs"}.get(
-                element.tag, _words(element.tag)
+                element.tag, _spell_tag(element.tag)
             )
             out += f"{title:<42}: {element.text}\n"
     for gpu in root.findall("gpu"):
@@ -106,9 +106,9 @@ def _section(element: ElementTree.Element, depth: int) -> str:
         pad = "    " * depth
         text = (child.text or "").strip()
         if len(child):
-            out += f"{pad}{_words(child.tag)}\n" + _section(child, depth + 1)
+            out += f"{pad}{_spell_tag(child.tag)}\n" + _section(child, depth + 1)
         else:
-            out += f"{pad}{_words(child.tag):<{42 - len(pad)}}: {text or 'None'}\n"
+            out += f"{pad}{_spell_tag(child.tag):<{42 - len(pad)}}: {text or 'None'}\n"
     return out
 
 
@@ -131,5 +131,5 @@ WORDS = {
 }
 
 
-def _words(tag: str) -> str:
-    return " ".join(w for w in (WORDS.get(word, word.capitalize()) for word in tag.split("_")) if w)
+def _spell_tag(tag: str) -> str:
+    return " ".join(w for w in (WORDS.get(part, part.capitalize()) for part in tag.split("_")) if w)

@@ -35,7 +35,7 @@ def topo(arguments: list[str], driver: Driver) -> str:
     out = "\t" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
     for i, gpu in enumerate(gpus):
         cells = [" X " if i == j else machine["topology"][gpu["index"]][other["index"]] for j, other in enumerate(gpus)]
-        cells += [_near(gpu, nic, gpus, nics) for nic in nics]
+        cells += [_path_to_nic(gpu, nic, gpus, nics) for nic in nics]
         out += (
             "\t".join(
                 [names[i], *cells, affinity(machine, gpu["numa"]), str(gpu.get("numa_printed", gpu["numa"])), "", "N/A"]
@@ -43,7 +43,7 @@ def topo(arguments: list[str], driver: Driver) -> str:
             + "\n"
         )
     for i, nic in enumerate(nics):
-        cells = [_near(gpu, nic, gpus, nics) for gpu in gpus]
+        cells = [_path_to_nic(gpu, nic, gpus, nics) for gpu in gpus]
         cells += [
             " X " if i == j else ("NODE" if nic["numa"] == other["numa"] else "SYS") for j, other in enumerate(nics)
         ]
@@ -83,7 +83,7 @@ def _p2p(driver: Driver) -> str:
     return out + P2P_LEGEND
 
 
-def _near(
+def _path_to_nic(
     gpu: dict[str, Any], nic: dict[str, Any], gpus: tuple[dict[str, Any], ...], nics: list[dict[str, Any]]
 ) -> str:
     if gpu["numa"] != nic["numa"]:
@@ -107,11 +107,11 @@ def affinity(machine: dict[str, Any], node: int) -> str:
 
 def nvlink(arguments: list[str], driver: Driver) -> str:
     """`nvlink -s` (state and speed of each link) and `nvlink -e` (error counters), for all GPUs or for -i."""
-    wanted = arguments[arguments.index("-i") + 1] if "-i" in arguments[:-1] else None
+    id_list = arguments[arguments.index("-i") + 1] if "-i" in arguments[:-1] else None
     counters = "-e" in arguments or "--errorcounters" in arguments
     out = ""
     for gpu in driver.gpus:
-        if wanted is not None and not matches(gpu, wanted):
+        if id_list is not None and not matches(gpu, id_list):
             continue
         out += f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n"
         if not gpu["links"]:
@@ -125,9 +125,9 @@ def nvlink(arguments: list[str], driver: Driver) -> str:
             for number, link in enumerate(gpu["links"]):
                 if counters:
                     counts = {"Replay": 0, "Recovery": 0, "CRC": 0} | link.get("errors", {})
-                    out += "".join(f"\t Link {number}: {what} Errors: {count}\n" for what, count in counts.items())
+                    out += "".join(f"\t Link {number}: {kind} Errors: {count}\n" for kind, count in counts.items())
                     out += "\n"
                 else:
-                    shown = f"{link.get('speed', speed)} GB/s" if link["active"] else "<inactive>"
-                    out += f"\t Link {number}: {shown}\n"
+                    rate_text = f"{link.get('speed', speed)} GB/s" if link["active"] else "<inactive>"
+                    out += f"\t Link {number}: {rate_text}\n"
     return out

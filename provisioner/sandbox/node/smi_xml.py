@@ -22,10 +22,10 @@ LINE = re.compile(r"(?:\[(\d+)?(\+|-)(\d+)?\] )?( *)(@?[A-Za-z0-9_]+)(?: (.*))?"
 EMPTY = ("processes", "accounted_processes")
 
 
-def document(driver: Driver, wanted: str | None = None) -> str:
-    """The whole answer; `wanted` is an index, UUID or PCI address (-i)."""
+def document(driver: Driver, gpu_id: str | None = None) -> str:
+    """The whole answer; `gpu_id` is an index, UUID or PCI address (-i)."""
     dtd = "v13" if driver.branch >= 580 else "v12"
-    gpus = [gpu for gpu in driver.gpus if wanted is None or matches(gpu, wanted)]
+    gpus = [gpu for gpu in driver.gpus if gpu_id is None or matches(gpu, gpu_id)]
     head = (
         f'<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{dtd}.dtd">\n<nvidia_smi_log>\n'
         f"\t<timestamp>{timestamp()}</timestamp>\n\t<driver_version>{driver.version}</driver_version>\n"
@@ -34,8 +34,8 @@ def document(driver: Driver, wanted: str | None = None) -> str:
     return head + "".join(_gpu(driver, gpu) for gpu in gpus) + "</nvidia_smi_log>\n"
 
 
-def matches(gpu: Gpu, wanted: str) -> bool:
-    return wanted in (str(gpu["index"]), gpu["uuid"], gpu["pci"], gpu["pci"][4:], gpu["pci"].lower())
+def matches(gpu: Gpu, gpu_id: str) -> bool:
+    return gpu_id in (str(gpu["index"]), gpu["uuid"], gpu["pci"], gpu["pci"][4:], gpu["pci"].lower())
 
 
 def _shape() -> str:
@@ -46,10 +46,10 @@ def _shape() -> str:
 def shape(branch: int) -> Iterator[tuple[int, str, str]]:
     """Depth, tag and value of each line that a driver of that branch prints."""
     for line in _shape().splitlines():
-        found = LINE.fullmatch(line)
-        if line.startswith("#") or found is None:
+        match = LINE.fullmatch(line)
+        if line.startswith("#") or match is None:
             continue
-        first, sign, last, indent, tag, value = found.groups()
+        first, sign, last, indent, tag, value = match.groups()
         if sign == "+" and branch < int(first):
             continue
         if sign == "-" and not int(first or 0) <= branch <= int(last):
@@ -77,9 +77,9 @@ def _gpu(driver: Driver, gpu: Gpu) -> str:
             opened.append(tag)
         else:
             text = printed.get("/".join([*opened, tag]), value.format_map(values))
-            told = LOST if gpu["lost"] and tag in LOST_TAGS else text
+            printed_text = LOST if gpu["lost"] and tag in LOST_TAGS else text
             # html's escape: that of xml.sax.saxutils brings urllib along, 37 ms in every nvidia-smi
-            parts.append(f"{tabs}<{tag}>{escape(told, quote=False)}</{tag}>\n")
+            parts.append(f"{tabs}<{tag}>{escape(printed_text, quote=False)}</{tag}>\n")
     while opened:
         parts.append("\t" * (len(opened) + 1) + f"</{opened.pop()}>\n")
     return "".join(parts) + "\t</gpu>\n\n"
@@ -118,10 +118,10 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
     product, arch = gpu["product"], gpu["arch"]
     domain, bus, device = gpu["pci"].split(":")
     hopper, blackwell = arch == "hopper", arch == "blackwell"
-    gone = driver.branch >= 595
-    application = DEPRECATED if gone else None
+    is_removed = driver.branch >= 595
+    application = DEPRECATED if is_removed else None
     geforce = product["brand"] == "GeForce"
-    limit, least, most, idle = product["power"]
+    limit, minimum, maximum, idle = product["power"]
     switched = gpu["fabric"]["state"] != "N/A"
     target = product.get("target")
     awake = "awake" in gpu
@@ -183,14 +183,14 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "tlimit": f"{product['thresholds']['now']} C" if "tlimit" in product["thresholds"] else "N/A",
         "target_least": f"{target[1]} C" if target else "N/A",
         "target_most": f"{target[2]} C" if target else "N/A",
-        "power_state": DEPRECATED if gone else ("P8" if geforce else "P0"),
+        "power_state": DEPRECATED if is_removed else ("P8" if geforce else "P0"),
         "draw": f"{(limit * 0.9 if awake else idle) + gpu['index'] * 0.37:.2f}",
         "average_draw": f"{(limit * 0.9 if awake else idle) + gpu['index'] * 0.31:.2f} W"
         if arch not in ("volta", "ampere")
         else "N/A",
         "limit": f"{limit:.2f}",
-        "least": f"{least:.2f}",
-        "most": f"{most:.2f}",
+        "least": f"{minimum:.2f}",
+        "most": f"{maximum:.2f}",
         "smoothing": "Insufficient Permissions" if blackwell else "N/A",
         "idle_graphics": product["max" if awake else "idle"][0],
         "idle_memory": product["max" if awake else "idle"][1],

@@ -69,23 +69,23 @@ INSTALLED = "usr/lib/gpuprov-sandbox/installed"
 
 def hardware() -> Json:
     """The machine that this node stands for, with its faults; a driver that is bad for it spoils one GPU."""
-    found: Json = read(HARDWARE, {})
-    bad = (found.get("driver") or {}).get("bad")
-    if bad and loaded_driver(found) == bad["version"]:
-        found["gpus"][bad["gpu"]]["memory_mib"] //= 2
-    return found
+    machine: Json = read(HARDWARE, {})
+    bad = (machine.get("driver") or {}).get("bad")
+    if bad and loaded_driver(machine) == bad["version"]:
+        machine["gpus"][bad["gpu"]]["memory_mib"] //= 2
+    return machine
 
 
 def installed(part: str) -> Json | None:
     """What a package says of a part (nvml, cuda, module-nvidia…), None when no installed package has it."""
-    found: Json | None = read(f"{INSTALLED}/{part}.json", None)
-    return found
+    record: Json | None = read(f"{INSTALLED}/{part}.json", None)
+    return record
 
 
 def modules() -> dict[str, Json]:
     """Loaded modules by name."""
-    found: dict[str, Json] = read(MODULES, {})
-    return found
+    loaded: dict[str, Json] = read(MODULES, {})
+    return loaded
 
 
 def loaded_driver(machine: Json) -> str | None:
@@ -144,8 +144,8 @@ def drives(flavour: str | None, gpu: Json) -> bool:
 
 def hostengine_runs() -> bool:
     """Whether DCGM's host engine is up."""
-    found = read("run/gpuprov-sandbox/hostengine.json", None)
-    return found is not None and exists(f"proc/{found['pid']}")
+    record = read("run/gpuprov-sandbox/hostengine.json", None)
+    return record is not None and exists(f"proc/{record['pid']}")
 
 
 def kernel_log(text: str, level: str = "info", facility: str = "kern") -> None:

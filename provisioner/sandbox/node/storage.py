@@ -27,8 +27,8 @@ VOLUMES = "var/lib/gpuprov-sandbox/volumes"
 
 
 def content() -> Json:
-    found: Json = state.read(CONTENT, {})
-    return found
+    filesystems: Json = state.read(CONTENT, {})
+    return filesystems
 
 
 def disks() -> list[Json]:
@@ -56,17 +56,17 @@ def members(array: str) -> list[Json]:
 
 
 def mounted(filesystem: Json | None) -> str | None:
-    place = state.read(MOUNTS, {}).get((filesystem or {}).get("uuid"))
-    return str(place) if place else None
+    mountpoint = state.read(MOUNTS, {}).get((filesystem or {}).get("uuid"))
+    return str(mountpoint) if mountpoint else None
 
 
 def assemble_all() -> None:
     """What udev does at boot: arrays whose members are all there run again."""
     known = content()
     for array in sorted({c["array"] for c in known.values() if "array" in c}):
-        found = members(array)
-        if found and len(found) == known[found[0]["serial"]]["members"]:
-            _start(array, known[found[0]["serial"]]["label"].partition(":")[2])
+        present = members(array)
+        if present and len(present) == known[present[0]["serial"]]["members"]:
+            _start(array, known[present[0]["serial"]]["label"].partition(":")[2])
 
 
 def _start(array: str, name: str) -> str:
@@ -93,8 +93,8 @@ def _mkfs(kind: str, arguments: list[str]) -> int:
     label = arguments[arguments.index("-L") + 1] if "-L" in arguments[:-1] else None
     import uuid  # here and below: not for those who only look
 
-    made = {"fstype": kind, "label": label, "uuid": str(uuid.uuid4())}
-    state.change(CONTENT, lambda all_: {**all_, key: made}, {})
+    filesystem = {"fstype": kind, "label": label, "uuid": str(uuid.uuid4())}
+    state.change(CONTENT, lambda all_: {**all_, key: filesystem}, {})
     return 0
 
 
@@ -153,8 +153,8 @@ def _examine(device: str) -> int:
 def _create(device: str, names: list[str], options: dict[str, str]) -> int:
     count = int(options.get("raid-devices", "0"))
     if len(names) != count:
-        word = "more devices" if len(names) > count else "too few devices"
-        print(f"mdadm: You have listed {word} ({len(names)}) than are in the array({count})!", file=sys.stderr)
+        comparison = "more devices" if len(names) > count else "too few devices"
+        print(f"mdadm: You have listed {comparison} ({len(names)}) than are in the array({count})!", file=sys.stderr)
         return 2
     busy = [name for name in names if identity(name) in content()]
     if busy:
@@ -186,26 +186,26 @@ def _stop(device: str) -> int:
 
 def mount(arguments: list[str], _version: str) -> int:
     """A simulated filesystem by device or UUID= is bound from a folder; everything else is for the real mount."""
-    words = [
+    operands = [
         a for i, a in enumerate(arguments) if not a.startswith("-") and arguments[i - 1 : i] not in (["-o"], ["-t"])
     ]
-    source, place = words if len(words) == 2 else ("", "")
+    source, mountpoint = operands if len(operands) == 2 else ("", "")
     known = content()
     if source.startswith("UUID="):
-        found = next((c for c in known.values() if c["uuid"] == source[5:] and "array" not in c), None)
+        filesystem = next((c for c in known.values() if c["uuid"] == source[5:] and "array" not in c), None)
     else:
-        found = known.get(identity(source) or "") if source.startswith("/dev/") else None
-    if found is None:
+        filesystem = known.get(identity(source) or "") if source.startswith("/dev/") else None
+    if filesystem is None:
         return _real("mount", arguments)
-    folder = state.path(VOLUMES) / str(found["uuid"])
+    folder = state.path(VOLUMES) / str(filesystem["uuid"])
     folder.mkdir(parents=True, exist_ok=True)
     if state.ROOT == "/":
         import subprocess
 
-        done = subprocess.run(["/usr/bin/mount", "--bind", str(folder), place], check=False, timeout=60)
+        done = subprocess.run(["/usr/bin/mount", "--bind", str(folder), mountpoint], check=False, timeout=60)
         if done.returncode:
             return done.returncode
-    state.change(MOUNTS, lambda all_: {**all_, found["uuid"]: place}, {})
+    state.change(MOUNTS, lambda all_: {**all_, filesystem["uuid"]: mountpoint}, {})
     return 0
 
 

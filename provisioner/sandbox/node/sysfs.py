@@ -42,30 +42,30 @@ PHYSICAL = {"LinkUp": "5: LinkUp", "Disabled": "3: Disabled", "Polling": "2: Pol
 
 def sysfs(_arguments: list[str], _version: str) -> int:
     """Runs first of all at boot; fails where a setting of this computer stays within reach."""
-    place = state.path(PLACE)
-    done = place / "done"
-    if place.exists():
+    folder = state.path(PLACE)
+    done = folder / "done"
+    if folder.exists():
         if not done.exists():
             print("an earlier start was interrupted: recreate this node", file=sys.stderr)
         return int(not done.exists())
-    (place / "settings").mkdir(parents=True)
-    found = {**SETTINGS, **{str(p)[1:]: v for k, v in PATTERNS.items() for p in Path("/").glob(k)}}
-    for number, (path, value) in enumerate(found.items()):
+    (folder / "settings").mkdir(parents=True)
+    settings = {**SETTINGS, **{str(p)[1:]: v for k, v in PATTERNS.items() for p in Path("/").glob(k)}}
+    for number, (path, value) in enumerate(settings.items()):
         target = Path("/") / path
         if target.exists():
-            own = place / "settings" / str(number)
-            own.write_text(value + "\n", encoding="utf-8")
-            _mount("--bind", str(own), str(target))
+            setting_file = folder / "settings" / str(number)
+            setting_file.write_text(value + "\n", encoding="utf-8")
+            _mount("--bind", str(setting_file), str(target))
     for name in ("class", "module"):
         for part in ("upper", "work"):
-            (place / name / part).mkdir(parents=True)
-        layers = f"lowerdir=/sys/{name},upperdir={place}/{name}/upper,workdir={place}/{name}/work"
+            (folder / name / part).mkdir(parents=True)
+        layers = f"lowerdir=/sys/{name},upperdir={folder}/{name}/upper,workdir={folder}/{name}/work"
         _mount("-t", "overlay", "overlay", "-o", layers, f"/sys/{name}")
     devices.place()
     # A kernel without loadable modules has no /proc/modules; lsmod answers there.
     for name in ("modules", "driver"):
         if Path("/proc", name).exists():
-            _mount("--bind", str(place / "devices" / name), f"/proc/{name}")
+            _mount("--bind", str(folder / "devices" / name), f"/proc/{name}")
     network_cards()
     host.place()
     done.touch()
@@ -76,14 +76,14 @@ def _mount(*arguments: str) -> None:
     subprocess.run(["/usr/bin/mount", *arguments], check=True, timeout=60)
 
 
-def _shown() -> bool:
+def _is_own() -> bool:
     """Whether /sys is the node's own (a container), not this computer's or a test's."""
     return state.exists(PLACE)
 
 
 def show_module(name: str, module: dict[str, Any] | None) -> None:
     """/sys/module/<name> of a module that was loaded, or None for one that was taken out."""
-    if not _shown():
+    if not _is_own():
         return
     folder = state.path(f"sys/module/{name}")
     if module is None:
@@ -108,7 +108,7 @@ COUNTERS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_erro
 
 def network_cards() -> None:
     """/sys/class/infiniband as the node's cards are now, faults included."""
-    if not _shown():
+    if not _is_own():
         return
     machine = state.hardware()
     root = state.path("sys/class/infiniband")
@@ -121,10 +121,10 @@ def network_cards() -> None:
         _card(root / nic["name"], nic)
     driver = state.modules().get("efa")
     # The kernel's own driver has no file p2p.
-    told: dict[str, Any] = {} if driver and driver.get("version") else {"p2p": None}
+    driver_files: dict[str, Any] = {} if driver and driver.get("version") else {"p2p": None}
     for card in machine.get("efa", []) if driver else ():
         _card(root / card["name"], {"state": "Active", "physical_state": "LinkUp", "rate_gbps": 100.0,
-                                    "link_layer": "Unspecified", "guid": "0" * 16, **card, **told})  # fmt: skip
+                                    "link_layer": "Unspecified", "guid": "0" * 16, **card, **driver_files})  # fmt: skip
 
 
 def _card(folder: Path, nic: dict[str, Any]) -> None:

@@ -24,33 +24,33 @@ def nvidia_ctk(arguments: list[str], version: str) -> int:
     if "--version" in arguments:
         print(f"NVIDIA Container Toolkit CLI version {version}\ncommit: simulated-by-gpuprov")
         return 0
-    words = [a for a in arguments if not a.startswith("-")]
+    subcommand = [a for a in arguments if not a.startswith("-")]
     options = _options(arguments)
-    if words[:2] == ["cdi", "generate"]:
+    if subcommand[:2] == ["cdi", "generate"]:
         return _generate(options)
-    if words[:2] == ["cdi", "list"]:
+    if subcommand[:2] == ["cdi", "list"]:
         names = [
             name for file in ("etc/cdi/nvidia.yaml", "var/run/cdi/nvidia.yaml") for name in _listed(state.path(file))
         ]
         print(f"Found {len(names)} CDI devices")
         print("\n".join(f"nvidia.com/gpu={name}" for name in names))
         return 0
-    if words[:2] == ["runtime", "configure"]:
+    if subcommand[:2] == ["runtime", "configure"]:
         return _configure(options)
-    if words[:2] == ["system", "create-dev-char-symlinks"]:
+    if subcommand[:2] == ["system", "create-dev-char-symlinks"]:
         return _links(options)
-    print(f"nvidia-ctk {' '.join(words)}: not simulated by gpuprov", file=sys.stderr)
+    print(f"nvidia-ctk {' '.join(subcommand)}: not simulated by gpuprov", file=sys.stderr)
     return 1
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for i, item in enumerate(arguments):
         if item.startswith("--"):
             name, equals, value = item[2:].partition("=")
             following = arguments[i + 1] if i + 1 < len(arguments) else ""
-            found[name] = value if equals else ("" if following.startswith("-") else following)
-    return found
+            options[name] = value if equals else ("" if following.startswith("-") else following)
+    return options
 
 
 def _generate(options: dict[str, str]) -> int:
@@ -137,12 +137,12 @@ def container_cli(arguments: list[str], version: str) -> int:
         print(f"cli-version: {version}\nlib-version: {version}\nbuild date: simulated by gpuprov")
         return 0
     try:
-        found = driver()
+        loaded = driver()
     except NoDriver as error:
         print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
-    print(f"NVRM version:   {found.version}\nCUDA version:   {found.cuda}\n")
-    for gpu in found.gpus:
+    print(f"NVRM version:   {loaded.version}\nCUDA version:   {loaded.cuda}\n")
+    for gpu in loaded.gpus:
         print(
             f"Device Index:   {gpu['index']}\nModel:          {gpu['name']}\n"
             f"GPU UUID:       {gpu['uuid']}\nBus Location:   {gpu['pci']}\n"
@@ -171,29 +171,29 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     bundle = Path(json.load(sys.stdin)["bundle"])
     config = json.loads((bundle / "config.json").read_text(encoding="utf-8"))
     environment = dict(item.partition("=")[::2] for item in config["process"].get("env", []))
-    wanted = environment.get("NVIDIA_VISIBLE_DEVICES", "void")
-    if wanted in ("", "void", "none"):
+    visible_devices = environment.get("NVIDIA_VISIBLE_DEVICES", "void")
+    if visible_devices in ("", "void", "none"):
         return 0
     try:
         gpus = driver().gpus
     except NoDriver as error:
         print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
-    given = (
+    gpu_count = (
         len(gpus)
-        if wanted == "all"
-        else len([g for g in gpus if {str(g["index"]), g["uuid"]} & set(wanted.split(","))])
+        if visible_devices == "all"
+        else len([g for g in gpus if {str(g["index"]), g["uuid"]} & set(visible_devices.split(","))])
     )
     root = Path(config["root"]["path"])
     target = (root if root.is_absolute() else bundle / root) / GPUS
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(f"{given}\n", encoding="utf-8")
-    if any("torchrun" in word for word in config["process"].get("args", [])):
+    target.write_text(f"{gpu_count}\n", encoding="utf-8")
+    if any("torchrun" in argument for argument in config["process"].get("args", [])):
         (target.parent / "load").write_text(
-            "\n".join(loading.lines(state.hardware(), list(gpus[:given]))) + "\n", encoding="utf-8"
+            "\n".join(loading.lines(state.hardware(), list(gpus[:gpu_count]))) + "\n", encoding="utf-8"
         )
         loading.started()
-    if any("gpuprov-together" in word for word in config["process"].get("args", [])):
+    if any("gpuprov-together" in argument for argument in config["process"].get("args", [])):
         direct = nccl.direct(state.hardware(), environment, config.get("mounts", []))
         (target.parent / between.LINE).write_text(between.line(state.hardware(), direct) + "\n", encoding="utf-8")
     state.change(state.GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])

@@ -96,11 +96,11 @@ def test_vbios(node: Facts) -> None:
     says="A part of a GPU has other firmware than on the node's other GPUs: the driver did not load all. Reboot.",
 )
 def test_firmware(node: Facts) -> None:
-    told = [gpu for gpu in cards(node) if gpu.firmware]
-    if not told:
+    reporting = [gpu for gpu in cards(node) if gpu.firmware]
+    if not reporting:
         skip("rocm-smi does not report it")
     kinds: dict[str, dict[str, list[int]]] = {}
-    for gpu in told:
+    for gpu in reporting:
         for part, version in gpu.firmware:
             kinds.setdefault(part, {}).setdefault(version, []).append(gpu.index)
     wrong = {part: versions for part, versions in kinds.items() if len(versions) > 1}
@@ -140,11 +140,11 @@ def test_xgmi(node: Facts) -> None:
 )
 def test_replays(node: Facts, expected: Expected) -> None:
     counts = {f"GPU {gpu.index}": gpu.pcie_replays for gpu in cards(node) if gpu.pcie_replays is not None}
-    most = expected.most.get("pcie.replays", float("inf"))
-    saw(expected=f"{most:g} at most", actual=counts)
+    maximum = expected.most.get("pcie.replays", float("inf"))
+    saw(expected=f"{maximum:g} at most", actual=counts)
     if not counts:
         skip("rocm-smi does not report it")
-    many = [f"{gpu}: {count} replays" for gpu, count in counts.items() if count > most]
+    many = [f"{gpu}: {count} replays" for gpu, count in counts.items() if count > maximum]
     if many:
         fail("; ".join(many))
 
@@ -204,9 +204,9 @@ def test_bad_pages(node: Facts) -> None:
     saw(expected="every bad page set aside", actual={name: Counter(flags) for name, flags in pages.items() if flags})
     if not pages:
         skip("the driver keeps no list of bad pages, as on virtual functions")
-    words = {"P": "wait to be set aside", "F": "could not be set aside"}
-    wrong = [f"{name}: {n} {words[flag]}" for name, flags in pages.items() for flag, n in Counter(flags).items()
-             if flag in words]  # fmt: skip
+    flag_texts = {"P": "wait to be set aside", "F": "could not be set aside"}
+    wrong = [f"{name}: {n} {flag_texts[flag]}" for name, flags in pages.items() for flag, n in Counter(flags).items()
+             if flag in flag_texts]  # fmt: skip
     if wrong:
         fail("; ".join(wrong), action="replace" if any("F" in flags for flags in pages.values()) else "reset")
 

@@ -82,8 +82,8 @@ def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
         record = baseline.values.get(name) if baseline is not None else None
         if baseline is None or record is None:
             skip("there is no record to compare with: `gpuprov verify FILE --save-baseline` writes one")
-        mine = measure.of(node)
-        if mine is None:
+        value = measure.of(node)
+        if value is None:
             if disk:
                 tried(node)
             else:
@@ -94,11 +94,11 @@ def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
             skip("the catalogue has no limit for it")
         saw(
             expected=f"{record * (1 - share):.4g} {measure.unit} or more ({baseline.whose}: {record:.4g})",
-            actual=round(mine, 2),
+            actual=round(value, 2),
         )
-        if behind(mine, record, share):
-            below = 1 - mine / record
-            fail(f"{mine:.4g} {measure.unit} is {below:.1%} below {baseline.whose}, {record:.4g}")
+        if behind(value, record, share):
+            below = 1 - value / record
+            fail(f"{value:.4g} {measure.unit} is {below:.1%} below {baseline.whose}, {record:.4g}")
 
     return judge
 

@@ -63,8 +63,8 @@ def _silent(node: Facts, expected: Expected) -> NoReturn:
     says="The machine's BMC could not be read: nothing is known of it but what its operating system says.",
 )
 def test_answers(node: Facts) -> None:
-    found = _bmc(node)
-    saw(actual=" ".join(filter(None, (found.vendor, found.model, found.serial))))
+    bmc = _bmc(node)
+    saw(actual=" ".join(filter(None, (bmc.vendor, bmc.model, bmc.serial))))
 
 
 @check(
@@ -77,8 +77,8 @@ def test_answers(node: Facts) -> None:
     says="The BMC is another machine's than cluster.yaml says: what is switched off by it is the wrong one.",
 )
 def test_identity(node: Facts, expected: Expected) -> None:
-    found = _read(node, expected)
-    _end(judging.identity(found, _of(expected, "serial") or ""), "cluster.yaml has no serial number of it")
+    bmc = _read(node, expected)
+    _end(judging.identity(bmc, _of(expected, "serial") or ""), "cluster.yaml has no serial number of it")
 
 
 @check(
@@ -148,10 +148,10 @@ def test_events(node: Facts) -> None:
     says="The BMC calls a power supply, a fan or a GPU critical. Drain the node, and open a case.",
 )
 def test_critical(node: Facts, expected: Expected) -> None:
-    found = _read(node, expected)
-    parts = [*(found.supplies or ()), *(found.fans or ())]
+    bmc = _read(node, expected)
+    parts = [*(bmc.supplies or ()), *(bmc.fans or ())]
     critical = [f"{part.name} is {part.health}" for part in parts if part.health == "Critical"]
-    critical += [f"{gpu.id} is {gpu.health}" for gpu in found.gpus or () if gpu.health == "Critical"]
+    critical += [f"{gpu.id} is {gpu.health}" for gpu in bmc.gpus or () if gpu.health == "Critical"]
     saw(expected="none is critical", actual=critical or "none is critical")
     if critical:
         fail(few(critical, 4))
@@ -199,10 +199,10 @@ def test_temperatures(node: Facts) -> None:
     "to the system alone and wants a reset; one that neither sees is to be reseated or replaced.",
 )
 def test_gpus(node: Facts, expected: Expected) -> None:
-    found, inside = _bmc(node), node.gpus_present
-    saw(expected=expected.gpu_count, actual=len(found.gpus))
-    finding = judging.gpus(found, Wanted(gpus=expected.gpu_count, os_gpus=inside))
-    lost = inside is not None and inside < len(found.gpus) >= expected.gpu_count
+    bmc, inside = _bmc(node), node.gpus_present
+    saw(expected=expected.gpu_count, actual=len(bmc.gpus))
+    finding = judging.gpus(bmc, Wanted(gpus=expected.gpu_count, os_gpus=inside))
+    lost = inside is not None and inside < len(bmc.gpus) >= expected.gpu_count
     _end(finding, "", action="reboot" if lost else None)
 
 
@@ -287,7 +287,7 @@ def test_password(node: Facts) -> None:
 
 @lru_cache(maxsize=4)
 def _group(peers: Peers) -> dict[str, Bmc]:
-    return {name: one.bmc for name, one in peers.nodes.items() if one.bmc is not None}
+    return {name: facts.bmc for name, facts in peers.nodes.items() if facts.bmc is not None}
 
 
 @lru_cache(maxsize=4)

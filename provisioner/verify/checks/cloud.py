@@ -16,12 +16,12 @@ def _watched(expected: Expected) -> bool:
     return INTERRUPTION in (expected.units or ())
 
 
-def _told(node: Facts) -> Interruption:
-    found = node.interruption
-    assert found is not None  # `needs` saw to it
-    if not found.told:
+def _read_interruption(node: Facts) -> Interruption:
+    interruption = node.interruption
+    assert interruption is not None  # `needs` saw to it
+    if not interruption.told:
         unknown("the node's watcher has written nothing since boot: `systemctl status gpuprov-interruption` says why")
-    return found
+    return interruption
 
 
 @check(
@@ -35,14 +35,16 @@ def _told(node: Facts) -> Interruption:
     says="The cloud has announced that it takes this spot machine away. When it is gone, `gpuprov up` makes another.",
 )
 def test_interruption(node: Facts) -> None:
-    found = _told(node)
-    notice = found.notice
+    record = _read_interruption(node)
+    notice = record.notice
     saw(expected="no notice", actual=f"{notice.action} at {notice.time}" if notice else "no notice")
     if notice is None:
         return
     at = notice.at
-    left = "" if at is None or node.collected is None or at < node.collected else f", in {at - node.collected:.0f} s"
-    fail(f"{notice.action} at {notice.time}{left}; {_hook_words(found.hook)}; `gpuprov up` restores the count")
+    seconds_left = (
+        "" if at is None or node.collected is None or at < node.collected else f", in {at - node.collected:.0f} s"
+    )
+    fail(f"{notice.action} at {notice.time}{seconds_left}; {_hook_words(record.hook)}; `gpuprov up` restores the count")
 
 
 def _hook_words(hook: Hook | None) -> str:
@@ -68,16 +70,16 @@ def _hook_words(hook: Hook | None) -> str:
     says="The machine's metadata service does not answer: the node would not hear that the cloud takes it away.",
 )
 def test_metadata(node: Facts, expected: Expected) -> None:
-    found, most = _told(node), expected.most["cloud.silence"]
-    if found.silent_since is None:
+    interruption, maximum = _read_interruption(node), expected.most["cloud.silence"]
+    if interruption.silent_since is None:
         saw(expected="answers", actual="answers")
         return
     if node.collected is None:
         unknown("the node's clock was not read")
-    silent = node.collected - found.silent_since
-    saw(expected=f"silent for {most:g} s at most", actual=f"silent for {silent:.0f} s")
-    if silent > most:
-        fail(f"no answer for {silent:.0f} s: {found.silent or 'no reason reported'}")
+    silent = node.collected - interruption.silent_since
+    saw(expected=f"silent for {maximum:g} s at most", actual=f"silent for {silent:.0f} s")
+    if silent > maximum:
+        fail(f"no answer for {silent:.0f} s: {interruption.silent or 'no reason reported'}")
 
 
 def _answered(node: Facts, expected: Expected) -> None:
@@ -127,7 +129,7 @@ def test_maintenance(node: Facts, expected: Expected) -> None:
     _answered(node, expected)
     harmless = tuple(expected.maintenance.get("harmless", ()))
     coming = [e for e in node.maintenance or () if e.kind not in harmless]
-    words = [f"{e.kind} {f'from {e.time} on' if e.time else 'has begun'}" for e in coming]
-    saw(expected="no scheduled event", actual=words or [e.kind for e in node.maintenance or ()] or "none")
+    descriptions = [f"{e.kind} {f'from {e.time} on' if e.time else 'has begun'}" for e in coming]
+    saw(expected="no scheduled event", actual=descriptions or [e.kind for e in node.maintenance or ()] or "none")
     if coming:
-        fail("; ".join(words[:4]))
+        fail("; ".join(descriptions[:4]))

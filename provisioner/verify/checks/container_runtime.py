@@ -35,14 +35,14 @@ def _docker(node: Facts) -> Docker:
     says="Docker is not installed or does not answer: no container can start. `systemctl status docker` says why.",
 )
 def test_runtime(node: Facts, expected: Expected) -> None:
-    docker, wanted = host_of(node).docker, expected.images or expected.tuned is not None
-    if docker is None and not wanted:
+    docker, is_required = host_of(node).docker, expected.images or expected.tuned is not None
+    if docker is None and not is_required:
         skip("docker is not installed, and no lock asks for containers")
     saw(expected="docker answers", actual=(docker.error or f"docker {docker.version}") if docker else "not installed")
     if docker is None:
         fail("docker is not installed")
     if docker.error is not None:
-        fail(f"docker does not answer: {docker.error}", unverified=() if wanted else (NO_LOCK,))
+        fail(f"docker does not answer: {docker.error}", unverified=() if is_required else (NO_LOCK,))
 
 
 # Without a lock a description has to be of the driver that runs: that of another one gives containers its libraries.

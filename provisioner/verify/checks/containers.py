@@ -57,8 +57,8 @@ def test_versions(node: Facts, expected: Expected) -> None:
         return
     reports = {report.reference: report for report in node.frameworks}
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
-    wanted: dict[str, dict[str, object]] = {}
-    found: dict[str, dict[str, object]] = {}
+    locked_versions: dict[str, dict[str, object]] = {}
+    reported_versions: dict[str, dict[str, object]] = {}
     wrong, silent = [], []
     for image in expected.images or ():
         locked = {key: image[key] for key in ("torch", "cuda", "nccl", "python") if image.get(key)}
@@ -68,8 +68,8 @@ def test_versions(node: Facts, expected: Expected) -> None:
         if report is None:
             silent.append(f"{image['reference']}: no report")
             continue
-        wanted[image["reference"]] = dict(locked)
-        found[image["reference"]] = {key: getattr(report, key) for key in locked}
+        locked_versions[image["reference"]] = dict(locked)
+        reported_versions[image["reference"]] = {key: getattr(report, key) for key in locked}
         if report.error:
             silent.append(f"{image['reference']}: {report.error}")
             continue
@@ -81,12 +81,12 @@ def test_versions(node: Facts, expected: Expected) -> None:
                 wrong.append(f"{image['reference']}: {key} {value}, locked {version}")
         if report.gpus is not None and report.gpus != present:
             wrong.append(f"{image['reference']}: torch sees {counted(report.gpus, 'GPU')} of {present}")
-    saw(expected=wanted, actual=found)
+    saw(expected=locked_versions, actual=reported_versions)
     if wrong:
         fail("; ".join(wrong))
     if silent:
         unknown("; ".join(silent))
-    if not wanted:
+    if not locked_versions:
         skip("no locked image has a framework with a known version")
 
 
@@ -102,7 +102,7 @@ def _sees_all_gpus(node: Facts) -> None:
             fail(message, unverified=(NO_LOCK,))
 
 
-def _same(locked: str, said: str) -> bool:
+def _same(locked: str, version: str) -> bool:
     """2.9 is said by 2.9.0 and by 2.9.0+cu130; NGC's pre-releases carry a suffix such as 2.9.0a0+50eac811a6."""
-    parts, have = locked.split("+", maxsplit=1)[0].split("."), said.split("+", maxsplit=1)[0].split(".")
-    return have[: len(parts)] == parts or said == locked
+    parts, have = locked.split("+", maxsplit=1)[0].split("."), version.split("+", maxsplit=1)[0].split(".")
+    return have[: len(parts)] == parts or version == locked

@@ -133,9 +133,9 @@ def test_bandwidth(node: Facts, expected: Expected) -> None:
 
 def _of_load(node: Facts, expected: Expected) -> Nccl:
     """The load program's all_reduce as nccl-tests would have told it."""
-    said = node.source("all_reduce.txt")
-    if said.state not in ("absent", "missing"):
-        unknown(said.reason)
+    source = node.source("all_reduce.txt")
+    if source.state not in ("absent", "missing"):
+        unknown(source.reason)
     if node.load is None:
         if expected.mig:
             skip(CUT_UP)

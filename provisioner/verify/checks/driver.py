@@ -89,9 +89,9 @@ def _upstream(version: str) -> str:
     says="A module of the driver is not loaded: CUDA finds no GPU before nvidia_uvm is there. `modprobe` it.",
 )
 def test_modules(node: Facts, expected: Expected) -> None:
-    wanted = ("nvidia", "nvidia_uvm", *(("gdrdrv",) if "gdrdrv-dkms" in (expected.packages or {}) else ()))
-    missing = [name for name in wanted if name not in (node.modules or ())]
-    saw(expected=list(wanted), actual=[name for name in wanted if name not in missing])
+    required = ("nvidia", "nvidia_uvm", *(("gdrdrv",) if "gdrdrv-dkms" in (expected.packages or {}) else ()))
+    missing = [name for name in required if name not in (node.modules or ())]
+    saw(expected=list(required), actual=[name for name in required if name not in missing])
     if missing:
         fail(f"not loaded: {', '.join(missing)}")
 
@@ -106,14 +106,16 @@ def test_modules(node: Facts, expected: Expected) -> None:
     "`gpuprov up` and reboot.",
 )
 def test_nouveau(node: Facts) -> None:
-    there = [name for name in OTHER_DRIVERS if name in (node.modules or ())]
-    saw(expected="not loaded", actual=there or "not loaded")
-    if there:
-        fail(f"{', '.join(there)} is loaded")
+    loaded = [name for name in OTHER_DRIVERS if name in (node.modules or ())]
+    saw(expected="not loaded", actual=loaded or "not loaded")
+    if loaded:
+        fail(f"{', '.join(loaded)} is loaded")
     host = node.host
     if host is None or host.denied is None or "nouveau" not in (host.kernel_modules or {}).get(node.kernel or "", ()):
         return
-    if "nouveau" not in host.denied and not any("blacklist=" in one and "nouveau" in one for one in host.cmdline or ()):
+    if "nouveau" not in host.denied and not any(
+        "blacklist=" in argument and "nouveau" in argument for argument in host.cmdline or ()
+    ):
         fail("nouveau is on disk and on no deny list of modprobe's: the next boot may load it")
 
 
@@ -129,13 +131,13 @@ def test_nouveau(node: Facts) -> None:
     says="The driver runs without a parameter that was set for it: it was loaded before. Reboot, or load it again.",
 )
 def test_params(node: Facts, expected: Expected) -> None:
-    found = {name: (node.module_params or {}).get(name) for name in expected.module_params or {}}
-    saw(expected=dict(expected.module_params or {}), actual=found)
-    other = [f"{name} is {found[name]}, not {value}" for name, value in (expected.module_params or {}).items()
-             if found[name] is not None and found[name] != value]  # fmt: skip
+    current = {name: (node.module_params or {}).get(name) for name in expected.module_params or {}}
+    saw(expected=dict(expected.module_params or {}), actual=current)
+    other = [f"{name} is {current[name]}, not {value}" for name, value in (expected.module_params or {}).items()
+             if current[name] is not None and current[name] != value]  # fmt: skip
     if other:
         fail("; ".join(other))
-    if None in found.values():
+    if None in current.values():
         unknown("this driver does not show that parameter")
 
 
@@ -155,14 +157,14 @@ def test_nodes(node: Facts, expected: Expected) -> None:
         skip("older bundles do not have nvidia-dev.txt")
     if node.device_nodes is None:
         unknown(source.reason, "nvidia-dev.txt")
-    there = {entry.name: entry for entry in node.device_nodes}
+    entries = {entry.name: entry for entry in node.device_nodes}
     numbers = [g.minor_number for g in node.gpus or () if g.minor_number is not None] or list(range(expected.gpu_count))
-    wanted = [*(f"nvidia{number}" for number in numbers), *GLOBAL_NODES]
-    missing = [name for name in wanted if name not in there]
-    wrong = [name for name in wanted if name in there and there[name].kind != "c"]
-    other = {name: there[name].major for name in wanted if name in there and not name.startswith("nvidia-")}
+    required = [*(f"nvidia{number}" for number in numbers), *GLOBAL_NODES]
+    missing = [name for name in required if name not in entries]
+    wrong = [name for name in required if name in entries and entries[name].kind != "c"]
+    other = {name: entries[name].major for name in required if name in entries and not name.startswith("nvidia-")}
     strange = [f"/dev/{name} has major {major}" for name, major in other.items() if major not in (None, MAJOR)]
-    saw(expected=wanted, actual=sorted(there))
+    saw(expected=required, actual=sorted(entries))
     if missing:
         fail(f"/dev/{', /dev/'.join(missing)} is missing")
     if wrong:

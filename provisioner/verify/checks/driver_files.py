@@ -28,16 +28,16 @@ SIMULATED = "a rehearsed node has no libraries of the driver, and this computer'
 def test_libraries(node: Facts) -> None:
     if not host_of(node).libraries_asked:
         skip("an older probe, which did not look for them")
-    there = told(host_of(node).libraries, "the libraries that ldconfig knows")
-    missing = [name for name in LIBRARIES if name not in there]
-    saw(expected=list(LIBRARIES), actual=[name for name in LIBRARIES if name in there])
+    libraries = told(host_of(node).libraries, "the libraries that ldconfig knows")
+    missing = [name for name in LIBRARIES if name not in libraries]
+    saw(expected=list(LIBRARIES), actual=[name for name in LIBRARIES if name in libraries])
     if missing:
         fail(f"ldconfig does not know {', '.join(missing)}")
 
 
 def _module(node: Facts) -> OnDisk:
-    found = host_of(node).driver_on_disk
-    return found if found is not None and found.asked else skip("modinfo finds no module of the driver")
+    module = host_of(node).driver_on_disk
+    return module if module is not None and module.asked else skip("modinfo finds no module of the driver")
 
 
 # Warnings: the module that runs is another one's to judge (driver.version), these two are about the next boot.

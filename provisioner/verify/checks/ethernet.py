@@ -15,7 +15,7 @@ from provisioner.verify.parsers.host_software import Interface
 def uplinks(host: Host) -> list[Interface]:
     """The interfaces that default routes lead through."""
     routes = host.default_routes or ()
-    return [one for one in host.interfaces or () if one.name in routes]
+    return [interface for interface in host.interfaces or () if interface.name in routes]
 
 
 # A warning: a private subnet with endpoints of its own works without one. Whether packages and images are to be had
@@ -44,17 +44,20 @@ def test_default_route(node: Facts) -> None:
     says="An interface counts errors in more than one of a hundred packets: a bad cable, transceiver or port.",
 )
 def test_errors(node: Facts, expected: Expected) -> None:
-    most, wrong, seen = expected.most["net.error_share"], [], 0
-    for one in told(host_of(node).interfaces, "its interfaces"):
-        if one.name == "lo":
+    maximum, wrong, counter_count = expected.most["net.error_share"], [], 0
+    for interface in told(host_of(node).interfaces, "its interfaces"):
+        if interface.name == "lo":
             continue
-        for way in ("rx", "tx"):
-            packets, errors = one.counts.get(f"{way}_packets", 0), one.counts.get(f"{way}_errors", 0)
-            seen += packets > 0
+        for direction in ("rx", "tx"):
+            packets, errors = (
+                interface.counts.get(f"{direction}_packets", 0),
+                interface.counts.get(f"{direction}_errors", 0),
+            )
+            counter_count += packets > 0
             # Drops on receiving are also packets that nobody here wanted, so only errors count.
-            if packets >= ENOUGH and errors > most * packets:
-                wrong.append(f"{one.name}: {counted(errors, 'error')} in {packets} {way} packets")
-    saw(expected=f"{most:.0%} at most", actual=wrong or f"{seen} counters")
+            if packets >= ENOUGH and errors > maximum * packets:
+                wrong.append(f"{interface.name}: {counted(errors, 'error')} in {packets} {direction} packets")
+    saw(expected=f"{maximum:.0%} at most", actual=wrong or f"{counter_count} counters")
     if wrong:
         fail("; ".join(wrong))
 
@@ -71,14 +74,14 @@ ENOUGH = 1000
     says="The interface of the default route lost its link again and again: look at cable and switch port.",
 )
 def test_flaps(node: Facts, expected: Expected) -> None:
-    most = expected.most["link.flaps"]
+    maximum = expected.most["link.flaps"]
     losses = {i.name: i.carrier_losses for i in uplinks(host_of(node)) if i.carrier_losses is not None}
     if not losses:
         skip("no interface of a default route counts losses of its link")
     growth = Growth.of(node)
-    grown, most = {name: growth.by(carrier(name), n) for name, n in losses.items()}, growth.allowed(most, DAY)
-    saw(expected=f"{most:.0f} at most, {growth.since}", actual=grown)
-    if wrong := [f"{name} lost its link {n} times" for name, n in grown.items() if n > most]:
+    grown, maximum = {name: growth.by(carrier(name), n) for name, n in losses.items()}, growth.allowed(maximum, DAY)
+    saw(expected=f"{maximum:.0f} at most, {growth.since}", actual=grown)
+    if wrong := [f"{name} lost its link {n} times" for name, n in grown.items() if n > maximum]:
         fail(f"{'; '.join(wrong)} ({growth.since})")
 
 
@@ -108,10 +111,10 @@ def test_bond(node: Facts) -> None:
 )
 def test_conntrack(node: Facts, expected: Expected) -> None:
     settings = host_of(node).settings
-    count, most = (settings.get(f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))
-    if count is None or not most:
+    count, maximum = (settings.get(f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))
+    if count is None or not maximum:
         skip("connection tracking is off")
     share = expected.most["net.conntrack_share"]
-    saw(expected=f"{most * share:.0f} at most", actual=count)
-    if count > most * share:
-        fail(f"{count} of {counted(most, 'entry')}")
+    saw(expected=f"{maximum * share:.0f} at most", actual=count)
+    if count > maximum * share:
+        fail(f"{count} of {counted(maximum, 'entry')}")

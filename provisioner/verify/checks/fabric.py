@@ -43,16 +43,16 @@ def met(node: Facts, expected: Expected) -> Fabric:
 
 def weak_pairs(cards: OwnCards, expected: Expected) -> list[CardPair]:
     """Pairs of a node's own cards that have no rate, or one that is too low."""
-    least, _ = least_rate([pair.gbps for pair in cards.pairs], expected)
-    return [pair for pair in cards.pairs if pair.gbps is None or pair.gbps < least]
+    minimum, _ = least_rate([pair.gbps for pair in cards.pairs], expected)
+    return [pair for pair in cards.pairs if pair.gbps is None or pair.gbps < minimum]
 
 
 def least_rate(rates: Iterable[float | None], expected: Expected) -> tuple[float, str]:
     """Gbit/s that each card has to reach, and the limit's name: what is published, else what its neighbours do."""
     if "rdma" in expected.least:
         return expected.least["rdma"], "rdma"
-    usual = median([rate for rate in rates if rate is not None] or [0.0])
-    return usual * (1 - expected.most[SPREAD]), SPREAD
+    typical_rate = median([rate for rate in rates if rate is not None] or [0.0])
+    return typical_rate * (1 - expected.most[SPREAD]), SPREAD
 
 
 def told(fabric: Fabric) -> list[str]:
@@ -91,12 +91,16 @@ def lenders(fabric: Fabric) -> str:
 )
 def test_transport(node: Facts, expected: Expected) -> None:
     fabric = met(node, expected)
-    ways = {pair.partner: dict(pair.transports) for pair in fabric.pairs}
-    saw(expected="RDMA from the GPUs' memory" if expected.gpudirect else "RDMA", actual=ways, note=lenders(fabric))
+    transports = {pair.partner: dict(pair.transports) for pair in fabric.pairs}
+    saw(
+        expected="RDMA from the GPUs' memory" if expected.gpudirect else "RDMA", actual=transports, note=lenders(fabric)
+    )
     if fabric.wrong_way:
         fail(fabric.why or next((pair.why for pair in fabric.pairs if not pair.good), ""))
     between = ("NET/", "P2P") if expected.nvlink_across else ("NET/",)
-    if not any(way.startswith(between) for found in ways.values() for way in found):
+    if not any(
+        transport.startswith(between) for partner_transports in transports.values() for transport in partner_transports
+    ):
         unknown("NCCL logged no transport for its channels between nodes")
 
 
@@ -117,10 +121,10 @@ def test_transport(node: Facts, expected: Expected) -> None:
 )  # fmt: skip
 def test_pairs(node: Facts, expected: Expected) -> None:
     fabric = met(node, expected)
-    least = fabric.floor_gbps
+    minimum = fabric.floor_gbps
     unlimited = "NCCL works with each, as fast as in the group's other pairs, if any"
-    wanted = f"{least:g} GB/s or more with each" if least else unlimited
-    saw(expected=wanted, actual=told(fabric), note=lenders(fabric))
+    expected_text = f"{minimum:g} GB/s or more with each" if minimum else unlimited
+    saw(expected=expected_text, actual=told(fabric), note=lenders(fabric))
     if fabric.state in ("fault", "undecided"):
         # A pair in which nothing moved is wrong whatever the catalogue says of the network.
         silent = any(pair.gbps is None for pair in fabric.pairs if not pair.good)
@@ -136,8 +140,8 @@ def _only_slow(fabric: Fabric, expected: Expected) -> tuple[str, ...]:
         strayed = wrong_way(dict(pair.transports), rdma=expected.fabric == "rdma", gpudirect=expected.gpudirect)
         if pair.gbps is None or strayed or fabric.wrong_way:
             return ()
-        least = max(fabric.floor_gbps or 0.0, fabric.usual_gbps or 0.0)
-        if far_below(pair.gbps, least):
+        minimum = max(fabric.floor_gbps or 0.0, fabric.usual_gbps or 0.0)
+        if far_below(pair.gbps, minimum):
             return ()
         below.add("fabric" if pair.gbps < (fabric.floor_gbps or 0.0) else spread)
     unverified = expected.unsupported(*sorted(below))
@@ -147,8 +151,8 @@ def _only_slow(fabric: Fabric, expected: Expected) -> tuple[str, ...]:
 def latency(node: Facts) -> float | None:
     """The node's best pair, µs: a slow partner is another node's fault. None where it met no two nodes."""
     pairs = node.fabric.pairs if node.fabric is not None else ()
-    told = {pair.partner: pair.latency_us for pair in pairs if pair.good and pair.latency_us is not None}
-    return min(told.values()) if len(told) > 1 else None
+    latencies = {pair.partner: pair.latency_us for pair in pairs if pair.good and pair.latency_us is not None}
+    return min(latencies.values()) if len(latencies) > 1 else None
 
 
 @check(
@@ -163,15 +167,15 @@ def latency(node: Facts) -> float | None:
     says="Small messages take far longer with this node than among the others: look at its processors, PCIe and cable.",
 )
 def test_latency(node: Facts, expected: Expected, peers: Peers) -> None:
-    mine = latency(node) if met(node, expected) else None
-    if mine is None:
+    own_latency = latency(node) if met(node, expected) else None
+    if own_latency is None:
         skip("it has no latency with two others, and one pair does not tell which of its nodes is slow")
     spread = peers.spread(latency)
     if spread is None:
         skip("fewer than three nodes of this group have a latency")
-    saw(expected=f"about {spread.median:.4g} µs", actual=round(mine, 1))
-    if spread.above(mine, expected.most["fleet.latency"]):
-        slow = f"{mine:.4g} µs at best, {spread.said} nodes have a median of {spread.median:.4g}"
+    saw(expected=f"about {spread.median:.4g} µs", actual=round(own_latency, 1))
+    if spread.above(own_latency, expected.most["fleet.latency"]):
+        slow = f"{own_latency:.4g} µs at best, {spread.said} nodes have a median of {spread.median:.4g}"
         fail(slow, unverified=expected.unsupported("fleet.latency"))
 
 
@@ -192,8 +196,8 @@ def test_path(node: Facts, expected: Expected) -> None:
     if fabric.state != "fine":
         skip("it is not known to work with any other node: see fabric.pairs")
     if fabric.paths:
-        why = {pair.partner: pair.why for pair in fabric.pairs if not pair.good}
-        fail("; ".join(f"with {other}: {why.get(other) or 'bad'}" for other in fabric.paths))
+        reasons = {pair.partner: pair.why for pair in fabric.pairs if not pair.good}
+        fail("; ".join(f"with {other}: {reasons.get(other) or 'bad'}" for other in fabric.paths))
 
 
 @check(

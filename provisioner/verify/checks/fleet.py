@@ -17,25 +17,25 @@ HOT_SHARE, HOT = 0.25, 15.0
 on top of the outlier test."""
 
 
-def alike(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], what: str) -> None:
+def alike(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], noun: str) -> None:
     """Fails on the node that differs from most of its group; on each of them where there is no majority."""
-    common, mine = peers.common(of), of(node)
-    if mine is None:
-        unknown(f"this node reports no {what}")
+    common, own_value = peers.common(of), of(node)
+    if own_value is None:
+        unknown(f"this node reports no {noun}")
     if common.said < FEWEST:
-        skip(f"fewer than {FEWEST} nodes of this group report their {what}")
-    saw(expected=_text(common.value) if common.value is not None else "one for all", actual=_text(mine))
+        skip(f"fewer than {FEWEST} nodes of this group report their {noun}")
+    saw(expected=_text(common.value) if common.value is not None else "one for all", actual=_text(own_value))
     if common.value is None:
-        told = ", ".join(f"{_text(value)} ({count})" for value, count in list(common.counts.items())[:4])
-        fail(f"the group has no common {what}: {told}")
-    if mine != common.value:
-        fail(f"{what} {_text(mine)}; {common.counts[common.value]} of {common.said} have {_text(common.value)}")
+        counts_text = ", ".join(f"{_text(value)} ({count})" for value, count in list(common.counts.items())[:4])
+        fail(f"the group has no common {noun}: {counts_text}")
+    if own_value != common.value:
+        fail(f"{noun} {_text(own_value)}; {common.counts[common.value]} of {common.said} have {_text(common.value)}")
 
 
-def spread_of(peers: Peers, of: Callable[[Facts], float | None], what: str) -> Spread:
+def spread_of(peers: Peers, of: Callable[[Facts], float | None], noun: str) -> Spread:
     """How a number of the group's nodes is spread; the check is skipped where too few give it."""
-    found = peers.spread(of)
-    return found if found is not None else skip(f"fewer than {FEWEST} nodes of this group report {what}")
+    spread = peers.spread(of)
+    return spread if spread is not None else skip(f"fewer than {FEWEST} nodes of this group report {noun}")
 
 
 def _text(value: Hashable) -> str:
@@ -77,8 +77,8 @@ def test_device_names(node: Facts, peers: Peers) -> None:
 def firmware(node: Facts) -> tuple[str, ...] | None:
     if node.ib is None or not node.ib.ports:
         return None
-    found = {f"{port.card or '?'} {port.firmware}" for port in node.ib.ports if port.firmware}
-    return tuple(sorted(found)) or None
+    versions = {f"{port.card or '?'} {port.firmware}" for port in node.ib.ports if port.firmware}
+    return tuple(sorted(versions)) or None
 
 
 @check(
@@ -134,17 +134,17 @@ def matrix(node: Facts) -> Hashable | None:
     says="GPUs and cards reach each other by other paths than on the rest of the group, though each may be allowed.",
 )
 def test_topology(node: Facts, peers: Peers) -> None:
-    common, mine = peers.common(matrix), matrix(node)
-    assert isinstance(mine, tuple)
+    common, own_matrix = peers.common(matrix), matrix(node)
+    assert isinstance(own_matrix, tuple)
     if common.said < FEWEST:
         skip(f"fewer than {FEWEST} nodes of this group report their topology")
     saw(expected=f"as on most of {common.said} nodes", actual="as there")
     if common.value is None:
         fail(f"the group has {len(common.counts)} topologies, none of them on most nodes")
-    if mine != common.value:
+    if own_matrix != common.value:
         assert isinstance(common.value, tuple)
         theirs = {(a, b): cell for a, b, cell in common.value}
-        differing = [(a, b, cell) for a, b, cell in mine if theirs.get((a, b)) != cell]
+        differing = [(a, b, cell) for a, b, cell in own_matrix if theirs.get((a, b)) != cell]
         other = [f"{a}-{b} {cell} (others {theirs.get((a, b), 'none')})" for a, b, cell in differing]
         saw(expected=f"as on most of {common.said} nodes", actual=other[:8] or "fewer devices")
         fail(
@@ -154,23 +154,23 @@ def test_topology(node: Facts, peers: Peers) -> None:
         )
 
 
-def slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:
+def slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts], float | None], noun: str) -> None:
     """Fails on a node that is an outlier below its group's median by more than `fleet.slow` of health.yaml: all_reduce
     goes at the pace of the slowest. On top of the outlier test, which knows how much this group's own runs differ."""
-    mine = of(node)
-    if mine is None:
-        unknown(f"this node reports no {what}")
-    spread = spread_of(peers, of, what)
-    saw(expected=f"about {spread.median:.4g} {what}", actual=round(mine, 2))
-    if spread.below(mine, expected.most["fleet.slow"]):
-        slow = f"{mine:.4g} {what}, {spread.said} nodes have a median of {spread.median:.4g}"
+    own_value = of(node)
+    if own_value is None:
+        unknown(f"this node reports no {noun}")
+    spread = spread_of(peers, of, noun)
+    saw(expected=f"about {spread.median:.4g} {noun}", actual=round(own_value, 2))
+    if spread.below(own_value, expected.most["fleet.slow"]):
+        slow = f"{own_value:.4g} {noun}, {spread.said} nodes have a median of {spread.median:.4g}"
         fail(slow, unverified=expected.unsupported("fleet.slow"))
 
 
-def _versions(found: Iterable[str | None]) -> tuple[str, ...] | None:
+def _versions(reported: Iterable[str | None]) -> tuple[str, ...] | None:
     """Every version that a GPU of a node has; None where one does not say."""
-    told = set(found)
-    return tuple(sorted(map(str, told))) if told and None not in told else None
+    versions = set(reported)
+    return tuple(sorted(map(str, versions))) if versions and None not in versions else None
 
 
 def vbios(node: Facts) -> tuple[str, ...] | None:
@@ -210,8 +210,8 @@ def test_inforom(node: Facts, peers: Peers) -> None:
 
 def temperature(node: Facts) -> float | None:
     """The median over the GPUs, °C: one hot GPU is another matter than a node in a hot place."""
-    found = [gpu.temperature for gpu in node.gpus or () if gpu.temperature is not None]
-    return float(median(found)) if found else None
+    temperatures = [gpu.temperature for gpu in node.gpus or () if gpu.temperature is not None]
+    return float(median(temperatures)) if temperatures else None
 
 
 @check(
@@ -223,14 +223,14 @@ def temperature(node: Facts) -> float | None:
     says="This node's GPUs are much hotter than those of its group. Look at fans, air flow and its place in the rack.",
 )
 def test_hot(node: Facts, peers: Peers) -> None:
-    mine = temperature(node)
-    if mine is None:
+    own_temperature = temperature(node)
+    if own_temperature is None:
         skip("no GPU reports its temperature")
     spread = spread_of(peers, temperature, "their temperature")
-    saw(expected=f"about {spread.median:.0f} °C", actual=mine)
+    saw(expected=f"about {spread.median:.0f} °C", actual=own_temperature)
     # Idle and loaded nodes lie some 30 °C apart: only one that stands out from a group in one state counts.
-    if spread.above(mine, HOT_SHARE) and mine - spread.median > HOT:
-        fail(f"{mine:.0f} °C, the median of {spread.said} nodes is {spread.median:.0f} °C")
+    if spread.above(own_temperature, HOT_SHARE) and own_temperature - spread.median > HOT:
+        fail(f"{own_temperature:.0f} °C, the median of {spread.said} nodes is {spread.median:.0f} °C")
 
 
 def uuids(node: Facts) -> tuple[str, ...]:
@@ -248,17 +248,17 @@ def uuids(node: Facts) -> tuple[str, ...]:
 )
 def test_cloned(node: Facts, peers: Peers, name: str) -> None:
     holders = peers.holders(uuids)
-    others = sorted({other for uuid in uuids(node) for other in holders[uuid] if other != name})
-    saw(expected="no GPU of another node", actual=others or "no GPU of another node")
-    if others:
-        fail(f"it shows GPUs of {', '.join(others[:4])}")
+    twins = sorted({other for uuid in uuids(node) for other in holders[uuid] if other != name})
+    saw(expected="no GPU of another node", actual=twins or "no GPU of another node")
+    if twins:
+        fail(f"it shows GPUs of {', '.join(twins[:4])}")
 
 
 def fabric_clique(node: Facts) -> str | None:
     """The rack's NVLink domain and the partition of it that the node's GPUs are in; None where they are in several, or
     in none."""
-    found = {(gpu.fabric_cluster, gpu.fabric_clique) for gpu in node.gpus or () if gpu.fabric_cluster}
-    return " clique ".join(map(str, found.pop())) if len(found) == 1 else None
+    cliques = {(gpu.fabric_cluster, gpu.fabric_clique) for gpu in node.gpus or () if gpu.fabric_cluster}
+    return " clique ".join(map(str, cliques.pop())) if len(cliques) == 1 else None
 
 
 @check(
@@ -274,12 +274,13 @@ def fabric_clique(node: Facts) -> str | None:
     "other by NVLink. Look at the partitions in NMX, or at the fabric manager of the switches.",
 )
 def test_clique(node: Facts, peers: Peers) -> None:
-    mine = fabric_clique(node)
-    if mine is None:
+    clique = fabric_clique(node)
+    if clique is None:
         skip("the GPUs do not all name one partition")
     # A group may have several racks, and each has a domain of its own.
-    domain = mine.partition(" clique ")[0]
+    domain = clique.partition(" clique ")[0]
     counts = {str(name): n for name, n in peers.common(fabric_clique).counts.items() if str(name).startswith(domain)}
     saw(expected="one partition", actual=counts)
-    if counts[mine] * 2 <= sum(counts.values()):
-        fail(f"{mine}; others of its domain: {', '.join(f'{n} {name}' for name, n in counts.items() if name != mine)}")
+    if counts[clique] * 2 <= sum(counts.values()):
+        other_cliques = ", ".join(f"{n} {name}" for name, n in counts.items() if name != clique)
+        fail(f"{clique}; others of its domain: {other_cliques}")

@@ -13,17 +13,17 @@ from provisioner.verify.facts import Facts
 from provisioner.verify.peers import FAR, FEWEST, Peers
 
 
-def _same(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], what: str) -> None:
+def _same(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], noun: str) -> None:
     """As `alike`; a machine that does not say it is none of this check's."""
     if of(node) is None:
-        skip(f"this node reports no {what}")
-    alike(node, peers, of, what)
+        skip(f"this node reports no {noun}")
+    alike(node, peers, of, noun)
 
 
 def memory(node: Facts) -> int | None:
     """GiB."""
-    found = node.host.memory if node.host else None
-    return None if found is None else found.total // 2**20
+    host_memory = node.host.memory if node.host else None
+    return None if host_memory is None else host_memory.total // 2**20
 
 
 @check(
@@ -35,13 +35,13 @@ def memory(node: Facts) -> int | None:
     says="This node has less memory than its group: a module has failed, or the machine is another one.",
 )
 def test_memory(node: Facts, peers: Peers) -> None:
-    mine = memory(node)
-    if mine is None:
+    own_memory = memory(node)
+    if own_memory is None:
         unknown("the node reports no memory size")
     spread = spread_of(peers, memory, "their memory")
-    saw(expected=f"{spread.median:g} GiB", actual=mine)
-    if spread.median - mine > max(LEAST_MODULE, spread.median * MODULE):
-        fail(f"{mine} GiB, {spread.said} nodes have a median of {spread.median:g}")
+    saw(expected=f"{spread.median:g} GiB", actual=own_memory)
+    if spread.median - own_memory > max(LEAST_MODULE, spread.median * MODULE):
+        fail(f"{own_memory} GiB, {spread.said} nodes have a median of {spread.median:g}")
 
 
 LEAST_MODULE, MODULE = 1.5, 0.01
@@ -79,17 +79,17 @@ def cmdline(node: Facts) -> tuple[str, ...] | None:
     says="This node's kernel was started with other arguments than the rest of its group (IOMMU, NUMA, mitigations …).",
 )
 def test_cmdline(node: Facts, peers: Peers) -> None:
-    mine, common = cmdline(node), peers.common(cmdline)
-    if mine is None:
+    own_arguments, common = cmdline(node), peers.common(cmdline)
+    if own_arguments is None:
         skip("this node reports no kernel command line")
     if common.said < FEWEST:
         skip(f"fewer than {FEWEST} nodes of this group report their kernel command line")
-    usual = common.value if isinstance(common.value, tuple) else ()
-    more, less = sorted(set(mine) - set(usual)), sorted(set(usual) - set(mine))
-    saw(expected=" ".join(map(str, usual)) or "one for all", actual=" ".join(mine))
+    common_arguments = common.value if isinstance(common.value, tuple) else ()
+    more, less = sorted(set(own_arguments) - set(common_arguments)), sorted(set(common_arguments) - set(own_arguments))
+    saw(expected=" ".join(map(str, common_arguments)) or "one for all", actual=" ".join(own_arguments))
     if common.value is None:
         fail(f"the group has {len(common.counts)} sets of arguments, none of them on most nodes")
-    if mine != common.value:
+    if own_arguments != common.value:
         fail(
             "; ".join([f"more: {' '.join(more)}"] * bool(more) + [f"missing: {' '.join(map(str, less))}"] * bool(less))
         )
@@ -134,7 +134,7 @@ def test_dgx_os(node: Facts, peers: Peers) -> None:
 
 def mtu(node: Facts) -> tuple[int, ...] | None:
     links = uplinks(node.host) if node.host else []
-    return tuple(sorted({one.mtu for one in links if one.mtu is not None})) or None
+    return tuple(sorted({link.mtu for link in links if link.mtu is not None})) or None
 
 
 @check(
@@ -150,7 +150,7 @@ def test_mtu(node: Facts, peers: Peers) -> None:
 
 def link_speed(node: Facts) -> tuple[int, ...] | None:
     links = uplinks(node.host) if node.host else []
-    return tuple(sorted(one.speed for one in links if one.speed is not None)) or None
+    return tuple(sorted(link.speed for link in links if link.speed is not None)) or None
 
 
 @check(
@@ -166,8 +166,14 @@ def test_link_speed(node: Facts, peers: Peers) -> None:
 
 def links_up(node: Facts) -> int | None:
     """Ethernet cards that have a link; InfiniBand's interfaces are fleet.ipoib's."""
-    found = node.host.interfaces if node.host else None
-    return None if found is None else sum(one.physical and one.up and not one.name.startswith("ib") for one in found)
+    interfaces = node.host.interfaces if node.host else None
+    return (
+        None
+        if interfaces is None
+        else sum(
+            interface.physical and interface.up and not interface.name.startswith("ib") for interface in interfaces
+        )
+    )
 
 
 @check(
@@ -195,22 +201,22 @@ def skew(node: Facts) -> float | None:
     says="This node's clock is seconds away from its group's: its logs and time-outs do not match theirs.",
 )
 def test_clock(node: Facts, peers: Peers, expected: Expected) -> None:
-    mine, most = skew(node), expected.most["clock.group"]
-    if mine is None:
+    own_skew, maximum = skew(node), expected.most["clock.group"]
+    if own_skew is None:
         skip("the bundle does not record when it was collected (probe.json)")
     spread = spread_of(peers, skew, "their clock")
-    saw(expected=f"within {most:g} s of the group", actual=f"{mine - spread.median:+.1f} s")
+    saw(expected=f"within {maximum:g} s of the group", actual=f"{own_skew - spread.median:+.1f} s")
     # Busy nodes answer late and at different times: only one that stands out counts.
-    if abs(mine - spread.median) > max(most, FAR * spread.deviation):
-        fail(f"the clock is {mine - spread.median:+.1f} s from that of {spread.said} nodes")
+    if abs(own_skew - spread.median) > max(maximum, FAR * spread.deviation):
+        fail(f"the clock is {own_skew - spread.median:+.1f} s from that of {spread.said} nodes")
 
 
-def _alone(node: Facts, peers: Peers, name: str, of: Callable[[Facts], str | None], what: str) -> None:
+def _alone(node: Facts, peers: Peers, name: str, of: Callable[[Facts], str | None], noun: str) -> None:
     """Fails on each of the nodes that have one thing which each should have for itself."""
-    twins = [other for other in peers.holders(of)[told(of(node), f"its {what}")] if other != name]
+    twins = [other for other in peers.holders(of)[told(of(node), f"its {noun}")] if other != name]
     saw(expected="its own", actual=twins or "its own")
     if twins:
-        fail(f"{', '.join(twins[:4])} {'have' if len(twins) > 1 else 'has'} the same {what}")
+        fail(f"{', '.join(twins[:4])} {'have' if len(twins) > 1 else 'has'} the same {noun}")
 
 
 def machine_id(node: Facts) -> str | None:

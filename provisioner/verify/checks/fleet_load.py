@@ -13,12 +13,12 @@ from provisioner.verify.facts import Facts
 from provisioner.verify.peers import Peers
 
 
-def _slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:
+def _slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts], float | None], noun: str) -> None:
     """`slower` of fleet.py, but a node on which nothing was started has nothing to be compared."""
     if of(node) is None:
         reached(node, expected)
         skip("not measured: see load.completes")
-    slower(node, expected, peers, of, what)
+    slower(node, expected, peers, of, noun)
 
 
 @check(

@@ -24,14 +24,14 @@ def named(indexes: Iterable[int]) -> str:
     return f"GPU {', '.join(map(str, indexes))}"
 
 
-def all_report(node: Facts, values: Mapping[int, object], what: str) -> None:
+def all_report(node: Facts, values: Mapping[int, object], noun: str) -> None:
     """Unknown where the value of a GPU (by number) is None. A check judges what the others report first: a GPU that
     does not answer hides no fault of another."""
     silent = [index for index, value in values.items() if value is None]
     if len(silent) == len(values) and node.listed_by:
         unknown(node.listed_alone, action="none")
     if silent:
-        unknown(f"{named(silent)}: no {what} reported")
+        unknown(f"{named(silent)}: no {noun} reported")
 
 
 @check(
@@ -53,18 +53,20 @@ def test_count(node: Facts, expected: Expected) -> None:
     if node.bus and known and None not in known and (silent := [a for a in node.bus.gpus if a not in known]):
         on_bus += f", {', '.join(silent)} without an answer"
     kernel = [f"Xid {x.code} on {x.pci}" for x in node.log.xids if pci(x.pci) in absent] if node.log else []
-    said = "".join([f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)])
+    details = "".join(
+        [f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)]
+    )
     if lost and not expected.knows("gpu_count"):
-        fail(f"no answer of {counted(len(lost), 'GPU')}{said}", observed=True)
+        fail(f"no answer of {counted(len(lost), 'GPU')}{details}", observed=True)
     if present is None and lost:
         saw(expected=expected.gpu_count, actual=f"{len(lost)} without an answer")
         gpus = counted(expected.gpu_count, "GPU")
-        fail(f"{len(lost)} of {gpus} cannot be opened, and nothing is said of the others{said}")
+        fail(f"{len(lost)} of {gpus} cannot be opened, and nothing is said of the others{details}")
     attached = node.smi.attached_gpus if node.smi else None
     if node.smi and attached is not None and attached != len(node.smi.gpus):
         saw(expected=expected.gpu_count, actual=present)
-        fail(f"nvidia-smi reports {attached} attached GPUs and lists {len(node.smi.gpus)}{said}")
-    compare(expected.gpu_count, present, f"{present} of {counted(expected.gpu_count, 'GPU')} answer{said}")
+        fail(f"nvidia-smi reports {attached} attached GPUs and lists {len(node.smi.gpus)}{details}")
+    compare(expected.gpu_count, present, f"{present} of {counted(expected.gpu_count, 'GPU')} answer{details}")
 
 
 @check(
@@ -155,13 +157,13 @@ def test_memory(node: Facts, expected: Expected) -> None:
 )
 def test_persistence(node: Facts, expected: Expected) -> None:
     modes = {gpu.index: gpu.persistence for gpu in answering(node)}
-    words, wanted = {True: "on", False: "off", None: "?"}, expected.persistence is not False
-    saw(expected=words[wanted], actual=sorted({words[mode] for mode in modes.values()}))
-    wrong = [index for index, mode in modes.items() if mode is (not wanted)]
+    labels, desired = {True: "on", False: "off", None: "?"}, expected.persistence is not False
+    saw(expected=labels[desired], actual=sorted({labels[mode] for mode in modes.values()}))
+    wrong = [index for index, mode in modes.items() if mode is (not desired)]
     if wrong and expected.persistence is None and len(wrong) == len(modes):
         skip("persistence mode is off, and no cluster.yaml says that it should be on")
     if wrong:
-        fail(f"persistence mode is {'off' if wanted else 'on'} on {named(wrong)}")
+        fail(f"persistence mode is {'off' if desired else 'on'} on {named(wrong)}")
     all_report(node, modes, "persistence mode")
 
 
@@ -175,11 +177,11 @@ def test_persistence(node: Facts, expected: Expected) -> None:
     says="MIG is not as asked: jobs would see slices in place of whole GPUs, or the reverse. Set the mode and reset.",
 )
 def test_mig(node: Facts, expected: Expected) -> None:
-    wanted = "Enabled" if expected.mig else "Disabled"
+    desired = "Enabled" if expected.mig else "Disabled"
     modes = {gpu.index: gpu.mig_mode for gpu in answering(node)}
-    saw(expected=wanted, actual=sorted({str(mode) for mode in modes.values()}))
+    saw(expected=desired, actual=sorted({str(mode) for mode in modes.values()}))
     # GPUs that have no MIG print N/A: whole GPUs, as asked.
-    if wrong := [index for index, mode in modes.items() if mode not in (wanted, None)]:
+    if wrong := [index for index, mode in modes.items() if mode not in (desired, None)]:
         modes_seen = ", ".join(sorted({str(modes[index]) for index in wrong})).lower()
         fail(f"MIG is {modes_seen} on {named(wrong)}, asked for {expected.mig or 'none'}")
     if expected.mig:
@@ -221,9 +223,9 @@ def test_lanes(node: Facts, expected: Expected) -> None:
 def test_pcie(node: Facts, expected: Expected) -> None:
     # The generation is left alone: idle GPUs stand at 1, and many hosts offer less than the GPU could do.
     widths = {gpu.index: gpu.pcie_width for gpu in answering(node)}
-    least = expected.pcie_width or 8
-    saw(expected=f"x{least} or wider", actual=sorted({f"x{w}" for w in widths.values() if w}))
-    narrow = [f"GPU {index} is at x{width}" for index, width in widths.items() if width is not None and width < least]
+    minimum = expected.pcie_width or 8
+    saw(expected=f"x{minimum} or wider", actual=sorted({f"x{w}" for w in widths.values() if w}))
+    narrow = [f"GPU {index} is at x{width}" for index, width in widths.items() if width is not None and width < minimum]
     if narrow:
         fail("; ".join(narrow))
     all_report(node, widths, "PCIe link width")

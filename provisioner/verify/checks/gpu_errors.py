@@ -29,9 +29,9 @@ from provisioner.verify.parsers.nvidia_smi import Smi
 )
 def test_ecc(node: Facts, expected: Expected) -> None:
     gpus = answering(node)
-    wanted = "Enabled" if expected.ecc else "Disabled"
+    desired = "Enabled" if expected.ecc else "Disabled"
     saw(
-        expected={"mode": wanted, "uncorrectable": 0},
+        expected={"mode": desired, "uncorrectable": 0},
         actual={
             "mode": sorted({str(g.ecc_mode) for g in gpus}),
             "uncorrectable": {f"GPU {g.index}": g.ecc_uncorrectable for g in gpus if g.ecc_uncorrectable},
@@ -41,8 +41,8 @@ def test_ecc(node: Facts, expected: Expected) -> None:
     past: list[str] = []
     faults: list[str] = []
     actions: list[Action] = []
-    if wrong := [gpu.index for gpu in gpus if gpu.ecc_mode not in (wanted, None)]:
-        faults.append(f"ECC is not {wanted.lower()} on {named(wrong)}")
+    if wrong := [gpu.index for gpu in gpus if gpu.ecc_mode not in (desired, None)]:
+        faults.append(f"ECC is not {desired.lower()} on {named(wrong)}")
         actions.append("reconfigure")
     for gpu in gpus if expected.ecc else ():
         if gpu.ecc_volatile:
@@ -58,9 +58,9 @@ def test_ecc(node: Facts, expected: Expected) -> None:
         if gpu.ecc_aggregate and gpu.remap_pending is None and gpu.retired_pending is None:
             past.append(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life")
         elif gpu.ecc_aggregate and not (gpu.ecc_volatile == 0 and (remapped or retired)) and not gpu.remap_failure:
-            what = "row remapped" if gpu.remap_pending is not None else "page retired"
+            repair = "row remapped" if gpu.remap_pending is not None else "page retired"
             faults.append(
-                f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no {what} for them"
+                f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no {repair} for them"
             )
             actions.append("reset")
     if faults:
@@ -93,14 +93,18 @@ def test_remap(node: Facts) -> None:
     }
     saw(expected="none pending, none failed", actual=state or "none pending, none failed")
     if "failed" in state.values():
-        fail("; ".join(f"{gpu}: remapping {what}" for gpu, what in state.items()), action="replace", observed=True)
+        fail(
+            "; ".join(f"{gpu}: remapping {condition}" for gpu, condition in state.items()),
+            action="replace",
+            observed=True,
+        )
     if state:
         fail("; ".join(f"{gpu}: a remap or retirement is pending" for gpu in state), observed=True)
     pending = {g.index: g.retired_pending if g.remap_pending is None else g.remap_pending for g in gpus}
     # In MIG mode the driver does not say.
     cut_up = {g.index for g in gpus if g.mig_mode == "Enabled"}
-    told = {index: value for index, value in pending.items() if index not in cut_up}
-    all_report(node, told, "state of row remapping or page retirement")
+    pending_whole = {index: value for index, value in pending.items() if index not in cut_up}
+    all_report(node, pending_whole, "state of row remapping or page retirement")
 
 
 @check(
@@ -131,17 +135,25 @@ def test_xid(node: Facts, expected: Expected) -> None:
     hopper = expected.knows("nvlink_generation") and expected.nvlink_generation == 4
     if fatal or off:
         actions: list[Action] = ["reboot"] * len(off)
-        told = []
+        messages = []
         for x in fatal:
             row = table.get(str(x.code), {})
-            own: Action | None = recovery(x) if x.code == RECOVERY else None
-            actions.append(own if own is not None else next(a for a in ACTIONS if a == row.get("action", "reset")))
-            said = nvlink_registers.read(x.text) if x.code == 74 and hopper else None
-            actions += ["vendor"] if said is not None and said.vendor else []
-            registers = f" (link {said.link}: {', '.join(said.words)})" if said is not None and said.words else ""
-            told.append(f"{_named(x)}: {x.text if own else row.get('advice', x.text)}{registers}")
-        told += [f"{', '.join(address or 'a GPU' for address in off)} has fallen off the bus"] if off else []
-        fail("; ".join(told), action=max(actions, key=ACTIONS.index), observed=True)
+            requested_action: Action | None = recovery(x) if x.code == RECOVERY else None
+            actions.append(
+                requested_action
+                if requested_action is not None
+                else next(a for a in ACTIONS if a == row.get("action", "reset"))
+            )
+            registers_read = nvlink_registers.read(x.text) if x.code == 74 and hopper else None
+            actions += ["vendor"] if registers_read is not None and registers_read.vendor else []
+            registers = (
+                f" (link {registers_read.link}: {', '.join(registers_read.words)})"
+                if registers_read is not None and registers_read.words
+                else ""
+            )
+            messages.append(f"{_xid_text(x)}: {x.text if requested_action else row.get('advice', x.text)}{registers}")
+        messages += [f"{', '.join(address or 'a GPU' for address in off)} has fallen off the bus"] if off else []
+        fail("; ".join(messages), action=max(actions, key=ACTIONS.index), observed=True)
     if any(x.code == 0 for x in logged):
         unknown("the kernel log ends in the middle of an Xid line")
     strange = sorted({x.code for x in logged if str(x.code) not in table})
@@ -149,11 +161,11 @@ def test_xid(node: Facts, expected: Expected) -> None:
         unknown(f"Xid {strange[0]} is not in the catalogue's Xid table")
     log = node.outputs.get("dmesg.txt")
     if log is not None and log.partial and node.log.xids:
-        mine = ", ".join(_named(x) for x in logged)
-        gone = "those of GPUs that are gone are gpu.count's"
-        seen = "; ".join([*([f"seen, and none of it fatal by itself: {mine}"] if mine else []),
-                          *([gone] if len(logged) < len(node.log.xids) else [])])  # fmt: skip
-        unknown(f"{seen}; {log.partial}", action="none")
+        xids_text = ", ".join(_xid_text(x) for x in logged)
+        gone_text = "those of GPUs that are gone are gpu.count's"
+        seen_text = "; ".join([*([f"seen, and none of it fatal by itself: {xids_text}"] if xids_text else []),
+                          *([gone_text] if len(logged) < len(node.log.xids) else [])])  # fmt: skip
+        unknown(f"{seen_text}; {log.partial}", action="none")
 
 
 def _faults(log: KernelLog, expected: Expected) -> set[tuple[str, int]]:
@@ -167,17 +179,17 @@ def _faults(log: KernelLog, expected: Expected) -> set[tuple[str, int]]:
 def _earlier(log: KernelLog | None, expected: Expected) -> set[tuple[str, int]]:
     """The same of what stands in a log before the driver's last load, or before its last boot."""
     table = expected.xids or {}
-    found = log.earlier if log is not None else ()
-    return {(pci(where), code) for code, where in found if table.get(str(code), {}).get("severity") == "fatal"}
+    entries = log.earlier if log is not None else ()
+    return {(pci(address), code) for code, address in entries if table.get(str(code), {}).get("severity") == "fatal"}
 
 
-def _told(faults: set[tuple[str, int]]) -> str:
+def _describe(faults: set[tuple[str, int]]) -> str:
     """The faults in words. A GPU can fall off the bus without an Xid 79."""
-    words = (
+    descriptions = (
         f"{address or 'a GPU'} fell off the bus" if code == 79 else f"Xid {code} on {address}"
         for address, code in sorted(faults)
     )
-    return ", ".join(islice(words, 4))
+    return ", ".join(islice(descriptions, 4))
 
 
 @check(
@@ -196,7 +208,7 @@ def test_xid_program(node: Facts, expected: Expected) -> None:
     mild = [x for x in node.log.xids if table.get(str(x.code), {}).get("severity") == "warn" and x.code != RECOVERY]
     saw(expected="none", actual=[x.summary for x in mild] or "none")
     if mild:
-        fail(few([f"{_named(x)}: {table[str(x.code)].get('advice', x.text)}" for x in mild], 3))
+        fail(few([f"{_xid_text(x)}: {table[str(x.code)].get('advice', x.text)}" for x in mild], 3))
 
 
 @check(
@@ -213,20 +225,20 @@ def test_xid_program(node: Facts, expected: Expected) -> None:
 )
 def test_xid_again(node: Facts, expected: Expected) -> None:
     assert node.log is not None
-    now, source = _faults(node.log, expected), node.source("dmesg-before.txt")
-    saw(expected="no fault of the boot before", actual="none" if not now else _told(now))
+    current, source = _faults(node.log, expected), node.source("dmesg-before.txt")
+    saw(expected="no fault of the boot before", actual="none" if not current else _describe(current))
     if node.before is not None and (repeated := _faults(node.before, expected) & _earlier(node.before, expected)):
-        fail(f"in several of the boots before: {_told(repeated)}", observed=True)
-    if not now:
+        fail(f"in several of the boots before: {_describe(repeated)}", observed=True)
+    if not current:
         return
-    if again := now & _earlier(node.log, expected):
-        fail(f"before the driver was loaded again and after it: {_told(again)}")
+    if repeated_here := current & _earlier(node.log, expected):
+        fail(f"before the driver was loaded again and after it: {_describe(repeated_here)}")
     if source.state == "hung":
         unknown(source.reason)
     if node.before is None:
         skip(f"no kernel log of the previous boot: {source.reason}")
-    if again := now & _faults(node.before, expected):
-        fail(f"in the previous boot and again in this one: {_told(again)}")
+    if repeated_here := current & _faults(node.before, expected):
+        fail(f"in the previous boot and again in this one: {_describe(repeated_here)}")
 
 
 @check(
@@ -241,16 +253,16 @@ def test_xid_again(node: Facts, expected: Expected) -> None:
 def test_xid_before(node: Facts, expected: Expected) -> None:
     source = node.source("dmesg-before.txt")
     if old := _earlier(node.log, expected):
-        saw(expected="no fatal Xid before", actual=_told(old))
-        fail(f"before the driver was loaded again: {_told(old)}")
+        saw(expected="no fatal Xid before", actual=_describe(old))
+        fail(f"before the driver was loaded again: {_describe(old)}")
     if source.state == "hung":
         unknown(source.reason)
     if node.before is None:
         skip(f"no kernel log of the previous boot: {source.reason}")
-    found = _faults(node.before, expected)
-    saw(expected="no fatal Xid in the boot before", actual=_told(found) or "none")
-    if found:
-        fail(f"in the previous boot: {_told(found)}")
+    previous = _faults(node.before, expected)
+    saw(expected="no fatal Xid in the boot before", actual=_describe(previous) or "none")
+    if previous:
+        fail(f"in the previous boot: {_describe(previous)}")
 
 
 RECOVERY = 154
@@ -267,13 +279,13 @@ P2P, drain and reset), and what that is here."""
 def recovery(xid: Xid) -> Action | None:
     """What the last Xid 154 of a GPU asks for; None where that is nothing. Words that nobody knows ask for a reboot:
     the driver wants something, and that is the most that a node can do by itself."""
-    wanted = xid.text.split(" to ")[-1].lower()
-    if "(none)" in wanted:
+    request = xid.text.split(" to ")[-1].lower()
+    if "(none)" in request:
         return None
-    return next((action for word, action in WORDS if word in wanted), "reboot")
+    return next((action for phrase, action in WORDS if phrase in request), "reboot")
 
 
-def _named(xid: Xid) -> str:
+def _xid_text(xid: Xid) -> str:
     return f"Xid {xid.code}{f' ({xid.count} times)' if xid.count > 1 else ''} on {xid.pci}"
 
 
@@ -335,8 +347,8 @@ CORRUPTED = 14
 )
 def test_inforom(node: Facts) -> None:
     warnings = list(node.smi.warnings) if node.smi else []
-    asked = node.outputs.get("nvidia-smi.xml")
-    if asked is not None and asked.rc == CORRUPTED and not any("inforom" in line.lower() for line in warnings):
+    output = node.outputs.get("nvidia-smi.xml")
+    if output is not None and output.rc == CORRUPTED and not any("inforom" in line.lower() for line in warnings):
         warnings.append(f"exit status {CORRUPTED}: an InfoROM is corrupted")
     saw(expected="no warning", actual=warnings or "no warning")
     if warnings:

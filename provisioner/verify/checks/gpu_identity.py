@@ -16,8 +16,8 @@ MASKED = frozenset("0-GPUN/AxX")
 
 
 def _repeated(values: Iterable[str | None], often: int = 1) -> list[str]:
-    said = [value for value in values if value and not set(value) <= MASKED]
-    return [f"{value} {count} times" for value, count in Counter(said).items() if count > often]
+    known = [value for value in values if value and not set(value) <= MASKED]
+    return [f"{value} {count} times" for value, count in Counter(known).items() if count > often]
 
 
 @check(
@@ -95,20 +95,20 @@ def test_minors(node: Facts) -> None:
 )
 def test_bus(node: Facts, expected: Expected) -> None:
     assert node.bus is not None
-    there = node.bus.gpus
-    saw(expected=f"{expected.gpu_count} on the bus", actual=len(there))
+    on_bus = node.bus.gpus
+    saw(expected=f"{expected.gpu_count} on the bus", actual=len(on_bus))
     if node.bus.dead:
         fail(f"no answer from {', '.join(node.bus.dead)} (registers read ff)", action="reboot")
     known = {gpu.pci for gpu in node.gpus or ()} - {None}
-    strange = sorted(str(address) for address in known - set(there)) if len(known) == expected.gpu_count else []
-    if len(there) < expected.gpu_count and strange:
+    strange = sorted(str(address) for address in known - set(on_bus)) if len(known) == expected.gpu_count else []
+    if len(on_bus) < expected.gpu_count and strange:
         fail(f"not on the bus and yet answering: {', '.join(strange)}", action="reboot")
-    if len(there) < expected.gpu_count and node.bus.excerpt:
+    if len(on_bus) < expected.gpu_count and node.bus.excerpt:
         unknown(
-            f"{len(there)} of {counted(expected.gpu_count, 'GPU')} are in a part of what lspci prints", action="none"
+            f"{len(on_bus)} of {counted(expected.gpu_count, 'GPU')} are in a part of what lspci prints", action="none"
         )
-    if len(there) < expected.gpu_count:
-        fail(f"{len(there)} of {counted(expected.gpu_count, 'GPU')} are on the bus")
+    if len(on_bus) < expected.gpu_count:
+        fail(f"{len(on_bus)} of {counted(expected.gpu_count, 'GPU')} are on the bus")
 
 
 @check(
@@ -141,9 +141,9 @@ def test_compute_mode(node: Facts) -> None:
 def test_pending_modes(node: Facts) -> None:
     pending = []
     for gpu in answering(node):
-        for what, now, then in (("ECC", gpu.ecc_mode, gpu.ecc_pending), ("MIG", gpu.mig_mode, gpu.mig_pending)):
-            if now is not None and then is not None and now != then:
-                pending.append(f"GPU {gpu.index}: {what} is {now.lower()}, {then.lower()} after a reset")
+        for mode, current, then in (("ECC", gpu.ecc_mode, gpu.ecc_pending), ("MIG", gpu.mig_mode, gpu.mig_pending)):
+            if current is not None and then is not None and current != then:
+                pending.append(f"GPU {gpu.index}: {mode} is {current.lower()}, {then.lower()} after a reset")
     saw(expected="nothing pending", actual=pending or "nothing pending")
     if pending:
         fail("; ".join(pending))
@@ -184,10 +184,10 @@ def test_processes(node: Facts, expected: Expected) -> None:
     holders = []
     lists_processes = not (node.listed_by and node.smi and node.smi.excerpt) and "query-gpu" not in node.listed_by
     for gpu in answering(node):
-        named = [p for p in gpu.processes if p.kind and "C" in p.kind]
-        holders += [f"GPU {gpu.index}: {p.name or 'a process'} ({p.pid})" for p in named]
-        used, least = gpu.memory_used_mib or 0, expected.most.get("memory.idle_mib", float("inf"))
-        if lists_processes and not gpu.processes and gpu.mig_mode != "Enabled" and used > least:
+        compute = [p for p in gpu.processes if p.kind and "C" in p.kind]
+        holders += [f"GPU {gpu.index}: {p.name or 'a process'} ({p.pid})" for p in compute]
+        used, limit_mib = gpu.memory_used_mib or 0, expected.most.get("memory.idle_mib", float("inf"))
+        if lists_processes and not gpu.processes and gpu.mig_mode != "Enabled" and used > limit_mib:
             holders.append(f"GPU {gpu.index}: {used} MiB held by a process that nvidia-smi does not show")
     saw(expected="nobody", actual=holders[:8] or "nobody")
     if holders:

@@ -33,12 +33,14 @@ guides join them by underscores."""
 )
 def test_reset(node: Facts) -> None:
     gpus = answering(node)
-    wanted = {f"GPU {gpu.index}": gpu.wants for gpu in gpus if gpu.wants}
-    saw(expected="nothing", actual=wanted or "nothing")
-    if wanted:
-        actions: list[Action] = [WANTED.get(str(what).lower().replace("_", " "), "reset") for what in wanted.values()]
-        told = "; ".join(f"{gpu}: the driver asks for: {what}" for gpu, what in wanted.items())
-        fail(told, action="reboot" if "reboot" in actions else "reset")
+    requests = {f"GPU {gpu.index}": gpu.wants for gpu in gpus if gpu.wants}
+    saw(expected="nothing", actual=requests or "nothing")
+    if requests:
+        actions: list[Action] = [
+            WANTED.get(str(request).lower().replace("_", " "), "reset") for request in requests.values()
+        ]
+        message = "; ".join(f"{gpu}: the driver asks for: {request}" for gpu, request in requests.items())
+        fail(message, action="reboot" if "reboot" in actions else "reset")
     if all(gpu.recovery_action is None and gpu.reset_required is None for gpu in gpus):
         skip("this driver reports no recovery action")
 
@@ -59,11 +61,11 @@ def test_retired(node: Facts, expected: Expected) -> None:
         for gpu in answering(node)
         if gpu.retired_sbe is not None or gpu.retired_dbe is not None
     }
-    most = expected.most.get("ecc.retired_pages", float("inf"))
-    saw(expected=f"{most:g} pages at most", actual={gpu: count for gpu, count in counts.items() if count} or "none")
+    maximum = expected.most.get("ecc.retired_pages", float("inf"))
+    saw(expected=f"{maximum:g} pages at most", actual={gpu: count for gpu, count in counts.items() if count} or "none")
     if not counts:
         skip("these GPUs remap rows and retire no pages")
-    worn = [f"{gpu}: {count} pages retired" for gpu, count in counts.items() if count > most]
+    worn = [f"{gpu}: {count} pages retired" for gpu, count in counts.items() if count > maximum]
     if worn:
         fail("; ".join(worn))
 
@@ -79,13 +81,13 @@ def test_retired(node: Facts, expected: Expected) -> None:
 )
 def test_banks(node: Facts, expected: Expected) -> None:
     gpus = answering(node)
-    most = expected.most.get("ecc.remapped_uncorrectable", float("inf"))
+    maximum = expected.most.get("ecc.remapped_uncorrectable", float("inf"))
     worn = [f"GPU {g.index}: {g.banks_none} banks without a spare row" for g in gpus if g.banks_none]
     worn += [f"GPU {g.index}: {g.banks_low} banks with few spare rows" for g in gpus if g.banks_low]
     worn += [
         f"GPU {g.index}: {g.remap_uncorrectable} rows remapped after uncorrectable errors"
         for g in gpus
-        if (g.remap_uncorrectable or 0) > most
+        if (g.remap_uncorrectable or 0) > maximum
     ]
     saw(expected="spare rows in every bank", actual=worn or "spare rows in every bank")
     if worn:

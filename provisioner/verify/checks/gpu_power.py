@@ -30,18 +30,18 @@ def degrees_left(gpu: Gpu) -> int | None:
 )
 def test_temperature(node: Facts, expected: Expected) -> None:
     gpus = answering(node)
-    left = {f"GPU {gpu.index}": degrees for gpu in gpus if (degrees := degrees_left(gpu)) is not None}
-    least = expected.most.get("temperature.margin", 0)
+    margins = {f"GPU {gpu.index}": degrees for gpu in gpus if (degrees := degrees_left(gpu)) is not None}
+    minimum = expected.most.get("temperature.margin", 0)
     saw(
-        expected=f"more than {least:g} °C below slowdown",
-        actual={gpu: f"{value} °C" for gpu, value in left.items()},
+        expected=f"more than {minimum:g} °C below slowdown",
+        actual={gpu: f"{value} °C" for gpu, value in margins.items()},
     )
-    hot = [f"{gpu}: {degrees} °C left before slowdown" for gpu, degrees in left.items() if degrees <= least]
+    hot = [f"{gpu}: {degrees} °C left before slowdown" for gpu, degrees in margins.items() if degrees <= minimum]
     if hot:
         fail("; ".join(hot))
-    if not left and all(gpu.temperature is None for gpu in gpus):
+    if not margins and all(gpu.temperature is None for gpu in gpus):
         unknown("no GPU reports its temperature")
-    if not left:
+    if not margins:
         skip("these GPUs report no slowdown temperature")
 
 
@@ -55,16 +55,21 @@ def test_temperature(node: Facts, expected: Expected) -> None:
     says="A GPU's memory is close to its highest temperature: errors follow. Look at fans and cooling.",
 )
 def test_memory_temperature(node: Facts, expected: Expected) -> None:
-    left = {
+    margins = {
         f"GPU {gpu.index}": gpu.memory_temperature_max - gpu.memory_temperature
         for gpu in answering(node)
         if gpu.memory_temperature is not None and gpu.memory_temperature_max is not None
     }
-    least = expected.most.get("temperature.margin", 0)
-    saw(expected=f"more than {least:g} °C below the limit", actual={gpu: f"{value} °C" for gpu, value in left.items()})
-    if not left:
+    minimum = expected.most.get("temperature.margin", 0)
+    saw(
+        expected=f"more than {minimum:g} °C below the limit",
+        actual={gpu: f"{value} °C" for gpu, value in margins.items()},
+    )
+    if not margins:
         skip("these GPUs report no maximum memory temperature")
-    hot = [f"{gpu}: {degrees} °C left before its memory's limit" for gpu, degrees in left.items() if degrees <= least]
+    hot = [
+        f"{gpu}: {degrees} °C left before its memory's limit" for gpu, degrees in margins.items() if degrees <= minimum
+    ]
     if hot:
         fail("; ".join(hot))
 

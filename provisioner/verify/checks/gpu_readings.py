@@ -25,8 +25,8 @@ UNSAID = {"addressing_mode"}
 def test_readings(node: Facts) -> None:
     gpus = answering(node)
     # What no GPU of the node gives is the driver's way, not one GPU's fault.
-    usual = set.intersection(*(set(gpu.errors) for gpu in gpus)) | UNSAID if len(gpus) > 1 else UNSAID
-    wrong = {f"GPU {gpu.index}": [path for path in gpu.errors if path not in usual] for gpu in gpus}
+    common_errors = set.intersection(*(set(gpu.errors) for gpu in gpus)) | UNSAID if len(gpus) > 1 else UNSAID
+    wrong = {f"GPU {gpu.index}": [path for path in gpu.errors if path not in common_errors] for gpu in gpus}
     wrong = {name: paths for name, paths in wrong.items() if paths}
     saw(expected="a value wherever the other GPUs have one", actual=wrong or "as there")
     if wrong:
@@ -48,10 +48,10 @@ def test_readings(node: Facts) -> None:
 )
 def test_mig_devices(node: Facts, expected: Expected) -> None:
     counts = {f"GPU {gpu.index}": gpu.mig_devices for gpu in answering(node)}
-    most = max(*counts.values(), expected.mig_instances, 1)
-    saw(expected=f"{most} instances of {expected.mig} on each GPU", actual=counts)
-    if fewer := [f"{gpu} has {count}" for gpu, count in counts.items() if count < most]:
-        fail(f"{'; '.join(fewer)}; {most} of {expected.mig} are expected")
+    expected_count = max(*counts.values(), expected.mig_instances, 1)
+    saw(expected=f"{expected_count} instances of {expected.mig} on each GPU", actual=counts)
+    if fewer := [f"{gpu} has {count}" for gpu, count in counts.items() if count < expected_count]:
+        fail(f"{'; '.join(fewer)}; {expected_count} of {expected.mig} are expected")
 
 
 @check(
@@ -66,15 +66,15 @@ def test_mig_devices(node: Facts, expected: Expected) -> None:
 def test_dcgm_memory(node: Facts) -> None:
     if node.dcgm is None or not node.dcgm.memory:
         skip("the exporter has no reading of the GPUs' memory: see dcgm.exporter")
-    told = [
+    faults = [
         f"GPU {gpu}: {WORDS[field]} ({field} is {value:g})"
         for field, readings in node.dcgm.memory.items()
         for gpu, value in readings.items()
         if value > 0
     ]
-    saw(expected="no remap has failed, no double-bit error", actual=told or "none")
-    if told:
-        fail("; ".join(told[:4]))
+    saw(expected="no remap has failed, no double-bit error", actual=faults or "none")
+    if faults:
+        fail("; ".join(faults[:4]))
 
 
 WORDS = {

@@ -19,13 +19,13 @@ def host_of(node: Facts) -> Host:
     return node.host
 
 
-def told(value: T | None, what: str) -> T:
+def told(value: T | None, noun: str) -> T:
     """The value, or the check is unknown."""
-    return value if value is not None else _silent(what)
+    return value if value is not None else _silent(noun)
 
 
-def _silent(what: str) -> NoReturn:
-    unknown(f"the node does not report {what}")
+def _silent(noun: str) -> NoReturn:
+    unknown(f"the node does not report {noun}")
 
 
 @check(
@@ -39,11 +39,11 @@ def _silent(what: str) -> NoReturn:
     says="The host has less memory than its kind: a module has failed. Jobs that fit elsewhere are killed here.",
 )
 def test_memory(node: Facts, expected: Expected) -> None:
-    memory, wanted = told(host_of(node).memory, "how much memory it has"), expected.memory_gib or 0.0
+    memory, expected_gib = told(host_of(node).memory, "how much memory it has"), expected.memory_gib or 0.0
     have, share = memory.total / 2**20, expected.most["memory.missing_share"]
-    saw(expected=f"{wanted:g} GiB, {share:.0%} less at most", actual=f"{have:.1f} GiB")
-    if have < wanted * (1 - share):
-        fail(f"{have:.1f} GiB of memory, {wanted:g} are expected")
+    saw(expected=f"{expected_gib:g} GiB, {share:.0%} less at most", actual=f"{have:.1f} GiB")
+    if have < expected_gib * (1 - share):
+        fail(f"{have:.1f} GiB of memory, {expected_gib:g} are expected")
 
 
 @check(
@@ -58,12 +58,12 @@ def test_memory(node: Facts, expected: Expected) -> None:
     says="Processors are missing: a socket or cores are off, and the GPUs wait for their data.",
 )
 def test_cpus(node: Facts, expected: Expected) -> None:
-    cpu, wanted = told(host_of(node).cpu, "its processors"), expected.vcpus or 0
-    saw(expected=wanted, actual=cpu.processors)
+    cpu, expected_cpus = told(host_of(node).cpu, "its processors"), expected.vcpus or 0
+    saw(expected=expected_cpus, actual=cpu.processors)
     # On one's own machine hyper-threading may be off on purpose: half of them, one on each core.
-    half = expected.bare_metal and cpu.threads_per_core == 1 and cpu.processors * 2 >= wanted
-    if cpu.processors < wanted and not half:
-        fail(f"{cpu.processors} processors, {wanted} are expected")
+    half = expected.bare_metal and cpu.threads_per_core == 1 and cpu.processors * 2 >= expected_cpus
+    if cpu.processors < expected_cpus and not half:
+        fail(f"{cpu.processors} processors, {expected_cpus} are expected")
 
 
 # A warning: a setting of the BIOS (NPS, SNC) changes the number, and jobs run on. What it costs is measured at level
@@ -113,11 +113,11 @@ def test_edac(node: Facts) -> None:
     says="Host memory corrects errors all the time, which costs speed and announces worse. Replace the module in time.",
 )
 def test_memory_corrected(node: Facts, expected: Expected) -> None:
-    counts, most = host_of(node).memory_errors, expected.most["memory.corrected"]
+    counts, maximum = host_of(node).memory_errors, expected.most["memory.corrected"]
     if counts is None:
         skip("no EDAC driver is loaded")
-    saw(expected=f"{most:g} corrected errors at most", actual=counts[0])
-    if counts[0] > most:
+    saw(expected=f"{maximum:g} corrected errors at most", actual=counts[0])
+    if counts[0] > maximum:
         fail(f"{counts[0]} corrected errors since boot")
 
 
@@ -129,14 +129,14 @@ def test_memory_corrected(node: Facts, expected: Expected) -> None:
     says="The node's clock is minutes off: certificates, Slurm's munge and mounts refuse it. Set it, and look at NTP.",
 )
 def test_clock_skew(node: Facts, expected: Expected) -> None:
-    most = expected.most["clock.skew"]
+    maximum = expected.most["clock.skew"]
     if node.received is None and node.outputs:
         skip("the bundle does not record when it was collected (probe.json)")
     if node.collected is None or node.received is None:
         unknown(node.error or "the node's clock was not read")
     off = node.collected - node.received
-    saw(expected=f"{most:g} s off at most", actual=f"{off:+.1f} s")
-    if abs(off) > most:
+    saw(expected=f"{maximum:g} s off at most", actual=f"{off:+.1f} s")
+    if abs(off) > maximum:
         fail(f"the clock is {abs(off) / 60:.0f} minutes {'ahead' if off > 0 else 'behind'}")
 
 
@@ -192,8 +192,8 @@ def test_uptime(node: Facts) -> None:
     if not host.boots:
         skip("the node keeps no record of its boots (wtmp)")
     hard = []
-    for before, (what, when) in zip((("", 0), *host.boots), host.boots, strict=False):
-        if what == "boot" and before[0] == "boot" and when > (host.configured or 0):
+    for previous, (kind, when) in zip((("", 0), *host.boots), host.boots, strict=False):
+        if kind == "boot" and previous[0] == "boot" and when > (host.configured or 0):
             hard.append(when)
     saw(expected="no start without a shutdown before it", actual=len(hard))
     if hard:
@@ -213,13 +213,13 @@ def test_uptime(node: Facts) -> None:
 )
 def test_crash(node: Facts) -> None:
     host = host_of(node)
-    left = told(host.crashes, "what crashed kernels left")
+    records = told(host.crashes, "what crashed kernels left")
     # What was there before the node was configured is not this fleet's.
-    new = [path for path, when in left if host.configured is None or when > host.configured]
+    new = [path for path, when in records if host.configured is None or when > host.configured]
     saw(expected="no record", actual=new or "no record")
     if new:
         text = f"{', '.join(new[:3])}" + (f" and {len(new) - 3} more" if len(new) > 3 else "")
-        if host.time - max(when for _, when in left) > RECENT_S:
+        if host.time - max(when for _, when in records) > RECENT_S:
             note(f"{text}, more than {RECENT_S // 86400} days ago")
         fail(text)
 
@@ -232,9 +232,9 @@ def test_crash(node: Facts) -> None:
     says="Dead processes pile up because nobody collects them; in the end no job can start.",
 )
 def test_zombies(node: Facts, expected: Expected) -> None:
-    processes, most = told(host_of(node).processes, "its processes"), expected.most["process.zombies"]
-    saw(expected=f"{most:g} at most", actual=processes.zombies)
-    if processes.zombies > most:
+    processes, maximum = told(host_of(node).processes, "its processes"), expected.most["process.zombies"]
+    saw(expected=f"{maximum:g} at most", actual=processes.zombies)
+    if processes.zombies > maximum:
         oldest = max(processes.old_zombies, key=lambda z: z[1], default=("?", 0.0))
         fail(f"{processes.zombies} zombies, the oldest is {oldest[0]} of {oldest[1] / 3600:.1f} hours ago")
 
@@ -266,9 +266,9 @@ def test_dstate(node: Facts) -> None:
 def test_pids(node: Facts, expected: Expected) -> None:
     host = host_of(node)
     processes = told(host.processes, "its processes")
-    most = told(host.settings.get("kernel/pid_max"), "its pid_max") * expected.most["process.share"]
-    saw(expected=f"{most:.0f} at most", actual=processes.count)
-    if processes.count > most:
+    maximum = told(host.settings.get("kernel/pid_max"), "its pid_max") * expected.most["process.share"]
+    saw(expected=f"{maximum:.0f} at most", actual=processes.count)
+    if processes.count > maximum:
         fail(f"{processes.count} processes of {host.settings['kernel/pid_max']} (kernel.pid_max)")
 
 
@@ -281,7 +281,10 @@ def test_pids(node: Facts, expected: Expected) -> None:
 )
 def test_file_handles(node: Facts, expected: Expected) -> None:
     settings = host_of(node).settings
-    used, most = told(settings.get("fs/file-nr"), "its open files"), told(settings.get("fs/file-max"), "its file-max")
-    saw(expected=f"{most * expected.most['process.share']:.0f} at most", actual=used)
-    if used > most * expected.most["process.share"]:
-        fail(f"{used} of {most} file handles are open")
+    used, maximum = (
+        told(settings.get("fs/file-nr"), "its open files"),
+        told(settings.get("fs/file-max"), "its file-max"),
+    )
+    saw(expected=f"{maximum * expected.most['process.share']:.0f} at most", actual=used)
+    if used > maximum * expected.most["process.share"]:
+        fail(f"{used} of {maximum} file handles are open")

@@ -19,11 +19,11 @@ from provisioner.verify.facts import Facts
 )
 def test_dimms(node: Facts, expected: Expected) -> None:
     assert node.dimms is not None
-    found, wanted = node.dimms, expected.memory_gib or 0.0
-    slots = f"{len(found.installed)} of {len(found.slots)} slots"
-    saw(expected=f"{wanted:g} GiB", actual=f"{found.gib:g} GiB in {slots}" if found.gib is not None else slots)
-    if found.gib is None:
+    dimms, expected_gib = node.dimms, expected.memory_gib or 0.0
+    slots = f"{len(dimms.installed)} of {len(dimms.slots)} slots"
+    saw(expected=f"{expected_gib:g} GiB", actual=f"{dimms.gib:g} GiB in {slots}" if dimms.gib is not None else slots)
+    if dimms.gib is None:
         unknown("the firmware does not know the size of a module")
-    if found.gib < wanted:
-        empty = f", empty: {', '.join(found.empty[:8])}" if found.empty else ""
-        fail(f"modules of {found.gib:g} GiB in {slots}{empty}; {wanted:g} GiB are expected")
+    if dimms.gib < expected_gib:
+        empty = f", empty: {', '.join(dimms.empty[:8])}" if dimms.empty else ""
+        fail(f"modules of {dimms.gib:g} GiB in {slots}{empty}; {expected_gib:g} GiB are expected")

@@ -21,12 +21,15 @@ def test_memory_free(node: Facts, expected: Expected) -> None:
     memory = told(host_of(node).memory, "its memory")
     if any(gpu.processes for gpu in node.gpus or ()) or (node.load is not None and node.load.state == "busy"):
         skip("a job has the GPUs")
-    available, most = told(memory.available, "how much of its memory is available"), expected.most["memory.used_share"]
+    available, maximum = (
+        told(memory.available, "how much of its memory is available"),
+        expected.most["memory.used_share"],
+    )
     used = 1 - available / memory.total if memory.total else 0.0
-    saw(expected=f"{most:.0%} in use at most", actual=f"{used:.0%} in use")
-    if used > most:
-        said = f"{used:.0%} of {memory.total / 2**20:.0f} GiB is in use, and no job has the GPUs"
-        fail(said, unverified=expected.unsupported("memory.used_share"))
+    saw(expected=f"{maximum:.0%} in use at most", actual=f"{used:.0%} in use")
+    if used > maximum:
+        message = f"{used:.0%} of {memory.total / 2**20:.0f} GiB is in use, and no job has the GPUs"
+        fail(message, unverified=expected.unsupported("memory.used_share"))
 
 
 @check(
@@ -61,17 +64,17 @@ def test_clock(node: Facts, expected: Expected) -> None:
         skip("the processors may save power: see host.governor")
     fastest = {f"socket {name}": mhz for name, mhz in sorted(cpu.socket_mhz.items())}
     fastest = fastest or {"all": told(cpu.fastest_mhz, "the clock of its processors")}
-    most = expected.most["cpu.clock_share"]
-    least = max(HELD_DOWN_MHZ, (cpu.base_mhz or 0.0) * (1 - most))
+    clock_share = expected.most["cpu.clock_share"]
+    minimum = max(HELD_DOWN_MHZ, (cpu.base_mhz or 0.0) * (1 - clock_share))
     saw(
-        expected=f"one at {least:.0f} MHz or more in each socket",
+        expected=f"one at {minimum:.0f} MHz or more in each socket",
         actual={k: f"{v:.0f} MHz" for k, v in fastest.items()},
     )
-    if slow := {name: mhz for name, mhz in fastest.items() if mhz < least}:
+    if slow := {name: mhz for name, mhz in fastest.items() if mhz < minimum}:
         of = f" (base {cpu.base_mhz:.0f})" if cpu.base_mhz else ""
-        said = "; ".join(f"{name}: no processor above {mhz:.0f} MHz" for name, mhz in slow.items())
-        held = all(mhz < HELD_DOWN_MHZ for mhz in slow.values())
-        fail(said + of, unverified=() if held else expected.unsupported("cpu.clock_share"))
+        message = "; ".join(f"{name}: no processor above {mhz:.0f} MHz" for name, mhz in slow.items())
+        held_down = all(mhz < HELD_DOWN_MHZ for mhz in slow.values())
+        fail(message + of, unverified=() if held_down else expected.unsupported("cpu.clock_share"))
 
 
 @check(
@@ -83,11 +86,11 @@ def test_clock(node: Facts, expected: Expected) -> None:
     says="The clock is kept and yet off: the time server is far, or answers badly. Logs of nodes do not match.",
 )
 def test_offset(node: Facts, expected: Expected) -> None:
-    offset, most = host_of(node).clock_offset, expected.most["clock.offset"]
+    offset, maximum = host_of(node).clock_offset, expected.most["clock.offset"]
     if offset is None:
         skip("chrony does not keep the clock")
-    saw(expected=f"{most:g} s at most", actual=f"{offset:+.3f} s")
-    if abs(offset) > most:
+    saw(expected=f"{maximum:g} s at most", actual=f"{offset:+.3f} s")
+    if abs(offset) > maximum:
         fail(f"chrony holds the clock to be {offset:+.3f} s off")
 
 
@@ -109,10 +112,10 @@ def test_users(node: Facts) -> None:
     if users is None:
         skip("an older probe, which did not look whose processes they are")
     session = host.limits.get("session")
-    others = {name: count for name, count in users.items() if session is None or name != session.user}
-    saw(expected="nobody", actual=others or "nobody")
-    if others:
-        fail("; ".join(f"user {name} has {count} processes" for name, count in sorted(others.items())[:6]))
+    other_users = {name: count for name, count in users.items() if session is None or name != session.user}
+    saw(expected="nobody", actual=other_users or "nobody")
+    if other_users:
+        fail("; ".join(f"user {name} has {count} processes" for name, count in sorted(other_users.items())[:6]))
 
 
 # A warning: role base waits for cloud-init and ends where it failed; what the roles need of it is theirs from then on.
@@ -146,12 +149,12 @@ def test_cloud_init(node: Facts) -> None:
 def test_load(node: Facts, expected: Expected) -> None:
     host = host_of(node)
     load, cpu = told(host.load, "its load"), told(host.cpu, "its processors")
-    most = expected.most["load.per_processor"]
+    maximum = expected.most["load.per_processor"]
     idle = node.gpus is not None and not any(gpu.processes or gpu.utilization for gpu in node.gpus)
     if idle and not expected.simulated and node.load is not None and node.load.state != "busy":
-        most = min(most, expected.most["load.idle_per_processor"])
-    saw(expected=f"{most * cpu.processors:g} at most", actual=load)
-    if load > most * cpu.processors:
+        maximum = min(maximum, expected.most["load.idle_per_processor"])
+    saw(expected=f"{maximum * cpu.processors:g} at most", actual=load)
+    if load > maximum * cpu.processors:
         fail(f"a load of {load:g} on {cpu.processors} processors")
 
 

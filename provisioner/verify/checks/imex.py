@@ -37,12 +37,12 @@ def own_line(domain: Domain, node: Facts) -> str | None:
         return None
     name = (host.hostname or "").split(".")[0]
     addresses = {*(host.addresses or ())}
-    found = [
+    entries = [
         entry
         for entry in domain.nodes
         if entry in addresses or (name and name in (entry.split(".")[0], domain.names.get(entry, "").split(".")[0]))
     ]
-    return found[0] if len(found) == 1 else None
+    return entries[0] if len(entries) == 1 else None
 
 
 @check(
@@ -63,24 +63,31 @@ def own_line(domain: Domain, node: Facts) -> str | None:
 )
 def test_own(node: Facts, expected: Expected) -> None:
     domain = _domain(node, expected)
-    own = own_line(domain, node)
-    saw(expected="READY", actual={own: domain.nodes[own]} if own else {"nodes of the domain": len(domain.nodes)})
-    if own is None:
+    line = own_line(domain, node)
+    saw(
+        expected="READY",
+        actual={line: domain.nodes[line]} if line else {"nodes of the domain": len(domain.nodes)},
+    )
+    if line is None:
         reason = f"none of the {len(domain.nodes)} nodes of the domain has this node's address or name"
         unknown(reason if node.host is not None else "host.json, which has its addresses, was not read", action="none")
-    state = domain.nodes[own]
+    state = domain.nodes[line]
     if state in WAITING:
-        fail(f"{own} is {state}: other nodes keep it waiting", unverified=("that it is this node's own fault",))
+        fail(f"{line} is {state}: other nodes keep it waiting", unverified=("that it is this node's own fault",))
     if state != "READY":
-        fail(f"{own}, this node, is {state}")
-    ready = [other for other, said in domain.nodes.items() if said == "READY" and other != own]
-    cut = {(one, other) for one, other, _ in domain.broken}
-    alone = [other for other in ready if (own, other) in cut or (other, own) in cut]
+        fail(f"{line}, this node, is {state}")
+    ready = [other for other, other_state in domain.nodes.items() if other_state == "READY" and other != line]
+    cut = {(first, other) for first, other, _ in domain.broken}
+    alone = [other for other in ready if (line, other) in cut or (other, line) in cut]
     among = [(a, b) for a in ready for b in ready if a < b and (a, b) not in cut and (b, a) not in cut]
     # With one other node alone nobody tells whose fault it is; services.imex_nodes warns then.
     if len(ready) > 1 and len(alone) == len(ready) and among:
-        states = sorted({said for one, other, said in domain.broken if own in (one, other) and one != other})
-        fail(f"{own}, this node, reaches none of {len(ready)} ready nodes, which reach each other: {', '.join(states)}")
+        states = sorted(
+            {link_state for first, other, link_state in domain.broken if line in (first, other) and first != other}
+        )
+        fail(
+            f"{line}, this node, reaches none of {len(ready)} ready nodes, which reach each other: {', '.join(states)}"
+        )
 
 
 # Warnings: what is wrong with other nodes their own checks condemn.
@@ -121,7 +128,7 @@ def test_domain(node: Facts, expected: Expected) -> None:
 def test_nodes(node: Facts, expected: Expected) -> None:
     domain = _domain(node, expected)
     wrong = [f"{host} is {state}" for host, state in domain.nodes.items() if state != "READY"]
-    wrong += [f"{one} to {other}: {state}" for one, other, state in domain.broken]
+    wrong += [f"{first} to {other}: {state}" for first, other, state in domain.broken]
     saw(expected=f"{len(domain.nodes)} nodes ready and connected", actual=wrong[:8] or "all")
     if wrong:
         fail(few(wrong, 4))

@@ -91,8 +91,8 @@ def test_gsp(node: Facts) -> None:
 )
 def test_nvlink(node: Facts) -> None:
     assert node.log is not None
-    mended = [Event("nvlink", x.pci, x.count, f"Xid {x.code}: {x.text}") for x in node.log.xids if x.fatal is False]
-    told(node, "nvlink", beside=mended, window=True)
+    corrected = [Event("nvlink", x.pci, x.count, f"Xid {x.code}: {x.text}") for x in node.log.xids if x.fatal is False]
+    told(node, "nvlink", beside=corrected, window=True)
 
 
 @check(
@@ -130,10 +130,10 @@ def test_aer_uncorrected(node: Facts) -> None:
 )
 def test_aer_corrected(node: Facts, expected: Expected) -> None:
     assert node.log is not None
-    most = expected.most.get("aer.corrected", float("inf"))
+    maximum = expected.most.get("aer.corrected", float("inf"))
     counts = {event.where or "?": event.count for event in node.log.of("pcie_corrected")}
-    saw(expected=f"{most:g} of one device at most", actual=counts or "none")
-    many = [event for event in node.log.of("pcie_corrected") if event.count > most]
+    saw(expected=f"{maximum:g} of one device at most", actual=counts or "none")
+    many = [event for event in node.log.of("pcie_corrected") if event.count > maximum]
     if recent := [event for event in many if is_recent(node, event)]:
         fail("; ".join(f"{event.where or '?'}: {event.count} corrected errors" for event in recent))
     if many:
@@ -151,7 +151,7 @@ def test_aer_corrected(node: Facts, expected: Expected) -> None:
 )
 def test_unknown(node: Facts) -> None:
     strange = node.strange or ()
-    saw(expected="none", actual=[f"{one.text} ({one.count})" for one in strange[:8]] or "none")
+    saw(expected="none", actual=[f"{line.text} ({line.count})" for line in strange[:8]] or "none")
     if strange:
         fail(few([f"{o.text}{f' ({o.count} times)' if o.count > 1 else ''}" for o in strange], 3))
 
@@ -170,8 +170,8 @@ def test_unknown(node: Facts) -> None:
 def test_limited(node: Facts) -> None:
     assert node.log is not None
     assert node.bus is not None
-    there = {*node.bus.gpus, *node.bus.cards}
-    narrow = [e for e in node.log.limited if e.pci in there and 0 < e.width < e.capable_width]
+    present = {*node.bus.gpus, *node.bus.cards}
+    narrow = [e for e in node.log.limited if e.pci in present and 0 < e.width < e.capable_width]
     saw(expected="none", actual=[f"{e.pci}: x{e.width} of x{e.capable_width}" for e in narrow] or "none")
     if narrow:
         fail("; ".join(f"{e.pci}: x{e.width} of x{e.capable_width}, {e.gbps:g} Gb/s" for e in narrow))

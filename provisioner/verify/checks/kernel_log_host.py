@@ -34,14 +34,14 @@ def test_machine_check(node: Facts) -> None:
 )
 def test_machine_check_corrected(node: Facts, expected: Expected) -> None:
     assert node.log is not None
-    most = expected.most["memory.corrected"]
-    found = node.log.of("machine_check_corrected")
-    recent = [event for event in found if is_recent(node, event)]
-    saw(expected=f"{most:g} at most", actual=sum(event.count for event in found))
-    text = "; ".join(f"{event.text} ({counted(event.count, 'time')})" for event in found[:3])
-    if sum(event.count for event in recent) > most:
+    maximum = expected.most["memory.corrected"]
+    events = node.log.of("machine_check_corrected")
+    recent = [event for event in events if is_recent(node, event)]
+    saw(expected=f"{maximum:g} at most", actual=sum(event.count for event in events))
+    text = "; ".join(f"{event.text} ({counted(event.count, 'time')})" for event in events[:3])
+    if sum(event.count for event in recent) > maximum:
         fail(text)
-    if found:
+    if events:
         note(text)
 
 
@@ -240,9 +240,9 @@ def test_nic_register(node: Facts) -> None:
 )
 def test_flap(node: Facts, expected: Expected) -> None:
     assert node.log is not None
-    most = expected.most.get("link.flaps", float("inf"))
-    saw(expected=f"{most:g} losses of carrier at most", actual=dict(node.log.flaps) or "none")
-    many = [f"{name} lost its carrier {count} times" for name, count in node.log.flaps if count > most]
+    maximum = expected.most.get("link.flaps", float("inf"))
+    saw(expected=f"{maximum:g} losses of carrier at most", actual=dict(node.log.flaps) or "none")
+    many = [f"{name} lost its carrier {count} times" for name, count in node.log.flaps if count > maximum]
     if many:
         fail("; ".join(many))
 

@@ -27,10 +27,10 @@ BUILT = re.compile(r"nvidia-(?:kernel-open-dkms|kernel-dkms|dkms-\d+(?:-server)?
     "installs it where it is missing.",
 )
 def test_kernel(node: Facts, expected: Expected) -> None:
-    running, wanted = node.kernel or "", expected.kernel or ""
-    saw(expected=wanted, actual=running)
-    if not is_kernel(running, wanted):
-        fail(f"kernel {running} is running, locked {wanted}")
+    running, locked = node.kernel or "", expected.kernel or ""
+    saw(expected=locked, actual=running)
+    if not is_kernel(running, locked):
+        fail(f"kernel {running} is running, locked {locked}")
 
 
 @check(
@@ -46,10 +46,10 @@ def test_headers(node: Facts) -> None:
     packages = node.packages or {}
     if not (built := sorted(name for name in packages if BUILT.fullmatch(name))):
         skip("no package of the driver builds its module on the node")
-    wanted = f"linux-headers-{node.kernel}"
-    saw(expected=wanted, actual=packages.get(wanted))
-    if wanted not in packages:
-        fail(f"{wanted} is not installed, {built[0]} needs it")
+    package = f"linux-headers-{node.kernel}"
+    saw(expected=package, actual=packages.get(package))
+    if package not in packages:
+        fail(f"{package} is not installed, {built[0]} needs it")
 
 
 # Told, and no more: the boot loader takes the newest (host.kernel_next), older ones are a person's choice.
@@ -66,9 +66,9 @@ def test_kernels(node: Facts) -> None:
     packages = node.packages or {}
     told_by = any(name.startswith("linux-image-") for name in packages)
     kernels = told(host_of(node).kernels, "its kernels") if told_by else {}
-    bootable = {name: there for name, there in kernels.items() if f"linux-image-{name}" in packages}
+    bootable = {name: has_module for name, has_module in kernels.items() if f"linux-image-{name}" in packages}
     if not bootable:
         skip("the kernel is not a package of this system (a container, or a kernel of the provider's)")
     saw(expected="the module for each kernel", actual=bootable)
-    if without := sorted(name for name, there in bootable.items() if not there):
+    if without := sorted(name for name, has_module in bootable.items() if not has_module):
         fail(f"no module nvidia for {', '.join(without[:4])}")

@@ -134,16 +134,16 @@ def test_results(node: Facts, expected: Expected) -> None:
     says="NCCL has fallen back from NVLink to host memory or sockets: jobs run at a tenth of the node's speed.",
 )
 def test_transport(node: Facts, expected: Expected) -> None:
-    ways = dict(reached(node, expected).transports)
+    transports = dict(reached(node, expected).transports)
     joined = all(expected.nvlinks_per_gpu or (0,)) and not any(
         cell in ("PHB", "NODE", "SYS", "PXB", "PIX") for cells in (expected.topology or {}).values() for cell in cells
     )
     allowed = ("P2P", "NVLS") if joined else ("P2P", "NVLS", "SHM")
-    other = {way: count for way, count in ways.items() if way not in allowed}
-    saw(expected=f"{' or '.join(allowed)} alone", actual=ways)
+    other = {transport: count for transport, count in transports.items() if transport not in allowed}
+    saw(expected=f"{' or '.join(allowed)} alone", actual=transports)
     if other:
-        fail("; ".join(f"{count} channels via {way}" for way, count in other.items()))
-    if not ways:
+        fail("; ".join(f"{count} channels via {transport}" for transport, count in other.items()))
+    if not transports:
         unknown("NCCL logged no transport for its channels")
 
 

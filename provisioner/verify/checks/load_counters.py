@@ -38,8 +38,8 @@ def test_throttle(node: Facts, expected: Expected) -> None:
     gpus = working(node, expected)
     slowed = {f"GPU {g.index}": [r for r in g.throttle if r in THROTTLE] for g in gpus}
     saw(expected="no slowdown", actual={gpu: reasons for gpu, reasons in slowed.items() if reasons} or "none")
-    if told := [f"{gpu}: {', '.join(reasons)}" for gpu, reasons in slowed.items() if reasons]:
-        fail("; ".join(told))
+    if messages := [f"{gpu}: {', '.join(reasons)}" for gpu, reasons in slowed.items() if reasons]:
+        fail("; ".join(messages))
 
 
 # A warning: no source says for how long a healthy GPU may be slowed down. Where it still is when looked at,
@@ -55,16 +55,19 @@ def test_throttle(node: Facts, expected: Expected) -> None:
     says="GPUs were slowed down by heat or the power supply at some time of the load, if not when it was looked at.",
 )
 def test_slowed(node: Facts, expected: Expected) -> None:
-    most = expected.most.get("load.slowed_s", 0.0)
+    maximum = expected.most.get("load.slowed_s", 0.0)
     grown = {
         name: {reason: (us - dict(old.slowed_us).get(reason, us)) / 1e6 for reason, us in new.slowed_us}
         for name, old, new in _pairs(node, expected)
     }
     if not any(grown.values()):
         skip("this driver does not count how long it slowed the GPUs down (branch 580 and later do)")
-    told = {gpu: {r: f"{s:.1f} s" for r, s in reasons.items() if s > most} for gpu, reasons in grown.items()}
-    saw(expected=f"{most:g} s at most", actual={gpu: reasons for gpu, reasons in told.items() if reasons} or "none")
-    if wrong := [f"{gpu}: {reason} for {s}" for gpu, reasons in told.items() for reason, s in reasons.items()]:
+    excessive = {gpu: {r: f"{s:.1f} s" for r, s in reasons.items() if s > maximum} for gpu, reasons in grown.items()}
+    saw(
+        expected=f"{maximum:g} s at most",
+        actual={gpu: reasons for gpu, reasons in excessive.items() if reasons} or "none",
+    )
+    if wrong := [f"{gpu}: {reason} for {s}" for gpu, reasons in excessive.items() for reason, s in reasons.items()]:
         fail("; ".join(wrong), unverified=expected.unsupported("load.slowed_s"))
 
 
@@ -80,27 +83,27 @@ def test_slowed(node: Facts, expected: Expected) -> None:
     "enough. Look at fans, air flow and liquid cooling.",
 )
 def test_temperature(node: Facts, expected: Expected) -> None:
-    least = expected.most.get("temperature.margin", 0.0)
-    sampled = {one.index: one for one in node.samples or ()}
-    left: dict[str, float] = {}
+    minimum = expected.most.get("temperature.margin", 0.0)
+    sampled = {sample.index: sample for sample in node.samples or ()}
+    margins: dict[str, float] = {}
     for gpu in working(node, expected):
-        seen = sampled.get(gpu.index)
+        sample = sampled.get(gpu.index)
         degrees = degrees_left(gpu)
         if degrees is not None:
-            hotter = (seen.temperature or 0) - gpu.temperature if seen and gpu.temperature is not None else 0
-            left[f"GPU {gpu.index}"] = degrees - max(hotter, 0)
+            hotter = (sample.temperature or 0) - gpu.temperature if sample and gpu.temperature is not None else 0
+            margins[f"GPU {gpu.index}"] = degrees - max(hotter, 0)
         if gpu.memory_temperature is not None and gpu.memory_temperature_max is not None:
-            hottest = max(gpu.memory_temperature, (seen.memory_temperature if seen else None) or 0)
-            left[f"memory of GPU {gpu.index}"] = gpu.memory_temperature_max - hottest
-    looks = max((one.count for one in sampled.values()), default=0) + 1
+            hottest = max(gpu.memory_temperature, (sample.memory_temperature if sample else None) or 0)
+            margins[f"memory of GPU {gpu.index}"] = gpu.memory_temperature_max - hottest
+    looks = max((sample.count for sample in sampled.values()), default=0) + 1
     saw(
-        expected=f"more than {least:g} °C below the limit",
-        actual={what: f"{degrees:g} °C" for what, degrees in left.items()},
+        expected=f"more than {minimum:g} °C below the limit",
+        actual={part: f"{degrees:g} °C" for part, degrees in margins.items()},
         note=f"{looks} looks in the course of the load",
     )
-    if not left:
+    if not margins:
         skip("these GPUs report no temperature at which they slow down")
-    if hot := [f"{what}: {degrees:g} °C left" for what, degrees in left.items() if degrees <= least]:
+    if hot := [f"{part}: {degrees:g} °C left" for part, degrees in margins.items() if degrees <= minimum]:
         fail("; ".join(hot), unverified=expected.unsupported("temperature.margin"))
 
 
@@ -116,15 +119,15 @@ def test_temperature(node: Facts, expected: Expected) -> None:
     says="A GPU's PCIe link stays below what GPU and host can do even under load. Reseat the board, change the slot.",
 )
 def test_pcie_link(node: Facts, expected: Expected) -> None:
-    low, narrow, seen = [], [], {}
+    low, narrow, links = [], [], {}
     for gpu in working(node, expected):
-        name, now, best = f"GPU {gpu.index}", gpu.pcie_gen, gpu.pcie_gen_max
-        seen[name] = f"generation {now} x{gpu.pcie_width}"
-        if now is not None and best is not None and now < best:
-            low.append(f"{name}: generation {now}, could be {best}")
+        name, generation, best = f"GPU {gpu.index}", gpu.pcie_gen, gpu.pcie_gen_max
+        links[name] = f"generation {generation} x{gpu.pcie_width}"
+        if generation is not None and best is not None and generation < best:
+            low.append(f"{name}: generation {generation}, could be {best}")
         if gpu.pcie_width is not None and expected.pcie_width is not None and gpu.pcie_width < expected.pcie_width:
             narrow.append(f"{name}: x{gpu.pcie_width} instead of x{expected.pcie_width}")
-    saw(expected="the generation and width that both sides can do", actual=seen)
+    saw(expected="the generation and width that both sides can do", actual=links)
     if low or narrow:
         # A virtual machine does not show the bridge above its GPU: what the GPU calls possible may not be, there.
         alone = () if narrow or expected.bare_metal else ("the PCIe generation in a virtual machine",)
@@ -136,11 +139,16 @@ def _pairs(node: Facts, expected: Expected) -> list[tuple[str, Gpu, Gpu]]:
     worked(node, expected)
     assert node.after is not None
     if node.after.smi is None or node.smi is None:
-        why = node.source("nvidia-smi-after.xml").reason
-        unknown(why or "nvidia-smi did not answer before the load", "nvidia-smi-after.xml" if why else "nvidia-smi.xml")
-    before = {gpu.pci or gpu.index: gpu for gpu in node.smi.gpus}
+        reason = node.source("nvidia-smi-after.xml").reason
+        unknown(
+            reason or "nvidia-smi did not answer before the load",
+            "nvidia-smi-after.xml" if reason else "nvidia-smi.xml",
+        )
+    previous = {gpu.pci or gpu.index: gpu for gpu in node.smi.gpus}
     return [
-        (f"GPU {gpu.index}", before[key], gpu) for gpu in node.after.smi.gpus if (key := gpu.pci or gpu.index) in before
+        (f"GPU {gpu.index}", previous[key], gpu)
+        for gpu in node.after.smi.gpus
+        if (key := gpu.pci or gpu.index) in previous
     ]
 
 
@@ -180,19 +188,21 @@ def test_survives(node: Facts, expected: Expected) -> None:
     says="A GPU's memory had errors while it worked. Uncorrectable ones end a job; a flood of corrected ones will.",
 )
 def test_ecc(node: Facts, expected: Expected) -> None:
-    most = expected.most.get("load.ecc_correctable", 0.0)
-    told, flood = [], []
-    for name, before, after in _pairs(node, expected):
-        lost = max(_grown(before.ecc_volatile, after.ecc_volatile), _grown(before.ecc_aggregate, after.ecc_aggregate))
-        mended = _grown(before.ecc_correctable, after.ecc_correctable)
-        told += [f"{name}: {lost} uncorrectable errors under load"] if lost > 0 else []
+    maximum = expected.most.get("load.ecc_correctable", 0.0)
+    faults, flood = [], []
+    for name, previous, after in _pairs(node, expected):
+        lost = max(
+            _grown(previous.ecc_volatile, after.ecc_volatile), _grown(previous.ecc_aggregate, after.ecc_aggregate)
+        )
+        corrected = _grown(previous.ecc_correctable, after.ecc_correctable)
+        faults += [f"{name}: {lost} uncorrectable errors under load"] if lost > 0 else []
         ever = expected.most.get("ecc.dram_correctable", float("inf"))  # what a GPU may have in its life, documented
-        told += [f"{name}: {mended} corrected errors under load"] if mended > ever else []
-        flood += [f"{name}: {mended} corrected errors under load"] if most < mended <= ever else []
-    saw(expected=f"no uncorrectable and at most {most:g} corrected ones", actual=[*told, *flood] or "none")
-    if told or flood:
-        alone = () if told else expected.unsupported("load.ecc_correctable")
-        fail("; ".join([*told, *flood]), unverified=alone)
+        faults += [f"{name}: {corrected} corrected errors under load"] if corrected > ever else []
+        flood += [f"{name}: {corrected} corrected errors under load"] if maximum < corrected <= ever else []
+    saw(expected=f"no uncorrectable and at most {maximum:g} corrected ones", actual=[*faults, *flood] or "none")
+    if faults or flood:
+        alone = () if faults else expected.unsupported("load.ecc_correctable")
+        fail("; ".join([*faults, *flood]), unverified=alone)
 
 
 @check(
@@ -211,20 +221,20 @@ def test_ecc(node: Facts, expected: Expected) -> None:
 def test_nvlink(node: Facts, expected: Expected) -> None:
     worked(node, expected)
     assert node.after is not None
-    before, after = node.nvlink_errors, node.after.nvlink_errors
-    if before is None or after is None:
+    previous, after = node.nvlink_errors, node.after.nvlink_errors
+    if previous is None or after is None:
         file = "nvlink-errors-after.txt" if after is None else "nvlink-errors.txt"
         unknown(node.source(file).reason, file, condemns=not node.never_asked(file))
-    told = []
+    growths = []
     for gpu, links in sorted(after.items()):
         for link, counters in sorted(links.items()):
-            old = before.get(gpu, {}).get(link, {})
-            for what in COUNTERS if counters != old else ():
-                grown = errors_of(counters, what) - errors_of(old, what)
-                told += [f"GPU {gpu} link {link}: {grown} {what}"] if grown > 0 else []
-    saw(expected="no counter grows", actual=told[:16] or "none grew")
-    if told:
-        fail(few(told, 4), observed=True)
+            old = previous.get(gpu, {}).get(link, {})
+            for counter in COUNTERS if counters != old else ():
+                grown = errors_of(counters, counter) - errors_of(old, counter)
+                growths += [f"GPU {gpu} link {link}: {grown} {counter}"] if grown > 0 else []
+    saw(expected="no counter grows", actual=growths[:16] or "none grew")
+    if growths:
+        fail(few(growths, 4), observed=True)
 
 
 @check(
@@ -238,11 +248,11 @@ def test_nvlink(node: Facts, expected: Expected) -> None:
     says="A GPU's PCIe link repeats transfers under load: a bad slot, riser or cable. Copies get slow and then fail.",
 )
 def test_pcie_replay(node: Facts, expected: Expected) -> None:
-    most = expected.most.get("load.pcie_replays", 0.0)
+    maximum = expected.most.get("load.pcie_replays", 0.0)
     grown = {name: _grown(old.pcie_replays, new.pcie_replays) for name, old, new in _pairs(node, expected)}
-    saw(expected=f"{most:g} at most", actual=grown)
-    if told := [f"{gpu}: {count} replays" for gpu, count in grown.items() if count > most]:
-        fail("; ".join(told))
+    saw(expected=f"{maximum:g} at most", actual=grown)
+    if messages := [f"{gpu}: {count} replays" for gpu, count in grown.items() if count > maximum]:
+        fail("; ".join(messages))
 
 
 @check(
@@ -270,5 +280,5 @@ def test_xid(node: Facts, expected: Expected) -> None:
     ]
     saw(expected="none", actual=[f"Xid {x.code} on {x.pci}" for x in new] or "none")
     if new:
-        told = [f"Xid {x.code} on {x.pci}: {table.get(str(x.code), {}).get('advice', x.text)}" for x in new]
-        fail("; ".join(told[:3]))
+        messages = [f"Xid {x.code} on {x.pci}: {table.get(str(x.code), {}).get('advice', x.text)}" for x in new]
+        fail("; ".join(messages[:3]))

@@ -28,23 +28,23 @@ def _grown(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
     if node.after.rdma is None or node.rdma is None:
         file = "rdma-after.json" if node.after.rdma is None else "rdma.json"
         unknown(node.source(file).reason, file)
-    before = {(d.name, p.number): p.counters for d in node.rdma for p in d.ports}
-    found: dict[str, dict[str, int]] = {}
-    told = False
+    previous = {(d.name, p.number): p.counters for d in node.rdma for p in d.ports}
+    growth: dict[str, dict[str, int]] = {}
+    has_counters = False
     for device in node.after.rdma:
         for port in device.ports:
-            old = before.get((device.name, port.number), {})
-            told = told or bool(old.keys() & {*LINK, *RETRIES})
+            old = previous.get((device.name, port.number), {})
+            has_counters = has_counters or bool(old.keys() & {*LINK, *RETRIES})
             more = {name: n - old[name] for name, n in port.counters.items() if name in old and n > old[name]}
             if more:
-                found[f"{device.name}/{port.number}"] = more
+                growth[f"{device.name}/{port.number}"] = more
     # A node by itself puts nothing on the wire; with others it does.
-    for name, beside in (node.fabric.grown if node.fabric is not None else {}).items():
-        mine, told = found.setdefault(name, {}), True
-        mine.update({counter: mine.get(counter, 0) + n for counter, n in beside.items()})
-    if not told:
+    for name, fabric_growth in (node.fabric.grown if node.fabric is not None else {}).items():
+        port_growth, has_counters = growth.setdefault(name, {}), True
+        port_growth.update({counter: port_growth.get(counter, 0) + n for counter, n in fabric_growth.items()})
+    if not has_counters:
         skip("the ports give no error counters, as virtual functions do not")
-    return found
+    return growth
 
 
 @check(
@@ -64,8 +64,8 @@ def test_link(node: Facts, expected: Expected) -> None:
     grown = _grown(node, expected)
     wrong = [f"{port}: {more[c]} {c}" for port, more in grown.items() for c in LINK if more.get(c)]
     # As many as may come in an hour, in the minutes of a load.
-    most = expected.most["rdma.symbol_error"]
-    wrong += [f"{port}: {more[SYMBOLS]} {SYMBOLS}" for port, more in grown.items() if more.get(SYMBOLS, 0) > most]
+    maximum = expected.most["rdma.symbol_error"]
+    wrong += [f"{port}: {more[SYMBOLS]} {SYMBOLS}" for port, more in grown.items() if more.get(SYMBOLS, 0) > maximum]
     saw(expected="no counter of a link grows", actual=wrong or "none grew")
     if wrong:
         fail("; ".join(wrong[:6]), observed=True)
@@ -83,10 +83,10 @@ def test_link(node: Facts, expected: Expected) -> None:
     says="A network port sent again, or dropped, much while the node worked: congestion, a bad cable, a slow partner.",
 )
 def test_retries(node: Facts, expected: Expected) -> None:
-    most = expected.most.get("load.rdma_retries", 0.0)
+    maximum = expected.most.get("load.rdma_retries", 0.0)
     grown = _grown(node, expected)
-    wrong = [f"{port}: {more[c]} {c}" for port, more in grown.items() for c in RETRIES if more.get(c, 0) > most]
-    saw(expected=f"{most:g} at most of each", actual=wrong or "not more")
+    wrong = [f"{port}: {more[c]} {c}" for port, more in grown.items() for c in RETRIES if more.get(c, 0) > maximum]
+    saw(expected=f"{maximum:g} at most of each", actual=wrong or "not more")
     if wrong:
         fail("; ".join(wrong[:6]), unverified=expected.unsupported("load.rdma_retries"))
 
@@ -104,19 +104,25 @@ def test_retries(node: Facts, expected: Expected) -> None:
 def test_net_errors(node: Facts, expected: Expected) -> None:
     worked(node, expected)
     assert node.after is not None
-    before = {one.name: one.counts for one in (node.host.interfaces if node.host else None) or ()}
+    previous = {interface.name: interface.counts for interface in (node.host.interfaces if node.host else None) or ()}
     if node.source("interfaces-after.json").state == "absent":
         skip("an older probe, which did not look at them again")
     if node.after.interfaces is None:
         unknown(node.source("interfaces-after.json").reason, "interfaces-after.json")
-    wrong, most = [], expected.most["net.error_share"]
-    for one in node.after.interfaces:
-        more = {name: n - before[one.name].get(name, n) for name, n in one.counts.items() if one.name in before}
-        for way in ("rx", "tx"):
-            packets, errors = more.get(f"{way}_packets", 0), more.get(f"{way}_errors", 0)
-            if packets >= ENOUGH and errors > most * packets:
-                wrong.append(f"{one.name}: {counted(errors, 'error')} in {packets} {way} packets under load")
-    saw(expected=f"{most:.0%} at most", actual=wrong or "not more")
+    wrong, maximum = [], expected.most["net.error_share"]
+    for interface in node.after.interfaces:
+        more = {
+            name: n - previous[interface.name].get(name, n)
+            for name, n in interface.counts.items()
+            if interface.name in previous
+        }
+        for direction in ("rx", "tx"):
+            packets, errors = more.get(f"{direction}_packets", 0), more.get(f"{direction}_errors", 0)
+            if packets >= ENOUGH and errors > maximum * packets:
+                wrong.append(
+                    f"{interface.name}: {counted(errors, 'error')} in {packets} {direction} packets under load"
+                )
+    saw(expected=f"{maximum:.0%} at most", actual=wrong or "not more")
     if wrong:
         fail("; ".join(wrong))
 
@@ -136,9 +142,9 @@ def test_ports_agree(node: Facts) -> None:
     kernel = {(d.name, p.number): p for d in node.rdma for p in d.ports}
     both = [(kernel[p.device, p.port], p) for p in node.ib.ports if (p.device, p.port) in kernel]
     differ = [
-        f"{ib.device}/{ib.port} is {own.state or '?'} for the kernel, {ib.state} for ibstat"
-        for own, ib in both
-        if own.state is not None and ib.state is not None and own.up != (ib.state == "Active")
+        f"{ib.device}/{ib.port} is {kernel_port.state or '?'} for the kernel, {ib.state} for ibstat"
+        for kernel_port, ib in both
+        if kernel_port.state is not None and ib.state is not None and kernel_port.up != (ib.state == "Active")
     ]
     saw(expected="the same of each port", actual=differ or f"{len(both)} ports alike")
     if differ:

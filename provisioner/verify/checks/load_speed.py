@@ -13,12 +13,12 @@ from provisioner.verify.facts import Facts
 
 def _fastest(node: Facts, expected: Expected, of: str) -> dict[str, float]:
     """ "GPU 0" → what it reached of one measure, of the GPUs that have one; unknown where none has."""
-    found = {
+    values = {
         f"GPU {gpu.index}": value for gpu in reached(node, expected).gpus if (value := getattr(gpu, of)) is not None
     }
-    if not found:
+    if not values:
         unknown(f"no GPU has a value of {of}")
-    return found
+    return values
 
 
 def _all_measured(node: Facts, expected: Expected, *measures: str) -> None:
@@ -28,21 +28,21 @@ def _all_measured(node: Facts, expected: Expected, *measures: str) -> None:
             unknown(f"no {of} of {', '.join(silent)}")
 
 
-def _lag(found: Mapping[str, float], share: float) -> list[str]:
+def _lag(values: Mapping[str, float], share: float) -> list[str]:
     """The GPUs that are behind the node's median by more than a share."""
-    middle = median(found.values())
-    return [f"{gpu}: {value:.4g}, median {middle:.4g}" for gpu, value in found.items() if value < middle * (1 - share)]
+    middle = median(values.values())
+    return [f"{gpu}: {value:.4g}, median {middle:.4g}" for gpu, value in values.items() if value < middle * (1 - share)]
 
 
-def _wanted(least: float | None) -> str:
-    return f", at least {least:g} expected" if least is not None else ""
+def _expected_text(minimum: float | None) -> str:
+    return f", at least {minimum:g} expected" if minimum is not None else ""
 
 
 def _floor(expected: Expected, limit: str, rates: Mapping[str, float]) -> tuple[str, ...]:
     """The unverified limit that the slowest GPU fails at, that of this machine type or its neighbours' rate."""
-    least, slowest = expected.least.get(limit), min(rates.values())
-    if least is not None:
-        return expected.unsupported_floor(limit, slowest, least)
+    minimum, slowest = expected.least.get(limit), min(rates.values())
+    if minimum is not None:
+        return expected.unsupported_floor(limit, slowest, minimum)
     return expected.unsupported_floor("load.copy_spread", slowest, median(rates.values()))
 
 
@@ -65,13 +65,13 @@ OUTLIER = 0.20
     says="A GPU computes or copies a fifth slower than the node's others: every step of a job waits for it.",
 )  # fmt: skip
 def test_outlier(node: Facts, expected: Expected) -> None:
-    behind = []
+    slow = []
     for of, unit in (("tflops_last", "TFLOP/s"), ("memory_gbps", "GB/s")):
         rates = {f"GPU {g.index}": value for g in reached(node, expected).gpus if (value := getattr(g, of)) is not None}
-        behind += [f"{text} {unit}" for text in (_lag(rates, OUTLIER) if len(rates) > 2 else [])]
-    saw(expected=f"within {OUTLIER:.0%} of the node's median", actual=behind or "all are")
-    if behind:
-        fail("; ".join(behind))
+        slow += [f"{text} {unit}" for text in (_lag(rates, OUTLIER) if len(rates) > 2 else [])]
+    saw(expected=f"within {OUTLIER:.0%} of the node's median", actual=slow or "all are")
+    if slow:
+        fail("; ".join(slow))
 
 
 @check(
@@ -114,13 +114,13 @@ def test_memory(node: Facts, expected: Expected) -> None:
 
 def _alike(node: Facts, expected: Expected, of: str, unit: str) -> None:
     share = expected.most.get("load.gpu_spread", 0.0)
-    found = _fastest(node, expected, of)
+    values = _fastest(node, expected, of)
     saw(
-        expected=f"within {share:.0%} of {median(found.values()):.4g} {unit}, the node's median",
-        actual={gpu: round(value, 1) for gpu, value in found.items()},
+        expected=f"within {share:.0%} of {median(values.values()):.4g} {unit}, the node's median",
+        actual={gpu: round(value, 1) for gpu, value in values.items()},
     )
-    if behind := _lag(found, share):
-        fail(f"{'; '.join(behind)} {unit}")
+    if slow := _lag(values, share):
+        fail(f"{'; '.join(slow)} {unit}")
     _all_measured(node, expected, of)
 
 
@@ -161,11 +161,11 @@ def test_memory_rate(node: Facts, expected: Expected) -> None:
 
 
 def _at_least(node: Facts, expected: Expected, of: str, limit: str, unit: str) -> None:
-    least, found = expected.least[limit], _fastest(node, expected, of)
-    saw(expected=f"{least:g} {unit} or more", actual={gpu: round(value, 1) for gpu, value in found.items()})
-    if low := [f"{gpu}: {value:.4g}" for gpu, value in found.items() if value < least]:
-        limits = expected.unsupported_floor(limit, min(found.values()), least)
-        fail(f"{'; '.join(low)} {unit}{_wanted(least)}", unverified=limits)
+    minimum, values = expected.least[limit], _fastest(node, expected, of)
+    saw(expected=f"{minimum:g} {unit} or more", actual={gpu: round(value, 1) for gpu, value in values.items()})
+    if low := [f"{gpu}: {value:.4g}" for gpu, value in values.items() if value < minimum]:
+        limits = expected.unsupported_floor(limit, min(values.values()), minimum)
+        fail(f"{'; '.join(low)} {unit}{_expected_text(minimum)}", unverified=limits)
     _all_measured(node, expected, of)
 
 
@@ -204,14 +204,14 @@ def test_sustained(node: Facts, expected: Expected) -> None:
 )
 def test_host_copy(node: Facts, expected: Expected) -> None:
     to, back = _fastest(node, expected, "h2d_gbps"), _fastest(node, expected, "d2h_gbps")
-    least = expected.least.get("host_copy")
+    minimum = expected.least.get("host_copy")
     saw(
-        expected=f"{least:g} GB/s or more" if least else "alike on all GPUs",
+        expected=f"{minimum:g} GB/s or more" if minimum else "alike on all GPUs",
         actual={gpu: f"{to[gpu]:.1f} to, {back[gpu]:.1f} from the GPU" for gpu in to if gpu in back},
     )
-    slower = {gpu: min(way[gpu] for way in (to, back) if gpu in way) for gpu in {**to, **back}}
-    if least is not None:
-        low = [f"{gpu}: {rate:.1f}" for gpu, rate in slower.items() if rate < least]
+    slower = {gpu: min(rates[gpu] for rates in (to, back) if gpu in rates) for gpu in {**to, **back}}
+    if minimum is not None:
+        low = [f"{gpu}: {rate:.1f}" for gpu, rate in slower.items() if rate < minimum]
     else:
         # Nobody has published this machine's: half of what its neighbours reach is a link of half its lanes.
         share = expected.most["load.copy_spread"]
@@ -221,11 +221,11 @@ def test_host_copy(node: Facts, expected: Expected) -> None:
         unbound = {f"GPU {gpu.index}" for gpu in reached(node, expected).gpus if gpu.numa_node is None}
         if (
             not (expected.verified("numa_nodes") and expected.numa_nodes == 1)
-            and least is not None
-            and all(gpu in unbound and not far_below(rate, least) for gpu, rate in slower.items() if rate < least)
+            and minimum is not None
+            and all(gpu in unbound and not far_below(rate, minimum) for gpu, rate in slower.items() if rate < minimum)
         ):
             limits = (*limits, "host memory of no known NUMA node")
-        fail(f"{'; '.join(low)} GB/s{_wanted(least)}", unverified=limits)
+        fail(f"{'; '.join(low)} GB/s{_expected_text(minimum)}", unverified=limits)
     _all_measured(node, expected, "h2d_gbps", "d2h_gbps")
 
 
@@ -242,17 +242,17 @@ def test_host_copy(node: Facts, expected: Expected) -> None:
     says="Copies from a GPU to its neighbour are too slow: a bad NVLink, or they go through the host.",
 )
 def test_peer_copy(node: Facts, expected: Expected) -> None:
-    found = _fastest(node, expected, "peer_gbps")
-    least = expected.least.get("peer_copy")
+    values = _fastest(node, expected, "peer_gbps")
+    minimum = expected.least.get("peer_copy")
     saw(
-        expected=f"{least:g} GB/s or more" if least else "alike on all GPUs",
-        actual={gpu: round(value, 1) for gpu, value in found.items()},
+        expected=f"{minimum:g} GB/s or more" if minimum else "alike on all GPUs",
+        actual={gpu: round(value, 1) for gpu, value in values.items()},
     )
     low = (
-        [f"{gpu}: {value:.1f}" for gpu, value in found.items() if value < least]
-        if least is not None
-        else _lag(found, expected.most["load.copy_spread"])
+        [f"{gpu}: {value:.1f}" for gpu, value in values.items() if value < minimum]
+        if minimum is not None
+        else _lag(values, expected.most["load.copy_spread"])
     )
     if low:
-        fail(f"{'; '.join(low)} GB/s{_wanted(least)}", unverified=_floor(expected, "peer_copy", found))
+        fail(f"{'; '.join(low)} GB/s{_expected_text(minimum)}", unverified=_floor(expected, "peer_copy", values))
     _all_measured(node, expected, "peer_gbps")

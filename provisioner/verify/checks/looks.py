@@ -18,8 +18,8 @@ ONE_LOOK = "one look was made"
 class Looks(Generic[K]):
     """What each look at a node shows; `found` gives it of what one look has read."""
 
-    def __init__(self, node: Facts, field: str, found: Callable[[Any], set[K]]) -> None:
-        self.each = [found(look) for look in node.looks(field)]
+    def __init__(self, node: Facts, field: str, find: Callable[[Any], set[K]]) -> None:
+        self.each = [find(look) for look in node.looks(field)]
 
     @property
     def lasting(self) -> set[K]:

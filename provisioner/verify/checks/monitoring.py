@@ -47,9 +47,9 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     uuids = set(node.dcgm.gpus.values()) - {None}
     saw(expected=f"readings of {present} GPUs", actual=f"readings of {len(node.dcgm.gpus)} GPUs")
     have = {gpu.uuid for gpu in node.gpus or ()}
-    named = have & uuids and len(have) == present and None not in have and len(uuids) == len(node.dcgm.gpus)
+    has_uuids = have & uuids and len(have) == present and None not in have and len(uuids) == len(node.dcgm.gpus)
     # UUIDs are compared where both sides give one for each GPU (and mean the same: some tools mask them), else numbers.
-    silent = len(have - uuids) if named else max(0, present - len(node.dcgm.gpus))
+    silent = len(have - uuids) if has_uuids else max(0, present - len(node.dcgm.gpus))
     if silent:
         fail(f"no reading of {silent} of {counted(present, 'GPU')}", unverified=unsure)
     if node.dcgm.newest is not None and node.collected is not None and node.collected - node.dcgm.newest > FRESH_S:
@@ -70,15 +70,15 @@ def test_xid(node: Facts, expected: Expected) -> None:
         skip("no readings of the exporter: see dcgm.exporter")
     if XIDS not in node.dcgm.metrics:
         skip(f"the exporter has no sample of {XIDS}")
-    table, seen = expected.xids or {}, node.dcgm.xids
-    saw(expected="no fatal Xid since DCGM was started", actual={f"GPU {gpu}": code for gpu, code in seen.items()})
-    rows = {gpu: table.get(str(code), {}) for gpu, code in seen.items()}
+    table, codes = expected.xids or {}, node.dcgm.xids
+    saw(expected="no fatal Xid since DCGM was started", actual={f"GPU {gpu}": code for gpu, code in codes.items()})
+    rows = {gpu: table.get(str(code), {}) for gpu, code in codes.items()}
     fatal = [gpu for gpu, row in rows.items() if row.get("severity") == "fatal"]
     if fatal:
         actions = [next(a for a in ACTIONS if a == rows[gpu].get("action", "reset")) for gpu in fatal]
-        told = "; ".join(f"GPU {gpu}: Xid {seen[gpu]}: {rows[gpu].get('advice', '')}" for gpu in fatal)
-        fail(told, action=max(actions, key=ACTIONS.index))
-    if strange := [seen[gpu] for gpu, row in rows.items() if not row]:
+        message = "; ".join(f"GPU {gpu}: Xid {codes[gpu]}: {rows[gpu].get('advice', '')}" for gpu in fatal)
+        fail(message, action=max(actions, key=ACTIONS.index))
+    if strange := [codes[gpu] for gpu, row in rows.items() if not row]:
         unknown(f"Xid {strange[0]} is not in the catalogue's Xid table")
 
 
@@ -153,8 +153,8 @@ def _watched(node: Facts, expected: Expected, state: str) -> None:
 
 def _all_links_up(node: Facts, expected: Expected) -> bool:
     """Whether every GPU has all the NVLinks that its type has, now."""
-    wanted, present = expected.nvlinks_per_gpu or (), node.nvlinks or {}
-    return any(wanted) and sorted(wanted) == sorted(links.active or 0 for links in present.values())
+    expected_links, present = expected.nvlinks_per_gpu or (), node.nvlinks or {}
+    return any(expected_links) and sorted(expected_links) == sorted(links.active or 0 for links in present.values())
 
 
 NODE_EXPORTER = 9100
@@ -170,9 +170,9 @@ NODE_EXPORTER = 9100
     says="Nothing listens where node_exporter does (9100): what gpuprov's timer writes for it may be read by nobody.",
 )
 def test_node_exporter(node: Facts) -> None:
-    found = [s for s in told(host_of(node).listening, "what listens on it") if s.port == NODE_EXPORTER]
-    saw(expected=f"port {NODE_EXPORTER}", actual=f"{len(found)} sockets")
-    if not found:
+    sockets = [s for s in told(host_of(node).listening, "what listens on it") if s.port == NODE_EXPORTER]
+    saw(expected=f"port {NODE_EXPORTER}", actual=f"{len(sockets)} sockets")
+    if not sockets:
         fail(f"nothing listens on port {NODE_EXPORTER}")
 
 
@@ -203,16 +203,21 @@ def test_fields(node: Facts, expected: Expected) -> None:
         fail(f"no {', '.join(missing)}")
     if node.collected is None and expected.packages is None:
         skip("no lock, and nobody says that both were asked at one time")
-    own = {gpu.uuid: gpu.temperature for gpu in node.gpus or () if gpu.uuid and gpu.temperature is not None}
-    pairs = {
-        f"GPU {index}": (value, float(own[uuid]))
-        for index, value in node.dcgm.temperatures.items()
-        if (uuid := node.dcgm.gpus.get(index)) in own
+    smi_temperatures = {
+        gpu.uuid: gpu.temperature for gpu in node.gpus or () if gpu.uuid and gpu.temperature is not None
     }
-    most = expected.most["dcgm.temperature"]
-    saw(expected=f"within {most:g} °C of nvidia-smi", actual={name: f"{a:g}, {b:g}" for name, (a, b) in pairs.items()})
+    pairs = {
+        f"GPU {index}": (value, float(smi_temperatures[uuid]))
+        for index, value in node.dcgm.temperatures.items()
+        if (uuid := node.dcgm.gpus.get(index)) in smi_temperatures
+    }
+    maximum = expected.most["dcgm.temperature"]
+    saw(
+        expected=f"within {maximum:g} °C of nvidia-smi",
+        actual={name: f"{a:g}, {b:g}" for name, (a, b) in pairs.items()},
+    )
     if not pairs:
         skip("every field is there; no GPU has a temperature in both, so their age is not known")
-    off = [f"{name}: {a:g} °C, nvidia-smi says {b:g}" for name, (a, b) in pairs.items() if abs(a - b) > most]
+    off = [f"{name}: {a:g} °C, nvidia-smi says {b:g}" for name, (a, b) in pairs.items() if abs(a - b) > maximum]
     if len(off) == len(pairs) > 2:  # readings that stand still are so of all; one GPU or two may be taking up work
         fail("; ".join(off[:4]), unverified=expected.unsupported("dcgm.temperature"))

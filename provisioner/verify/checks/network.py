@@ -22,14 +22,16 @@ def beside(node: Facts, names: tuple[str, ...], pci: tuple[str, ...]) -> frozens
     if at:
         training = {name for name, address in at.items() if address in pci}
         return frozenset(at) - training if pci and 2 * len(training) >= len(pci) else frozenset()
-    there = {device.name for device in node.rdma or ()} | {port.device for port in (node.ib.ports if node.ib else ())}
-    return frozenset(there.difference(names)) if pci and there.issuperset(names) else frozenset()
+    devices = {device.name for device in node.rdma or ()} | {port.device for port in (node.ib.ports if node.ib else ())}
+    return frozenset(devices.difference(names)) if pci and devices.issuperset(names) else frozenset()
 
 
 def by_place(node: Facts, expected: Expected) -> dict[str, str]:
     """PCI address of each port for training → the RDMA device there now; empty where `beside` tells nothing apart."""
-    found = {device.pci: device.name for device in node.rdma or () if device.pci in expected.rdma_pci}
-    return {at: name for at, name in found.items() if at and 2 * len(found) >= len(expected.rdma_pci)}
+    name_by_address = {device.pci: device.name for device in node.rdma or () if device.pci in expected.rdma_pci}
+    return {
+        at: name for at, name in name_by_address.items() if at and 2 * len(name_by_address) >= len(expected.rdma_pci)
+    }
 
 
 def training_ports(node: Facts, expected: Expected) -> tuple[Port, ...]:
@@ -39,8 +41,8 @@ def training_ports(node: Facts, expected: Expected) -> tuple[Port, ...]:
     other = beside(node, expected.rdma_devices, expected.rdma_pci)
     layers = (LAYER[expected.network], None)
     ports = tuple(port for port in node.ib.ports if port.link_layer in layers and port.device not in other)
-    named = tuple(port for port in ports if port.device in expected.rdma_devices)
-    return named if len(named) >= expected.ports else ports
+    catalogued = tuple(port for port in ports if port.device in expected.rdma_devices)
+    return catalogued if len(catalogued) >= expected.ports else ports
 
 
 def shown(ports: tuple[Port, ...]) -> dict[str, str]:
@@ -73,8 +75,10 @@ def test_ports(node: Facts, expected: Expected) -> None:
     down = _down(ports)
     trains = bool(down) and may_train(node) and any(port.trains for port in ports)
     unsure = (ONE_LOOK,) if trains and len(node.looks("ib")) == 1 else ()
-    place = by_place(node, expected)
-    lost = [f"no card at {at}{_whose(at, expected)}" for at in expected.rdma_pci if place and at not in place]
+    device_at = by_place(node, expected)
+    lost = [
+        f"no card at {at}{_gpu_suffix(at, expected)}" for at in expected.rdma_pci if device_at and at not in device_at
+    ]
     if down or (lost and len(up) < expected.ports):
         fail("; ".join((*down, *lost)), unverified=() if lost else unsure)
     if len(up) < expected.ports and node.ib.excerpt:
@@ -83,9 +87,13 @@ def test_ports(node: Facts, expected: Expected) -> None:
         unknown("ibstat shows one card alone, as `ibstat CARD` does: give all that `ibstat` prints", action="none")
     if len(up) < expected.ports:
         layer, storage = LAYER[expected.network], beside(node, expected.rdma_devices, expected.rdma_pci)
-        rest = [p for p in node.ib.ports if p.up and p.link_layer not in (layer, None) and p.device not in storage]
-        told = f"; {len(rest)} active ports are {', '.join(sorted({str(p.link_layer) for p in rest}))}"
-        fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (told if rest else ""))
+        other_ports = [
+            p for p in node.ib.ports if p.up and p.link_layer not in (layer, None) and p.device not in storage
+        ]
+        others_text = (
+            f"; {len(other_ports)} active ports are {', '.join(sorted({str(p.link_layer) for p in other_ports}))}"
+        )
+        fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (others_text if other_ports else ""))
 
 
 def _settled(node: Facts, ports: tuple[Port, ...]) -> tuple[Port, ...]:
@@ -112,7 +120,7 @@ def _ports_of_no_machine(ib: Ibstat) -> None:
         fail(few(down, 8), observed=True, unverified=(NO_TYPE,))
 
 
-def _whose(address: str, expected: Expected) -> str:
+def _gpu_suffix(address: str, expected: Expected) -> str:
     return f" (GPU {expected.rdma_pci.index(address)})" if expected.rails else ""
 
 
@@ -155,7 +163,7 @@ def test_rate(node: Facts, expected: Expected) -> None:
 )
 def test_efa(node: Facts, expected: Expected) -> None:
     assert node.efa is not None
-    found = len(node.efa.devices)
-    saw(expected=expected.ports, actual=found)
-    if found != expected.ports:
-        fail(f"{found} EFA devices of {expected.ports}")
+    device_count = len(node.efa.devices)
+    saw(expected=expected.ports, actual=device_count)
+    if device_count != expected.ports:
+        fail(f"{device_count} EFA devices of {expected.ports}")

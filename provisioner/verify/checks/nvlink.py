@@ -91,12 +91,14 @@ def test_links(node: Facts, expected: Expected) -> None:
     if not expected.knows("nvlinks_per_gpu"):
         _links_of_no_machine(node.nvlinks, expected.gpu_nvlinks)
         return
-    wanted, looks = expected.nvlinks_per_gpu or (), node.looks("nvlinks")
-    now = looks[-1] if {*looks[-1]} == {*node.nvlinks} else node.nvlinks  # links that trained may have come up
-    active = {index: links.active for index, links in sorted(now.items())}
+    expected_links, looks = expected.nvlinks_per_gpu or (), node.looks("nvlinks")
+    current = looks[-1] if {*looks[-1]} == {*node.nvlinks} else node.nvlinks  # links that trained may have come up
+    active = {index: links.active for index, links in sorted(current.items())}
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
     saw(
-        expected=f"{min(wanted)} active on every GPU" if len(set(wanted)) == 1 else list(wanted),
+        expected=f"{min(expected_links)} active on every GPU"
+        if len(set(expected_links)) == 1
+        else list(expected_links),
         actual={f"GPU {index}": count for index, count in active.items()},
         note=f"judged on {len(active)} of {expected.gpu_count} GPUs" if len(active) != expected.gpu_count else "",
     )
@@ -105,20 +107,24 @@ def test_links(node: Facts, expected: Expected) -> None:
     short, few = [], dict[str, bool]()
     for index, count in active.items():
         # Where GPUs are missing the others are renumbered: the least of all slots is asked for then.
-        least = wanted[index] if len(active) == len(wanted) and index < len(wanted) else min(wanted)
-        if count is not None and count < least:
-            short.append(f"GPU {index} has {count} of {least}")
-    if not expected.large_bar and (gone := max(0, expected.gpu_count - len(active))):
+        minimum = (
+            expected_links[index]
+            if len(active) == len(expected_links) and index < len(expected_links)
+            else min(expected_links)
+        )
+        if count is not None and count < minimum:
+            short.append(f"GPU {index} has {count} of {minimum}")
+    if not expected.large_bar and (missing_gpus := max(0, expected.gpu_count - len(active))):
         # Without a switch between, the links to a GPU that is not listed are down on its neighbours too.
-        least = min(wanted) - gone * max(
+        minimum = min(expected_links) - missing_gpus * max(
             map(_bonded, (c for cells in (expected.topology or {}).values() for c in cells))
         )
         few = {
-            f"GPU {i} has {n} of {min(wanted)}": n < least
+            f"GPU {i} has {n} of {min(expected_links)}": n < minimum
             for i, n in active.items()
-            if n is not None and n < min(wanted)
+            if n is not None and n < min(expected_links)
         }
-        short = [said for said, too_few in few.items() if too_few]
+        short = [message for message, too_few in few.items() if too_few]
     if short:
         unsure = (ONE_LOOK,) if len(looks) == 1 and may_train(node) else ()
         fail("; ".join(short), unverified=unsure)
@@ -191,8 +197,8 @@ def test_fabric(node: Facts, expected: Expected) -> None:
         if health not in (None, "Healthy"):
             fail(f"{gpu}: fabric health is {health}", action="reset", observed=has_switches)
     if node.gpus is None:
-        why = node.source(expected.gpu_file).reason
-        unknown(f"the service runs, but the GPUs' fabric state is unknown: {why}", expected.gpu_file)
+        source_reason = node.source(expected.gpu_file).reason
+        unknown(f"the service runs, but the GPUs' fabric state is unknown: {source_reason}", expected.gpu_file)
 
 
 @check(

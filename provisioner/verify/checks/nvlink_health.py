@@ -47,42 +47,45 @@ def test_speed(node: Facts, expected: Expected) -> None:
     assert node.nvlinks is not None
     assert expected.nvlink_gbps is not None
     speeds = {f"GPU {i}": links.speeds for i, links in sorted(node.nvlinks.items()) if links.speeds}
-    slow = {gpu: sorted({speed for speed in found if speed < expected.nvlink_gbps}) for gpu, found in speeds.items()}
-    seen = sorted({speed for found in speeds.values() for speed in found})
-    saw(expected=f"{expected.nvlink_gbps:g} GB/s or more", actual=[f"{speed:g} GB/s" for speed in seen])
+    slow = {
+        gpu: sorted({speed for speed in link_speeds if speed < expected.nvlink_gbps})
+        for gpu, link_speeds in speeds.items()
+    }
+    speeds_shown = sorted({speed for link_speeds in speeds.values() for speed in link_speeds})
+    saw(expected=f"{expected.nvlink_gbps:g} GB/s or more", actual=[f"{speed:g} GB/s" for speed in speeds_shown])
     if any(slow.values()):
-        told = (f"{gpu} has links of {', '.join(f'{s:g}' for s in s_)} GB/s" for gpu, s_ in slow.items() if s_)
+        messages = (f"{gpu} has links of {', '.join(f'{s:g}' for s in s_)} GB/s" for gpu, s_ in slow.items() if s_)
         slowest = min(min(s_) for s_ in slow.values() if s_)
-        fail("; ".join(told), unverified=expected.unsupported_floor("nvlink", slowest, expected.nvlink_gbps))
+        fail("; ".join(messages), unverified=expected.unsupported_floor("nvlink", slowest, expected.nvlink_gbps))
     if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
         skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
     if not speeds:
         unknown("no link is active")
 
 
-def errors_of(counters: Counters, what: str) -> int:
+def errors_of(counters: Counters, kind: str) -> int:
     """The errors of one kind of COUNTERS on a link."""
-    return sum(counters.get(name, 0) for name in COUNTERS[what])
+    return sum(counters.get(name, 0) for name in COUNTERS[kind])
 
 
 def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
     """ "GPU 0 link 3" → the counters that matter."""
     assert node.nvlink_errors is not None
-    found = {
-        f"GPU {gpu} link {link}": {what: errors_of(counters, what) for what in COUNTERS}
+    counts = {
+        f"GPU {gpu} link {link}": {kind: errors_of(counters, kind) for kind in COUNTERS}
         if any(counters.values())
         else QUIET
         for gpu, links in sorted(node.nvlink_errors.items())
         for link, counters in sorted(links.items())
     }
-    if not found and expected.mig:
+    if not counts and expected.mig:
         skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
-    if not found:
+    if not counts:
         unknown("no link has a counter")
     silent = [gpu.index for gpu in node.gpus or () if not gpu.lost and not node.nvlink_errors.get(gpu.index)]
     if silent and not expected.mig:
         unknown(f"no link has a counter of GPU {few(list(map(str, silent)), 8, ',')}")
-    return found
+    return counts
 
 
 # A warning: the counters stand since the driver was loaded, and nobody knows when they grew. What grows under load
@@ -100,27 +103,32 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
 )
 def test_errors(node: Facts, expected: Expected) -> None:
     counted = _known(node, expected)
-    most = {what: expected.most.get(f"nvlink.{what}", float("inf")) for what in COUNTERS}
+    limits = {kind: expected.most.get(f"nvlink.{kind}", float("inf")) for kind in COUNTERS}
     over = {
-        (link, what): count for link, found in counted.items() for what, count in found.items() if count > most[what]
+        (link, kind): count
+        for link, counts in counted.items()
+        for kind, count in counts.items()
+        if count > limits[kind]
     }
-    told = [f"{link}: {count} {what}" for (link, what), count in over.items()]
-    saw(expected={what: f"{limit:g} at most" for what, limit in most.items()}, actual=told[:16] or "none")
+    excesses = [f"{link}: {count} {kind}" for (link, kind), count in over.items()]
+    saw(expected={kind: f"{limit:g} at most" for kind, limit in limits.items()}, actual=excesses[:16] or "none")
     growth = Growth.of(node)
     if growth.earlier is not None:
         new = {key: sum(growth.by(*pair) for pair in _raw(node, *key)) for key in over}
-        if grown := [f"{link}: {new[link, what]} {what}" for link, what in over if new[link, what] > most[what]]:
+        if grown := [f"{link}: {new[link, kind]} {kind}" for link, kind in over if new[link, kind] > limits[kind]]:
             fail(f"{few(grown, 4)} ({growth.since})")
-    if told:
-        note(f"{few(told, 4)}, since the driver was loaded")
+    if excesses:
+        note(f"{few(excesses, 4)}, since the driver was loaded")
 
 
-def _raw(node: Facts, name: str, what: str) -> Iterator[tuple[str, int]]:
+def _raw(node: Facts, name: str, kind: str) -> Iterator[tuple[str, int]]:
     """The counters of one link that count errors of one kind, as growth.py names them."""
     for gpu, links in (node.nvlink_errors or {}).items():
         for number, counters in links.items():
             if f"GPU {gpu} link {number}" == name:
-                yield from ((link(name, one), counters[one]) for one in COUNTERS[what] if one in counters)
+                yield from (
+                    (link(name, counter), counters[counter]) for counter in COUNTERS[kind] if counter in counters
+                )
 
 
 RECOVERIES = 100
@@ -141,7 +149,7 @@ RECOVERIES = 100
     says="One NVLink recovers again and again while all others never do: it is about to fail. Drain the node.",
 )
 def test_recoveries(node: Facts, expected: Expected) -> None:
-    counted = {link: found["recovery"] for link, found in _known(node, expected).items()}
+    counted = {link: counts["recovery"] for link, counts in _known(node, expected).items()}
     busy = {link: count for link, count in counted.items() if count}
     saw(expected=f"fewer than {RECOVERIES}, or others too", actual=busy or "none")
     if len(busy) == 1 and len(counted) > 1 and max(busy.values()) >= RECOVERIES:
@@ -163,11 +171,11 @@ def test_asymmetry(node: Facts, expected: Expected) -> None:
     counted = _known(node, expected)
     floor, far = (expected.most.get(f"nvlink.{name}", float("inf")) for name in ("outlier", "outlier_mads"))
     outliers = []
-    for what in COUNTERS if any(found is not QUIET for found in counted.values()) else ():
-        spread = Spread.of([found[what] for found in counted.values()])
+    for kind in COUNTERS if any(counts is not QUIET for counts in counted.values()) else ():
+        spread = Spread.of([counts[kind] for counts in counted.values()])
         limit = spread.median + max(far * spread.deviation, floor)
-        over = {link: found[what] for link, found in counted.items() if found[what] > limit}
-        outliers += [f"{link}: {count} {what}, median {spread.median:g}" for link, count in over.items()]
+        over = {link: counts[kind] for link, counts in counted.items() if counts[kind] > limit}
+        outliers += [f"{link}: {count} {kind}, median {spread.median:g}" for link, count in over.items()]
     saw(expected="all links alike", actual=outliers[:8] or "all links alike")
     if outliers:
         fail(few(outliers, 4))
@@ -252,8 +260,8 @@ def test_present(node: Facts, expected: Expected) -> None:
     assert node.bus is not None
     saw(expected=expected.nvswitches, actual=node.bus.nvswitches)
     if node.bus.nvswitches < expected.nvswitches and node.bus.excerpt:
-        seen = f"{node.bus.nvswitches} of {expected.nvswitches} NVSwitches"
-        unknown(f"{seen} are in a part of what lspci prints", action="none")
+        switches_text = f"{node.bus.nvswitches} of {expected.nvswitches} NVSwitches"
+        unknown(f"{switches_text} are in a part of what lspci prints", action="none")
     if node.bus.nvswitches < expected.nvswitches:
         fail(f"{node.bus.nvswitches} of {expected.nvswitches} NVSwitches are on the bus")
 

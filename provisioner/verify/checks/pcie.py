@@ -88,8 +88,8 @@ def test_numa(node: Facts, expected: Expected) -> None:
     counts = Counter(numa.values())
     even = expected.numa_nodes == len(counts) == 2 and expected.large_bar and len(numa) == expected.gpu_count
     if even and len(set(counts.values())) > 1:
-        told = ", ".join(f"{n} on node {where}" for where, n in sorted(counts.items(), key=str))
-        fail(f"GPUs are not spread evenly: {told}")
+        counts_text = ", ".join(f"{n} on node {numa_node}" for numa_node, n in sorted(counts.items(), key=str))
+        fail(f"GPUs are not spread evenly: {counts_text}")
 
 
 @check(
@@ -105,15 +105,15 @@ def test_numa(node: Facts, expected: Expected) -> None:
 )
 def test_nic(node: Facts) -> None:
     assert node.topo is not None
-    near = {gpu: [n for n, cell in cells.items() if cell in NEAR] for gpu, cells in node.topo.near.items()}
-    saw(expected="a card at PIX or PXB for each GPU", actual={gpu: cards[:2] for gpu, cards in near.items()})
+    near_cards = {gpu: [n for n, cell in cells.items() if cell in NEAR] for gpu, cells in node.topo.near.items()}
+    saw(expected="a card at PIX or PXB for each GPU", actual={gpu: cards[:2] for gpu, cards in near_cards.items()})
     if not node.topo.nics:
         unknown("the matrix has no column of a network card")
     unread = [gpu for gpu, cells in node.topo.near.items() if None in cells.values()]
-    alone = [gpu for gpu, cards in near.items() if not cards and gpu not in unread]
+    alone = [gpu for gpu, cards in near_cards.items() if not cards and gpu not in unread]
     if alone:
         fail(f"no card beside {', '.join(alone)}")
-    if silent := [gpu for gpu in unread if not near[gpu]]:
+    if silent := [gpu for gpu in unread if not near_cards[gpu]]:
         unknown(f"the matrix lacks cells of {', '.join(silent)}")
 
 
@@ -132,17 +132,19 @@ def test_nic(node: Facts) -> None:
 def test_rails(node: Facts, expected: Expected) -> None:
     assert node.topo is not None
     names = {node.topo.names.get(nic, nic): nic for nic in node.topo.nics}
-    place = by_place(node, expected)
-    rails = tuple(place.get(at, name) for at, name in zip(expected.rdma_pci, expected.rails, strict=True))
-    there = {f"GPU{i}": device for i, device in enumerate(rails) if device in names}
-    cells = {gpu: node.topo.near.get(gpu, {}).get(names[device]) for gpu, device in there.items()}
+    device_at = by_place(node, expected)
+    rails = tuple(device_at.get(at, name) for at, name in zip(expected.rdma_pci, expected.rails, strict=True))
+    present = {f"GPU{i}": device for i, device in enumerate(rails) if device in names}
+    cells = {gpu: node.topo.near.get(gpu, {}).get(names[device]) for gpu, device in present.items()}
     saw(
         expected={f"GPU{i}": device for i, device in enumerate(rails)},
-        actual={gpu: f"{device} at {cells[gpu] or '?'}" for gpu, device in there.items()},
+        actual={gpu: f"{device} at {cells[gpu] or '?'}" for gpu, device in present.items()},
     )
-    if len(there) < len(rails):
-        unknown(f"{len(rails) - len(there)} of the ports have another name in the matrix")
-    far = [f"{there[gpu]} is not beside {gpu}" for gpu, cell in cells.items() if cell is not None and cell not in NEAR]
+    if len(present) < len(rails):
+        unknown(f"{len(rails) - len(present)} of the ports have another name in the matrix")
+    far = [
+        f"{present[gpu]} is not beside {gpu}" for gpu, cell in cells.items() if cell is not None and cell not in NEAR
+    ]
     if far:
         fail("; ".join(far))
     if any(cell is None for cell in cells.values()):

@@ -67,14 +67,14 @@ FEWEST_BLOCKS = 10
     "off in the BIOS, or with setpci at boot.",
 )
 def test_acs(node: Facts) -> None:
-    found = host_of(node).pcie
-    if found is None:
+    pcie = host_of(node).pcie
+    if pcie is None:
         skip("an older probe, which did not look at PCIe bridges")
-    saw(expected="no bridge redirects", actual=list(found.redirects) or "no bridge redirects")
-    if not found.iommu:
+    saw(expected="no bridge redirects", actual=list(pcie.redirects) or "no bridge redirects")
+    if not pcie.iommu:
         skip("sysfs lists neither a GPU nor an InfiniBand card")
-    if found.redirects:
-        fail(f"ACS redirects traffic on {few(found.redirects, 4, ',')}")
+    if pcie.redirects:
+        fail(f"ACS redirects traffic on {few(pcie.redirects, 4, ',')}")
 
 
 @check(
@@ -92,11 +92,11 @@ def test_iommu(node: Facts) -> None:
     pcie = host_of(node).pcie
     if pcie is None:
         skip("an older probe, which did not look at IOMMU groups")
-    found = pcie.iommu
-    saw(expected="off, or identity", actual=sorted({str(kind or "off") for kind in found.values()}))
-    if not found:
+    kinds = pcie.iommu
+    saw(expected="off, or identity", actual=sorted({str(kind or "off") for kind in kinds.values()}))
+    if not kinds:
         skip("sysfs lists neither a GPU nor an InfiniBand card")
-    if wrong := [f"{address} ({kind})" for address, kind in found.items() if kind in TRANSLATED]:
+    if wrong := [f"{address} ({kind})" for address, kind in kinds.items() if kind in TRANSLATED]:
         fail(f"addresses are translated for {few(wrong, 4, ',')}")
 
 

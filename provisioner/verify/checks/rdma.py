@@ -31,10 +31,10 @@ def used(node: Facts, expected: Expected) -> Iterator[tuple[Device, Port]]:
 
 def some(node: Facts, expected: Expected) -> list[tuple[Device, Port]]:
     """The same, and unknown where there is none: then ib.ports or efa.devices says so."""
-    found = list(used(node, expected))
-    if not found:
+    ports = list(used(node, expected))
+    if not ports:
         unknown("no RDMA port is up")
-    return found
+    return ports
 
 
 @check(
@@ -113,9 +113,9 @@ def test_pkey(node: Facts, expected: Expected) -> None:
 )
 def test_pkeys_alike(node: Facts, expected: Expected) -> None:
     keys = {f"{d.name}/{p.number}": tuple(sorted(p.pkeys)) for d, p in some(node, expected)}
-    saw(expected="the same keys on all ports", actual={name: ", ".join(mine) for name, mine in keys.items()})
+    saw(expected="the same keys on all ports", actual={name: ", ".join(port_keys) for name, port_keys in keys.items()})
     if len(set(keys.values())) > 1:
-        fail("; ".join(f"{name}: {', '.join(mine) or 'none'}" for name, mine in keys.items()))
+        fail("; ".join(f"{name}: {', '.join(port_keys) or 'none'}" for name, port_keys in keys.items()))
 
 
 @check(
@@ -134,9 +134,9 @@ def test_gids(node: Facts, expected: Expected) -> None:
     usable = {f"{d.name}/{p.number}": [g for g, kind in p.gids if kind == "RoCE v2"] for d, p in ports}
     saw(
         expected="an address of RoCE v2 each",
-        actual={name: ", ".join(found) or "none" for name, found in usable.items()},
+        actual={name: ", ".join(addresses) or "none" for name, addresses in usable.items()},
     )
-    if wrong := [name for name, found in usable.items() if not found]:
+    if wrong := [name for name, addresses in usable.items() if not addresses]:
         fail(f"{', '.join(wrong)}: no RoCE v2 address")
 
 
@@ -157,8 +157,8 @@ def test_firmware(node: Facts) -> None:
     saw(expected="one version for a kind", actual={kind: sorted(versions) for kind, versions in kinds.items()})
     for kind, versions in kinds.items():
         if len(versions) > 1:
-            told = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(versions.items()))
-            fail(f"{kind.strip()}: {told}")
+            versions_text = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(versions.items()))
+            fail(f"{kind.strip()}: {versions_text}")
 
 
 @check(
@@ -180,8 +180,8 @@ def test_board(node: Facts, expected: Expected) -> None:
         skip("the kernel reports no board of the network cards, as of virtual functions")
     for kind, boards in kinds.items():
         if len(boards) > 1:
-            told = "; ".join(f"{board} on {', '.join(names)}" for board, names in sorted(boards.items()))
-            fail(f"{kind}: {told}".removeprefix(": "))
+            boards_text = "; ".join(f"{board} on {', '.join(names)}" for board, names in sorted(boards.items()))
+            fail(f"{kind}: {boards_text}".removeprefix(": "))
 
 
 @check(
@@ -208,11 +208,11 @@ def test_pcie(node: Facts, expected: Expected) -> None:
     # A card in a slot that is less than the card, or in a host of an older generation, was meant so, or not.
     if slow:
         sure = expected.pcie_gen is not None or any(device in narrow for device in slow)
-        said = "; ".join(f"{d.name}: PCIe carries {d.pcie_gbps:.0f} Gbit/s (x{d.pcie_width})" for d in slow)
-        fail(said, unverified=() if sure else ("the PCIe generation of the card's slot",))
+        message = "; ".join(f"{d.name}: PCIe carries {d.pcie_gbps:.0f} Gbit/s (x{d.pcie_width})" for d in slow)
+        fail(message, unverified=() if sure else ("the PCIe generation of the card's slot",))
     if narrow:
-        said = "; ".join(f"{d.name}: x{d.pcie_width} of x{d.pcie_width_max} lanes" for d in narrow)
-        fail(said, unverified=("the lanes of the card's slot",))
+        message = "; ".join(f"{d.name}: x{d.pcie_width} of x{d.pcie_width_max} lanes" for d in narrow)
+        fail(message, unverified=("the lanes of the card's slot",))
 
 
 @check(
@@ -294,18 +294,18 @@ WITHIN_H = {"link_downed": DAY}
 
 
 def beyond(
-    ports: list[tuple[Device, Port]], counter: str, most: float, growth: Growth
+    ports: list[tuple[Device, Port]], counter: str, maximum: float, growth: Growth
 ) -> list[tuple[Device, Port, int]]:
-    """The ports of which a counter grew by more than `most` in its time, above the median of all that have it; each
+    """The ports of which a counter grew by more than `maximum` in its time, above the median of all that have it; each
     with by how much."""
     grown = [
         (d, p, growth.by(port_counter(d.name, p.number, counter), p.counters[counter]))
         for d, p in ports
         if counter in p.counters
     ]
-    usual = median(count for _, _, count in grown) if grown else 0
-    allowed = growth.allowed(most, WITHIN_H.get(counter, HOUR))
-    return [(d, p, count) for d, p, count in grown if count - usual > allowed]
+    typical_count = median(count for _, _, count in grown) if grown else 0
+    allowed = growth.allowed(maximum, WITHIN_H.get(counter, HOUR))
+    return [(d, p, count) for d, p, count in grown if count - typical_count > allowed]
 
 
 INTEGRITY = ("local_link_integrity_errors", "excessive_buffer_overrun_errors")
@@ -349,12 +349,12 @@ def test_errors(node: Facts, expected: Expected) -> None:
     wrong = []
     for counter in COUNTERS:
         growth = Growth.of(node, WITHIN_H.get(counter, HOUR))
-        found = beyond(ports, counter, expected.most[f"rdma.{counter}"], growth)
-        wrong += [f"{d.name}/{p.number}: {count} {counter} {growth.since}" for d, p, count in found]
-    told = sum(any(counter in p.counters for counter in COUNTERS) for _, p in ports)
-    if not told:
+        exceeding = beyond(ports, counter, expected.most[f"rdma.{counter}"], growth)
+        wrong += [f"{d.name}/{p.number}: {count} {counter} {growth.since}" for d, p, count in exceeding]
+    counting_ports = sum(any(counter in p.counters for counter in COUNTERS) for _, p in ports)
+    if not counting_ports:
         skip("the ports give no error counters, as virtual functions do not")
-    saw(expected="hardly more new ones than the other ports", actual=wrong or f"so on {told} ports")
+    saw(expected="hardly more new ones than the other ports", actual=wrong or f"so on {counting_ports} ports")
     if wrong:
         fail("; ".join(wrong))
 

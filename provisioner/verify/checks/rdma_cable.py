@@ -35,20 +35,22 @@ def _cables(node: Facts) -> tuple[Cable, ...]:
     says="Bits are wrong on a cable behind the error correction too: packets are lost. Clean or replace the cable.",
 )
 def test_ber(node: Facts, expected: Expected) -> None:
-    mine = {device.name for device, _ in used(node, expected)}
-    rates = {cable.device: cable.ber for cable in _cables(node) if cable.ber is not None and cable.device in mine}
-    most = expected.most["rdma.ber"]
-    saw(expected=f"{most:g} at most", actual={name: f"{rate:g}" for name, rate in rates.items()})
+    used_devices = {device.name for device, _ in used(node, expected)}
+    rates = {
+        cable.device: cable.ber for cable in _cables(node) if cable.ber is not None and cable.device in used_devices
+    }
+    maximum = expected.most["rdma.ber"]
+    saw(expected=f"{maximum:g} at most", actual={name: f"{rate:g}" for name, rate in rates.items()})
     if not rates:
         skip("no card in use tells its bit error rate")
-    if wrong := [f"{name}: {rate:g}" for name, rate in rates.items() if rate > most]:
+    if wrong := [f"{name}: {rate:g}" for name, rate in rates.items() if rate > maximum]:
         fail("; ".join(wrong))
 
 
 def transceivers(node: Facts) -> tuple[str, ...] | None:
     """Part number and firmware of the transceivers, each once; None where no card tells one."""
-    told = {f"{c.part} {c.firmware}" for c in (node.cables.cables if node.cables else ()) if c.part and c.firmware}
-    return tuple(sorted(told)) or None
+    modules = {f"{c.part} {c.firmware}" for c in (node.cables.cables if node.cables else ()) if c.part and c.firmware}
+    return tuple(sorted(modules)) or None
 
 
 @check(
@@ -66,8 +68,8 @@ def test_transceivers(node: Facts) -> None:
     for cable in _cables(node):
         if cable.part and cable.firmware:
             kinds.setdefault(cable.part, set()).add(cable.firmware)
-    saw(expected="one version for a part number", actual={part: sorted(found) for part, found in kinds.items()})
-    if mixed := [f"{part}: {', '.join(sorted(found))}" for part, found in kinds.items() if len(found) > 1]:
+    saw(expected="one version for a part number", actual={part: sorted(versions) for part, versions in kinds.items()})
+    if mixed := [f"{part}: {', '.join(sorted(versions))}" for part, versions in kinds.items() if len(versions) > 1]:
         fail("; ".join(mixed))
     if not kinds:
         skip("no card tells a transceiver's firmware, as with copper cables")

@@ -119,22 +119,27 @@ def test_fleet_gid_index(node: Facts, peers: Peers) -> None:
 def test_mtu(node: Facts, expected: Expected) -> None:
     assert node.ib_mtu is not None
     up = {(d.name, p.number) for d, p in used(node, expected)} if node.rdma is not None else set(node.ib_mtu)
-    found = {f"{device}/{port}": mtu for (device, port), mtu in node.ib_mtu.items() if (device, port) in up}
-    saw(expected="as large as the port can", actual={name: f"{now} of {most}" for name, (now, most) in found.items()})
-    if not found:
+    port_mtus = {f"{device}/{port}": mtu for (device, port), mtu in node.ib_mtu.items() if (device, port) in up}
+    saw(
+        expected="as large as the port can",
+        actual={name: f"{current} of {maximum}" for name, (current, maximum) in port_mtus.items()},
+    )
+    if not port_mtus:
         unknown("ibv_devinfo lists no port that is up")
     # RoCE's follows from its interface's: an Ethernet of 1500 bytes leaves 1024, and is somebody's choice.
-    sizes = {now for now, _ in found.values()}
+    sizes = {current for current, _ in port_mtus.values()}
     if expected.network == "roce" and len(sizes) == 1 and sizes != {256}:
         return
-    if small := [f"{name}: {now} of {most} bytes" for name, (now, most) in found.items() if now < most]:
+    if small := [
+        f"{name}: {current} of {maximum} bytes" for name, (current, maximum) in port_mtus.items() if current < maximum
+    ]:
         fail("; ".join(small[:4]))
 
 
 def mtus(node: Facts) -> tuple[int, ...] | None:
     """The packet sizes of the node's RDMA ports that are up, each once."""
     up = {(d.name, p.number) for d in node.rdma or () for p in d.ports if p.up}
-    return tuple(sorted({now for place, (now, _) in (node.ib_mtu or {}).items() if place in up})) or None
+    return tuple(sorted({current for port, (current, _) in (node.ib_mtu or {}).items() if port in up})) or None
 
 
 @check(
@@ -183,23 +188,27 @@ def test_board(node: Facts, peers: Peers) -> None:
     says="An RDMA card's interface lost its link far more often than its neighbours: look at cable and transceiver.",
 )
 def test_carrier(node: Facts, expected: Expected) -> None:
-    mine = {name for device in node.rdma or () for name, _ in device.interfaces or ()}
+    own_interfaces = {name for device in node.rdma or () for name, _ in device.interfaces or ()}
     losses = {i.name: i.carrier_losses for i in told(host_of(node).interfaces, "its interfaces")
-              if i.name in mine and i.carrier_losses is not None}  # fmt: skip
+              if i.name in own_interfaces and i.carrier_losses is not None}  # fmt: skip
     if not losses:
         skip("no interface of an RDMA card counts losses of its link")
     growth = Growth.of(node)
     grown = {name: growth.by(carrier(name), count) for name, count in losses.items()}
-    usual, most = median(grown.values()), growth.allowed(expected.most["link.flaps"], DAY)
-    saw(expected=f"{most:.0f} more than the others at most, {growth.since}", actual=grown)
-    if wrong := [f"{name} lost its link {n} times, others {usual:g}" for name, n in grown.items() if n - usual > most]:
+    typical_count, maximum = median(grown.values()), growth.allowed(expected.most["link.flaps"], DAY)
+    saw(expected=f"{maximum:.0f} more than the others at most, {growth.since}", actual=grown)
+    if wrong := [
+        f"{name} lost its link {n} times, others {typical_count:g}"
+        for name, n in grown.items()
+        if n - typical_count > maximum
+    ]:
         fail(f"{'; '.join(wrong[:4])} ({growth.since})")
 
 
 def ipoib(node: Facts) -> int | None:
     """InfiniBand devices whose network interface is up; None where no kernel said so."""
-    told = [d for d in node.rdma or () if d.interfaces is not None]
-    return sum(any(up for _, up in d.interfaces or ()) for d in told) if told else None
+    devices = [d for d in node.rdma or () if d.interfaces is not None]
+    return sum(any(up for _, up in d.interfaces or ()) for d in devices) if devices else None
 
 
 @check(
@@ -229,8 +238,8 @@ def storage(names: tuple[str, ...], pci: tuple[str, ...]) -> Callable[[Facts], U
     def up(node: Facts) -> Up | None:
         other = beside(node, names, pci)
         ports = [port for device in node.rdma or () if device.name in other for port in device.ports]
-        found = Counter(f"{port.link_layer or '?'} {port.rate_gbps or 0:g} Gbit/s" for port in ports if port.up)
-        kinds = tuple(f"{count} x {kind}" for kind, count in sorted(found.items())) or ("none of them",)
+        counts = Counter(f"{port.link_layer or '?'} {port.rate_gbps or 0:g} Gbit/s" for port in ports if port.up)
+        kinds = tuple(f"{count} x {kind}" for kind, count in sorted(counts.items())) or ("none of them",)
         return kinds if ports else None
 
     return up

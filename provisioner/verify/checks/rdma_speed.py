@@ -34,26 +34,26 @@ def shown(cards: Iterable[Card]) -> dict[str, str]:
 )
 def test_loopback(node: Facts, expected: Expected) -> None:
     assert node.loopback is not None
-    found = node.loopback
-    if found.state == "busy":
-        skip(f"not tested: a job is using the GPUs: {', '.join(found.busy[:3])}")
-    if found.state == "absent" and expected.packages is None:
-        skip(f"{found.why}: `apt install perftest`")
-    if found.state == "absent":
-        unknown(f"{found.why}: `gpuprov up` installs perftest with role infiniband")
-    if not found.cards:
+    loopback = node.loopback
+    if loopback.state == "busy":
+        skip(f"not tested: a job is using the GPUs: {', '.join(loopback.busy[:3])}")
+    if loopback.state == "absent" and expected.packages is None:
+        skip(f"{loopback.why}: `apt install perftest`")
+    if loopback.state == "absent":
+        unknown(f"{loopback.why}: `gpuprov up` installs perftest with role infiniband")
+    if not loopback.cards:
         unknown("no port for training traffic is up")
-    least, limit = least_rate([card.gbps for card in found.cards], expected)
-    saw(expected=f"{least:.4g} Gbit/s or more", actual=shown(found.cards))
-    if silent := [card for card in found.cards if card.gbps is None]:
+    minimum, limit = least_rate([card.gbps for card in loopback.cards], expected)
+    saw(expected=f"{minimum:.4g} Gbit/s or more", actual=shown(loopback.cards))
+    if silent := [card for card in loopback.cards if card.gbps is None]:
         fail("; ".join(f"{card.device}: {card.why}" for card in silent[:4]))
-    slow = {card.device: card.gbps for card in found.cards if card.gbps is not None and card.gbps < least}
+    slow = {card.device: card.gbps for card in loopback.cards if card.gbps is not None and card.gbps < minimum}
     if slow:
-        told = ", ".join(f"{name}: {gbps:.4g}" for name, gbps in slow.items())
-        alone = () if any(far_below(gbps, least) for gbps in slow.values()) else expected.unsupported(limit)
-        fail(f"{told} Gbit/s, {least:.4g} is the least", unverified=alone)
-    if len(found.cards) < expected.ports:
-        unknown(f"{len(found.cards)} of {counted(expected.ports, 'port')} were measured")
+        rates_text = ", ".join(f"{name}: {gbps:.4g}" for name, gbps in slow.items())
+        alone = () if any(far_below(gbps, minimum) for gbps in slow.values()) else expected.unsupported(limit)
+        fail(f"{rates_text} Gbit/s, {minimum:.4g} is the least", unverified=alone)
+    if len(loopback.cards) < expected.ports:
+        unknown(f"{len(loopback.cards)} of {counted(expected.ports, 'port')} were measured")
 
 
 @check(
@@ -88,17 +88,19 @@ def test_own_cards(node: Facts, expected: Expected) -> None:
         return
     if not cards.pairs:
         skip("fewer than two ports for training traffic are up")
-    least, limit = least_rate([pair.gbps for pair in cards.pairs], expected)
+    minimum, limit = least_rate([pair.gbps for pair in cards.pairs], expected)
     actual = {
         f"{pair.sender} to {pair.receiver}": pair.why if pair.gbps is None else f"{pair.gbps:.4g} Gbit/s"
         for pair in cards.pairs
     }
-    saw(expected=f"{least:.4g} Gbit/s or more", actual=actual, note=OWN_ALONE)
+    saw(expected=f"{minimum:.4g} Gbit/s or more", actual=actual, note=OWN_ALONE)
     if not cards.measured:
         unknown(f"no two cards of the node reach each other ({cards.pairs[0].why}): rails may be apart", action="none")
     if weak := weak_pairs(cards, expected):
         failed = "; ".join(f"{name}: {actual[name]}" for name in (f"{p.sender} to {p.receiver}" for p in weak[:4]))
-        fail(f"{_blamed(weak)}{failed}; {least:.4g} is the least, {OWN_ALONE}", unverified=(f"{limit} between cards",))
+        fail(
+            f"{_blamed(weak)}{failed}; {minimum:.4g} is the least, {OWN_ALONE}", unverified=(f"{limit} between cards",)
+        )
 
 
 OWN_ALONE = "measured between the node's own cards, not through the path to another node"
@@ -147,12 +149,12 @@ def test_rails(node: Facts, expected: Expected) -> None:
         if expected.packages is None:
             skip("ib_write_bw was not run between nodes: `apt install perftest`")
         unknown("ib_write_bw was not run between nodes: see rdma.loopback")
-    least, limit = least_rate([card.gbps for card in best.values()], expected)
-    saw(expected=f"{least:.4g} Gbit/s or more", actual=shown(best.values()))
-    slow = {name: card for name, card in best.items() if card.gbps is None or card.gbps < least}
+    minimum, limit = least_rate([card.gbps for card in best.values()], expected)
+    saw(expected=f"{minimum:.4g} Gbit/s or more", actual=shown(best.values()))
+    slow = {name: card for name, card in best.items() if card.gbps is None or card.gbps < minimum}
     if slow:
         alone = () if any(card.gbps is None for card in slow.values()) else expected.unsupported(limit)
-        fail("; ".join(f"{name}: {what}" for name, what in shown(slow.values()).items()), unverified=alone)
+        fail("; ".join(f"{name}: {rate_text}" for name, rate_text in shown(slow.values()).items()), unverified=alone)
 
 
 @check(
@@ -173,7 +175,7 @@ def test_rail_lost(node: Facts, expected: Expected) -> None:
     for pair in met(node, expected).pairs:
         for card in pair.rails:
             rates.setdefault(card.device, []).append(card.gbps or 0.0)
-    twice = {name: max(seen) for name, seen in rates.items() if len(seen) > 1}
+    twice = {name: max(card_rates) for name, card_rates in rates.items() if len(card_rates) > 1}
     if len(twice) < 3:
         skip("no three cards met two nodes each")
     saw(
@@ -183,7 +185,7 @@ def test_rail_lost(node: Facts, expected: Expected) -> None:
     lost = {
         name: rate
         for name, rate in twice.items()
-        if rate * 2 < median(other for one, other in twice.items() if one != name)
+        if rate * 2 < median(other for device, other in twice.items() if device != name)
     }
     if lost:
         fail("; ".join(f"{name}: {rate:.4g} Gbit/s with the best of two nodes" for name, rate in lost.items()))
@@ -210,11 +212,11 @@ def test_cards_used(node: Facts, expected: Expected) -> None:
     for port, more in fabric.grown.items():
         if port in sent:
             sent[port] = sum(more.get(name, 0) for name in DATA)
-    usual = median(sent.values()) if sent else 0
+    typical_count = median(sent.values()) if sent else 0
     saw(expected="data over every card", actual=sent)
-    if not usual:
+    if not typical_count:
         skip("the ports do not count what they send, or no run with another node went well")
-    if idle := [port for port, count in sent.items() if count < usual * LEAST_SHARE]:
+    if idle := [port for port, count in sent.items() if count < typical_count * LEAST_SHARE]:
         fail(f"next to no data over {', '.join(idle)}")
 
 

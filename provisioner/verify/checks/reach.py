@@ -31,7 +31,7 @@ def test_sources(node: Facts) -> None:
     if not node.reach.addresses:
         skip("nothing was asked")
     if wrong:
-        fail("; ".join(f"{address}: {why}" for address, why in list(wrong.items())[:3]))
+        fail("; ".join(f"{address}: {error_text}" for address, error_text in list(wrong.items())[:3]))
 
 
 @check(
@@ -48,11 +48,11 @@ def test_sources(node: Facts) -> None:
 )
 def test_lookup(node: Facts, expected: Expected) -> None:
     assert node.reach is not None
-    most = expected.most["net.lookup"]
+    maximum = expected.most["net.lookup"]
     seconds = {r.address: r.resolve_seconds for r in node.reach.addresses if r.resolve_seconds is not None}
     if not seconds:
         skip("no name was looked up with success")
     # A name server may have to ask others once: one slow name among many is that.
-    saw(expected=f"{most:g} s at most", actual=seconds)
-    if min(seconds.values()) > most:
+    saw(expected=f"{maximum:g} s at most", actual=seconds)
+    if min(seconds.values()) > maximum:
         fail(f"each look-up took {min(seconds.values()):.1f} s and more")

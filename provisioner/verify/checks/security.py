@@ -27,10 +27,10 @@ def _open(host: Host, ports: tuple[int, ...]) -> list[Socket]:
     says="Docker listens on the network without TLS: whoever reaches the port is root here. Take the -H tcp:// away.",
 )
 def test_docker_tcp(node: Facts) -> None:
-    found = [f"{s.address}:{s.port}" for s in _open(host_of(node), (DOCKER,))]
-    saw(expected="only on its socket", actual=found or "only on its socket")
-    if found:
-        fail(f"docker's port is open on {', '.join(found)}")
+    open_sockets = [f"{s.address}:{s.port}" for s in _open(host_of(node), (DOCKER,))]
+    saw(expected="only on its socket", actual=open_sockets or "only on its socket")
+    if open_sockets:
+        fail(f"docker's port is open on {', '.join(open_sockets)}")
 
 
 @check(
@@ -41,10 +41,10 @@ def test_docker_tcp(node: Facts) -> None:
     says="DCGM's host engine listens on the network, and it knows no passwords: others can change the GPUs' settings.",
 )
 def test_hostengine(node: Facts) -> None:
-    found = [f"{s.address}:{s.port}" for s in _open(host_of(node), (HOSTENGINE,))]
-    saw(expected="on loopback alone", actual=found or "on loopback alone")
-    if found:
-        fail(f"port {HOSTENGINE} is open on {', '.join(found)}")
+    open_sockets = [f"{s.address}:{s.port}" for s in _open(host_of(node), (HOSTENGINE,))]
+    saw(expected="on loopback alone", actual=open_sockets or "on loopback alone")
+    if open_sockets:
+        fail(f"port {HOSTENGINE} is open on {', '.join(open_sockets)}")
 
 
 @check(
@@ -58,15 +58,15 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     host = host_of(node)
     # IPv6 has no translation: in a cloud every address is public, and the firewall of its network keeps others off.
     public = [a for a in host.public if expected.bare_metal or ":" not in a]
-    found = [
+    open_sockets = [
         f"{EXPORTERS[s.port]} on {s.address}:{s.port}"
         for s in _open(host, tuple(EXPORTERS))
         # A node behind its cloud's address translation has private addresses alone.
         if s.address in public or (s.everywhere and public)
     ]
-    saw(expected="on private addresses", actual=found or "on private addresses")
-    if found:
-        fail("; ".join(found))
+    saw(expected="on private addresses", actual=open_sockets or "on private addresses")
+    if open_sockets:
+        fail("; ".join(open_sockets))
 
 
 @check(
@@ -81,14 +81,14 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     "`gpuprov up` brings the right one.",
 )
 def test_keys(node: Facts, expected: Expected) -> None:
-    there = host_of(node).repo_keys
-    if there is None:
+    fingerprints = host_of(node).repo_keys
+    if fingerprints is None:
         skip("an older probe, which did not look at them")
-    wrong = {name: there.get(name) or "no key" for name, pinned in expected.repo_keys.items()
-             if there.get(name, "") != pinned.upper().replace(" ", "")}  # fmt: skip
+    wrong = {name: fingerprints.get(name) or "no key" for name, pinned in expected.repo_keys.items()
+             if fingerprints.get(name, "") != pinned.upper().replace(" ", "")}  # fmt: skip
     saw(expected=dict(expected.repo_keys), actual=wrong or "the pinned ones")
     if wrong:
-        fail("; ".join(f"{name}: {found}" for name, found in list(wrong.items())[:3]))
+        fail("; ".join(f"{name}: {fingerprint}" for name, fingerprint in list(wrong.items())[:3]))
 
 
 WELL_KNOWN = (22, 53, 68, 111, 123, 323, 2049, 6817, 6818, 6819, 10250)
@@ -110,10 +110,12 @@ def test_open_ports(node: Facts, expected: Expected) -> None:
     public = [a for a in host.public if expected.bare_metal or ":" not in a]
     listening = told(host.listening, "what listens on it")
     known = (*WELL_KNOWN, DOCKER, HOSTENGINE, *EXPORTERS)
-    found = sorted({s.port for s in listening if (s.address in public or (s.everywhere and public))} - set(known))
-    saw(expected="nothing else on a public address", actual=found or "nothing else on a public address")
-    if found:
-        fail(f"TCP ports {', '.join(map(str, found[:12]))} on {', '.join(public[:2])}")
+    unknown_ports = sorted(
+        {s.port for s in listening if (s.address in public or (s.everywhere and public))} - set(known)
+    )
+    saw(expected="nothing else on a public address", actual=unknown_ports or "nothing else on a public address")
+    if unknown_ports:
+        fail(f"TCP ports {', '.join(map(str, unknown_ports[:12]))} on {', '.join(public[:2])}")
 
 
 @check(

@@ -80,8 +80,8 @@ def _units(node: Facts, expected: Expected) -> Mapping[str, Unit]:
 def _started_at_boot(units: Mapping[str, Unit], expected: Expected) -> None:
     """Without a lock: what the machine type itself needs and runs now (nvswitch.fabric, services.imex) has to run after
     a reboot too."""
-    there = {name: unit for name in expected.own_units if (unit := units.get(name)) is not None}
-    active = {name: unit.enabled for name, unit in there.items() if unit.active == "active"}
+    own_units = {name: unit for name in expected.own_units if (unit := units.get(name)) is not None}
+    active = {name: unit.enabled for name, unit in own_units.items() if unit.active == "active"}
     saw(expected="enabled", actual=active or "none of them runs")
     if not active:
         skip("no lock names what should run, and what this machine type needs does not run as a unit")
@@ -101,8 +101,8 @@ def _started_at_boot(units: Mapping[str, Unit], expected: Expected) -> None:
 )
 def test_jobs(node: Facts, expected: Expected) -> None:
     units = _units(node, expected)
-    here = {name: unit for name in JOB_SERVICES if (unit := units.get(name)) and unit.load == "loaded"}
-    meant = {name: unit.active for name, unit in here.items() if unit.enabled in AT_BOOT[:2]}
+    installed = {name: unit for name in JOB_SERVICES if (unit := units.get(name)) and unit.load == "loaded"}
+    meant = {name: unit.active for name, unit in installed.items() if unit.enabled in AT_BOOT[:2]}
     saw(expected="active", actual=meant or "none is meant to run")
     if not meant:
         skip("none of them is meant to start at boot")
@@ -146,11 +146,11 @@ def test_failed(node: Facts, expected: Expected) -> None:
     failed = [name for name in node.failed_units or () if not _told_elsewhere(name, node, expected)]
     differ = [name for name in failed if (unit := (node.units or {}).get(name)) is not None and unit.active == "active"]
     saw(expected="none", actual=failed or "none")
-    beside = f"; systemctl show calls {', '.join(differ[:3])} active" if differ else ""
+    contradiction = f"; systemctl show calls {', '.join(differ[:3])} active" if differ else ""
     if needed := [name for name in failed if any(fnmatchcase(name, pattern) for pattern in NEEDED)]:
-        fail(f"failed: {', '.join(needed[:5])}{beside}")
+        fail(f"failed: {', '.join(needed[:5])}{contradiction}")
     if failed:
-        note(f"failed: {', '.join(failed[:5])}{beside}")
+        note(f"failed: {', '.join(failed[:5])}{contradiction}")
 
 
 def _told_elsewhere(name: str, node: Facts, expected: Expected) -> bool:
@@ -177,13 +177,15 @@ def test_unfinished(node: Facts) -> None:
     unfinished = node.unfinished or {}
     saw(expected="none", actual=dict(unfinished) or "none")
     if unfinished:
-        words = {"unpacked": "is unpacked and not configured", "waiting for triggers": "waits for triggers"}
-        words |= {state: f"is {state}" for state in ("half-installed", "half-configured")}
-        said = []
-        for name, told in list(unfinished.items())[:5]:
-            state = next((state for state in words if told.endswith(state)), "")
-            said.append(" ".join([name, *told.removesuffix(state).split(), words.get(state, "")]).strip())
-        fail(", ".join(said))
+        state_texts = {"unpacked": "is unpacked and not configured", "waiting for triggers": "waits for triggers"}
+        state_texts |= {state: f"is {state}" for state in ("half-installed", "half-configured")}
+        sentences = []
+        for name, state_line in list(unfinished.items())[:5]:
+            state = next((state for state in state_texts if state_line.endswith(state)), "")
+            sentences.append(
+                " ".join([name, *state_line.removesuffix(state).split(), state_texts.get(state, "")]).strip()
+            )
+        fail(", ".join(sentences))
 
 
 @check(
@@ -221,20 +223,24 @@ VENDORS = ("developer.download.nvidia.com", "nvidia.github.io", "repo.radeon.com
 )
 def test_sources(node: Facts, expected: Expected) -> None:
     sources = told(host_of(node).sources, "its repositories")
-    locked = {_place(uri) for uri in expected.repositories or ()}
-    strange = [one for one in sources if urlsplit(one).hostname in VENDORS and not _within(_place(one), locked)]
+    locked = {_prefix(uri) for uri in expected.repositories or ()}
+    strange = [
+        source for source in sources if urlsplit(source).hostname in VENDORS and not _within(_prefix(source), locked)
+    ]
     saw(expected=sorted(expected.repositories or ()), actual=strange or "none beside them")
     if strange:
         fail(f"not of the lock: {', '.join(strange[:3])}")
 
 
-def _place(uri: str) -> str:
+def _prefix(uri: str) -> str:
     parts = urlsplit(uri)
     return f"{parts.hostname}{parts.path.rstrip('/')}/"
 
 
-def _within(place: str, locked: set[str]) -> bool:
-    return any(place.startswith(one) or one.startswith(place) for one in locked)
+def _within(source_prefix: str, locked: set[str]) -> bool:
+    return any(
+        source_prefix.startswith(locked_prefix) or locked_prefix.startswith(source_prefix) for locked_prefix in locked
+    )
 
 
 @check(
@@ -294,8 +300,8 @@ def test_hostname(node: Facts, expected: Expected) -> None:
         fail(f"looking up {name} timed out")
     if not host.resolves:
         fail(f"{name} does not resolve")
-    own = [a for a in host.resolves if ipaddress.ip_address(a).is_loopback or a in (host.addresses or (a,))]
-    if not own:
+    own_addresses = [a for a in host.resolves if ipaddress.ip_address(a).is_loopback or a in (host.addresses or (a,))]
+    if not own_addresses:
         fail(f"{name} leads to {', '.join(host.resolves[:3])}, none of which is the node's")
 
 
@@ -308,10 +314,10 @@ def test_hostname(node: Facts, expected: Expected) -> None:
     says="Looking up names is slow or not set up: connections and logins wait for it. Look at /etc/resolv.conf.",
 )
 def test_dns(node: Facts, expected: Expected) -> None:
-    host, most = host_of(node), expected.most["net.resolve"]
+    host, maximum = host_of(node), expected.most["net.resolve"]
     servers = told(host.nameservers, "its name servers")
     saw(
-        expected=f"a name server, answers within {most:g} s",
+        expected=f"a name server, answers within {maximum:g} s",
         actual={"servers": list(servers), "seconds": host.resolve_seconds},
     )
     if not servers and expected.bare_metal:
@@ -320,5 +326,5 @@ def test_dns(node: Facts, expected: Expected) -> None:
         fail("/etc/resolv.conf names no server")
     if host.resolve_seconds is None:
         unknown("looking up the node's own name timed out")
-    if host.resolve_seconds > most:
+    if host.resolve_seconds > maximum:
         fail(f"looking up the node's own name took {host.resolve_seconds:.1f} s")

@@ -162,16 +162,20 @@ def test_packages(node: Facts, expected: Expected) -> None:
 )
 def test_image_parts(node: Facts, expected: Expected) -> None:
     rows = {part: row for part, row in (expected.brought or {}).items() if part != "driver"}  # driver.version's
-    wanted = {part: str(row["version"]) for part, row in rows.items()}
-    found = {part: brought(node, part, row["packages"]) for part, row in rows.items()}
-    saw(expected=wanted, actual={part: list(some) for part, some in found.items()})
-    wrong = [part for part, some in found.items() if not any(is_version(one, wanted[part]) for one in some)]
+    locked_versions = {part: str(row["version"]) for part, row in rows.items()}
+    installed = {part: brought(node, part, row["packages"]) for part, row in rows.items()}
+    saw(expected=locked_versions, actual={part: list(some) for part, some in installed.items()})
+    wrong = [
+        part
+        for part, some in installed.items()
+        if not any(is_version(version, locked_versions[part]) for version in some)
+    ]
     if node.host is None or node.host.vendor is None:
-        unread = [part for part in wrong if not found[part]]
-        wrong = [part for part in wrong if found[part]]
+        unread = [part for part in wrong if not installed[part]]
+        wrong = [part for part in wrong if installed[part]]
     else:
         unread = []
-    lines = [f"{part} is {', '.join(found[part]) or 'not there'}, locked {wanted[part]}" for part in wrong]
+    lines = [f"{part} is {', '.join(installed[part]) or 'not there'}, locked {locked_versions[part]}" for part in wrong]
     if lines:
         fail("; ".join(lines))
     if unread:
@@ -185,9 +189,9 @@ def brought(node: Facts, part: str, names: Sequence[str]) -> tuple[str, ...]:
     return (*((first,) if first else ()), *((node.host.vendor if node.host else None) or {}).get(part, ()))
 
 
-def is_version(found: str, wanted: str) -> bool:
+def is_version(version: str, locked: str) -> bool:
     """Whether a version is the one that an image's makers tell, who tell some by their series alone (CUDA 13.0)."""
-    return found == wanted or found.startswith(f"{wanted}.")
+    return version == locked or version.startswith(f"{locked}.")
 
 
 def _upstream(version: str) -> str:
@@ -206,9 +210,9 @@ def _upstream(version: str) -> str:
     says="Locked packages are not on hold: an automatic upgrade would tear driver and libraries apart.",
 )
 def test_held(node: Facts, expected: Expected) -> None:
-    held = expected.held or ()
-    free = [name for name in held if name not in (node.holds or ())]
-    saw(expected=f"{len(held)} packages on hold", actual={"not held": free} if free else "all")
+    expected_holds = expected.held or ()
+    free = [name for name in expected_holds if name not in (node.holds or ())]
+    saw(expected=f"{len(expected_holds)} packages on hold", actual={"not held": free} if free else "all")
     if free:
         fail(f"not on hold: {', '.join(free[:8])}" + (f" and {len(free) - 8} more" if len(free) > 8 else ""))
 
@@ -242,8 +246,10 @@ def test_system(node: Facts, expected: Expected) -> None:
 )
 def test_image(node: Facts, expected: Expected) -> None:
     assert node.image is not None
-    there = f"{node.image.image} {node.image.build}".strip()
-    compare(expected.image, there, f"made of {there or 'no golden image'}, the lock names {expected.image}")
+    actual_image = f"{node.image.image} {node.image.build}".strip()
+    compare(
+        expected.image, actual_image, f"made of {actual_image or 'no golden image'}, the lock names {expected.image}"
+    )
 
 
 @check(

@@ -31,28 +31,26 @@ FREE = 500 * 2**20
     says="Scratch is not there, or smaller than its disks: jobs fill the root disk instead. `gpuprov up` mounts it.",
 )
 def test_scratch(node: Facts, expected: Expected) -> None:
-    host, place = host_of(node), expected.scratch or ""
-    mounts = [m for m in told(host.mounts, "its mounts") if m.place == place]
-    fs = next((fs for fs in told(host.space, "its filesystems") if fs.place == place), None)
+    host, path = host_of(node), expected.scratch or ""
+    mounts = [m for m in told(host.mounts, "its mounts") if m.place == path]
+    fs = next((fs for fs in told(host.space, "its filesystems") if fs.place == path), None)
     disks = expected.scratch_gb if expected.verified("scratch_gb") else 0.0
-    wanted = disks * 10**9 * (1 - expected.most["scratch.missing_share"])
-    saw(
-        expected=f"{place}, {disks:g} GB" if disks else place, actual=f"{fs.size / 1e9:.0f} GB" if fs else "not mounted"
-    )
+    minimum_bytes = disks * 10**9 * (1 - expected.most["scratch.missing_share"])
+    saw(expected=f"{path}, {disks:g} GB" if disks else path, actual=f"{fs.size / 1e9:.0f} GB" if fs else "not mounted")
     if not mounts:
         # where no source says that the machine has local disks, and it shows none, there is nothing to be mounted
-        shown = bool(node.disks and local_disks(node.disks))
+        has_local_disks = bool(node.disks and local_disks(node.disks))
         fail(
-            f"nothing is mounted on {place}",
-            unverified=() if shown or expected.verified("local_nvme") else ("local_nvme",),
+            f"nothing is mounted on {path}",
+            unverified=() if has_local_disks or expected.verified("local_nvme") else ("local_nvme",),
         )
     if mounts[-1].read_only:
-        fail(f"{place} is mounted read-only", action="reboot")
+        fail(f"{path} is mounted read-only", action="reboot")
     if fs is None:
-        unknown(f"df does not list {place}")
-    if fs.size < wanted:
-        less = f"{place} has {fs.size / 1e9:.0f} GB, the disks {disks:g}"
-        fail(less, unverified=expected.unsupported_floor("scratch.missing_share", fs.size, wanted))
+        unknown(f"df does not list {path}")
+    if fs.size < minimum_bytes:
+        less = f"{path} has {fs.size / 1e9:.0f} GB, the disks {disks:g}"
+        fail(less, unverified=expected.unsupported_floor("scratch.missing_share", fs.size, minimum_bytes))
 
 
 @check(
@@ -71,23 +69,25 @@ def test_raid(node: Facts) -> None:
     wrong = [f"{a.name} is {a.state}" for a in arrays if not a.active]
     for array in arrays:
         if array.active and (array.missing or array.failed):
-            gone = f" ({', '.join(array.lost)} failed)" if array.lost else ""
-            mended = f", rebuilt to {array.rebuilt}" if array.rebuilt else ""
-            wrong.append(f"{array.name} misses {counted(array.missing or array.failed, 'disk')}{gone}{mended}")
+            failed_text = f" ({', '.join(array.lost)} failed)" if array.lost else ""
+            rebuilt_text = f", rebuilt to {array.rebuilt}" if array.rebuilt else ""
+            wrong.append(
+                f"{array.name} misses {counted(array.missing or array.failed, 'disk')}{failed_text}{rebuilt_text}"
+            )
     saw(expected="all members up", actual=wrong or [f"{a.name}: {a.level} of {a.members}" for a in arrays])
     if wrong:
         fail("; ".join(wrong))
 
 
-def _usage(node: Facts, places: tuple[str, ...]) -> dict[str, tuple[float, int]]:
+def _usage(node: Facts, paths: tuple[str, ...]) -> dict[str, tuple[float, int]]:
     """Place → share that is used and bytes that are free, each filesystem once."""
     host = host_of(node)
     if host.space is None:
         unknown("df does not respond")
-    found = {fs.place: (fs.used_share, fs.available) for place in places if (fs := host.at(place)) is not None}
-    if not found:
+    usage = {fs.place: (fs.used_share, fs.available) for path in paths if (fs := host.at(path)) is not None}
+    if not usage:
         unknown("df does not list the root filesystem")
-    return found
+    return usage
 
 
 @check(
@@ -99,9 +99,9 @@ def _usage(node: Facts, places: tuple[str, ...]) -> dict[str, tuple[float, int]]
     says="A filesystem of the system is full: checkpoints, logs and containers cannot be written, and jobs die.",
 )
 def test_full(node: Facts, expected: Expected) -> None:
-    most = expected.most["disk.full_share"]
-    full = [f"{p} ({s:.0%})" for p, (s, free) in _usage(node, SYSTEM).items() if s > most or free < FREE]
-    saw(expected=f"{most:.0%} at most", actual={p: f"{s:.0%}" for p, (s, _) in _usage(node, SYSTEM).items()})
+    maximum = expected.most["disk.full_share"]
+    full = [f"{p} ({s:.0%})" for p, (s, free) in _usage(node, SYSTEM).items() if s > maximum or free < FREE]
+    saw(expected=f"{maximum:.0%} at most", actual={p: f"{s:.0%}" for p, (s, _) in _usage(node, SYSTEM).items()})
     if full:
         fail(f"full: {', '.join(full)}")
 
@@ -115,10 +115,10 @@ def test_full(node: Facts, expected: Expected) -> None:
     says="A filesystem of the system is nearly full. Remove old images, logs and checkpoints before a job ends by it.",
 )
 def test_root_space(node: Facts, expected: Expected) -> None:
-    most = expected.most["disk.used_share"]
+    maximum = expected.most["disk.used_share"]
     usage = _usage(node, (*SYSTEM, "/boot"))
-    saw(expected=f"{most:.0%} at most", actual={p: f"{share:.0%}" for p, (share, _) in usage.items()})
-    if high := [f"{place} ({share:.0%})" for place, (share, _) in usage.items() if share > most]:
+    saw(expected=f"{maximum:.0%} at most", actual={p: f"{share:.0%}" for p, (share, _) in usage.items()})
+    if high := [f"{path} ({share:.0%})" for path, (share, _) in usage.items() if share > maximum]:
         fail(f"nearly full: {', '.join(high)}; remove old images, logs and checkpoints")
 
 
@@ -130,14 +130,14 @@ def test_root_space(node: Facts, expected: Expected) -> None:
     says="A filesystem has nearly as many files as it can have: no more can be made, though there is space.",
 )
 def test_inodes(node: Facts, expected: Expected) -> None:
-    host, most = host_of(node), expected.most["disk.inodes_share"]
-    found = {fs.place: fs.inode_share for p in (*SYSTEM, "/tmp") if (fs := host.at(p)) and fs.inode_share is not None}  # noqa: S108
+    host, maximum = host_of(node), expected.most["disk.inodes_share"]
+    shares = {fs.place: fs.inode_share for p in (*SYSTEM, "/tmp") if (fs := host.at(p)) and fs.inode_share is not None}  # noqa: S108
     if host.space is None:
         unknown("df does not respond")
-    if not found:
+    if not shares:
         skip("these filesystems allocate inodes dynamically")
-    saw(expected=f"{most:.0%} at most", actual={place: f"{share:.0%}" for place, share in found.items()})
-    if high := [f"{place} ({share:.0%})" for place, share in found.items() if share > most]:
+    saw(expected=f"{maximum:.0%} at most", actual={path: f"{share:.0%}" for path, share in shares.items()})
+    if high := [f"{path} ({share:.0%})" for path, share in shares.items() if share > maximum]:
         fail(f"inodes used: {', '.join(high)}; remove folders with many small files")
 
 
@@ -151,14 +151,14 @@ def test_inodes(node: Facts, expected: Expected) -> None:
     says="/tmp is full: compilers (Triton, Inductor), sockets and package work fail, and jobs with them. Empty it.",  # noqa: S108
 )
 def test_tmp(node: Facts, expected: Expected) -> None:
-    host, most = host_of(node), expected.most["disk.full_share"]
+    host, maximum = host_of(node), expected.most["disk.full_share"]
     if host.space is None:
         unknown("df does not respond")
     fs = host.at("/tmp")  # noqa: S108
     if fs is None or fs.place not in ("/tmp", "/var/tmp"):  # noqa: S108
         skip("/tmp is on a filesystem of the system: see storage.full")  # noqa: S108
-    saw(expected=f"{most:.0%} at most", actual=f"{fs.used_share:.0%}")
-    if fs.used_share > most:
+    saw(expected=f"{maximum:.0%} at most", actual=f"{fs.used_share:.0%}")
+    if fs.used_share > maximum:
         fail(f"{fs.available // 2**10} KiB of {fs.size // 2**10} are free")
 
 
@@ -173,7 +173,7 @@ def test_tmp(node: Facts, expected: Expected) -> None:
 )
 def test_readonly(node: Facts) -> None:
     mounts = {m.place: m for m in told(host_of(node).mounts, "its mounts")}  # the last one on a place is on top
-    wrong = [place for place in (*SYSTEM, "/tmp") if place in mounts and mounts[place].read_only]  # noqa: S108
+    wrong = [path for path in (*SYSTEM, "/tmp") if path in mounts and mounts[path].read_only]  # noqa: S108
     saw(expected="writable", actual=wrong or "writable")
     if wrong:
         fail(f"read-only: {', '.join(wrong)}")
@@ -190,16 +190,16 @@ def test_readonly(node: Facts) -> None:
     says="A local NVMe disk is missing. Give the machine back, or have the disk reseated.",
 )
 def test_nvme_count(node: Facts, expected: Expected) -> None:
-    own = _own(node)
-    saw(expected=expected.local_nvme, actual=len(own))
-    if len(own) < expected.local_nvme:
-        fail(f"{len(own)} local NVMe disks, {expected.local_nvme} are expected")
-    sure = [d for d in own if d.told or any(word in (d.model or "") for word in LOCAL_DISKS)]
+    disks = _local_disks(node)
+    saw(expected=expected.local_nvme, actual=len(disks))
+    if len(disks) < expected.local_nvme:
+        fail(f"{len(disks)} local NVMe disks, {expected.local_nvme} are expected")
+    sure = [d for d in disks if d.told or any(model_part in (d.model or "") for model_part in LOCAL_DISKS)]
     if len(sure) < expected.local_nvme:
-        unknown(f"{len(own)} NVMe disks are listed, but not which of them the system boots from or are the network's")
+        unknown(f"{len(disks)} NVMe disks are listed, but not which of them the system boots from or are the network's")
 
 
-def _own(node: Facts) -> list[Disk]:
+def _local_disks(node: Facts) -> list[Disk]:
     return local_disks(node.disks or ())
 
 
@@ -214,13 +214,13 @@ def _own(node: Facts) -> list[Disk]:
     says="A local NVMe disk is smaller than its machine's: another disk was put in, or one lost part of its flash.",
 )
 def test_nvme_size(node: Facts, expected: Expected) -> None:
-    sizes = {d.name: d.size / 1e9 for d in _own(node) if d.size is not None}
-    least = expected.disk_gb * (1 - SIZE_TOLERANCE)
+    sizes = {d.name: d.size / 1e9 for d in _local_disks(node) if d.size is not None}
+    minimum = expected.disk_gb * (1 - SIZE_TOLERANCE)
     saw(expected=f"{expected.disk_gb:g} GB each", actual={name: f"{size:.0f} GB" for name, size in sizes.items()})
     if not sizes:
         skip("no local NVMe disk is listed with its size")
-    by_size = sorted(sizes.items(), key=lambda one: one[1])  # one without any capacity is the worst
-    if small := [f"{name} has {size:.0f} GB" for name, size in by_size if size < least]:
+    by_size = sorted(sizes.items(), key=lambda name_and_size: name_and_size[1])  # one without any capacity is the worst
+    if small := [f"{name} has {size:.0f} GB" for name, size in by_size if size < minimum]:
         fail(f"{'; '.join(small)}; {expected.disk_gb:g} are expected")
 
 
@@ -265,13 +265,13 @@ def test_nvme_wear(node: Facts, expected: Expected) -> None:
     told_by = [d for d in host_of(node).disks or () if d.wear is not None or d.spare is not None]
     if not told_by:
         no_health(node, expected)
-    most = expected.most["disk.wear"]
-    wrong = [f"{d.name} is worn to {d.wear:.0%}" for d in told_by if d.wear is not None and d.wear >= most]
+    maximum = expected.most["disk.wear"]
+    wrong = [f"{d.name} is worn to {d.wear:.0%}" for d in told_by if d.wear is not None and d.wear >= maximum]
     wrong += [
         f"{d.name} has {d.spare} % spare blocks, {d.spare_threshold} are the least"
         for d in told_by
         if d.spare is not None and d.spare_threshold is not None and d.spare < d.spare_threshold
     ]
-    saw(expected=f"below {most:.0%}", actual=wrong or {d.name: f"{d.wear or 0:.0%}" for d in told_by})
+    saw(expected=f"below {maximum:.0%}", actual=wrong or {d.name: f"{d.wear or 0:.0%}" for d in told_by})
     if wrong:
         fail("; ".join(wrong))

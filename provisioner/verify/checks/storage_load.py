@@ -22,13 +22,13 @@ NO_SCRATCH = "cluster.yaml has no storage.scratch"
 def tried(node: Facts) -> Fio:
     """fio's run, whatever came of it; skipped beside a job, unknown where there was nothing to run it with or on."""
     assert node.fio is not None
-    found = node.fio
-    if found.state == "busy":
-        skip(f"not tested: a job is using the GPUs: {', '.join(found.busy[:3])}")
-    if found.state == "absent":
-        install = ": `gpuprov up` installs it with role scratch" if "not installed" in found.why else ""
-        unknown(found.why + install)
-    return found
+    fio = node.fio
+    if fio.state == "busy":
+        skip(f"not tested: a job is using the GPUs: {', '.join(fio.busy[:3])}")
+    if fio.state == "absent":
+        install = ": `gpuprov up` installs it with role scratch" if "not installed" in fio.why else ""
+        unknown(fio.why + install)
+    return fio
 
 
 @check(
@@ -46,13 +46,13 @@ def tried(node: Facts) -> Fio:
 def test_io(node: Facts) -> None:
     if node.fio is not None and node.fio.state == "absent":
         skip("nothing was written: see storage.bandwidth")
-    found = tried(node)
+    fio = tried(node)
     wrong = [
         f"{p.name}: no end after {p.seconds or 0:.0f} s" if p.timed_out else f"{p.name}: {p.error or f'status {p.rc}'}"
-        for p in found.phases
+        for p in fio.phases
         if p.timed_out or p.rc != 0 or p.error
     ]
-    saw(expected="no error", actual=wrong or [p.name for p in found.phases])
+    saw(expected="no error", actual=wrong or [p.name for p in fio.phases])
     if wrong:
         fail("; ".join(wrong))
 
@@ -69,20 +69,20 @@ def test_io(node: Facts) -> None:
     says="Scratch is slower than its disks: GPUs wait for data, checkpoints take long. Look for one slow disk.",
 )
 def test_bandwidth(node: Facts, expected: Expected) -> None:
-    found = tried(node)
-    write = found.phase("write")
+    fio = tried(node)
+    write = fio.phase("write")
     if write is None or write.gbps is None:
         unknown(f"fio gave no rate: see {IO}")
     reached = {name: rate for name in MEASURES if (rate := NAMED[name].of(node)) is not None}
-    least = {name: expected.least[name] for name in MEASURES if name in expected.least}
-    shown = {name: f"{rate:.4g} {NAMED[name].unit}" for name, rate in reached.items()}
-    saw(expected={n: f"{rate:g} {NAMED[n].unit} or more" for n, rate in least.items()} or None, actual=shown)
-    if found.size is not None and (write.done or 0) < found.size:
+    minimums = {name: expected.least[name] for name in MEASURES if name in expected.least}
+    rate_texts = {name: f"{rate:.4g} {NAMED[name].unit}" for name, rate in reached.items()}
+    saw(expected={n: f"{rate:g} {NAMED[n].unit} or more" for n, rate in minimums.items()} or None, actual=rate_texts)
+    if fio.size is not None and (write.done or 0) < fio.size:
         seconds = write.seconds or 0
-        fail(f"of {found.size >> 20} MiB only {(write.done or 0) >> 20} were written in {seconds:.0f} s")
-    if slow := [name for name, rate in least.items() if name in reached and reached[name] < rate]:
-        told = (f"{NAMED[name].title}: {shown[name]}, {least[name]:g} is the least" for name in slow)
-        fail("; ".join(told), unverified=expected.unsupported(*slow))
+        fail(f"of {fio.size >> 20} MiB only {(write.done or 0) >> 20} were written in {seconds:.0f} s")
+    if slow := [name for name, rate in minimums.items() if name in reached and reached[name] < rate]:
+        messages = (f"{NAMED[name].title}: {rate_texts[name]}, {minimums[name]:g} is the least" for name in slow)
+        fail("; ".join(messages), unverified=expected.unsupported(*slow))
     if missing := [name for name in MEASURES if name not in reached]:
         unknown(f"fio gave no {', '.join(missing)}: see {IO}")
 
@@ -102,10 +102,10 @@ def test_latency(node: Facts, expected: Expected) -> None:
     random = tried(node).phase("random")
     if random is None or random.tail_ms is None:
         unknown(f"fio gave no times of small reads: see {IO}")
-    most = expected.most["scratch.read_tail_ms"]
-    saw(expected=f"999 of 1,000 within {most:g} ms", actual=f"{random.tail_ms:.3g} ms")
-    if random.tail_ms > most:
-        fail(f"one small read of 1,000 takes {random.tail_ms:.3g} ms or more, {most:g} is the most")
+    maximum = expected.most["scratch.read_tail_ms"]
+    saw(expected=f"999 of 1,000 within {maximum:g} ms", actual=f"{random.tail_ms:.3g} ms")
+    if random.tail_ms > maximum:
+        fail(f"one small read of 1,000 takes {random.tail_ms:.3g} ms or more, {maximum:g} is the most")
 
 
 @check(
@@ -142,7 +142,7 @@ def test_media_errors(node: Facts, expected: Expected) -> None:
 )
 def test_slow_scratch(node: Facts, expected: Expected, peers: Peers) -> None:
     tried(node)
-    told, silent, usual, mine = [], [], {}, {}
+    slow, silent, typical_rates, own_rates = [], [], {}, {}
     for name in MEASURES:
         measure = NAMED[name]
         rate = measure.of(node)
@@ -150,11 +150,11 @@ def test_slow_scratch(node: Facts, expected: Expected, peers: Peers) -> None:
             silent.append(measure.title)
             continue
         spread = spread_of(peers, measure.of, f"{measure.unit} of {measure.title}")
-        usual[name], mine[name] = f"about {spread.median:.4g} {measure.unit}", round(rate, 3)
+        typical_rates[name], own_rates[name] = f"about {spread.median:.4g} {measure.unit}", round(rate, 3)
         if spread.below(rate, expected.most["fleet.slow"]):
-            told.append(f"{measure.title}: {rate:.4g} {measure.unit}, {spread.said} nodes have {spread.median:.4g}")
-    saw(expected=usual, actual=mine)
-    if told:
-        fail("; ".join(told))
+            slow.append(f"{measure.title}: {rate:.4g} {measure.unit}, {spread.said} nodes have {spread.median:.4g}")
+    saw(expected=typical_rates, actual=own_rates)
+    if slow:
+        fail("; ".join(slow))
     if silent:
         unknown(f"fio gave no {', '.join(silent)}: see {IO}")

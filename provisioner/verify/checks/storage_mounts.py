@@ -53,15 +53,15 @@ def test_fstab(node: Facts) -> None:
     "network before it.",
 )
 def test_network(node: Facts, expected: Expected) -> None:
-    found = host_of(node).remote
-    if found is None:
+    remote_mounts = host_of(node).remote
+    if remote_mounts is None:
         skip("an older probe, which did not ask them")
-    named = {one["path"] for one in expected.shared}
-    mine = [one for one in found if one.place not in named]
-    saw(expected="an answer of each", actual={one.place: one.fault or "answers" for one in mine})
-    if not mine:
+    declared = {mount["path"] for mount in expected.shared}
+    undeclared = [mount for mount in remote_mounts if mount.place not in declared]
+    saw(expected="an answer of each", actual={mount.place: mount.fault or "answers" for mount in undeclared})
+    if not undeclared:
         skip("none is mounted that cluster.yaml does not name")
-    if wrong := [f"{one.place} ({one.kind}): {one.fault}" for one in mine if one.fault]:
+    if wrong := [f"{mount.place} ({mount.kind}): {mount.fault}" for mount in undeclared if mount.fault]:
         fail("; ".join(wrong[:4]))
 
 
@@ -79,7 +79,9 @@ def test_fuse(node: Facts, expected: Expected) -> None:
     connections, share = host_of(node).fuse, expected.most["fuse.share"]
     if not connections:
         skip("no filesystem in user space is mounted")
-    counts = {f"connection {one.name}": f"{one.waiting} of {one.most}" for one in connections}
+    counts = {
+        f"connection {connection.name}": f"{connection.waiting} of {connection.most}" for connection in connections
+    }
     saw(expected=f"{share:.0%} of max_background at most", actual=counts)
     if full := [f"connection {c.name}: {c.waiting} requests wait, {c.most} may"
                 for c in connections if c.most and c.waiting > c.most * share]:  # fmt: skip

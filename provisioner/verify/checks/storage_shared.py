@@ -23,39 +23,39 @@ from provisioner.verify.parsers.shared import Shared
     "mounts it.",
 )
 def test_shared(node: Facts, expected: Expected) -> None:
-    there = {one.path: one for one in node.shared or ()}
-    told_by = {one["path"]: _shared(one, there.get(one["path"])) for one in expected.shared}
-    saw(expected={one["path"]: one["source"] for one in expected.shared}, actual=told_by)
-    if wrong := [f"{path}: {said}" for path, said in told_by.items() if said != "answers"]:
+    by_path = {mount.path: mount for mount in node.shared or ()}
+    told_by = {mount["path"]: _shared(mount, by_path.get(mount["path"])) for mount in expected.shared}
+    saw(expected={mount["path"]: mount["source"] for mount in expected.shared}, actual=told_by)
+    if wrong := [f"{path}: {state}" for path, state in told_by.items() if state != "answers"]:
         fail("; ".join(wrong))
-    if unasked := [one["path"] for one in expected.shared if one["path"] not in there]:
+    if unasked := [mount["path"] for mount in expected.shared if mount["path"] not in by_path]:
         unknown(f"{', '.join(unasked)} was not asked")
 
 
-def _shared(wanted: Mapping[str, str], found: Shared | None) -> str:
+def _shared(declared: Mapping[str, str], mounted: Shared | None) -> str:
     """What is wrong at one path; "answers" where nothing is, or nobody knows."""
-    if not wanted["source"]:
+    if not declared["source"]:
         return "Terraform has not made it yet"
-    if found is None:
+    if mounted is None:
         return "answers"
-    if found.mount is None:
+    if mounted.mount is None:
         return "nothing is mounted"
-    mount = found.mount
-    if not _is(mount.device, wanted["shows_source"]) or mount.kind != wanted["shows_type"]:
-        return f"{mount.device} ({mount.kind}) is mounted, not {wanted['source']} ({wanted['type']})"
-    if found.hung:
-        return f"no answer within {found.seconds or 0:.0f} s"
-    if found.status != 0:
-        return f"read error: {found.error or f'status {found.status}'}"
-    if mount.kind == "fuse" and found.serves != wanted["source"]:
-        return f"{found.serves or 'an unknown bucket'} is mounted, not {wanted['source']}"
-    if mount.read_only and wanted["access"] == "rw":
+    mount = mounted.mount
+    if not _is(mount.device, declared["shows_source"]) or mount.kind != declared["shows_type"]:
+        return f"{mount.device} ({mount.kind}) is mounted, not {declared['source']} ({declared['type']})"
+    if mounted.hung:
+        return f"no answer within {mounted.seconds or 0:.0f} s"
+    if mounted.status != 0:
+        return f"read error: {mounted.error or f'status {mounted.status}'}"
+    if mount.kind == "fuse" and mounted.serves != declared["source"]:
+        return f"{mounted.serves or 'an unknown bucket'} is mounted, not {declared['source']}"
+    if mount.read_only and declared["access"] == "rw":
         return "it is mounted read-only"
-    if not mount.read_only and wanted["access"] == "ro":
+    if not mount.read_only and declared["access"] == "ro":
         return "it is mounted for writing, which cluster.yaml does not allow"
-    return found.unwritten or "answers"
+    return mounted.unwritten or "answers"
 
 
-def _is(source: str, shown: str) -> bool:
+def _is(source: str, pattern: str) -> bool:
     """Whether the kernel shows what it has to; what stands for a leading `*` nobody can know before."""
-    return source.endswith(shown[1:]) if shown.startswith("*") else source == shown
+    return source.endswith(pattern[1:]) if pattern.startswith("*") else source == pattern

@@ -38,12 +38,12 @@ def test_swap(node: Facts) -> None:
     says="Processors save power: data loading and NCCL's own threads are slower. Start gpuprov-tuning.",
 )
 def test_governor(node: Facts, expected: Expected) -> None:
-    governors, wanted = host_of(node).governors, (expected.tuned or TUNED)["governor"]
+    governors, desired = host_of(node).governors, (expected.tuned or TUNED)["governor"]
     if not governors:
         skip("no cpufreq governor here, as on most virtual machines")
-    saw(expected=wanted, actual=dict(governors))
-    if set(governors) != {wanted}:
-        slow = ", ".join(f"{count} processors on {name}" for name, count in governors.items() if name != wanted)
+    saw(expected=desired, actual=dict(governors))
+    if set(governors) != {desired}:
+        slow = ", ".join(f"{count} processors on {name}" for name, count in governors.items() if name != desired)
         fail(slow) if expected.tuned else note(slow)
 
 
@@ -61,16 +61,16 @@ def test_thp(node: Facts, expected: Expected) -> None:
     mode = host_of(node).huge_pages_mode
     if mode is None:
         skip("this kernel has no transparent huge pages")
-    wanted = (expected.tuned or {})["transparent_hugepage"]
-    compare(wanted, mode, f"transparent huge pages: {mode} instead of {wanted}")
+    desired = (expected.tuned or {})["transparent_hugepage"]
+    compare(desired, mode, f"transparent huge pages: {mode} instead of {desired}")
 
 
 def _setting(node: Facts, expected: Expected, name: str) -> None:
     settings = host_of(node).settings
     if name not in settings:
         skip(f"this kernel has no {name.replace('/', '.')}")
-    wanted = int((expected.tuned or TUNED)[name])
-    compare(wanted, settings[name], f"{name.replace('/', '.')}: {settings[name]} instead of {wanted}")
+    desired = int((expected.tuned or TUNED)[name])
+    compare(desired, settings[name], f"{name.replace('/', '.')}: {settings[name]} instead of {desired}")
 
 
 @check(
@@ -180,9 +180,9 @@ def test_memlock(node: Facts, expected: Expected) -> None:
     low, session = [], limits.get("session")
     # Services that start jobs, where they are there: slurmd's children have its limits.
     for name in ("session", "slurmd"):
-        found = limits[name].memlock if name in limits else None
-        if found is not None and not all(one == UNLIMITED or one >= needed for one in found):
-            low.append(f"{name}: {found[0]} bytes (hard limit {found[1]})")
+        memlock = limits[name].memlock if name in limits else None
+        if memlock is not None and not all(limit == UNLIMITED or limit >= needed for limit in memlock):
+            low.append(f"{name}: {memlock[0]} bytes (hard limit {memlock[1]})")
     saw(expected=f"unlimited, or all GPUs' memory ({needed} bytes)", actual=low or "enough")
     # Limits do not bind root; where the roles ran they hold for it all the same, and what is less was not set by them.
     if low and session is not None and session.user == "root" and expected.tuned is None and "slurmd" not in limits:
@@ -223,18 +223,18 @@ def test_nofile(node: Facts) -> None:
     says="A session may start few processes: data loaders and compilers end with 'Resource temporarily unavailable'.",
 )
 def test_nproc(node: Facts, expected: Expected) -> None:
-    session, least = host_of(node).limits.get("session"), int(expected.most["process.least"])
+    session, minimum = host_of(node).limits.get("session"), int(expected.most["process.least"])
     processes = session.processes if session else None
-    if (low := _below(processes, least, "or more")) is not None:
+    if (low := _below(processes, minimum, "or more")) is not None:
         fail(f"at most {low} processes", unverified=expected.unsupported("process.least"))
 
 
-def _below(limit: tuple[int, int] | None, least: int, unit: str) -> int | None:
+def _below(limit: tuple[int, int] | None, minimum: int, unit: str) -> int | None:
     """The soft limit of a session where it is lower than it should be."""
     if limit is None:
         skip("the session's limits do not name it (an older probe)")
-    saw(expected=f"{least} {unit}", actual="unlimited" if limit[0] == UNLIMITED else limit[0])
-    return limit[0] if limit[0] != UNLIMITED and limit[0] < least else None
+    saw(expected=f"{minimum} {unit}", actual="unlimited" if limit[0] == UNLIMITED else limit[0])
+    return limit[0] if limit[0] != UNLIMITED and limit[0] < minimum else None
 
 
 STACK = 8 << 20
@@ -291,9 +291,9 @@ HARMLESS = {"NCCL_DEBUG": ("", "WARN", "VERSION"), "CUDA_VISIBLE_DEVICES": (), "
     says="/etc/environment sets a variable for every job that slows GPUs down or hides them. Take it out.",
 )
 def test_environment(node: Facts) -> None:
-    found = host_of(node).environment or {}
+    environment = host_of(node).environment or {}
     wrong = []
-    for name, value in found.items():
+    for name, value in environment.items():
         effect = SLOWING.get(name, "")
         zero = not name.endswith("VISIBLE_DEVICES") and value in ("", "0") and name != "NCCL_NET_GDR_LEVEL"
         if (

@@ -32,8 +32,8 @@ LINGER_S = 20.0
 """How long node 0 keeps the rendezvous for nodes that have not said that they ended."""
 
 
-def give_up(why: str) -> Any:
-    sys.stderr.write(f"Error: {why}\n")
+def give_up(reason: str) -> Any:
+    sys.stderr.write(f"Error: {reason}\n")
     sys.exit(COULD_NOT_BEGIN)
 
 
@@ -87,30 +87,30 @@ def main(program: str) -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--wait", type=float, default=90.0, help="most seconds until node 0 answers")
     parser.add_argument("--processes", type=int, default=0, help="in place of one for each GPU")
-    asked, rest = parser.parse_known_args()
+    options, program_arguments = parser.parse_known_args()
     import torch
 
-    count = asked.processes or torch.cuda.device_count()
+    count = options.processes or torch.cuda.device_count()
     if count < 1:
         give_up("PyTorch sees no GPU")
-    first = asked.node == 0
-    store = kept(asked.address, asked.port) if first else joined(asked.address, asked.port, asked.wait)
+    first = options.node == 0
+    store = kept(options.address, options.port) if first else joined(options.address, options.port, options.wait)
     if store is None:
-        sys.stderr.write(f"Error: no answer from the first node, {asked.address} port {asked.port}\n")
+        sys.stderr.write(f"Error: no answer from the first node, {options.address} port {options.port}\n")
         sys.exit(1)
     with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file:
         file.write(program)
         file.flush()
         common = {
-            "MASTER_ADDR": asked.address, "MASTER_PORT": str(asked.port), "WORLD_SIZE": str(asked.nodes * count),
-            "LOCAL_WORLD_SIZE": str(count), "GROUP_RANK": str(asked.node), "GROUP_WORLD_SIZE": str(asked.nodes),
+            "MASTER_ADDR": options.address, "MASTER_PORT": str(options.port), "WORLD_SIZE": str(options.nodes * count),
+            "LOCAL_WORLD_SIZE": str(count), "GROUP_RANK": str(options.node), "GROUP_WORLD_SIZE": str(options.nodes),
             # What torchrun sets: the processes are guests of a rendezvous that is there already.
             "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
         }  # fmt: skip
         children = [
             subprocess.Popen(
-                [sys.executable, file.name, *rest],
-                env=dict(os.environ, **common, RANK=str(asked.node * count + i), LOCAL_RANK=str(i)),
+                [sys.executable, file.name, *program_arguments],
+                env=dict(os.environ, **common, RANK=str(options.node * count + i), LOCAL_RANK=str(i)),
                 stdin=subprocess.DEVNULL,
             )
             for i in range(count)
@@ -122,9 +122,9 @@ def main(program: str) -> None:
                 with contextlib.suppress(OSError):
                     child.send_signal(signal.SIGKILL)
     with contextlib.suppress(Exception):
-        said = store.add(ENDED, 1)
+        ended_count = store.add(ENDED, 1)
         until = time.monotonic() + LINGER_S
-        while first and said < asked.nodes and time.monotonic() < until:
+        while first and ended_count < options.nodes and time.monotonic() < until:
             time.sleep(0.1)
-            said = store.add(ENDED, 0)
+            ended_count = store.add(ENDED, 0)
     sys.exit(0 if well else 1)

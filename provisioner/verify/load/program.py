@@ -93,9 +93,9 @@ class Node:
         """`value` of every rank, in their order."""
         if self.ranks == 1:
             return [value]
-        found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.ranks
+        dist.all_gather_object(values, value)
+        return values
 
 
 def say(text: str) -> None:
@@ -145,13 +145,13 @@ def copies(node: Node) -> dict[str, Any]:
     size = min(COPY, node.free() // 8) if not node.tiny else 1 << 20
     host = torch.empty(size, dtype=torch.uint8, pin_memory=node.cuda)
     host.zero_()  # its pages are made by the first touch, here
-    here = torch.zeros(size, dtype=torch.uint8, device=node.device)
-    there = torch.empty_like(here)
-    found: dict[str, Any] = {
+    source = torch.zeros(size, dtype=torch.uint8, device=node.device)
+    target = torch.empty_like(source)
+    rates: dict[str, Any] = {
         "numa_node": numa,
         "h2d_gbps": None,
         "d2h_gbps": None,
-        "memory_gbps": 2 * size / node.seconds(lambda: there.copy_(here), 20) / 1e9,
+        "memory_gbps": 2 * size / node.seconds(lambda: target.copy_(source), 20) / 1e9,
         "peer_gbps": None,
     }
     count = torch.cuda.device_count() if node.cuda else 0
@@ -159,15 +159,15 @@ def copies(node: Node) -> dict[str, Any]:
         node.barrier()
         if turn != node.local:
             continue
-        found["h2d_gbps"] = size / node.seconds(lambda: here.copy_(host, non_blocking=True), COPIES) / 1e9
-        found["d2h_gbps"] = size / node.seconds(lambda: host.copy_(here, non_blocking=True), COPIES) / 1e9
+        rates["h2d_gbps"] = size / node.seconds(lambda: source.copy_(host, non_blocking=True), COPIES) / 1e9
+        rates["d2h_gbps"] = size / node.seconds(lambda: host.copy_(source, non_blocking=True), COPIES) / 1e9
         if count > 1 and node.local < count:
             peer = torch.device("cuda", (node.local + 1) % count)
             away = torch.empty(size, dtype=torch.uint8, device=peer)
-            found["peer_gbps"] = size / node.seconds(partial(away.copy_, here), 10) / 1e9
+            rates["peer_gbps"] = size / node.seconds(partial(away.copy_, source), 10) / 1e9
             del away
     node.barrier()
-    return found
+    return rates
 
 
 def pattern(length: int, seed: int, device: Any) -> Any:
@@ -263,7 +263,7 @@ def compute(node: Node, seconds: float) -> dict[str, Any]:
 def all_reduce(node: Node, budget: float, largest: int) -> tuple[list[dict[str, float]], int]:
     """Bus bandwidth by message size, GB/s, and how many values were wrong: every rank gives 1, so every value is the
     number of ranks."""
-    found: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
     wrong, until = 0, time.perf_counter() + budget
     sizes = ALL_REDUCE if not node.tiny else (1 << 16, 1 << 18)
     for size in sizes:
@@ -276,11 +276,11 @@ def all_reduce(node: Node, budget: float, largest: int) -> tuple[list[dict[str, 
         wrong += int((values != node.ranks).sum())
         values.fill_(0)
         took = max(node.all(node.seconds(partial(dist.all_reduce, values), 5 if not node.tiny else 2)))
-        found.append({"bytes": size, "busbw_gbps": size / took / 1e9 * 2 * (node.ranks - 1) / node.ranks})
+        rows.append({"bytes": size, "busbw_gbps": size / took / 1e9 * 2 * (node.ranks - 1) / node.ranks})
         del values
         if took * 6 * 2 > until - time.perf_counter():
             break
-    return found, sum(node.all(wrong))
+    return rows, sum(node.all(wrong))
 
 
 def latency(node: Node) -> float:
@@ -294,19 +294,19 @@ def latency(node: Node) -> float:
 def transports(log: str) -> dict[str, int]:
     """How NCCL's channels run, counted: P2P, SHM, NET/IB, NET/Socket …, with +GDR where the card reads the GPU's memory
     itself; NVLS where the switch adds up. The log is removed."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     try:
         with open(log, errors="replace", encoding="utf-8") as stream:  # noqa: PTH123
             for line in stream:
                 if match := re.search(r" via (NET/[^/]+|[A-Z0-9]+)", line):
-                    way = match[1].strip() + ("+GDR" if "/GDRDMA" in line else "")
-                    found[way] = found.get(way, 0) + 1
+                    transport = match[1].strip() + ("+GDR" if "/GDRDMA" in line else "")
+                    counts[transport] = counts.get(transport, 0) + 1
                 elif "NVLS comm" in line or "NVLS multicast" in line:
-                    found["NVLS"] = found.get("NVLS", 0) + 1
+                    counts["NVLS"] = counts.get("NVLS", 0) + 1
         os.unlink(log)  # noqa: PTH108
     except OSError:
         pass
-    return found
+    return counts
 
 
 def train(node: Node) -> dict[str, float]:
@@ -325,13 +325,13 @@ def train(node: Node) -> dict[str, float]:
         ids = [node.local] if node.cuda else None
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    words = torch.randint(size["vocabulary"], (size["batch"], size["tokens"] + 1), device=node.device)
+    token_ids = torch.randint(size["vocabulary"], (size["batch"], size["tokens"] + 1), device=node.device)
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(node.device.type, torch.bfloat16, enabled=node.dtype == torch.bfloat16):
-            said = model(words[:, :-1])
-            loss = torch.nn.functional.cross_entropy(said.flatten(0, 1).float(), words[:, 1:].flatten())
+            logits = model(token_ids[:, :-1])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), token_ids[:, 1:].flatten())
         loss.backward()
         optimizer.step()
         return loss
@@ -351,34 +351,37 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=16, help="largest message, GiB")
     parser.add_argument("--only", choices=("all_reduce",))
     parser.add_argument("--tiny", action="store_true")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     log = f"/tmp/gpuprov-nccl.{os.getpid()}"  # noqa: S108 (of a container that is thrown away, or removed below)
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=log)
-    node = Node(asked.tiny)
+    node = Node(arguments.tiny)
     if node.ranks > 1:
         # Gloo carries the small talk, so that a broken NCCL is told by all_reduce and not by the first barrier.
         dist.init_process_group("cpu:gloo,cuda:nccl" if node.cuda else "gloo")
-    found: dict[str, Any] = {}
-    if asked.only is None:
+    measures: dict[str, Any] = {}
+    if arguments.only is None:
         node.phase("copies")
-        found.update(copies(node))
-        found.update(compare_copies(node))
+        measures.update(copies(node))
+        measures.update(compare_copies(node))
         if node.cuda:
             torch.cuda.empty_cache()
         node.phase("compute")
-        found.update(compute(node, asked.seconds))
+        measures.update(compute(node, arguments.seconds))
         if node.cuda:
             torch.cuda.empty_cache()
     node.phase("all_reduce")
-    reached, wrong = all_reduce(node, asked.budget, asked.largest * GIB) if node.ranks > 1 else ([], 0)
-    apart = latency(node) if asked.only is not None and node.ranks > 1 else None
+    reached, wrong = all_reduce(node, arguments.budget, arguments.largest * GIB) if node.ranks > 1 else ([], 0)
+    apart = latency(node) if arguments.only is not None and node.ranks > 1 else None
     trained = None
-    if asked.only is None:
+    if arguments.only is None:
         node.phase("train")
         trained = train(node)
-    ways = node.all(transports(log))
-    gpus = node.all(dict(found, rank=node.rank, index=node.local, host=os.environ.get("GROUP_RANK", "0")))
-    counted = {way: sum(one.get(way, 0) for one in ways) for way in sorted(set().union(*ways))}
+    channel_counts = node.all(transports(log))
+    gpus = node.all(dict(measures, rank=node.rank, index=node.local, host=os.environ.get("GROUP_RANK", "0")))
+    counted = {
+        transport: sum(counts.get(transport, 0) for counts in channel_counts)
+        for transport in sorted(set().union(*channel_counts))
+    }
     nccl = torch.cuda.nccl.version() if node.cuda and torch.version.cuda else None
     if node.rank == 0:
         result = {

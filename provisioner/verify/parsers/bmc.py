@@ -100,34 +100,35 @@ class Bmc:
 
 
 def parse(text: str) -> Bmc:
-    found = read_object(text)
-    if read_whole(found.get("schema")) != 1 or not isinstance(found.get("gpus"), list):
+    document = read_object(text)
+    if read_whole(document.get("schema")) != 1 or not isinstance(document.get("gpus"), list):
         raise Unreadable("no schema 1, or no list of GPUs")
-    site = found.get("site")
+    site = document.get("site")
     return Bmc(
-        vendor=read_text(found.get("vendor")),
-        model=read_text(found.get("model")),
-        serial=read_text(found.get("serial")),
-        power=read_text(found.get("power")),
-        health=read_text(found.get("health")),
-        serials=_rows(found.get("serials"), lambda one: one if isinstance(one, str) else None) or (),
-        supplies=_rows(found.get("supplies"), _part),
-        fans=_rows(found.get("fans"), _part),
-        temperatures=_rows(found.get("temperatures"), _part),
-        leaks=_rows(found.get("leaks"), _part),
-        gpus=_rows(found["gpus"], _gpu) or (),
-        gpus_complete=found.get("gpus_complete") is True,
-        conditions=_rows(found.get("conditions"), _event),
-        events=_rows(found.get("events"), _event),
-        firmware={k[:200]: v[:200] for k, v in read_map(found.get("firmware")).items() if isinstance(v, str)},
-        bios_settings=_rows(found.get("bios_settings"), _setting),
-        drawn_w=read_float(found.get("drawn_w")),
-        cap_w=read_float(found.get("cap_w")),
-        capacity_w=read_float(found.get("capacity_w")),
+        vendor=read_text(document.get("vendor")),
+        model=read_text(document.get("model")),
+        serial=read_text(document.get("serial")),
+        power=read_text(document.get("power")),
+        health=read_text(document.get("health")),
+        serials=_rows(document.get("serials"), lambda serial: serial if isinstance(serial, str) else None) or (),
+        supplies=_rows(document.get("supplies"), _part),
+        fans=_rows(document.get("fans"), _part),
+        temperatures=_rows(document.get("temperatures"), _part),
+        leaks=_rows(document.get("leaks"), _part),
+        gpus=_rows(document["gpus"], _gpu) or (),
+        gpus_complete=document.get("gpus_complete") is True,
+        conditions=_rows(document.get("conditions"), _event),
+        events=_rows(document.get("events"), _event),
+        firmware={k[:200]: v[:200] for k, v in read_map(document.get("firmware")).items() if isinstance(v, str)},
+        bios_settings=_rows(document.get("bios_settings"), _setting),
+        drawn_w=read_float(document.get("drawn_w")),
+        cap_w=read_float(document.get("cap_w")),
+        capacity_w=read_float(document.get("capacity_w")),
         site=_site(read_map(site)) if isinstance(site, dict) else None,
-        override=strict_text(found.get("override"))[:200],
-        attached=_rows(found.get("attached"), lambda one: one[:500] if isinstance(one, str) else None) or (),
-        factory_password=given if isinstance(given := found.get("factory_password"), bool) else None,
+        override=strict_text(document.get("override"))[:200],
+        attached=_rows(document.get("attached"), lambda device: device[:500] if isinstance(device, str) else None)
+        or (),
+        factory_password=is_factory if isinstance(is_factory := document.get("factory_password"), bool) else None,
     )
 
 
@@ -136,14 +137,14 @@ def _rows(value: Any, read: Callable[[Any], T | None]) -> tuple[T, ...] | None:
     one."""
     if not isinstance(value, list):
         return None
-    found = [read(one) for one in value[:MOST]]
-    if len(value) > MOST or any(one is None for one in found):
+    rows = [read(entry) for entry in value[:MOST]]
+    if len(value) > MOST or any(row is None for row in rows):
         raise Unreadable("a row that is not understood, or too many of them")
-    return tuple(one for one in found if one is not None)
+    return tuple(row for row in rows if row is not None)
 
 
-def _part(one: Any) -> Part | None:
-    row = read_map(one)
+def _part(entry: Any) -> Part | None:
+    row = read_map(entry)
     name = read_text(row.get("name"))
     if name is None:
         return None
@@ -151,14 +152,14 @@ def _part(one: Any) -> Part | None:
     return Part(name, health, read_float(row.get("reading")), unit, read_float(row.get("limit")))
 
 
-def _gpu(one: Any) -> Gpu | None:
-    row = read_map(one)
+def _gpu(entry: Any) -> Gpu | None:
+    row = read_map(entry)
     name = read_text(row.get("id"))
     return name and Gpu(name, *(read_text(row.get(key)) for key in ("model", "serial", "health")))  # type: ignore[return-value]
 
 
-def _event(one: Any) -> Event | None:
-    row = read_map(one)
+def _event(entry: Any) -> Event | None:
+    row = read_map(entry)
     message = read_text(row.get("message"))
     if message is None:
         return None
@@ -167,14 +168,16 @@ def _event(one: Any) -> Event | None:
     )
 
 
-def _setting(one: Any) -> Setting | None:
-    row = read_map(one)
-    words = [read_text(row.get(key)) for key in ("setting", "attribute", "value")]
-    if None in words:
+def _setting(entry: Any) -> Setting | None:
+    row = read_map(entry)
+    texts = [read_text(row.get(key)) for key in ("setting", "attribute", "value")]
+    if None in texts:
         return None
-    good = row.get("good")
-    setting, attribute, value = (word or "" for word in words)
-    return Setting(setting, attribute, value, good if isinstance(good, bool) else None, strict_text(row.get("why")))
+    is_good = row.get("good")
+    setting, attribute, value = (text or "" for text in texts)
+    return Setting(
+        setting, attribute, value, is_good if isinstance(is_good, bool) else None, strict_text(row.get("why"))
+    )
 
 
 def _site(row: dict[str, Any]) -> Site | None:

@@ -40,7 +40,7 @@ def read(text: str) -> Table | None:
     results: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
     messages: list[tuple[str, bool, str]] = []
     about: dict[str, str] = {}
-    told: dict[str, set[str]] = {}
+    states_by_test: dict[str, set[str]] = {}
     test = "?"
     open_message = in_metadata = False
     for line in lines(text):
@@ -51,27 +51,27 @@ def read(text: str) -> Table | None:
         name, value = match[1].strip(), match[2].rstrip()
         if result := _RESULT.match(value):
             test = name or test
-            told.setdefault(test, set()).add(result[1].lower())
+            states_by_test.setdefault(test, set()).add(result[1].lower())
             open_message = False
         elif name in ("DCGM Version", "Driver Version Detected", "GPU Device IDs Detected"):
             about[name] = value
         elif name and re.match(r"(?:Error|Warning|Info)\b", name):
             messages.append((test, name.startswith("Info"), match[2][:WIDTH]))
             open_message = True
-        elif name and value and not in_metadata and told and _BROKEN.search(value):
+        elif name and value and not in_metadata and states_by_test and _BROKEN.search(value):
             test = name
-            told.setdefault(test, set()).add("fail")
+            states_by_test.setdefault(test, set()).add("fail")
             messages.append((test, False, f"{name}: {match[2]}"[: WIDTH + len(name) + 2]))
             open_message = True
         elif not name and open_message and value:
             of_test, is_info, message = messages[-1]
             messages[-1] = (of_test, is_info, (message + match[2][:WIDTH])[:1000])
-    for test, states in told.items():  # the worst of its GPUs is the test's result
+    for test, states in states_by_test.items():  # the worst of its GPUs is the test's result
         results[next(state for state in WORST_FIRST if state in states)].append(test)
 
     def weight(entry: tuple[str, bool, str]) -> tuple[int, bool]:
         of_test, is_info, _ = entry
-        states = told.get(of_test, set())
+        states = states_by_test.get(of_test, set())
         return next((n for n, state in enumerate(WORST_FIRST) if state in states), len(WORST_FIRST)), is_info
 
     # what is said of a test that failed comes before what is said of one that passed

@@ -52,24 +52,24 @@ def parse(text: str) -> Health:
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON: {first_line(text)}") from error
     body = read_map(read_map(data).get("body"))
-    found = []
+    incidents = []
     for group, entities in body.items():
         for number, entity in read_map(read_map(entities).get("children")).items():
             errors = read_map(read_map(read_map(entity).get("children")).get("Errors")).get("children")
             for system, row in read_map(errors).items():
-                words = read_map(row).get("overflow")
-                said = (
-                    [one if isinstance(one, str) else str(read_map(one).get("value", "")) for one in words]
-                    if isinstance(words, list)
+                overflow = read_map(row).get("overflow")
+                messages = (
+                    [entry if isinstance(entry, str) else str(read_map(entry).get("value", "")) for entry in overflow]
+                    if isinstance(overflow, list)
                     else []
                 )
-                found.append(_incident(f"{group} {number}", system, read_map(row).get("value"), said))
-    return Health(_state(read_map(body.get("Overall Health")).get("value"), text), tuple(found))
+                incidents.append(_incident(f"{group} {number}", system, read_map(row).get("value"), messages))
+    return Health(_state(read_map(body.get("Overall Health")).get("value"), text), tuple(incidents))
 
 
 def _tree(text: str) -> Health:
     overall, group, entity = "", "", ""
-    found: list[tuple[str, str, str, list[str]]] = []
+    rows: list[tuple[str, str, str, list[str]]] = []
     for line in lines(text):
         if (match := _ROW.match(line)) is None:
             continue
@@ -81,10 +81,10 @@ def _tree(text: str) -> Health:
         elif label and depth <= 2 and label != "Errors":
             entity = f"{group} {label}".strip()
         elif label and label != "Errors":
-            found.append((entity, label, value, []))
-        elif found and value:
-            found[-1][3].append(value)
-    return Health(_state(overall, text), tuple(_incident(*row) for row in found))
+            rows.append((entity, label, value, []))
+        elif rows and value:
+            rows[-1][3].append(value)
+    return Health(_state(overall, text), tuple(_incident(*row) for row in rows))
 
 
 def _state(value: Any, text: str) -> str:
@@ -93,9 +93,9 @@ def _state(value: Any, text: str) -> str:
     return str(value)
 
 
-def _incident(entity: str, system: str, state: Any, said: list[str]) -> Incident:
+def _incident(entity: str, system: str, state: Any, messages: list[str]) -> Incident:
     known = state if state in STATES else "Failure"  # a word that nobody knows is never well
-    return Incident(entity[:40], system[:40], str(known), " ".join(said)[:300])
+    return Incident(entity[:40], system[:40], str(known), " ".join(messages)[:300])
 
 
 TOOLS = (

@@ -29,12 +29,12 @@ def parse(text: str) -> DgxOs:
     """Raises Unreadable for a file in which nothing is of DGX OS; an empty text says that there is none."""
     if not text.strip():
         return DgxOs()
-    found = {match[1]: match[2].strip() for line in lines(text) if (match := _LINE.match(line))}
-    build = found.get("DGX_SWBUILD_VERSION") or None
-    release = found.get("DGX_OTA_VERSION") or build
+    values = {match[1]: match[2].strip() for line in lines(text) if (match := _LINE.match(line))}
+    build = values.get("DGX_SWBUILD_VERSION") or None
+    release = values.get("DGX_OTA_VERSION") or build
     if release is None:
         raise Unreadable(f"it names no release of DGX OS: {first_line(text)}")
-    return DgxOs(release, build, found.get("DGX_PLATFORM") or found.get("DGX_PRETTY_NAME") or None)
+    return DgxOs(release, build, values.get("DGX_PLATFORM") or values.get("DGX_PRETTY_NAME") or None)
 
 
 TOOLS = (

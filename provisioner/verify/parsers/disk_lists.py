@@ -34,53 +34,53 @@ def read(text: str) -> list[dict[str, Any]] | None:
 
 def _pairs(text: str) -> list[dict[str, Any]]:
     """`lsblk -P`: a line for each device, what is on a disk below it."""
-    found: list[dict[str, Any]] = []
+    devices: list[dict[str, Any]] = []
     for line in lines(text):
         row = {key.lower(): value for key, value in _PAIR.findall(line)}
         if "name" not in row:
             continue
-        places = row.get("mountpoint") or row.get("mountpoints")
-        told = "model" in row and ("mountpoint" in row or "mountpoints" in row)
+        mountpoints = row.get("mountpoint") or row.get("mountpoints")
+        is_complete = "model" in row and ("mountpoint" in row or "mountpoints" in row)
         kind = row.get("type") or ("disk" if row.get("pkname") == "" else "")
-        _add(found, row["name"], kind, row.get("size"), row.get("model"), places, told=told)
-    return found
+        _add(devices, row["name"], kind, row.get("size"), row.get("model"), mountpoints, is_complete=is_complete)
+    return devices
 
 
 def _table(text: str) -> list[dict[str, Any]]:
     """lsblk's table: names are drawn as a tree."""
-    found: list[dict[str, Any]] = []
+    devices: list[dict[str, Any]] = []
     for line in lines(text):
         if match := _ROW.match(line):
-            _add(found, match[2], match[4], match[3], None, match[5], told=False)
-        elif found and line.startswith(" ") and line.strip().startswith("/"):
-            _add(found, "", "part", None, None, line.strip(), told=False)  # a second place of the same device
-    return found
+            _add(devices, match[2], match[4], match[3], None, match[5], is_complete=False)
+        elif devices and line.startswith(" ") and line.strip().startswith("/"):
+            _add(devices, "", "part", None, None, line.strip(), is_complete=False)  # a second place of the same device
+    return devices
 
 
-def _add(found: list[dict[str, Any]], name: str, kind: str, size: str | None, model: str | None, place: str | None, *,
-         told: bool) -> None:  # fmt: skip
+def _add(devices: list[dict[str, Any]], name: str, kind: str, size: str | None, model: str | None, mount: str | None, *,
+         is_complete: bool) -> None:  # fmt: skip
     if kind == "disk":
-        found.append({"name": name, "type": kind, "size": size, "model": model, "mountpoint": place or None,
-                      "children": [], "told": told})  # fmt: skip
-    elif found and place:
-        found[-1]["children"].append({"mountpoint": place})
+        devices.append({"name": name, "type": kind, "size": size, "model": model, "mountpoint": mount or None,
+                      "children": [], "told": is_complete})  # fmt: skip
+    elif devices and mount:
+        devices[-1]["children"].append({"mountpoint": mount})
 
 
 def _nvme_table(text: str) -> list[dict[str, Any]]:
     heads: list[str] = []
     edges: list[tuple[int, int]] = []
-    before, found = "", dict[str, dict[str, Any]]()
+    previous_line, drives = "", dict[str, dict[str, Any]]()
     for line in lines(text):
         if re.match(r"^-{4,} -{4,}", line):
             edges = [match.span() for match in re.finditer(r"-+", line)]
-            heads = [before[start:end].strip() for start, end in edges]
+            heads = [previous_line[start:end].strip() for start, end in edges]
         elif edges and (drive := _DRIVE.match(line)):
             cells = dict(zip(heads, (line[start:end].strip() for start, end in edges), strict=True))
             used = _USED.search(line)
             size = float(used[1]) * 1000 ** " kMGTP".index(used[2] or " ") if used else None
-            found.setdefault(drive[1], _drive(drive[0], cells.get("Model"), size))
-        before = line
-    return list(found.values())
+            drives.setdefault(drive[1], _drive(drive[0], cells.get("Model"), size))
+        previous_line = line
+    return list(drives.values())
 
 
 def _nvme_json(text: str) -> list[dict[str, Any]] | None:
@@ -89,20 +89,20 @@ def _nvme_json(text: str) -> list[dict[str, Any]] | None:
         rows = [row for device in devices for row in _below(device, {}, 4)]
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
-    found: dict[str, dict[str, Any]] = {}
+    drives: dict[str, dict[str, Any]] = {}
     for row in rows:
         name = str(row.get("DevicePath") or row.get("NameSpace") or "")
         if drive := _DRIVE.fullmatch(name):
             size = row.get("PhysicalSize")
-            found.setdefault(drive[1], _drive(name, row.get("ModelNumber"), size if isinstance(size, int) else None))
-    return list(found.values())
+            drives.setdefault(drive[1], _drive(name, row.get("ModelNumber"), size if isinstance(size, int) else None))
+    return list(drives.values())
 
 
 def _below(row: dict[str, Any], above: dict[str, Any], depth: int) -> list[dict[str, Any]]:
     """The namespaces of a device, each with what stands above it."""
-    own = {**above, **{key: value for key, value in row.items() if not isinstance(value, list)}}
-    inner = [one for key in ("Subsystems", "Controllers", "Namespaces") for one in row.get(key) or () if depth]
-    return [found for one in inner for found in _below(one, own, depth - 1)] if inner else [own]
+    values = {**above, **{key: value for key, value in row.items() if not isinstance(value, list)}}
+    inner = [child for key in ("Subsystems", "Controllers", "Namespaces") for child in row.get(key) or () if depth]
+    return [namespace for child in inner for namespace in _below(child, values, depth - 1)] if inner else [values]
 
 
 def _drive(name: str, model: Any, size: float | None) -> dict[str, Any]:

@@ -113,76 +113,76 @@ def parse(text: str) -> KernelLog:
     rows = kernel_line.without_names(_completed(lines(text), text))
     xids: Counter[tuple[int, str]] = Counter()
     sxids: Counter[tuple[int, str]] = Counter()
-    said: dict[tuple[int, str], str] = {}
+    texts: dict[tuple[int, str], str] = {}
     severities: dict[tuple[int, str], set[str]] = {}
     weights: dict[tuple[int, str], set[str]] = {}
     causes: dict[tuple[int, str], str] = {}
     minutes: dict[tuple[int, str], set[int]] = {}
     off: dict[str, None] = {}
     aer: Counter[str] = Counter()
-    rest: list[str] = []
+    other_rows: list[str] = []
     earlier: dict[tuple[int, str], None] = {}
     loaded = max((i for i, row in enumerate(rows) if _is_loaded(row) or row.startswith(NEXT_BOOT)), default=0)
     for i, row in enumerate(rows):
         if _is_quoted(row):
-            rest.append(row)
+            other_rows.append(row)
         elif "SXid" in row and (match := _SXID.search(row)):
             key = (int(match[2]), match[1])
             sxids[key] += 1
             if severity := _SEVERITY.match(match[3]):
                 severities.setdefault(key, set()).add(severity[1].lower())
-                said[key] = match[3][:160]
-            said.setdefault(key, match[3][:160])
-        elif "Xid (" in row and (found := list(_XID.finditer(row))):
-            for one in found:
+                texts[key] = match[3][:160]
+            texts.setdefault(key, match[3][:160])
+        elif "Xid (" in row and (xid_matches := list(_XID.finditer(row))):
+            for xid_match in xid_matches:
                 if i < loaded:
-                    earlier[int(one[2]), one[1]] = None
+                    earlier[int(xid_match[2]), xid_match[1]] = None
                     continue
                 # The end of the text can be the midst of a number: then nobody knows which Xid it was.
-                cut = row is rows[-1] and one.end(2) == len(row)
-                key = (0 if cut else int(one[2]), one[1])
+                cut = row is rows[-1] and xid_match.end(2) == len(row)
+                key = (0 if cut else int(xid_match[2]), xid_match[1])
                 xids[key] += 1
-                said[key] = one[3].strip()[:160]
+                texts[key] = xid_match[3].strip()[:160]
                 minutes.setdefault(key, set()).add(int((stamp(row) or 0.0) // 60))
-                weight = _WEIGHT.search(one[3])
+                weight = _WEIGHT.search(xid_match[3])
                 weights.setdefault(key, set()).add(weight[1] if weight else "")
-                if cause := _CAUSE.search(one[3]):
-                    causes.setdefault((int(cause[1]), one[1]), f"named as the cause of an Xid {one[2]}")
-        elif ("the bus" in row or "inaccessible" in row) and (where := _fallen(rows, i)) is not None:
+                if cause := _CAUSE.search(xid_match[3]):
+                    causes.setdefault((int(cause[1]), xid_match[1]), f"named as the cause of an Xid {xid_match[2]}")
+        elif ("the bus" in row or "inaccessible" in row) and (address := _fallen(rows, i)) is not None:
             if i < loaded:
-                earlier[79, where] = None
+                earlier[79, address] = None
             else:
-                off[where] = None
+                off[address] = None
         else:
             if "AER" in row and (match := _AER.search(row)):
                 aer[match[1]] += 1
-            rest.append(row)
+            other_rows.append(row)
     # The line of the cause itself may have left the buffer.
     for key in causes.keys() - xids.keys():
-        xids[key], said[key], weights[key] = 1, causes[key], {""}
+        xids[key], texts[key], weights[key] = 1, causes[key], {""}
     # A GPU named by an Xid 79 needs no second entry: the line without a code follows it.
-    known = {pci(where) for code, where in xids if code == 79}
-    found_events = (*events(rest), *_unplugged(rest))
+    known = {pci(address) for code, address in xids if code == 79}
+    found_events = (*events(other_rows), *_unplugged(other_rows))
     # A log without stamps is known by what is in it.
     if not (xids or sxids or off or earlier or found_events or any(_KERNEL.search(row) for row in rows)):
         raise Unreadable(f"no line of a kernel log: {first_line(text)}")
     return KernelLog(
         xids=tuple(
             Xid(
-                *(code, where, n, said[code, where], _fatal(weights[code, where])),
-                minutes=len(minutes.get((code, where), (0,))),
+                *(code, address, n, texts[code, address], _fatal(weights[code, address])),
+                minutes=len(minutes.get((code, address), (0,))),
             )
-            for (code, where), n in sorted(xids.items())
+            for (code, address), n in sorted(xids.items())
         ),
         sxids=tuple(
-            Xid(c, where, n, said[c, where], _sxid_fatal(severities.get((c, where))))
-            for (c, where), n in sorted(sxids.items())
+            Xid(c, address, n, texts[c, address], _sxid_fatal(severities.get((c, address))))
+            for (c, address), n in sorted(sxids.items())
         ),
-        fallen_off=tuple(where for where in off if pci(where) not in known),
+        fallen_off=tuple(address for address in off if pci(address) not in known),
         aer_correctable=aer["Correct"],
         aer_uncorrectable=aer["Uncorrect"],
         events=found_events,
-        limited=_limited(rest),
+        limited=_limited(other_rows),
         flaps=tuple(_flaps(rows).items()),
         lines=len(rows),
         from_boot=any("Linux version" in row and _BOOT.search(row) for row in rows),
@@ -221,20 +221,20 @@ def _sxid_fatal(severities: set[str] | None) -> bool | None:
     return None if severities is None else "fatal" in severities
 
 
-def _fallen(rows: list[str], place: int) -> str | None:
+def _fallen(rows: list[str], index: int) -> str | None:
     """The address of the GPU of which a line says that it is gone, "" where none is named; None where nobody says so
     of a GPU. The driver's message may have begun some lines before."""
-    if match := _INACCESSIBLE.search(rows[place]):
+    if match := _INACCESSIBLE.search(rows[index]):
         return match[1]
-    if not _OFF.search(rows[place]):
+    if not _OFF.search(rows[index]):
         return None
     for back in range(4):
-        row = rows[place - back] if place >= back else ""
+        row = rows[index - back] if index >= back else ""
         if back and _OFF.search(row):
             break
         if match := _GPU.search(row) if _OFF_OF.search(row) else None:
             return match[1]
-    return "" if "NVRM" in rows[place] else None
+    return "" if "NVRM" in rows[index] else None
 
 
 BRING_UP_S = 300.0
@@ -257,16 +257,16 @@ def _flaps(rows: list[str]) -> dict[str, int]:
         since = at - boot if at is not None and boot is not None else at
         if since is None or since > BRING_UP_S:
             times.setdefault(match[1], []).append(at if at is not None else 0.0)
-    return {name: _most_within(sorted(seen)) for name, seen in times.items()}
+    return {name: _most_within(sorted(stamps)) for name, stamps in times.items()}
 
 
 def _most_within(times: list[float]) -> int:
-    most = first = 0
+    maximum = first = 0
     for last, at in enumerate(times):
         while at - times[first] > WINDOW_S:
             first += 1
-        most = max(most, last - first + 1)
-    return most
+        maximum = max(maximum, last - first + 1)
+    return maximum
 
 
 _PLUG = re.compile(r"mlx[45]_\w+ ([0-9a-fA-F:.]{7,16}).* [Mm]odule (\d{1,3}), Cable (plugged|unplugged)")
@@ -276,26 +276,26 @@ _PLUG = re.compile(r"mlx[45]_\w+ ([0-9a-fA-F:.]{7,16}).* [Mm]odule (\d{1,3}), Ca
 def _unplugged(rows: list[str]) -> tuple[Event, ...]:
     """Cables that were there and went. At its start the driver calls each cage without a cable unplugged."""
     plugged: set[tuple[str, str]] = set()
-    gone: Counter[str] = Counter()
+    unplugged: Counter[str] = Counter()
     for row in rows:
         if "Cable " not in row or (match := _PLUG.search(row)) is None:
             continue
-        place = match[1], match[2]
+        cage = match[1], match[2]
         if match[3] == "plugged":
-            plugged.add(place)
-        elif place in plugged or (stamp(row) or 0.0) > BRING_UP_S:
-            gone[match[1]] += 1
-            plugged.discard(place)
-    return tuple(Event("nic_warning", where, count, "Cable unplugged") for where, count in gone.items())
+            plugged.add(cage)
+        elif cage in plugged or (stamp(row) or 0.0) > BRING_UP_S:
+            unplugged[match[1]] += 1
+            plugged.discard(cage)
+    return tuple(Event("nic_warning", card, count, "Cable unplugged") for card, count in unplugged.items())
 
 
 def _limited(rows: list[str]) -> tuple[Limited, ...]:
-    found: dict[str, Limited] = {}
+    links: dict[str, Limited] = {}
     for row in rows:
         match = LIMITED.search(row) if "limited by" in row else None
         if match:
-            found[pci(match[1])] = Limited(pci(match[1]), float(match[2]), int(match[3]), int(match[5]))
-    return tuple(found.values())
+            links[pci(match[1])] = Limited(pci(match[1]), float(match[2]), int(match[3]), int(match[5]))
+    return tuple(links.values())
 
 
 OFF_THE_BUS = 79

@@ -81,6 +81,6 @@ TOOLS = (
         parse=parse,
         command=("dmidecode", "-t", "17"),
         when=lambda expected: expected.bare_metal and not expected.simulated,
-        document={"memory_modules": lambda found: plain(found.slots)},
+        document={"memory_modules": lambda dimms: plain(dimms.slots)},
     ),
 )

@@ -79,28 +79,28 @@ class Fabric:
 
 def parse(text: str) -> Fabric:
     try:
-        found = read_map(json.loads(text))
+        document = read_map(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON: {first_line(text)}") from error
-    state = found.get("state")
+    state = document.get("state")
     if state not in STATES:
         raise Unreadable(f"no verdict in it: {first_line(text)}")
-    pairs, ring = found.get("pairs"), read_map(found.get("ring"))
+    pairs, ring = document.get("pairs"), read_map(document.get("ring"))
     return Fabric(
         state=state,
-        why=_said(found.get("why")),
-        nodes=read_whole(found.get("nodes")) or 0,
-        wrong_way=found.get("wrong_way") is True,
-        floor_gbps=read_float(found.get("floor_gbps")),
-        usual_gbps=read_float(found.get("usual_gbps")),
+        why=_text(document.get("why")),
+        nodes=read_whole(document.get("nodes")) or 0,
+        wrong_way=document.get("wrong_way") is True,
+        floor_gbps=read_float(document.get("floor_gbps")),
+        usual_gbps=read_float(document.get("usual_gbps")),
         pairs=tuple(_pair(read_map(row)) for row in pairs) if isinstance(pairs, list) else (),
-        paths=read_strings(found.get("paths")) or (),
+        paths=read_strings(document.get("paths")) or (),
         ring=_ring(ring) if ring else None,
-        simulated=found.get("simulated") is True,
-        grown=growth(found.get("grown")),
-        borrowed=read_strings(found.get("borrowed")) or (),
-        own_cards=read_own_cards(read_map(found.get("own_cards"))),
-        awaits_proof=found.get("awaits_proof") is True,
+        simulated=document.get("simulated") is True,
+        grown=growth(document.get("grown")),
+        borrowed=read_strings(document.get("borrowed")) or (),
+        own_cards=read_own_cards(read_map(document.get("own_cards"))),
+        awaits_proof=document.get("awaits_proof") is True,
     )
 
 
@@ -112,36 +112,38 @@ def idle_answer(text: str) -> str:
         return f"no answer to whether it is idle: {first_line(text)}"
     if document.get("state") == "idle":
         return ""
-    return _said(document.get("why")) or "it does not say whether it is idle"
+    return _text(document.get("why")) or "it does not say whether it is idle"
 
 
 def _pair(row: dict[str, Any]) -> Pair:
-    partner, good = row.get("partner"), row.get("good")
-    if not isinstance(partner, str) or not isinstance(good, bool):
+    partner, is_good = row.get("partner"), row.get("good")
+    if not isinstance(partner, str) or not isinstance(is_good, bool):
         raise Unreadable("a pair without a partner or without a verdict")
-    ways = [
-        (way[:40], count) for way, n in read_map(row.get("transports")).items() if (count := read_whole(n)) is not None
+    transports = [
+        (transport[:40], count)
+        for transport, n in read_map(row.get("transports")).items()
+        if (count := read_whole(n)) is not None
     ]
     return Pair(
         partner,
-        good,
+        is_good,
         read_float(row.get("gbps")),
         read_whole(row.get("bytes")),
-        _said(row.get("why")),
-        tuple(sorted(ways)),
+        _text(row.get("why")),
+        tuple(sorted(transports)),
         read_float(row.get("latency_us")),
         named_cards(row.get("rails")),
     )
 
 
 def _ring(row: dict[str, Any]) -> Ring:
-    nodes, good = read_strings(row.get("nodes")), row.get("good")
-    if not nodes or not isinstance(good, bool):
+    nodes, is_good = read_strings(row.get("nodes")), row.get("good")
+    if not nodes or not isinstance(is_good, bool):
         raise Unreadable("a ring without nodes or without a verdict")
-    return Ring(nodes, good, read_float(row.get("gbps")), _said(row.get("why")))
+    return Ring(nodes, is_good, read_float(row.get("gbps")), _text(row.get("why")))
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return value[:1000] if isinstance(value, str) else ""
 
 

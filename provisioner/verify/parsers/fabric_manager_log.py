@@ -33,22 +33,22 @@ class FabricLog:
 
 def parse(text: str) -> FabricLog:
     """An empty text is a real answer: there is no such file."""
-    found: list[str] = []
+    failures: list[str] = []
     entries = 0
     for line in lines(text):
         if (match := _ENTRY.match(line)) is None:
             if journal := _JOURNAL.search(line):
                 entries += 1
-                found += [journal[1].strip()[:200]] if _FAILURE.search(journal[1]) else []
+                failures += [journal[1].strip()[:200]] if _FAILURE.search(journal[1]) else []
             continue
         entries += 1
         if _STARTED.search(match[2]):
-            found = []
+            failures = []
         elif match[1] in BAD:
-            found.append(match[2].strip()[:200])
+            failures.append(match[2].strip()[:200])
     if not entries and text.strip():
         raise Unreadable(f"no line of fabric manager's log: {first_line(text)}")
-    return FabricLog(tuple(said for said, _ in Counter(found).most_common(8)), len(found), entries)
+    return FabricLog(tuple(failure for failure, _ in Counter(failures).most_common(8)), len(failures), entries)
 
 
 PATH = "/var/log/fabricmanager.log"

@@ -78,16 +78,16 @@ def parse(text: str) -> Fio:
     parts = document.get("phases")
     if state == "ran" and (not isinstance(parts, dict) or "write" not in parts):
         raise Unreadable(f"fio ran, and nothing of it is here: {first_line(text)}")
-    given = parts if isinstance(parts, dict) else {}
-    known = [(name, row) for name in PHASES if isinstance(row := given.get(name), dict)]
+    by_name = parts if isinstance(parts, dict) else {}
+    known = [(name, row) for name in PHASES if isinstance(row := by_name.get(name), dict)]
     versions = [version for _, row in known if (version := _version(row)) is not None]
     return Fio(
         state=state,
         why=strict_text(document.get("why"))[:300],
         busy=holders(document.get("busy")),
         place=strict_text(document.get("place"))[:200],
-        size=_whole(document.get("bytes")),
-        free=_whole(document.get("free")),
+        size=_count(document.get("bytes")),
+        free=_count(document.get("free")),
         version=versions[0] if versions else None,
         phases=tuple(_phase(name, row) for name, row in known),
         disks=tuple(_disks(document.get("smart"))),
@@ -95,27 +95,27 @@ def parse(text: str) -> Fio:
 
 
 def _phase(name: str, row: dict[str, Any]) -> Phase:
-    rc, timed_out, seconds = _whole(row.get("rc")), row.get("timed_out") is True, _number(row.get("seconds"))
-    words = first_line(strict_text(row.get("error"))) if strict_text(row.get("error")).strip() else ""
+    rc, timed_out, seconds = _count(row.get("rc")), row.get("timed_out") is True, _number(row.get("seconds"))
+    error_text = first_line(strict_text(row.get("error"))) if strict_text(row.get("error")).strip() else ""
     output = strict_text(row.get("output"))
     start = output.find("{")
     if start < 0:
-        return Phase(name, rc, timed_out, seconds, words or ("" if timed_out else "fio gave no result"))
+        return Phase(name, rc, timed_out, seconds, error_text or ("" if timed_out else "fio gave no result"))
     jobs = read_object(output[start:], output).get("jobs")
     if not isinstance(jobs, list) or len(jobs) != 1 or not isinstance(jobs[0], dict):
         raise Unreadable(f"not one job in fio's result of its part {name!r}")
-    job, way = jobs[0], jobs[0].get(PHASES[name])
-    errno = _whole(job.get("error"))
-    if not isinstance(way, dict) or errno is None or _number(way.get("bw_bytes")) is None:
+    job, direction = jobs[0], jobs[0].get(PHASES[name])
+    errno = _count(job.get("error"))
+    if not isinstance(direction, dict) or errno is None or _number(direction.get("bw_bytes")) is None:
         raise Unreadable(f"no rate or no error number in fio's result of its part {name!r}")
-    times = way.get("clat_ns") if isinstance(way.get("clat_ns"), dict) else {}
+    times = direction.get("clat_ns") if isinstance(direction.get("clat_ns"), dict) else {}
     tails = times.get("percentile") if isinstance(times, dict) else None
     tail = _number(tails.get(TAIL)) if isinstance(tails, dict) else None
-    rate, iops = _number(way.get("bw_bytes")), _number(way.get("iops"))
+    rate, iops = _number(direction.get("bw_bytes")), _number(direction.get("iops"))
     return Phase(
         name, rc, timed_out, seconds,
-        error=f"error {errno}" + (f", {words}" if words else "") if errno else words if rc != 0 else "",
-        done=_whole(way.get("io_bytes")),
+        error=f"error {errno}" + (f", {error_text}" if error_text else "") if errno else error_text if rc != 0 else "",
+        done=_count(direction.get("io_bytes")),
         gbps=rate / 1e9 if rate else None,
         iops=iops or None,
         tail_ms=tail / 1e6 if tail else None,
@@ -132,30 +132,30 @@ def _version(row: dict[str, Any]) -> str | None:
 
 def _disks(smart: Any) -> list[Disk]:
     """Of those disks that answered both times."""
-    before, after = (smart.get(when) if isinstance(smart, dict) else None for when in ("before", "after"))
-    if not isinstance(before, dict) or not isinstance(after, dict):
+    earlier, after = (smart.get(when) if isinstance(smart, dict) else None for when in ("before", "after"))
+    if not isinstance(earlier, dict) or not isinstance(after, dict):
         return []
-    counts = {name: (_media(before[name]), _media(after.get(name))) for name in before}
+    counts = {name: (_media(earlier[name]), _media(after.get(name))) for name in earlier}
     return [Disk(str(name)[:40], a, b) for name, (a, b) in sorted(counts.items()) if a is not None and b is not None]
 
 
 def _media(text: Any) -> int | None:
     """nvme-cli prints counters of 128 bits as numbers, as floats or as texts, by its release."""
     try:
-        found = read_float(read_object(strict_text(text), "").get("media_errors"))
+        count = read_float(read_object(strict_text(text), "").get("media_errors"))
     except Unreadable:
         return None
-    return int(found) if found is not None and found >= 0 else None
+    return int(count) if count is not None and count >= 0 else None
 
 
 def _number(value: Any) -> float | None:
-    found = strict_float(value)
-    return found if found is not None and found >= 0 else None
+    number = strict_float(value)
+    return number if number is not None and number >= 0 else None
 
 
-def _whole(value: Any) -> int | None:
-    found = strict_whole(value)
-    return found if found is not None and found >= 0 else None
+def _count(value: Any) -> int | None:
+    number = strict_whole(value)
+    return number if number is not None and number >= 0 else None
 
 
 TOOLS = (

@@ -34,10 +34,10 @@ def parse(text: str) -> tuple[Framework, ...]:
     entries = data if isinstance(data, list) else [data]
     if not entries or not all(isinstance(entry, dict) for entry in entries):
         raise Unreadable("no report of an image in it")
-    return tuple(_one(entry) for entry in entries)
+    return tuple(_read_entry(entry) for entry in entries)
 
 
-def _one(entry: dict[str, Any]) -> Framework:
+def _read_entry(entry: dict[str, Any]) -> Framework:
     reference = _text(entry.get("reference"))
     if "output" not in entry and "rc" not in entry:
         if not {"torch", "cuda", "nccl", "python"} & set(entry):
@@ -57,8 +57,8 @@ def _one(entry: dict[str, Any]) -> Framework:
                 continue
             if isinstance(report, dict):
                 return _versions(reference, report)
-    said = first_line(_text(entry.get("error")) or output or "")
-    return Framework(reference, error=f"exit status {entry.get('rc')}: {said}")
+    error_text = first_line(_text(entry.get("error")) or output or "")
+    return Framework(reference, error=f"exit status {entry.get('rc')}: {error_text}")
 
 
 def _versions(reference: str | None, report: dict[str, Any]) -> Framework:

@@ -33,7 +33,7 @@ class Samples:
 
 def parse(text: str) -> tuple[Samples, ...]:
     names: list[str] = []
-    found: dict[int, Samples] = {}
+    samples: dict[int, Samples] = {}
     for line in lines(text):
         cells = [cell.strip() for cell in line.split(",")]
         if "index" in cells and "temperature.gpu" in cells:
@@ -42,10 +42,10 @@ def parse(text: str) -> tuple[Samples, ...]:
             row = dict(zip(names, cells, strict=True))
             index = whole(row["index"])
             if index is not None:
-                found[index] = _with(found.get(index, Samples(index, 0)), row)
-    if not found:
+                samples[index] = _with(samples.get(index, Samples(index, 0)), row)
+    if not samples:
         raise Unreadable(f"no row of a GPU: {first_line(text)}")
-    return tuple(found[index] for index in sorted(found))
+    return tuple(samples[index] for index in sorted(samples))
 
 
 def _with(so_far: Samples, row: Mapping[str, str]) -> Samples:
@@ -53,14 +53,14 @@ def _with(so_far: Samples, row: Mapping[str, str]) -> Samples:
     return replace(
         so_far,
         count=so_far.count + 1,
-        temperature=_most(so_far.temperature, number(row.get("temperature.gpu"))),
-        memory_temperature=_most(so_far.memory_temperature, number(row.get("temperature.memory"))),
+        temperature=_maximum(so_far.temperature, number(row.get("temperature.gpu"))),
+        memory_temperature=_maximum(so_far.memory_temperature, number(row.get("temperature.memory"))),
         clock_sm_mhz=min((c for c in (so_far.clock_sm_mhz, clock) if c is not None), default=None),
-        power_w=_most(so_far.power_w, number(row.get("power.draw"))),
+        power_w=_maximum(so_far.power_w, number(row.get("power.draw"))),
     )
 
 
-def _most(*values: float | None) -> float | None:
+def _maximum(*values: float | None) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 

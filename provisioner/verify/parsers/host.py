@@ -135,9 +135,9 @@ class Host:
     cgroup2: bool | None = None
     """Whether control groups are of version 2; None where an older probe looked."""
 
-    def at(self, place: str) -> hw.Filesystem | None:
+    def at(self, path: str) -> hw.Filesystem | None:
         """The filesystem that a directory is on."""
-        inside = [fs for fs in self.space or () if place == fs.place or place.startswith(fs.place.rstrip("/") + "/")]
+        inside = [fs for fs in self.space or () if path == fs.place or path.startswith(fs.place.rstrip("/") + "/")]
         return max(inside, key=lambda fs: len(fs.place), default=None)
 
     @property
@@ -166,7 +166,7 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
     load = files.get("proc/loadavg", "").split()
     resolves = read_map(d.get("resolves"))
     sync = read_answer(d.get("sync"))
-    told = dict(line.split("=", 1) for line in (sync or "").splitlines() if "=" in line)
+    timedatectl = dict(line.split("=", 1) for line in (sync or "").splitlines() if "=" in line)
     secure = boot if isinstance(boot := d.get("secure_boot"), bool) else None
     dmi = [files.get(f"sys/class/dmi/id/{name}", "") for name in ("sys_vendor", "product_name", "bios_version")]
     return Host(
@@ -191,8 +191,8 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         swaps=hw.read_swaps(files.get("proc/swaps")),
         memory_errors=hw.read_edac(read_map(d.get("edac"))),
         oom_kills=whole(str(d.get("oom_kills") or "").partition(" ")[2]),
-        synchronised={"yes": True, "no": False}.get(told.get("NTPSynchronized", "")),
-        time_service={"yes": True, "no": False}.get(told.get("NTP", "")),
+        synchronised={"yes": True, "no": False}.get(timedatectl.get("NTPSynchronized", "")),
+        time_service={"yes": True, "no": False}.get(timedatectl.get("NTP", "")),
         mounts=hw.read_mounts(d.get("mounts")),
         space=hw.read_space(read_answer(d.get("df"))),
         disks=hw.read_disks(read_map(d.get("nvme")), read_map(d.get("smart")))
@@ -245,10 +245,10 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
     )
 
 
-def _kernels(found: Mapping[str, Any]) -> dict[str, bool] | None:
+def _kernels(rows: Mapping[str, Any]) -> dict[str, bool] | None:
     """Older probes said only whether the NVIDIA module is there."""
-    said = {k: v if isinstance(v, bool) else "nvidia" in v for k, v in found.items() if isinstance(v, bool | list)}
-    return said or None
+    has_module = {k: v if isinstance(v, bool) else "nvidia" in v for k, v in rows.items() if isinstance(v, bool | list)}
+    return has_module or None
 
 
 def _interfaces(text: str) -> tuple[sw.Interface, ...]:

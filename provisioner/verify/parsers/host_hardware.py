@@ -103,9 +103,9 @@ def read_memory(text: str | None) -> Memory | None:
     if "MemTotal" not in rows:
         return None
     names = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "HugePages_Total", "Hugepagesize")
-    total, *rest = (int(rows[name]) if name in rows else None for name in names)
+    total, *optional = (int(rows[name]) if name in rows else None for name in names)
     assert total is not None
-    return Memory(total, *rest)
+    return Memory(total, *optional)
 
 
 def read_cpu(d: Mapping[str, Any]) -> Cpu | None:
@@ -136,7 +136,7 @@ def read_cmdline(text: str | None) -> tuple[str, ...] | None:
     """Arguments that nodes which are alike share, sorted; None where there is no command line."""
     if not text:
         return None
-    return tuple(sorted({word for word in text.split() if word.partition("=")[0] not in NODE_LOCAL}))
+    return tuple(sorted({argument for argument in text.split() if argument.partition("=")[0] not in NODE_LOCAL}))
 
 
 def read_chosen(text: str | None) -> str | None:
@@ -146,11 +146,11 @@ def read_chosen(text: str | None) -> str | None:
 
 
 def read_settings(files: Mapping[str, str]) -> dict[str, int]:
-    found = {n.removeprefix("proc/sys/"): read_whole(t) for n, t in files.items() if n.startswith("proc/sys/")}
+    settings = {n.removeprefix("proc/sys/"): read_whole(t) for n, t in files.items() if n.startswith("proc/sys/")}
     if handles := files.get("proc/sys/fs/file-nr", "").split():
-        found["fs/file-nr"] = read_whole(handles[0])
-        found["fs/file-max"] = read_whole(handles[-1])
-    return {name: value for name, value in found.items() if value is not None}
+        settings["fs/file-nr"] = read_whole(handles[0])
+        settings["fs/file-max"] = read_whole(handles[-1])
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def read_swaps(text: str | None) -> tuple[str, ...] | None:
@@ -166,23 +166,23 @@ def read_edac(d: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def read_mounts(value: Any) -> tuple[Mount, ...] | None:
     rows = [line.split(" ") for line in read_strings(value) or ()]
-    found = (Mount(read_plain(r[1]), read_plain(r[0]), r[2], "ro" in r[3].split(",")) for r in rows if len(r) == 4)
-    return tuple(found) if isinstance(value, list) else None
+    mounts = (Mount(read_plain(r[1]), read_plain(r[0]), r[2], "ro" in r[3].split(",")) for r in rows if len(r) == 4)
+    return tuple(mounts) if isinstance(value, list) else None
 
 
-def read_plain(word: str) -> str:
+def read_plain(name: str) -> str:
     """The kernel writes a space in a name as \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), word)
+    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), name)
 
 
 def read_space(text: str | None) -> tuple[Filesystem, ...] | None:
     if text is None:
         return None
-    found = []
+    filesystems = []
     for line in text.splitlines()[1:]:
         match = re.fullmatch(r"(.+?) (\S+) (\S+) ([0-9]+) ([0-9]+) ([0-9]+) (\S+) (\S+)", line.strip(), re.ASCII)
         if match and all(len(match[n]) < 20 for n in (4, 5, 6)):
-            found.append(
+            filesystems.append(
                 Filesystem(
                     match[1],
                     match[2],
@@ -194,7 +194,7 @@ def read_space(text: str | None) -> tuple[Filesystem, ...] | None:
                     read_whole(match[8]),
                 )
             )
-    return tuple(found)
+    return tuple(filesystems)
 
 
 def read_count(value: Any) -> int | None:
@@ -204,7 +204,7 @@ def read_count(value: Any) -> int | None:
 
 
 def read_disks(rows: Mapping[str, Any], smart: Mapping[str, Any]) -> tuple[Disk, ...]:
-    found = []
+    disks = []
     for name, row in sorted(rows.items()):
         values = read_map(row)
         try:
@@ -213,7 +213,7 @@ def read_disks(rows: Mapping[str, Any], smart: Mapping[str, Any]) -> tuple[Disk,
             log = {}
         wear = read_count(log.get("percent_used", log.get("percentage_used")))
         warning = log.get("critical_warning")
-        found.append(
+        disks.append(
             Disk(
                 name=name,
                 model=read_text(values.get("model")),
@@ -227,4 +227,4 @@ def read_disks(rows: Mapping[str, Any], smart: Mapping[str, Any]) -> tuple[Disk,
                 media_errors=read_count(log.get("media_errors")),
             )
         )
-    return tuple(found)
+    return tuple(disks)

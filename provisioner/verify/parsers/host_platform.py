@@ -101,26 +101,26 @@ def read_fuse(value: Any) -> tuple[Fuse, ...] | None:
 def read_remote(value: Any) -> tuple[Remote, ...] | None:
     if not isinstance(value, dict):
         return None
-    found = []
-    for place, one in sorted(value.items()):
-        said = read_map(one)
-        status, error = read_whole(said.get("rc")), (read_text(said.get("error")) or "").strip()
+    mounts = []
+    for path, answer in sorted(value.items()):
+        fields = read_map(answer)
+        status, error = read_whole(fields.get("rc")), (read_text(fields.get("error")) or "").strip()
         fault = f"read error: {error[-120:] or f'status {status}'}" if status else ""
-        if said.get("timed_out") is True:
-            fault = f"no answer within {read_float(said.get('seconds')) or 0:.0f} s"
-        found.append(Remote(str(place)[:200], read_text(said.get("kind")) or "?", fault))
-    return tuple(found)
+        if fields.get("timed_out") is True:
+            fault = f"no answer within {read_float(fields.get('seconds')) or 0:.0f} s"
+        mounts.append(Remote(str(path)[:200], read_text(fields.get("kind")) or "?", fault))
+    return tuple(mounts)
 
 
 def read_module(text: str | None) -> OnDisk | None:
     """`modinfo nvidia`; the version alone of older probes."""
     if not (text or "").strip():
         return None
-    found = dict(re.findall(r"^(version|vermagic|signer):[ \t]*(.*)$", text or "", re.MULTILINE))
-    if not found:
+    fields = dict(re.findall(r"^(version|vermagic|signer):[ \t]*(.*)$", text or "", re.MULTILINE))
+    if not fields:
         return OnDisk((text or "").strip()[:100])
-    kernel = found.get("vermagic", "").split(" ")[0]
-    return OnDisk(read_text(found.get("version")), kernel or None, read_text(found.get("signer")), asked=True)
+    kernel = fields.get("vermagic", "").split(" ")[0]
+    return OnDisk(read_text(fields.get("version")), kernel or None, read_text(fields.get("signer")), asked=True)
 
 
 def read_keys(value: Any) -> tuple[str, ...] | None:
@@ -129,7 +129,7 @@ def read_keys(value: Any) -> tuple[str, ...] | None:
     rows = read_strings(value)
     if rows is None:
         return None
-    return tuple(sorted({found[1] for row in rows if (found := _CERTIFICATE.search(row))}))
+    return tuple(sorted({match[1] for row in rows if (match := _CERTIFICATE.search(row))}))
 
 
 def read_signed_only(files: Mapping[str, str], secure_boot: bool | None) -> bool | None:
@@ -150,10 +150,10 @@ def read_libraries(text: str | None) -> tuple[str, ...] | None:
 
 def read_free_blocks(text: str | None, order: int) -> Mapping[str, int] | None:
     """/proc/buddyinfo: NUMA node → free blocks of that order or more in its zone Normal."""
-    found: dict[str, int] = {}
+    blocks: dict[str, int] = {}
     for number, row in re.findall(r"^Node +(\d+), zone +Normal +([\d ]+)$", text or "", re.MULTILINE):
-        found[number] = sum(int(count) for count in row.split()[order:] if len(count) < 19)
-    return found or None
+        blocks[number] = sum(int(count) for count in row.split()[order:] if len(count) < 19)
+    return blocks or None
 
 
 def read_offset(text: str | None) -> float | None:
@@ -164,11 +164,11 @@ def read_offset(text: str | None) -> float | None:
 
 def read_allowances(value: Any) -> dict[str, int]:
     """Counter → packets, over all interfaces."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for row in read_map(value).values():
         for name, count in read_map(row).items():
-            found[name] = found.get(name, 0) + (read_whole(count) or 0)
-    return found
+            totals[name] = totals.get(name, 0) + (read_whole(count) or 0)
+    return totals
 
 
 def read_stage(text: str | None) -> tuple[str | None, tuple[str, ...]] | None:
@@ -177,13 +177,17 @@ def read_stage(text: str | None) -> tuple[str | None, tuple[str, ...]] | None:
     try:
         v1 = json.loads(text or "")["v1"]
         stage = read_text(v1.get("stage"))
-        lists = [read_map(read_map(one).get("recoverable_errors")) for one in v1.values() if isinstance(one, dict)]
+        lists = [
+            read_map(read_map(stage_row).get("recoverable_errors"))
+            for stage_row in v1.values()
+            if isinstance(stage_row, dict)
+        ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    said = [
+    messages = [
         str(line)[:300]
-        for found in lists
+        for errors_by_level in lists
         for level in ("ERROR", "CRITICAL")
-        for line in read_strings(found.get(level)) or ()
+        for line in read_strings(errors_by_level.get(level)) or ()
     ]
-    return stage, tuple(dict.fromkeys(said))
+    return stage, tuple(dict.fromkeys(messages))

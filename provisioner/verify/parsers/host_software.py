@@ -110,12 +110,12 @@ def read_vendor(value: Any) -> dict[str, tuple[str, ...]] | None:
 def read_interfaces(value: Any) -> tuple[Interface, ...] | None:
     if not isinstance(value, dict):
         return None
-    found = []
+    interfaces = []
     for name, row in sorted(read_map(value).items()):
         values = read_map(row)
         speed, up = read_whole(values.get("speed")), values.get("operstate")
         counts = {k: n for k, v in read_map(values.get("counts")).items() if (n := read_whole(v)) is not None}
-        found.append(
+        interfaces.append(
             Interface(
                 name=name,
                 up=up == "up",
@@ -126,18 +126,18 @@ def read_interfaces(value: Any) -> tuple[Interface, ...] | None:
                 counts=counts,
             )
         )
-    return tuple(found)
+    return tuple(interfaces)
 
 
 def read_down(text: str) -> tuple[str, ...]:
-    found, name = [], None
+    down, name = [], None
     for line in text.splitlines():
         if match := re.match(r"Slave Interface: (\S+)", line):
             name = match[1]
         elif name and line.startswith("MII Status:"):
-            found += [] if line.split(":")[1].strip() == "up" else [name]
+            down += [] if line.split(":")[1].strip() == "up" else [name]
             name = None
-    return tuple(found)
+    return tuple(down)
 
 
 def read_address(text: Any) -> str | None:
@@ -148,27 +148,27 @@ def read_address(text: Any) -> str | None:
 
 
 def read_addresses(value: Any) -> tuple[str, ...] | None:
-    return tuple(a for one in value if (a := read_address(one))) if isinstance(value, list) else None
+    return tuple(a for entry in value if (a := read_address(entry))) if isinstance(value, list) else None
 
 
 def read_sockets(value: Any) -> tuple[Socket, ...] | None:
-    found = []
+    sockets = []
     for line in read_strings(value) or ():
-        words = line.split()
+        fields = line.split()
         if (
-            len(words) == 3
-            and (address := read_address(words[1]))
-            and (port := read_whole(words[2]))
+            len(fields) == 3
+            and (address := read_address(fields[1]))
+            and (port := read_whole(fields[2]))
             and 0 < port < 65536
         ):
             mapped = getattr(ipaddress.ip_address(address), "ipv4_mapped", None)
-            found.append(Socket(str(mapped or address), port))
-    return tuple(found) if isinstance(value, list) else None
+            sockets.append(Socket(str(mapped or address), port))
+    return tuple(sockets) if isinstance(value, list) else None
 
 
 def read_nameservers(text: str | None) -> tuple[str, ...] | None:
     rows = re.findall(r"^\s*nameserver\s+(\S+)", text or "", re.MULTILINE)
-    return None if text is None else tuple(a for one in rows if (a := read_address(one)))
+    return None if text is None else tuple(a for server in rows if (a := read_address(server)))
 
 
 def read_processes(d: Mapping[str, Any]) -> Processes | None:
@@ -194,7 +194,7 @@ def read_limits(d: Mapping[str, Any]) -> Limits:
 def read_pair(value: Any) -> tuple[int, int] | None:
     if not isinstance(value, list) or len(value) != 2:
         return None
-    soft, hard = (UNLIMITED if one == "unlimited" else read_whole(one) for one in value)
+    soft, hard = (UNLIMITED if limit == "unlimited" else read_whole(limit) for limit in value)
     return (soft, hard) if soft is not None and hard is not None else None
 
 
@@ -208,37 +208,41 @@ def read_crashes(value: Any) -> tuple[tuple[str, float], ...] | None:
 def read_cdi(value: Any) -> tuple[Cdi, ...] | None:
     if not isinstance(value, dict):
         return None
-    found = []
+    specs = []
     for file, rows in sorted(read_map(value).items()):
         lines = read_strings(rows) or ()
-        named = [(m[1], m[2]) for row in lines if (m := re.match(r"-? ?\"?(kind|name)\"?:\s*\"?([^\",]+)\"?,?$", row))]
+        entries = [
+            (m[1], m[2]) for row in lines if (m := re.match(r"-? ?\"?(kind|name)\"?:\s*\"?([^\",]+)\"?,?$", row))
+        ]
         versions = {m[1] for row in lines if (m := re.search(r"libcuda\.so\.([0-9]{3}\.[0-9.]*[0-9])", row))}
-        found.append(
+        specs.append(
             Cdi(
-                file, tuple(v for k, v in named if k == "kind"), tuple(v for k, v in named if k == "name"),
+                file, tuple(v for k, v in entries if k == "kind"), tuple(v for k, v in entries if k == "name"),
                 versions.pop() if len(versions) == 1 else None,
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(specs)
 
 
-def read_docker(said: Mapping[str, Any]) -> Docker | None:
-    if not said or said.get("missing") is True:
+def read_docker(answer: Mapping[str, Any]) -> Docker | None:
+    if not answer or answer.get("missing") is True:
         return None
     try:
-        d = read_map(json.loads(said["text"])) if said.get("rc") == 0 else {}
+        d = read_map(json.loads(answer["text"])) if answer.get("rc") == 0 else {}
     except (ValueError, TypeError, KeyError, RecursionError):
         d = {}
     errors = d.get("errors")
     if not d or not d.get("version"):
-        why = (
+        reason = (
             "it hangs"
-            if said.get("timed_out") is True
+            if answer.get("timed_out") is True
             else str((errors or [""])[0] if isinstance(errors, list) else "")
         )
         # An older docker fills the form with nothing instead of saying that no daemon answers.
-        heard = str(said.get("error") or "")
-        return Docker(error=first_line(why or (heard if "template:" not in heard else "") or "the daemon is not there"))
+        heard = str(answer.get("error") or "")
+        return Docker(
+            error=first_line(reason or (heard if "template:" not in heard else "") or "the daemon is not there")
+        )
     live = d.get("live_restore")
     return Docker(
         read_text(d.get("version")), read_text(d.get("driver")), read_text(d.get("root")), read_text(d.get("cgroup")),
@@ -247,12 +251,12 @@ def read_docker(said: Mapping[str, Any]) -> Docker | None:
 
 
 def read_sshd(text: str | None) -> dict[str, tuple[str, ...]] | None:
-    found: dict[str, tuple[str, ...]] = {}
+    settings: dict[str, tuple[str, ...]] = {}
     for line in (text or "").splitlines():
         key, _, value = line.strip().partition(" ")
         if key and value:
-            found[key.lower()] = (*found.get(key.lower(), ()), value.strip())
-    return found or None
+            settings[key.lower()] = (*settings.get(key.lower(), ()), value.strip())
+    return settings or None
 
 
 def read_environment(value: Any) -> dict[str, str] | None:
@@ -264,6 +268,6 @@ def read_cloud_init(text: str | None) -> tuple[str, ...] | None:
     """/run/cloud-init/result.json: {"v1": {"datasource": …, "errors": [...]}}."""
     try:
         errors = json.loads(text or "")["v1"]["errors"]
-        return tuple(str(one)[:300] for one in errors) if isinstance(errors, list) else None
+        return tuple(str(entry)[:300] for entry in errors) if isinstance(errors, list) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

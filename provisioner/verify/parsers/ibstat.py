@@ -72,7 +72,7 @@ def parse(text: str) -> Ibstat:
     device: str | None = None
     panic: str | None = None
     card: dict[str, Any] = {}
-    wanted: dict[str, int] = {}
+    port_counts: dict[str, int] = {}
     open_port = False
     for line in lines(text):
         if match := _CA.match(line):
@@ -85,16 +85,16 @@ def parse(text: str) -> Ibstat:
         elif open_port and (match := _KEY.match(line)):
             ports[-1] = replace(ports[-1], **_value(match[1], match[2]))
         elif device and (match := _COUNT.match(line)):
-            wanted[device] = int(match[1])
+            port_counts[device] = int(match[1])
         elif device and not open_port and (match := _CARD.match(line)):
             card |= _value(match[1], match[2])
-    if device is None and panic is None and (others := ibstat_forms.read(text, Port)):
-        return Ibstat(others)
+    if device is None and panic is None and (other_ports := ibstat_forms.read(text, Port)):
+        return Ibstat(other_ports)
     if device is None and panic is None:
         raise Unreadable(f"no adapter in it: {first_line(text)}")
     # A card says at first how many ports it has, a port its link layer at last: where one does not, it was cut.
     listed = Counter(port.device for port in ports)
-    short = [name for name, count in wanted.items() if listed[name] < count]
+    short = [name for name, count in port_counts.items() if listed[name] < count]
     last = ports[-1] if ports else None
     half = last is not None and last.link_layer is None and (ports[0].link_layer or last.state not in STATES)
     if panic is None and (short or half):
@@ -108,8 +108,8 @@ def parse(text: str) -> Ibstat:
 
 def _value(key: str, text: str) -> dict[str, Any]:
     if field := _NUMBERS.get(key):
-        found = number(text)
-        return {field: found if field == "rate_gbps" or found is None else int(found)}
+        parsed = number(text)
+        return {field: parsed if field == "rate_gbps" or parsed is None else int(parsed)}
     return {_FIELDS[key]: text.strip()[:40] or None}
 
 

@@ -21,18 +21,18 @@ _MTU = re.compile(r"^\s*(max|active)_mtu:\s*([0-9]{3,5}) \(", re.ASCII)
 
 def parse(text: str) -> dict[tuple[str, int], tuple[int, int]]:
     """(device, port) → bytes of a packet: now, and the most that it can."""
-    found: dict[tuple[str, int], dict[str, int]] = {}
-    device, place = "", None
+    mtus: dict[tuple[str, int], dict[str, int]] = {}
+    device, key = "", None
     for line in lines(text):
         if match := _HCA.match(line):
-            device, place = match[1], None
+            device, key = match[1], None
         elif device and (match := _PORT.match(line)):
-            place = (device, int(match[1]))
-        elif place is not None and (match := _MTU.match(line)):
-            found.setdefault(place, {})[match[1]] = int(match[2])
+            key = (device, int(match[1]))
+        elif key is not None and (match := _MTU.match(line)):
+            mtus.setdefault(key, {})[match[1]] = int(match[2])
     if not device:
         raise Unreadable(f"no device in it: {first_line(text)}")
-    return {place: (row["active"], row["max"]) for place, row in found.items() if len(row) == 2}
+    return {key: (row["active"], row["max"]) for key, row in mtus.items() if len(row) == 2}
 
 
 def _cards(expected: Expected) -> bool:

@@ -25,8 +25,8 @@ def parse(text: str) -> ImageIdentity:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON: {first_line(text)}") from error
-    found = row if isinstance(row, dict) else {}
-    image, build = found.get("image"), found.get("build")
+    fields = row if isinstance(row, dict) else {}
+    image, build = fields.get("image"), fields.get("build")
     if not isinstance(image, str) or not isinstance(build, str):
         raise Unreadable(f"no image in it: {first_line(text)}")
     return ImageIdentity(image, build)

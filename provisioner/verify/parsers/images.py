@@ -22,7 +22,7 @@ class LocalImage:
 def parse(text: str) -> tuple[LocalImage, ...]:
     """An empty list is a real answer: none of the asked images is there."""
     decoder = json.JSONDecoder()
-    position, found = 0, []
+    position, entries = 0, []
     body = text.strip()
     if not body:
         raise Unreadable("nothing in it")
@@ -31,13 +31,13 @@ def parse(text: str) -> tuple[LocalImage, ...]:
             value, position = decoder.raw_decode(body, position)
         except (ValueError, RecursionError) as error:
             raise Unreadable(f"not JSON: {first_line(body[position:])}") from error
-        found += value if isinstance(value, list) else [value]
+        entries += value if isinstance(value, list) else [value]
         while position < len(body) and body[position].isspace():
             position += 1
-    return tuple(_one(entry) for entry in found)
+    return tuple(_read_image(entry) for entry in entries)
 
 
-def _one(entry: Any) -> LocalImage:
+def _read_image(entry: Any) -> LocalImage:
     if not isinstance(entry, dict) or not isinstance(entry.get("Id"), str):
         raise Unreadable("an image without Id")
     return LocalImage(

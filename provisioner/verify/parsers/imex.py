@@ -48,12 +48,12 @@ def parse(text: str) -> Domain:
     names: dict[str, str] = {}
     broken = []
     for number, row in sorted(read_map(rows).items()):
-        one = read_map(row)
-        host = read_text(one.get("host")) or f"node {number[:20]}"
-        nodes[host] = read_text(one.get("status")) or "?"
-        if (name := read_text(one.get("hostName"))) not in (None, "", "N/A"):
+        node_row = read_map(row)
+        host = read_text(node_row.get("host")) or f"node {number[:20]}"
+        nodes[host] = read_text(node_row.get("status")) or "?"
+        if (name := read_text(node_row.get("hostName"))) not in (None, "", "N/A"):
             names[host] = str(name)
-        for other in read_map(one.get("connections")).values():
+        for other in read_map(node_row.get("connections")).values():
             to, state = read_text(read_map(other).get("host")), read_text(read_map(other).get("status"))
             if to is not None and state != "CONNECTED":
                 broken.append((host, to, state or "?"))

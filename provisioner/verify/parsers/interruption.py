@@ -65,18 +65,18 @@ def parse(text: str) -> Interruption:
         raise Unreadable(f"no record in it: {first_line(text)}")
     if record is None:
         return Interruption(False, digest)
-    found = read_object(record, text)
-    if "notice" not in found:
+    fields = read_object(record, text)
+    if "notice" not in fields:
         raise Unreadable(f"not the watcher's record: {first_line(record)}")
     return Interruption(
         told=True,
         digest=digest,
-        notice=_notice(found["notice"]),
-        withdrawn=_notice(found.get("withdrawn")),
-        rebalance=read_text(read_map(found.get("rebalance")).get("time")),
-        silent_since=read_float(found.get("silent_since")),
-        silent=read_text(found.get("silent")),
-        hook=_hook(found.get("hook")),
+        notice=_notice(fields["notice"]),
+        withdrawn=_notice(fields.get("withdrawn")),
+        rebalance=read_text(read_map(fields.get("rebalance")).get("time")),
+        silent_since=read_float(fields.get("silent_since")),
+        silent=read_text(fields.get("silent")),
+        hook=_hook(fields.get("hook")),
     )
 
 

@@ -13,30 +13,30 @@ _IMAGE = re.compile(r"linux-image-(?:unsigned-)?([0-9]+\.[0-9].*?)(?<!-dbg)(?<!-
 
 def parse(text: str) -> str:
     """The release of the running kernel."""
-    said = [line.strip() for line in lines(text) if line.strip()]
-    if len(said) != 1 or not re.fullmatch(r"[0-9]+\.[0-9]+[A-Za-z0-9.+_~-]*", said[0]):
+    rows = [line.strip() for line in lines(text) if line.strip()]
+    if len(rows) != 1 or not re.fullmatch(r"[0-9]+\.[0-9]+[A-Za-z0-9.+_~-]*", rows[0]):
         raise Unreadable(f"not a kernel release: {first_line(text)}")
-    return said[0]
+    return rows[0]
 
 
-def is_kernel(running: str, wanted: str) -> bool:
+def is_kernel(running: str, locked: str) -> bool:
     """Whether a lock names that kernel: a whole release is one kernel, a series (6.8) has all of its own."""
-    return running == wanted or ("-" not in wanted and running.startswith((f"{wanted}.", f"{wanted}-")))
+    return running == locked or ("-" not in locked and running.startswith((f"{locked}.", f"{locked}-")))
 
 
 def parse_modules(text: str) -> tuple[str, ...]:
     """Names of the loaded modules; lines of /proc/modules or of lsmod."""
-    found = [m[1] for line in lines(text) if (m := re.match(r"^([A-Za-z0-9_]+)\s+[0-9]+\s", line))]
-    if not found:
+    modules = [m[1] for line in lines(text) if (m := re.match(r"^([A-Za-z0-9_]+)\s+[0-9]+\s", line))]
+    if not modules:
         raise Unreadable(f"no module in it: {first_line(text)}")
-    return tuple(found)
+    return tuple(modules)
 
 
 def parse_reboot(text: str) -> str:
     """Which packages ask for a reboot, in one line; empty where none does (there is no such file)."""
-    said = [line.strip() for line in lines(text) if line.strip()]
-    packages = sorted({line for line in said if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", line)})
-    return ", ".join(packages) or ("some package" if said else "")
+    rows = [line.strip() for line in lines(text) if line.strip()]
+    packages = sorted({line for line in rows if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", line)})
+    return ", ".join(packages) or ("some package" if rows else "")
 
 
 def newest_kernel(packages: Iterable[str]) -> str | None:

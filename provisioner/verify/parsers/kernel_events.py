@@ -37,8 +37,8 @@ class Kind(NamedTuple):
     but: re.Pattern[str] | None = None
 
 
-def _kind(name: str, words: tuple[str, ...], *patterns: str, but: str = "") -> Kind:
-    return Kind(name, words, re.compile("|".join(patterns)), re.compile(but) if but else None)
+def _kind(name: str, keywords: tuple[str, ...], *patterns: str, but: str = "") -> Kind:
+    return Kind(name, keywords, re.compile("|".join(patterns)), re.compile(but) if but else None)
 
 
 KINDS: tuple[Kind, ...] = (
@@ -301,7 +301,7 @@ FLAP = re.compile(
     r"(?:lost carrier|Link down|NIC Link is Down)",
     re.I,
 )
-_WORDS = tuple(dict.fromkeys(word for kind in KINDS for word in kind.words))
+_WORDS = tuple(dict.fromkeys(keyword for kind in KINDS for keyword in kind.words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,61 +322,61 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     counts: dict[tuple[str, str], int] = {}
     texts: dict[tuple[str, str], str] = {}
     last: dict[tuple[str, str], float | None] = {}
-    for index, words in sorted(_rows_with_words(rows).items()):
+    for index, keywords in sorted(_rows_with_words(rows).items()):
         row = rows[index]
-        for kind, where, text in _messages(row, words):
-            counts[kind, where] = counts.get((kind, where), 0) + 1
-            texts.setdefault((kind, where), text)
+        for kind, device, text in _messages(row, keywords):
+            counts[kind, device] = counts.get((kind, device), 0) + 1
+            texts.setdefault((kind, device), text)
             at = stamp(row)
-            known_before = last.get((kind, where), at)
-            last[kind, where] = at if at is None or known_before is None else max(at, known_before)
+            known_before = last.get((kind, device), at)
+            last[kind, device] = at if at is None or known_before is None else max(at, known_before)
     # AER announces an error in one line and describes it in another: the description counts where there is one.
     described = {name for name, _ in counts}
-    found = []
-    for (name, where), count in counts.items():
+    entries = []
+    for (name, device), count in counts.items():
         plain = name.removesuffix("_message")
         if plain == name or plain not in described:
-            found.append(Event(plain, where, count, texts[name, where], last[name, where]))
-    return tuple(found)
+            entries.append(Event(plain, device, count, texts[name, device], last[name, device]))
+    return tuple(entries)
 
 
 def _rows_with_words(rows: list[str]) -> dict[int, tuple[str, ...]]:
     """Index of a row → those of _WORDS that are in it, in their order; rows without any are left out. Each word is
     looked for once in the whole log."""
-    whole = "\n".join(rows)
+    log_text = "\n".join(rows)
     ends = list(accumulate(len(row) + 1 for row in rows))
-    found: dict[int, tuple[str, ...]] = {}
-    for word in _WORDS:
-        at = whole.find(word)
+    by_row: dict[int, tuple[str, ...]] = {}
+    for keyword in _WORDS:
+        at = log_text.find(keyword)
         while at >= 0:
             index = bisect_right(ends, at)
-            found[index] = (*found.get(index, ()), word)
-            at = whole.find(word, ends[index])
-    return found
+            by_row[index] = (*by_row.get(index, ()), keyword)
+            at = log_text.find(keyword, ends[index])
+    return by_row
 
 
 def known(row: str) -> bool:
     """Whether a row is of one of KINDS, or is a link that went down."""
     return (
-        bool(_messages(row, tuple(word for word in _WORDS if word in row)))
+        bool(_messages(row, tuple(keyword for keyword in _WORDS if keyword in row)))
         or FLAP.search(row) is not None
         or LIMITED.search(row) is not None
     )
 
 
 @lru_cache(2048)
-def _messages(row: str, words: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
+def _messages(row: str, keywords: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
     """(kind, device, text) of each message in a row that has these of _WORDS. What stands in a log stands there again
     after the load."""
-    found = []
-    for part, there in _apart(row, list(words)):
-        for kind in _kinds_with(there):
+    messages = []
+    for part, present in _apart(row, list(keywords)):
+        for kind in _kinds_with(present):
             match = kind.pattern.search(part)
             if match is None or (kind.but is not None and kind.but.search(part)):
                 continue
-            found.append((kind.name, _where(part, match.start()), plain_message(part)))
+            messages.append((kind.name, _device_of(part, match.start()), plain_message(part)))
             break
-    return tuple(found)
+    return tuple(messages)
 
 
 CROWD = 16
@@ -385,29 +385,29 @@ line, so that a line of nothing else would take its length squared."""
 
 
 @lru_cache(1024)
-def _kinds_with(words: frozenset[str]) -> tuple[Kind, ...]:
-    return tuple(kind for kind in KINDS if not words.isdisjoint(kind.words))
+def _kinds_with(keywords: frozenset[str]) -> tuple[Kind, ...]:
+    return tuple(kind for kind in KINDS if not keywords.isdisjoint(kind.words))
 
 
-def _apart(row: str, words: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
+def _apart(row: str, keywords: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
     """A row with those of the words that are in it, where any is; what crowds a word is taken for that many messages,
     each from that word on."""
-    there = frozenset(word for word in words if word in row)
-    if not there:
+    present = frozenset(keyword for keyword in keywords if keyword in row)
+    if not present:
         return
-    crowded = next((word for word in words if word in there and row.count(word) > CROWD), None)
+    crowded = next((keyword for keyword in keywords if keyword in present and row.count(keyword) > CROWD), None)
     if crowded is None:
-        yield row, there
+        yield row, present
         return
     for part in row.replace(crowded, "\n" + crowded).split("\n"):
-        yield from _apart(part, [word for word in words if word != crowded or part.startswith(word)])
+        yield from _apart(part, [keyword for keyword in keywords if keyword != crowded or part.startswith(keyword)])
 
 
-def _where(row: str, start: int) -> str:
+def _device_of(row: str, start: int) -> str:
     """The device that a line is about: the last PCI address before the message or the first in it, else a disk."""
-    before = list(_ADDRESS.finditer(row[:start]))
-    if before:
-        return before[-1][0]
+    addresses = list(_ADDRESS.finditer(row[:start]))
+    if addresses:
+        return addresses[-1][0]
     if match := _ADDRESS.search(row, start):
         return match[0]
     disk = _DISK.search(row)

@@ -43,9 +43,13 @@ _WORDS = ("segfault", "trap ", "protection", "executable stack", "oom-kill", "Me
 
 def without_names(rows: list[str]) -> list[str]:
     """Lines without the names that a user has chosen: of the kernel's messages that repeat them, in its own words."""
-    whole = "\n".join(rows)
-    words = [word for word in _WORDS if word in whole]
-    return [_without_names(row) if any(word in row for word in words) else row for row in rows] if words else rows
+    log_text = "\n".join(rows)
+    keywords = [keyword for keyword in _WORDS if keyword in log_text]
+    return (
+        [_without_names(row) if any(keyword in row for keyword in keywords) else row for row in rows]
+        if keywords
+        else rows
+    )
 
 
 def _without_names(row: str) -> str:
@@ -59,9 +63,9 @@ def message(row: str) -> str | None:
     if match is not None and (is_kernel(match) or is_program(match)):
         if not is_kernel(match):
             return None
-        rest = row[match.end() :]
-        stamped = _DMESG.match(rest)
-        return rest[stamped.end() :] if stamped else rest
+        remaining = row[match.end() :]
+        stamped = _DMESG.match(remaining)
+        return remaining[stamped.end() :] if stamped else remaining
     stamped = _DMESG.match(row)
     return row[stamped.end() :] if stamped else None
 

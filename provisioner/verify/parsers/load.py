@@ -119,39 +119,41 @@ def parse(text: str) -> Load:
     return Load(**common, **_result(read_object(results[-1])))
 
 
-def _result(found: dict[str, Any]) -> dict[str, Any]:
-    rows, reached = found.get("gpus"), found.get("all_reduce")
-    train = found.get("train") if isinstance(found.get("train"), dict) else {}
-    ways = found.get("transports") if isinstance(found.get("transports"), dict) else {}
+def _result(document: dict[str, Any]) -> dict[str, Any]:
+    rows, reached = document.get("gpus"), document.get("all_reduce")
+    train = document.get("train") if isinstance(document.get("train"), dict) else {}
+    transports = document.get("transports") if isinstance(document.get("transports"), dict) else {}
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise Unreadable("a result without GPUs")
-    assert train is not None and ways is not None
-    told = [row for row in reached if isinstance(row, dict)] if isinstance(reached, list) else []
-    sizes = [(strict_whole(row.get("bytes")), strict_float(row.get("busbw_gbps"))) for row in told]
+    assert train is not None and transports is not None
+    reached_rows = [row for row in reached if isinstance(row, dict)] if isinstance(reached, list) else []
+    sizes = [(strict_whole(row.get("bytes")), strict_float(row.get("busbw_gbps"))) for row in reached_rows]
     return {
         "finished": True,
-        "simulated": found.get("simulated") is True,
-        "torch": strict_text(found.get("torch"))[:80] or None,
-        "nccl": strict_text(found.get("nccl"))[:40] or None,
-        "device": strict_text(found.get("device"))[:20] or None,
-        "ranks": strict_whole(found.get("ranks")),
-        "gpus": tuple(_gpu(place, row) for place, row in enumerate(rows)),
+        "simulated": document.get("simulated") is True,
+        "torch": strict_text(document.get("torch"))[:80] or None,
+        "nccl": strict_text(document.get("nccl"))[:40] or None,
+        "device": strict_text(document.get("device"))[:20] or None,
+        "ranks": strict_whole(document.get("ranks")),
+        "gpus": tuple(_gpu(position, row) for position, row in enumerate(rows)),
         "busbw": tuple((size, rate) for size, rate in sizes if size is not None and rate is not None),
-        "wrong": strict_whole(found.get("wrong")),
+        "wrong": strict_whole(document.get("wrong")),
         "wrong_peers": _wrong_peers(rows),
-        "transports": tuple(sorted((str(k)[:40], n) for k, v in ways.items() if (n := strict_whole(v)) is not None)),
-        "latency_us": strict_float(found.get("latency_us")),
+        "transports": tuple(
+            sorted((str(k)[:40], n) for k, v in transports.items() if (n := strict_whole(v)) is not None)
+        ),
+        "latency_us": strict_float(document.get("latency_us")),
         "samples_per_s": strict_float(train.get("samples_per_s")),
         "loss_first": strict_float(train.get("loss_first")),
         "loss_last": strict_float(train.get("loss_last")),
     }
 
 
-def _gpu(place: int, row: dict[str, Any]) -> LoadedGpu:
+def _gpu(position: int, row: dict[str, Any]) -> LoadedGpu:
     rates = ("h2d_gbps", "d2h_gbps", "memory_gbps", "peer_gbps", "tflops", "tflops_last")
     index = strict_whole(row.get("index"))
     return LoadedGpu(
-        place if index is None else index,
+        position if index is None else index,
         **{name: strict_float(row.get(name)) for name in rates},
         digest=strict_whole(row.get("digest")),
         wrong_products=strict_whole(row.get("wrong_products")),
@@ -178,9 +180,9 @@ def _wrong_peers(rows: list[dict[str, Any]]) -> tuple[tuple[int, int, int | None
 
 def _last_line(text: str) -> str:
     """The last line that says something: of a Python traceback the error itself."""
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    wanted = [line for line in said if "Error" in line and "ChildFailedError" not in line] or said
-    return "".join(c if c.isprintable() else "?" for c in wanted[-1][:300]) if wanted else ""
+    rows = [line.strip() for line in text.splitlines() if line.strip()]
+    error_lines = [line for line in rows if "Error" in line and "ChildFailedError" not in line] or rows
+    return "".join(c if c.isprintable() else "?" for c in error_lines[-1][:300]) if error_lines else ""
 
 
 def _document(load: Load) -> dict[str, Any]:

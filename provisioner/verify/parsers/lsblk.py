@@ -39,7 +39,7 @@ NETWORK_DISKS = ("Elastic Block Store", "MSFT NVMe Accelerator", "Elastic Block 
 
 def local_disks(disks: Iterable[Disk]) -> list[Disk]:
     """The machine's own NVMe disks; what it boots from is beside those that the catalogue counts."""
-    local = [d for d in disks if d.nvme and not any(word in (d.model or "") for word in NETWORK_DISKS)]
+    local = [d for d in disks if d.nvme and not any(model_part in (d.model or "") for model_part in NETWORK_DISKS)]
     return [d for d in local if not {"/", "/boot", "/boot/efi"} & set(d.mountpoints)]
 
 
@@ -82,13 +82,13 @@ def _size(value: Any) -> int | None:
 
 def _mounts(device: dict[str, Any], depth: int) -> list[str]:
     several = device.get("mountpoints")
-    places = [device.get("mountpoint"), *(several if isinstance(several, list) else [])]
-    found = [place for place in places if isinstance(place, str)]
+    candidates = [device.get("mountpoint"), *(several if isinstance(several, list) else [])]
+    paths = [path for path in candidates if isinstance(path, str)]
     children = device.get("children")
     for child in children if isinstance(children, list) and depth else []:
         if isinstance(child, dict):
-            found += _mounts(child, depth - 1)
-    return found
+            paths += _mounts(child, depth - 1)
+    return paths
 
 
 COLUMNS = "NAME,TYPE,SIZE,ROTA,SERIAL,MODEL,MOUNTPOINT,FSTYPE"

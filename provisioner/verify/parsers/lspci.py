@@ -62,27 +62,27 @@ def parse(text: str) -> Pci:
     dead: list[str] = []
     cards: list[str] = []
     makers: set[str] = set()
-    nvswitch = efa = nvme = seen = bridges = 0
-    gone = ""
+    nvswitch = efa = nvme = count = bridges = 0
+    unresponsive = ""
     for line in lines(text):
         match = _DEVICE.match(line.strip())
         if not match:
-            if gone and _NO_HEADER.match(line.rstrip()):
-                dead.append(gone)
-                gone = ""
+            if unresponsive and _NO_HEADER.match(line.rstrip()):
+                dead.append(unresponsive)
+                unresponsive = ""
             if _ADDRESS.match(line):
                 raise Unreadable(f"a device without its class, so more may be cut: {first_line(line)}")
             continue
-        seen += 1
-        rest = match["rest"].rstrip()
+        count += 1
+        description = match["rest"].rstrip()
         kind = match["code"] or match["number"] or KINDS.get(match["kind"] or "", "")
-        vendor, device = _ids(rest)
-        makers.add(vendor or rest.split(" ", 1)[0])
+        vendor, device = _ids(description)
+        makers.add(vendor or description.split(" ", 1)[0])
         bridges += kind == "0600"
-        gone = pci(match[1]) if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") else ""
-        if gone and _GONE.search(rest):
-            dead.append(gone)
-            gone = ""
+        unresponsive = pci(match[1]) if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") else ""
+        if unresponsive and _GONE.search(description):
+            dead.append(unresponsive)
+            unresponsive = ""
         if (vendor == "10de" and kind in ("0300", "0302")) or (vendor == "1002" and kind in ("0380", "1200")):
             gpus.append(pci(match[1]))
         elif vendor == "10de" and kind == "0680":
@@ -93,23 +93,23 @@ def parse(text: str) -> Pci:
             cards.append(pci(match[1]))
         elif kind == "0108":
             nvme += 1
-    if not seen:
+    if not count:
         raise Unreadable(f"no device with its class: {first_line(text)}")
     part = not bridges and len(makers) == 1
     return Pci(tuple(gpus), nvswitch, efa, len(cards), nvme, tuple(dead), tuple(cards), part)
 
 
-def _ids(rest: str) -> tuple[str, str]:
+def _ids(description: str) -> tuple[str, str]:
     """Vendor and device: the last pair of numbers, or what the names stand for."""
-    if match := _NUMBERS.match(rest):
+    if match := _NUMBERS.match(description):
         return match[1], match[2]
-    for vendor, device in reversed(_ID.findall(rest)):
+    for vendor, device in reversed(_ID.findall(description)):
         return vendor, device
-    maker = next((number for name, number in VENDORS if rest.startswith(name)), "")
-    if "Elastic Fabric Adapter" in rest:
+    maker = next((number for name, number in VENDORS if description.startswith(name)), "")
+    if "Elastic Fabric Adapter" in description:
         return maker, "efa"
-    named = _NAMED.match(rest)
-    return maker, named["device"] if named else ""
+    name_match = _NAMED.match(description)
+    return maker, name_match["device"] if name_match else ""
 
 
 TOOLS = (Tool(file="lspci.txt", field="bus", parse=parse, command=("lspci", "-Dnnx"), document={"pci": plain}),)

@@ -35,10 +35,10 @@ def parse(text: str) -> tuple[Event, ...]:
     if status != 200:
         raise Unreadable(f"the metadata service answers with status {status}: {first_line(body)}")
     try:
-        found = json.loads(body)
+        data = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"no list of events: {first_line(body)}") from error
-    rows = found.get("Events") if isinstance(found, dict) else found
+    rows = data.get("Events") if isinstance(data, dict) else data
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Unreadable(f"no list of events: {first_line(body)}")
     return tuple(event for row in rows if (event := _event(row, name)) is not None)
@@ -51,8 +51,8 @@ def without_token(text: str) -> int | None:
 
 def _event(row: dict[str, Any], name: str) -> Event | None:
     state = str(row.get("State") or row.get("EventStatus") or "").lower()
-    whose = [one.lower() for one in read_strings(row.get("Resources")) or ()]
-    if state in OVER or (whose and name and name not in whose):
+    resources = [resource.lower() for resource in read_strings(row.get("Resources")) or ()]
+    if state in OVER or (resources and name and name not in resources):
         return None
     kind = read_text(row.get("Code")) or read_text(row.get("EventType"))
     if kind is None:

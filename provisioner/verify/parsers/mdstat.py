@@ -35,26 +35,26 @@ def parse(text: str) -> tuple[Array, ...]:
     """/proc/mdstat: a line for each array, below it "[8/7]" and "[UUUUUUU_]" where the level has redundancy. A
     container of firmware RAID ("super external:imsm") is no array: it is never active, and what it holds
     is listed beside it."""
-    found: list[Array] = []
+    arrays: list[Array] = []
     if text.strip() and not re.search(r"^Personalities ?:|^md\S* : ", text, re.M):
         raise Unreadable(f"not what the kernel writes: {first_line(text)}")
     for line in text.splitlines():
         if match := _MD.match(line):
             members = (match[4] or "").split()
-            lost = tuple(one.partition("[")[0] for one in members if "(F)" in one)
+            lost = tuple(member.partition("[")[0] for member in members if "(F)" in member)
             active = match[2] == "active"
-            found.append(Array(match[1], active, match[3], len(members), len(lost), 0, match[2], lost))
+            arrays.append(Array(match[1], active, match[3], len(members), len(lost), 0, match[2], lost))
         elif _BEGINS.match(line):
             raise Unreadable(f"an array that is not understood: {line[:80]}")
-        elif found and not found[-1].active and re.search(r"\bsuper external:[a-z]", line):
-            found.pop()
-        elif found and (counts := re.search(r"\[([0-9]{1,3})/([0-9]{1,3})\]", line)):
-            last = found[-1]
-            gone = max(0, int(counts[1]) - int(counts[2]))
-            found[-1] = replace(last, missing=gone)
-        elif found and (mended := _MENDED.search(line)):
-            found[-1] = replace(found[-1], rebuilt=f"{mended[1]} %")
-    return tuple(found)
+        elif arrays and not arrays[-1].active and re.search(r"\bsuper external:[a-z]", line):
+            arrays.pop()
+        elif arrays and (counts := re.search(r"\[([0-9]{1,3})/([0-9]{1,3})\]", line)):
+            last = arrays[-1]
+            missing = max(0, int(counts[1]) - int(counts[2]))
+            arrays[-1] = replace(last, missing=missing)
+        elif arrays and (rebuilt_match := _MENDED.search(line)):
+            arrays[-1] = replace(arrays[-1], rebuilt=f"{rebuilt_match[1]} %")
+    return tuple(arrays)
 
 
 TOOLS = (

@@ -45,26 +45,26 @@ class Cables:
 
 
 def parse(text: str) -> Cables:
-    found = read_object(text)
-    if found.get("state") not in ("ran", "absent"):
+    document = read_object(text)
+    if document.get("state") not in ("ran", "absent"):
         raise Unreadable(f"no state in it: {first_line(text)}")
-    rows = [(name, read_map(row)) for name, row in list(read_map(found.get("cards")).items())[:CARDS]]
-    return Cables(strict_text(found.get("why"))[:200], tuple(_cable(name[:40], row) for name, row in sorted(rows)))
+    rows = [(name, read_map(row)) for name, row in list(read_map(document.get("cards")).items())[:CARDS]]
+    return Cables(strict_text(document.get("why"))[:200], tuple(_cable(name[:40], row) for name, row in sorted(rows)))
 
 
 def _cable(name: str, row: dict[str, Any]) -> Cable:
     try:
-        told = read_map(read_map(read_map(json.loads(strict_text(row.get("output")))).get("result")).get("output"))
+        sections = read_map(read_map(read_map(json.loads(strict_text(row.get("output")))).get("result")).get("output"))
     except (ValueError, RecursionError):
         return Cable(name)
-    counters, module = read_map(told.get("Physical Counters and BER Info")), read_map(told.get("Module Info"))
+    counters, module = read_map(sections.get("Physical Counters and BER Info")), read_map(sections.get("Module Info"))
     return Cable(
         name,
         _rate(counters.get("Effective Physical BER")),
         _rate(counters.get("Raw Physical BER")),
-        _word(module.get("Vendor Part Number")),
-        _word(module.get("FW Version")),
-        _word(read_map(told.get("Troubleshooting Info")).get("Recommendation")),
+        _clean_text(module.get("Vendor Part Number")),
+        _clean_text(module.get("FW Version")),
+        _clean_text(read_map(sections.get("Troubleshooting Info")).get("Recommendation")),
         tuple(reading for key, *of in QUANTITIES if (reading := _reading(module.get(key), *of)) is not None),
     )
 
@@ -101,7 +101,7 @@ def _rate(value: Any) -> float | None:
     return rate if rate is not None and 0 <= rate <= 1 else None
 
 
-def _word(value: Any) -> str:
+def _clean_text(value: Any) -> str:
     text = strict_text(value).strip()[:120]
     return "" if text.upper() == "N/A" or not text.isprintable() else text
 

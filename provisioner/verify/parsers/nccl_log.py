@@ -60,7 +60,7 @@ def parse(text: str) -> NcclLog:
         match = _LINE.search(line)
         if match is not None:
             is_nccl = True
-            if match[2] == "INFO" or any(word in match[3] for word in NOISE):
+            if match[2] == "INFO" or any(phrase in match[3] for phrase in NOISE):
                 continue
             message = _meaning(match[3])
             message = f"{match[1]}: {message}" if match[1] else message

@@ -76,13 +76,13 @@ def _halves(tokens: list[str], titles: list[str]) -> list[tuple[float | None, st
     """(busbw, wrong), out of place and in place: time algbw busbw wrong, twice. They begin where the header has the
     first time; a collective that reduces nothing can leave the column of the operation empty. Without a header there
     are four or five columns before them, with a name of an operation among them."""
-    named = len(tokens) > 3 and tokens[3].isalpha()
+    has_operation = len(tokens) > 3 and tokens[3].isalpha()
     if "time" in titles:
-        before = titles.index("time") - ("redop" in titles and not named)
+        offset = titles.index("time") - ("redop" in titles and not has_operation)
     else:
-        before = (5 if len(tokens) >= 13 else 4) if named else len(tokens)
-    rest = tokens[before:]
-    return [(number(rest[i + 2]), rest[i + 3]) for i in (0, 4) if len(rest) > i + 3]
+        offset = (5 if len(tokens) >= 13 else 4) if has_operation else len(tokens)
+    remaining = tokens[offset:]
+    return [(number(remaining[i + 2]), remaining[i + 3]) for i in (0, 4) if len(remaining) > i + 3]
 
 
 TOOLS = (Tool(file="all_reduce.txt", field="nccl", parse=parse, asked="load", label="all_reduce_perf"),)

@@ -47,22 +47,22 @@ def parse(text: str) -> Module:
 
 def parse_params(text: str) -> dict[str, str]:
     """/proc/driver/nvidia/params: name → value, quotes taken off."""
-    found = {m[1]: m[2] if m[2] is not None else m[3] for line in lines(text) if (m := _PARAM.match(line.strip()))}
-    if not found:
+    params = {m[1]: m[2] if m[2] is not None else m[3] for line in lines(text) if (m := _PARAM.match(line.strip()))}
+    if not params:
         raise Unreadable(f"no parameter in it: {first_line(text)}")
-    return found
+    return params
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """`ls -l /dev/nvidia*`; what is below /dev/nvidia-caps is left out where ls lists the directory by itself."""
-    found = []
+    nodes = []
     for line in lines(text):
         if match := _NODE.match(line.strip()):
             major, minor = (int(match[3]), int(match[4])) if match[3] else (None, None)
-            found.append(Node(match[5], match[1], match[2], major, minor))
-    if not found:
+            nodes.append(Node(match[5], match[1], match[2], major, minor))
+    if not nodes:
         raise Unreadable(f"no device of the NVIDIA driver: {first_line(text)}")
-    return tuple(found)
+    return tuple(nodes)
 
 
 DRIVER = Tool(

@@ -51,8 +51,8 @@ def joined(text: str, error: str) -> str:
     """The document with what nvidia-smi says of its GPUs on standard error; complaints of others are left out."""
     if not error or "<nvidia_smi_log" not in text:
         return text
-    kept = [line for line in error.splitlines() if UNREACHABLE.search(line) or "inforom" in line.lower()]
-    return text + "\n" + "\n".join(kept)
+    complaints = [line for line in error.splitlines() if UNREACHABLE.search(line) or "inforom" in line.lower()]
+    return text + "\n" + "\n".join(complaints)
 
 
 def parse(text: str) -> Smi:
@@ -74,7 +74,7 @@ def parse(text: str) -> Smi:
     except RecursionError as error:
         raise Unreadable("elements within elements without an end") from error
     # A reference can stand for any character of a word.
-    alarming = "&" in text or any(word in low for word in ALARMING)
+    alarming = "&" in text or any(term in low for term in ALARMING)
     return _smi(document, [text[:start], text[end:]], alarming=alarming)
 
 
@@ -83,8 +83,8 @@ def _other_form(text: str) -> Smi:
     if (listed := nvidia_smi_text.read(text)) is not None and listed.root.find("gpu") is not None:
         smi = _smi(nvidia_smi_xml.walk(listed.root), ["\n".join(listed.stray)])
         return replace(smi, made_by=listed.made_by, excerpt=listed.excerpt)
-    if gone := _unreachable(text):  # nvidia-smi has ended there: of the others it says nothing
-        return Smi(None, None, None, (), unreachable=gone, excerpt=True)
+    if unreachable := _unreachable(text):  # nvidia-smi has ended there: of the others it says nothing
+        return Smi(None, None, None, (), unreachable=unreachable, excerpt=True)
     raise Unreadable(f"it lists no GPUs: {first_line(text)}")
 
 
@@ -93,16 +93,21 @@ def _smi(document: nvidia_smi_xml.Document, around: list[str], *, alarming: bool
     around = [*around, *document.stray]
     top, indexes = document.top.texts, _indexes(document.gpus, around)
     gpus = [read_gpu(index, gpu, alarming=alarming) for index, gpu in zip(indexes, document.gpus, strict=True)]
-    blank = " \t\r\x00\ufeff"
-    said = [line.strip(blank)[:200] for part in around for line in part.splitlines() if line.strip(blank)]
-    said = [line for line in said if COMPLAINT.search(line)]
+    blank_characters = " \t\r\x00\ufeff"
+    messages = [
+        line.strip(blank_characters)[:200]
+        for part in around
+        for line in part.splitlines()
+        if line.strip(blank_characters)
+    ]
+    messages = [line for line in messages if COMPLAINT.search(line)]
     return Smi(
         driver_version=_version(given(top, "driver_version") or given(top, "kmd_version")),
         cuda_version=_version(given(top, "cuda_version") or given(top, "cuda_umd_version")),
         attached_gpus=whole(given(top, "attached_gpus")),
         gpus=tuple(gpus),
-        warnings=tuple(dict.fromkeys(line for line in said if not UNREACHABLE.search(line))),
-        unreachable=_unreachable("\n".join(said)),
+        warnings=tuple(dict.fromkeys(line for line in messages if not UNREACHABLE.search(line))),
+        unreachable=_unreachable("\n".join(messages)),
     )
 
 
@@ -121,14 +126,14 @@ def _unreachable(text: str) -> tuple[str, ...]:
 
 def _indexes(gpus: list[nvidia_smi_xml.Walked], around: list[str]) -> list[int]:
     """nvidia-smi's own numbers of the listed GPUs. It counts all by their addresses, those that it cannot open too."""
-    gone = set(_unreachable("\n".join(around)))
+    unreachable = set(_unreachable("\n".join(around)))
     addresses = [pci(gpu.id or gpu.texts.get("pci/pci_bus_id") or "") for gpu in gpus]
-    if not gone or len(set(addresses)) != len(addresses) or gone & {*addresses}:
+    if not unreachable or len(set(addresses)) != len(addresses) or unreachable & {*addresses}:
         return list(range(len(gpus)))
-    if numbered := {name for name in gone if name.startswith("GPU ")}:
+    if numbered := {name for name in unreachable if name.startswith("GPU ")}:
         free = (n for n in range(len(gpus) + len(numbered)) if f"GPU {n}" not in numbered)
         return [next(free) for _ in gpus]
-    return [i + sum(lost < address for lost in gone) for i, address in enumerate(addresses)]
+    return [i + sum(lost < address for lost in unreachable) for i, address in enumerate(addresses)]
 
 
 COMMAND = ("nvidia-smi", "-q", "-x")

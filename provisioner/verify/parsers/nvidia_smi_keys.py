@@ -8,7 +8,7 @@ _REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw
 
 def _query() -> dict[str, str]:
     link, rows, pages = "pci/gpu link info", "remapped rows", "retired pages"
-    found = {
+    paths = {
         "product name": "product_name",
         "product architecture": "product_architecture",
         "serial number": "serial",
@@ -76,25 +76,25 @@ def _query() -> dict[str, str]:
         "processes": "processes",
     }
     for bank in ("low", "none"):
-        place = f"remapped_rows/row_remapper_histogram/row_remapper_histogram_{bank}"
-        found[f"{rows}/bank remap availability histogram/{bank}"] = place
-    for word in ("route recovery in progress", "route unhealthy", "access timeout recovery", "incorrect configuration"):
-        found[f"fabric/health/{word}"] = f"fabric/health/{word.replace(' ', '_')}"
+        path = f"remapped_rows/row_remapper_histogram/row_remapper_histogram_{bank}"
+        paths[f"{rows}/bank remap availability histogram/{bank}"] = path
+    for flag in ("route recovery in progress", "route unhealthy", "access timeout recovery", "incorrect configuration"):
+        paths[f"fabric/health/{flag}"] = f"fabric/health/{flag.replace(' ', '_')}"
     for time in ("volatile", "aggregate"):
         for kind in ("sram correctable", "sram uncorrectable", "sram uncorrectable parity",
                      "sram uncorrectable sec-ded", "dram correctable", "dram uncorrectable"):  # fmt: skip
             name = kind.replace("sec-ded", "secded").replace(" ", "_")
-            found[f"ecc errors/{time}/{kind}"] = f"ecc_errors/{time}/{name}"
+            paths[f"ecc errors/{time}/{kind}"] = f"ecc_errors/{time}/{name}"
         for kind in ("single bit", "double bit"):
-            found[f"ecc errors/{time}/{kind}/total"] = f"ecc_errors/{time}/{kind.replace(' ', '_')}/total"
+            paths[f"ecc errors/{time}/{kind}/total"] = f"ecc_errors/{time}/{kind.replace(' ', '_')}/total"
     for reason in _REASONS:
-        words = reason.replace("_", " ")
+        spelled = reason.replace("_", " ")
         above = "hw slowdown/" if reason.startswith("hw_") and reason != "hw_slowdown" else ""
-        found[f"clocks event reasons/{above}{words}"] = f"clocks_event_reasons/clocks_event_reason_{reason}"
-        found[f"clocks throttle reasons/{above}{words}"] = f"clocks_throttle_reasons/clocks_throttle_reason_{reason}"
-        found[f"clocks event reasons/{words}"] = f"clocks_event_reasons/clocks_event_reason_{reason}"
-        found[f"clocks throttle reasons/{words}"] = f"clocks_throttle_reasons/clocks_throttle_reason_{reason}"
-    return found
+        paths[f"clocks event reasons/{above}{spelled}"] = f"clocks_event_reasons/clocks_event_reason_{reason}"
+        paths[f"clocks throttle reasons/{above}{spelled}"] = f"clocks_throttle_reasons/clocks_throttle_reason_{reason}"
+        paths[f"clocks event reasons/{spelled}"] = f"clocks_event_reasons/clocks_event_reason_{reason}"
+        paths[f"clocks throttle reasons/{spelled}"] = f"clocks_throttle_reasons/clocks_throttle_reason_{reason}"
+    return paths
 
 
 QUERY = _query()
@@ -102,7 +102,7 @@ QUERY = _query()
 
 
 def _csv() -> dict[str, str]:
-    found = {
+    paths = {
         "name": "product_name", "gpu_name": "product_name", "uuid": "uuid", "gpu_uuid": "uuid", "serial": "serial",
         "gpu_serial": "serial", "pci.bus_id": "pci/pci_bus_id", "gpu_bus_id": "pci/pci_bus_id",
         "driver_version": "driver_version", "vbios_version": "vbios_version", "index": "else/index",
@@ -135,14 +135,14 @@ def _csv() -> dict[str, str]:
         "fabric.health.summary": "fabric/health/summary", "fabric.health.bandwidth": "fabric/health/bandwidth",
     }  # fmt: skip
     for time in ("volatile", "aggregate"):
-        for mended, name in (("corrected", "correctable"), ("uncorrected", "uncorrectable")):
-            found[f"ecc.errors.{mended}.{time}.dram"] = f"ecc_errors/{time}/dram_{name}"
-            found[f"ecc.errors.{mended}.{time}.sram"] = f"ecc_errors/{time}/sram_{name}"
-        found[f"ecc.errors.uncorrected.{time}.total"] = f"totals/{time}"
+        for column_kind, name in (("corrected", "correctable"), ("uncorrected", "uncorrectable")):
+            paths[f"ecc.errors.{column_kind}.{time}.dram"] = f"ecc_errors/{time}/dram_{name}"
+            paths[f"ecc.errors.{column_kind}.{time}.sram"] = f"ecc_errors/{time}/sram_{name}"
+        paths[f"ecc.errors.uncorrected.{time}.total"] = f"totals/{time}"
     for reason in _REASONS:
-        place = f"clocks_event_reasons/clocks_event_reason_{reason}"
-        found[f"clocks_event_reasons.{reason}"] = found[f"clocks_throttle_reasons.{reason}"] = place
-    return found
+        path = f"clocks_event_reasons/clocks_event_reason_{reason}"
+        paths[f"clocks_event_reasons.{reason}"] = paths[f"clocks_throttle_reasons.{reason}"] = path
+    return paths
 
 
 CSV = _csv()

@@ -81,8 +81,8 @@ def read(text: str) -> Listed | None:
     counts, but one that tells all before a table, and one that shows a GPU which does not answer before all others."""
     starts = [match.start() for match in _AGAIN.finditer(text)][1:]
     parts = [text[a:b] for a, b in zip([0, *starts], [*starts, len(text)], strict=True)]
-    found = [listed for part in parts if (listed := _read(part)) is not None]
-    return max(reversed(found), key=_worth, default=None)
+    documents = [listed for part in parts if (listed := _read(part)) is not None]
+    return max(reversed(documents), key=_worth, default=None)
 
 
 def _worth(listed: Listed) -> tuple[bool, bool, bool]:
@@ -98,12 +98,12 @@ def _silent(root: Element) -> bool:
 
 def _read(text: str) -> Listed | None:
     for form in (_query, _table, _csv, _discovery, _container, _list):
-        found = form(text)
-        if found is not None and (len(found.root.findall("gpu")) or found.stray):
-            said = [line for line in found.stray if not ELIDED.fullmatch(line)]
-            found.excerpt = found.excerpt or len(said) < len(found.stray)
-            found.stray = said
-            return found
+        document = form(text)
+        if document is not None and (len(document.root.findall("gpu")) or document.stray):
+            messages = [line for line in document.stray if not ELIDED.fullmatch(line)]
+            document.excerpt = document.excerpt or len(messages) < len(document.stray)
+            document.stray = messages
+            return document
     return None
 
 
@@ -120,28 +120,28 @@ def _query(text: str) -> Listed | None:
     headed = "NVSMI LOG" in text or re.search(r"^Attached GPUs +:", text, re.M) is not None
     if not headed and not SECTION.search(text):
         return None
-    found = Listed(Element("nvidia_smi_log"), excerpt=not headed)
+    document = Listed(Element("nvidia_smi_log"), excerpt=not headed)
     gpu: Element | None = None
     if not headed and _BLOCK.search(text[:HEAD]) is None:  # a part of one GPU's
-        gpu, text = SubElement(found.root, "gpu"), _as_in_a_block(text)
+        gpu, text = SubElement(document.root, "gpu"), _as_in_a_block(text)
     open_keys: list[tuple[int, str]] = []
     process: Element | None = None
-    said: list[bool] = [] if gpu is None else [False]
+    has_names: list[bool] = [] if gpu is None else [False]
     elided = False
     for line in lines(text):
         if match := _BLOCK.match(line):
-            gpu = SubElement(found.root, "gpu", id=match[1])
+            gpu = SubElement(document.root, "gpu", id=match[1])
             open_keys, process = [], None
-            said.append(False)
+            has_names.append(False)
         elif match := _PAIR.match(line):
             depth, key = len(match[1]), match[2]
             value = _DEPRECATED.sub("", match[3] or "").strip()
             if gpu is None or depth == 0:
-                _top(found.root, key, value)
+                _top(document.root, key, value)
                 continue
             path = [*_above(open_keys, depth), key]
-            said[-1] = said[-1] or key == "Product Name"
-            process = _place(gpu, path, value, process)
+            has_names[-1] = has_names[-1] or key == "Product Name"
+            process = _put_pair(gpu, path, value, process)
         elif gpu is not None and (match := _HEADING.match(line)):
             above = _above(open_keys, len(match[1]))
             open_keys = [*open_keys[: len(above)], (len(match[1]), match[2])]
@@ -150,15 +150,15 @@ def _query(text: str) -> Listed | None:
         elif ELIDED.fullmatch(line):
             elided = True
         elif line.strip() and "NVSMI LOG" not in line:
-            found.stray.append(line.strip())
-    attached = found.root.findtext("attached_gpus") or ""
-    short = attached.isdigit() and int(attached) > len(said)
-    found.excerpt = elided or not headed or (short and not found.stray)
-    if found.excerpt or not all(said):
-        found.made_by = "a part of `nvidia-smi -q`"
-    if found.excerpt and (top := found.root.find("attached_gpus")) is not None:
-        found.root.remove(top)
-    return found
+            document.stray.append(line.strip())
+    attached = document.root.findtext("attached_gpus") or ""
+    short = attached.isdigit() and int(attached) > len(has_names)
+    document.excerpt = elided or not headed or (short and not document.stray)
+    if document.excerpt or not all(has_names):
+        document.made_by = "a part of `nvidia-smi -q`"
+    if document.excerpt and (top := document.root.find("attached_gpus")) is not None:
+        document.root.remove(top)
+    return document
 
 
 def _as_in_a_block(text: str) -> str:
@@ -188,7 +188,7 @@ def _top(root: Element, key: str, value: str) -> None:
         put(root, names[key], value.rstrip("."))
 
 
-def _place(gpu: Element, path: list[str], value: str, process: Element | None) -> Element | None:
+def _put_pair(gpu: Element, path: list[str], value: str, process: Element | None) -> Element | None:
     """Put one pair where the XML has it. Gives the process that further pairs are of."""
     if path[0] == "MIG Device":
         return None
@@ -210,19 +210,19 @@ def _place(gpu: Element, path: list[str], value: str, process: Element | None) -
 def _table(text: str) -> Listed | None:
     if "NVIDIA-SMI" not in text and not FIRST_ROW.search(text[:HEAD]):
         return None
-    found = Listed(Element("nvidia_smi_log"), made_by="nvidia-smi's table")
+    document = Listed(Element("nvidia_smi_log"), made_by="nvidia-smi's table")
     gpus: dict[str, Element] = {}
     gpu: Element | None = None
-    heading = whole = False
+    heading = is_complete = False
     for line in map(str.strip, lines(text)):
-        whole = whole or line.startswith("| Processes:")
+        is_complete = is_complete or line.startswith("| Processes:")
         if "NVIDIA-SMI" in line and (versions := _VERSIONS.findall(line)):
             heading = True
             for name, value in versions:
-                put(found.root, {"Driver": "driver_version", "KMD": "kmd_version", "CUDA": "cuda_version",
+                put(document.root, {"Driver": "driver_version", "KMD": "kmd_version", "CUDA": "cuda_version",
                                  "CUDA UMD": "cuda_umd_version"}[name], value)  # fmt: skip
         elif match := _FIRST.match(line):
-            gpu = gpus[match[1]] = SubElement(found.root, "gpu", id=match[4] if ":" in match[4] else "")
+            gpu = gpus[match[1]] = SubElement(document.root, "gpu", id=match[4] if ":" in match[4] else "")
             put(gpu, "product_name", match[2])
             put(gpu, "persistence_mode", {"On": "Enabled", "Off": "Disabled"}.get(match[3], match[3]))
             if match[6].isdigit():
@@ -250,30 +250,30 @@ def _table(text: str) -> Listed | None:
             for name, value in zip(("pid", "type", "process_name", "used_memory"), match.groups()[1:], strict=True):
                 put(process, name, value)
         elif line and line[0] not in "|+" and not re.match(r"\w{3} \w{3} +\d", line):
-            found.stray.append(line)
+            document.stray.append(line)
     # NVML counts the GPUs that answer from 0 on: another row was asked for by `-i`.
-    lost = any("Unable to determine the device handle" in line or "lost" in line for line in found.stray)
+    lost = any("Unable to determine the device handle" in line or "lost" in line for line in document.stray)
     # Every table ends with the processes: one without them was cut, and may have had more GPUs.
-    found.excerpt = not (heading and whole) or ({*map(int, gpus)} != {*range(len(gpus))} and not lost)
-    return found if heading or gpus else None
+    document.excerpt = not (heading and is_complete) or ({*map(int, gpus)} != {*range(len(gpus))} and not lost)
+    return document if heading or gpus else None
 
 
 def _list(text: str) -> Listed | None:
     if not re.search(r"^\s*GPU \d{1,3}: ", text[:HEAD], re.M):
         return None
-    found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi -L`")
+    document = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi -L`")
     gpu: Element | None = None
     for line in lines(text):
         if match := _LISTED.match(line.strip()):
-            gpu = SubElement(found.root, "gpu")
+            gpu = SubElement(document.root, "gpu")
             put(gpu, "product_name", match[2])
             put(gpu, "uuid", match[3])
         elif gpu is not None and _INSTANCE.match(line):
             put(gpu, "mig_mode/current_mig", "Enabled")
             SubElement(_child(gpu, "mig_devices"), "mig_device")
         elif line.strip():
-            found.stray.append(line.strip())
-    return found if gpu is not None else None
+            document.stray.append(line.strip())
+    return document if gpu is not None else None
 
 
 _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -294,21 +294,21 @@ _ROW = re.compile(rf"^(?:[^\n]{{0,400}}, *)?(?:{BUS}|GPU-[0-9a-fA-F]{{8}}-)", re
 def _csv(text: str) -> Listed | None:
     if not _ROW.search(text[:HEAD]) and not _NUMBERED.search(text[:HEAD]):
         return None
-    found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi --query-gpu`")
+    document = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi --query-gpu`")
     header: list[str] = []
     for row in _rows(text):
-        named = [re.sub(r" \[[A-Za-z/%]+\]$", "", cell) for cell in row]
-        if not header and sum(name in CSV for name in named) >= 2:
-            header = named
+        column_names = [re.sub(r" \[[A-Za-z/%]+\]$", "", cell) for cell in row]
+        if not header and sum(name in CSV for name in column_names) >= 2:
+            header = column_names
             continue
         names = header or [next((n for n, shape in _SHAPES if shape.fullmatch(cell)), "") for cell in row]
         if len(row) < 2 or len(row) != len(names) or not {*_IDENTITY, "index"} & {*names}:
-            found.stray.append(", ".join(row))
+            document.stray.append(", ".join(row))
             continue
-        gpu = SubElement(found.root, "gpu")
+        gpu = SubElement(document.root, "gpu")
         for name, value in zip(names, row, strict=True):
             if name in ("driver_version", "kmd_version"):
-                put(found.root, name, value)
+                put(document.root, name, value)
             elif path := CSV.get(name):
                 put(gpu, path, value)
             elif value.strip("[]").lower() in _STATES:
@@ -317,10 +317,10 @@ def _csv(text: str) -> Listed | None:
         for total in gpu.findall("totals/*"):  # the sum counts where its parts are not there
             if gpu.find(f"ecc_errors/{total.tag}/dram_uncorrectable") is None:
                 put(gpu, f"ecc_errors/{total.tag}/uncorrectable", total.text or "")
-    numbers = {gpu.findtext("else/index") for gpu in found.root.iterfind("gpu")}
+    numbers = {gpu.findtext("else/index") for gpu in document.root.iterfind("gpu")}
     if header and not _IDENTITY & {*header}:  # of rows that have a number alone `-i` may have asked for
-        found.excerpt = numbers != {str(n) for n in range(len(numbers))}
-    return found if len(found.root) else None
+        document.excerpt = numbers != {str(n) for n in range(len(numbers))}
+    return document if len(document.root) else None
 
 
 def _rows(text: str) -> Iterator[list[str]]:
@@ -333,8 +333,8 @@ def _discovery(text: str) -> Listed | None:
     """The table of `dcgmi discovery -l`."""
     if not re.search(r"^\d+ GPUs? found\.", text, re.M):
         return None
-    found = Listed(Element("nvidia_smi_log"), made_by="`dcgmi discovery -l`")
-    return _blocks(text, found, _DISCOVERED, lambda m: (m[2], m[3]),
+    document = Listed(Element("nvidia_smi_log"), made_by="`dcgmi discovery -l`")
+    return _blocks(text, document, _DISCOVERED, lambda m: (m[2], m[3]),
                    {"Name": "product_name", "PCI Bus ID": "id", "Device UUID": "uuid"}, "Name")  # fmt: skip
 
 
@@ -342,15 +342,15 @@ def _container(text: str) -> Listed | None:
     """`nvidia-container-cli info`."""
     if "NVRM version:" not in text or "Device Index:" not in text:
         return None
-    found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-container-cli info`")
+    document = Listed(Element("nvidia_smi_log"), made_by="`nvidia-container-cli info`")
     names = {"Model": "product_name", "Bus Location": "id", "GPU UUID": "uuid",
              "NVRM version": "/driver_version", "CUDA version": "/cuda_version"}  # fmt: skip
-    return _blocks(text, found, _CONTAINER, lambda m: (m[1], m[2]), names, "Device Index")
+    return _blocks(text, document, _CONTAINER, lambda m: (m[1], m[2]), names, "Device Index")
 
 
 def _blocks(
     text: str,
-    found: Listed,
+    document: Listed,
     pattern: re.Pattern[str],
     pair: Callable[[re.Match[str]], tuple[str, str]],
     names: dict[str, str],
@@ -362,12 +362,12 @@ def _blocks(
             continue
         key, value = pair(match)
         if key == first:
-            gpu = SubElement(found.root, "gpu")
+            gpu = SubElement(document.root, "gpu")
         path = names.get(key)
         if path and path.startswith("/"):
-            put(found.root, path[1:], value)
+            put(document.root, path[1:], value)
         elif path == "id" and gpu is not None:
             gpu.set("id", value)
         elif path and gpu is not None:
             put(gpu, path, value)
-    return found
+    return document

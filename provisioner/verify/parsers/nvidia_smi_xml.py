@@ -46,8 +46,8 @@ class Walked:
 def _below(paths: tuple[str, ...], path: str) -> tuple[int, tuple[str, ...]]:
     """Where what is below the first element at a path begins, and its paths from there."""
     first = paths.index(path) + 1 if path in paths else len(paths)
-    inner = takewhile(lambda one: one.startswith(path + "/"), paths[first:])
-    return first, tuple(one.removeprefix(path + "/") for one in inner)
+    inner = takewhile(lambda inner_path: inner_path.startswith(path + "/"), paths[first:])
+    return first, tuple(inner_path.removeprefix(path + "/") for inner_path in inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +81,18 @@ def walk(root: ElementTree.Element) -> Document:
 
 
 def _walk(
-    above: ElementTree.Element, path: str, found: list[tuple[str, str | None]], stray: list[str], apart: str = ""
+    above: ElementTree.Element, path: str, rows: list[tuple[str, str | None]], stray: list[str], apart: str = ""
 ) -> None:
     """What stands between elements goes to `stray`; elements named `apart` that lie directly below are left out."""
     for child in above:
-        tail, place = child.tail, path + child.tag
+        tail, child_path = child.tail, path + child.tag
         if tail and tail.strip(" \t\r\n"):
             stray.append(tail)
-        if place == apart:
+        if child_path == apart:
             continue
-        found.append((place, child.text))
+        rows.append((child_path, child.text))
         if len(child):
-            _walk(child, place + "/", found, stray)
+            _walk(child, child_path + "/", rows, stray)
 
 
 def read_by_outline(document: str) -> Document | None:
@@ -116,19 +116,19 @@ def read_by_outline(document: str) -> Document | None:
     if "<gpu>" in head or (parts and not (_nest(f"{first}</{root}>") and _nest(f"<{root}>{after}"))):
         return None  # GPUs without an address, or elsewhere than directly below the first element
     stray: list[str] = []
-    found = []
+    walked = []
     for id, text in [("", head), *parts]:
         pieces = text.replace(">", "<").split("<")  # text, tag, text, …, unless a text has a ">"
         outline = _outline("<".join(pieces[1::2]))
         if outline is None or not {*id}.isdisjoint('<>"'):
             return None
         between = [pieces[0], *outline.tails(pieces)]
-        stray += [one for one in between if one.strip()] if "".join(between).strip() else []
-        found.append(Walked.of(outline.paths, outline.texts(pieces), id))
-    if (own := found[0].values[0]) and own.strip():
-        stray.append(own)
-    top = [(path.partition("/")[2], text) for path, text in zip(found[0].paths, found[0].values, strict=True)][1:]
-    return Document(Walked.of(tuple(path for path, _ in top), tuple(text for _, text in top)), found[1:], stray)
+        stray += [text_between for text_between in between if text_between.strip()] if "".join(between).strip() else []
+        walked.append(Walked.of(outline.paths, outline.texts(pieces), id))
+    if (root_text := walked[0].values[0]) and root_text.strip():
+        stray.append(root_text)
+    top = [(path.partition("/")[2], text) for path, text in zip(walked[0].paths, walked[0].values, strict=True)][1:]
+    return Document(Walked.of(tuple(path for path, _ in top), tuple(text for _, text in top)), walked[1:], stray)
 
 
 def _nest(text: str) -> bool:
@@ -154,21 +154,21 @@ def _outline(tags: str) -> _Outline | None:
     texts: list[int] = []
     tails: list[int] = []
     above: list[str] = []
-    for place, tag in enumerate(tags.split("<") if tags else ()):
+    for index, tag in enumerate(tags.split("<") if tags else ()):
         name = tag.removeprefix("/")
         if not _NAME.fullmatch(name):
             return None
         if tag.startswith("/"):
             if not above or above.pop() != name:
                 return None
-            tails.append(2 * place + 2)
+            tails.append(2 * index + 2)
             continue
         paths.append("/".join([*above, name]))
-        texts.append(2 * place + 2)
+        texts.append(2 * index + 2)
         above.append(name)
     return None if above else _Outline(tuple(paths), _picks(texts), _picks(tails))
 
 
-def _picks(places: list[int]) -> Callable[[list[str]], tuple[Any, ...]]:
+def _picks(indexes: list[int]) -> Callable[[list[str]], tuple[Any, ...]]:
     """What takes the pieces at these places; itemgetter gives a tuple from two on."""
-    return itemgetter(*places) if len(places) > 1 else lambda pieces: tuple(pieces[place] for place in places)
+    return itemgetter(*indexes) if len(indexes) > 1 else lambda pieces: tuple(pieces[index] for index in indexes)

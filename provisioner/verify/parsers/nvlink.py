@@ -41,7 +41,7 @@ def parse(text: str) -> dict[int, Links]:
     """GPU index → links."""
     if "NvLink Link Status" in text:
         return _dcgmi(text)
-    found: dict[int, Links] = {}
+    links_by_gpu: dict[int, Links] = {}
     gpu: int | None = None
     state: dict[int, bool] = {}
     strange: str | None = None
@@ -51,16 +51,16 @@ def parse(text: str) -> dict[int, Links]:
     def close() -> None:
         if gpu is not None and strange is not None:
             down = sum(not up for up in state.values()) if strange == LEFT_OUT else 0
-            found[gpu] = Links(None, down or None, note=strange)
+            links_by_gpu[gpu] = Links(None, down or None, note=strange)
         elif gpu is not None and state:
             up = [link for link, active in sorted(state.items()) if active]
-            found[gpu] = Links(len(up), len(state) - len(up), speeds=tuple(speeds[link] for link in up))
+            links_by_gpu[gpu] = Links(len(up), len(state) - len(up), speeds=tuple(speeds[link] for link in up))
 
     for line in lines(text):
         if match := _GPU.match(line):
             close()
             gpu, state, speeds, strange = int(match[1]), {}, {}, None
-            found.setdefault(gpu, Links(None, None))
+            links_by_gpu.setdefault(gpu, Links(None, None))
             names[gpu] = match[2]
         elif gpu is None:
             continue
@@ -77,23 +77,25 @@ def parse(text: str) -> dict[int, Links]:
         elif ELIDED.fullmatch(line) and line.strip():
             strange = strange or LEFT_OUT
         elif "all links are inactive" in line.lower():
-            found[gpu] = Links(active=0, inactive=None, note="all links are inactive")
+            links_by_gpu[gpu] = Links(active=0, inactive=None, note="all links are inactive")
         elif "in mig mode" in line.lower():
-            found[gpu] = Links(None, None, note="MIG mode")
+            links_by_gpu[gpu] = Links(None, None, note="MIG mode")
         elif "does not have or support nvlink" in line.lower():
-            found[gpu] = Links(active=0, inactive=0, note="no NVLink")
+            links_by_gpu[gpu] = Links(active=0, inactive=0, note="no NVLink")
     close()
-    if not found:
+    if not links_by_gpu:
         raise Unreadable(f"no GPU in it: {first_line(text)}")
     # Every GPU of one kind has its line for each of its links, up or down: the last one lacks some where it was cut.
-    if state and gpu is not None and (last := found[gpu]).active is not None and last.inactive is not None:
-        alike = [found[other] for other in names if other != gpu and names[other] == names[gpu]]
-        most = max(
+    if state and gpu is not None and (last := links_by_gpu[gpu]).active is not None and last.inactive is not None:
+        alike = [links_by_gpu[other] for other in names if other != gpu and names[other] == names[gpu]]
+        maximum = max(
             (links.active + links.inactive for links in alike if links.active and links.inactive is not None), default=0
         )
-        if last.active + last.inactive < most:
-            found[gpu] = Links(None, None, note=f"{last.active + last.inactive} of {most} links are listed: it was cut")
-    return {gpu: replace(links, model=names[gpu]) for gpu, links in found.items()}
+        if last.active + last.inactive < maximum:
+            links_by_gpu[gpu] = Links(
+                None, None, note=f"{last.active + last.inactive} of {maximum} links are listed: it was cut"
+            )
+    return {gpu: replace(links, model=names[gpu]) for gpu, links in links_by_gpu.items()}
 
 
 def _dcgmi(text: str) -> dict[int, Links]:
@@ -123,6 +125,6 @@ LOOK = Tool(
     when=nvidia,
     merge=True,
     training=r"(?i)\bLink \d+: <?inactive|all links are inactive",
-    document={"nvlinks": lambda links: {str(gpu): plain(one) for gpu, one in sorted(links.items())}},
+    document={"nvlinks": lambda links: {str(gpu): plain(state) for gpu, state in sorted(links.items())}},
 )
 TOOLS = (LOOK, *further_looks(LOOK))

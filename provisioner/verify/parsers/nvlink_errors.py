@@ -25,32 +25,32 @@ def parse(text: str) -> dict[int, dict[int, Counters]]:
     """GPU index → link → counters. A GPU that answers nothing has no link. Rates and words in a counter's place are
     left out."""
     rows = lines(text)
-    heads = [(place, int(match[1])) for place, row in enumerate(rows) if "GPU" in row and (match := _GPU.match(row))]
+    heads = [(index, int(match[1])) for index, row in enumerate(rows) if "GPU" in row and (match := _GPU.match(row))]
     if not heads:
         raise Unreadable(f"no GPU in it: {first_line(text)}")
     below: dict[int, tuple[str, ...]] = {}
-    for (place, gpu), end in zip(heads, [*(place for place, _ in heads[1:]), len(rows)], strict=True):
-        below[gpu] = below.get(gpu, ()) + tuple(rows[place + 1 : end])
-    found = {gpu: _links(printed) for gpu, printed in below.items()}
+    for (index, gpu), end in zip(heads, [*(index for index, _ in heads[1:]), len(rows)], strict=True):
+        below[gpu] = below.get(gpu, ()) + tuple(rows[index + 1 : end])
+    links_by_gpu = {gpu: _links(printed) for gpu, printed in below.items()}
     # Every link counts the same things: the last one lacks some where the output was cut.
     last = heads[-1][1]
-    links = list(found[last].values())
+    links = list(links_by_gpu[last].values())
     if links and len(links[-1]) < len(links[0]):
-        raise Unreadable(f"link {list(found[last])[-1]} of GPU {last} counts less than others: it was cut")
-    return found
+        raise Unreadable(f"link {list(links_by_gpu[last])[-1]} of GPU {last} counts less than others: it was cut")
+    return links_by_gpu
 
 
 @lru_cache(64)
 def _links(rows: tuple[str, ...]) -> dict[int, Counters]:
     """Link → counters, of one GPU's rows. Those of GPUs that count the same are one object."""
-    found: dict[int, Counters] = {}
+    counters_by_link: dict[int, Counters] = {}
     for row in rows:
         if match := _COUNTER.match(row):
             link, printed, count = match.groups()
             name = _name(printed)
-            counters = found.setdefault(int(link), {})
+            counters = counters_by_link.setdefault(int(link), {})
             counters[name] = max(counters.get(name, 0), int(count))
-    return found
+    return counters_by_link
 
 
 @lru_cache(256)

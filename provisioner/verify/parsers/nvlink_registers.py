@@ -47,6 +47,6 @@ def read(text: str) -> Registers | None:
     match = _LINE.search(text)
     if match is None:
         return None
-    values = [int(one, 16) for one in re.findall(r"0x[0-9a-fA-F]+", match[2])]
-    found = [m for m in MEANINGS if any(values[m.register] >> bit & 1 for bit in m.bits)]
-    return Registers(int(match[1]), tuple(dict.fromkeys(m.words for m in found)), any(m.vendor for m in found))
+    values = [int(number, 16) for number in re.findall(r"0x[0-9a-fA-F]+", match[2])]
+    meanings = [m for m in MEANINGS if any(values[m.register] >> bit & 1 for bit in m.bits)]
+    return Registers(int(match[1]), tuple(dict.fromkeys(m.words for m in meanings)), any(m.vendor for m in meanings))

@@ -28,7 +28,7 @@ class System:
 
 def parse(text: str) -> System:
     """The distribution of the node. Raises Unreadable for a file without ID."""
-    values = {m[1]: _word(m[2]) for line in lines(text) if (m := re.match(r"^\s*([A-Z][A-Z0-9_]*)=(.*)$", line))}
+    values = {m[1]: _unquoted(m[2]) for line in lines(text) if (m := re.match(r"^\s*([A-Z][A-Z0-9_]*)=(.*)$", line))}
     name = values.get("ID")
     if not name or not re.fullmatch(r"[a-z0-9._-]+", name):
         raise Unreadable(f"it names no distribution: {first_line(text)}")
@@ -36,7 +36,7 @@ def parse(text: str) -> System:
     return System(name, version or None, values.get("VERSION_CODENAME") or None, values.get("PRETTY_NAME") or None)
 
 
-def _word(text: str) -> str:
+def _unquoted(text: str) -> str:
     """A value without a shell's quotes; as it stands where the quotes don't close."""
     try:
         return " ".join(shlex.split(text, comments=False))

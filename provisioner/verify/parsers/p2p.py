@@ -17,13 +17,13 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 def parse(text: str) -> dict[int, tuple[str, ...]]:
     """GPU → its cells, in the order of the GPUs."""
-    found = {}
+    matrix = {}
     for line in lines(text):
         if match := _ROW.match(_ESCAPE.sub("", line)):
-            found[int(match[1])] = tuple(match[2].split())
-    if not found or any(len(cells) != len(found) for cells in found.values()):
+            matrix[int(match[1])] = tuple(match[2].split())
+    if not matrix or any(len(cells) != len(matrix) for cells in matrix.values()):
         raise Unreadable(f"no square matrix of GPUs: {first_line(text)}")
-    return found
+    return matrix
 
 
 TOOLS = (
@@ -33,6 +33,6 @@ TOOLS = (
         parse=parse,
         command=("nvidia-smi", "topo", "-p2p", "r"),
         when=lambda expected: expected.large_bar and expected.gpu_count > 1,
-        document={"p2p": lambda found: {f"GPU{gpu}": list(cells) for gpu, cells in found.items()}},
+        document={"p2p": lambda matrix: {f"GPU{gpu}": list(cells) for gpu, cells in matrix.items()}},
     ),
 )

@@ -17,52 +17,52 @@ _NAME = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?$")
 
 def parse(text: str) -> dict[str, str]:
     """Package → version. Removed packages whose configuration is left (no version, or state "rc") are not there."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     rows = [line for line in lines(text) if line]
     if len(rows) > 1 and rows[-1].count("\t") < rows[0].count("\t"):
         raise Unreadable(f"its last line was cut: {first_line(rows[-1])}")
     for line in rows:
         match = _PACKAGE.match(line)
         if match and match[2] and (match[3] is None or match[3][1] == "i"):
-            found[match[1]] = match[2]
-    if not found:
+            versions[match[1]] = match[2]
+    if not versions:
         raise Unreadable(f"no package in it: {first_line(text)}")
-    return found
+    return versions
 
 
 def parse_sources(text: str) -> dict[str, str]:
     """Package → "source version", for packages whose source package has another name or version: vulnerabilities are
     listed by source package."""
-    found = {}
+    source_versions = {}
     for line in lines(text):
         match = _PACKAGE.match(line)
         if match and match[4] and (match[4], match[5]) != (match[1], match[2]):
-            found[match[1]] = f"{match[4]} {match[5]}"
-    return found
+            source_versions[match[1]] = f"{match[4]} {match[5]}"
+    return source_versions
 
 
 def parse_unfinished(text: str) -> dict[str, str]:
     """Package → what dpkg says of one that is neither whole nor gone: half-installed, unpacked, half-configured …"""
     states = {"H": "half-installed", "U": "unpacked", "F": "half-configured", "W": "waiting for triggers"}
-    found = {}
+    unfinished = {}
     for line in lines(text):
         match = _PACKAGE.match(line)
         if match and match[3] and match[3][1] in states:
-            found[match[1]] = f"{match[2]} {states[match[3][1]]}".strip()
-    return found
+            unfinished[match[1]] = f"{match[2]} {states[match[3][1]]}".strip()
+    return unfinished
 
 
 def parse_holds(text: str) -> tuple[str, ...]:
     """Packages on hold; an empty text is a real answer: none."""
-    held = []
+    packages = []
     for line in lines(text):
         if not line.strip():
             continue
         match = _NAME.match(line.strip())
         if not match:
             raise Unreadable(f"not a package name: {first_line(line)}")
-        held.append(match[1])
-    return tuple(held)
+        packages.append(match[1])
+    return tuple(packages)
 
 
 _SHOWN = "\t".join(

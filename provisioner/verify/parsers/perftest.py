@@ -97,11 +97,13 @@ def read_own_cards(document: dict[str, Any]) -> OwnCards | None:
 
 
 def parse(text: str) -> Loopback:
-    found = read_object(text)
-    state = found.get("state")
+    document = read_object(text)
+    state = document.get("state")
     if state not in ("ran", "busy", "absent"):
         raise Unreadable(f"no state in it: {first_line(text)}")
-    return Loopback(state, strict_text(found.get("why"))[:300], holders(found.get("busy")), cards(found.get("cards")))
+    return Loopback(
+        state, strict_text(document.get("why"))[:300], holders(document.get("busy")), cards(document.get("cards"))
+    )
 
 
 def cards(rows: Any) -> tuple[Card, ...]:
@@ -111,11 +113,11 @@ def cards(rows: Any) -> tuple[Card, ...]:
 
 def named_cards(rows: Any) -> tuple[Card, ...]:
     """Of what fabric_run.py has made of such cards."""
-    told = [row for row in rows[:CARDS] if isinstance(row, dict)] if isinstance(rows, list) else []
+    card_rows = [row for row in rows[:CARDS] if isinstance(row, dict)] if isinstance(rows, list) else []
     return tuple(
         Card(strict_text(r.get("device"))[:40], strict_whole(r.get("port")) or 1, strict_float(r.get("gbps")),
              strict_text(r.get("why"))[:200])
-        for r in told
+        for r in card_rows
     )  # fmt: skip
 
 
@@ -127,10 +129,10 @@ def _card(row: dict[str, Any]) -> Card:
     table = _ROW.search(strict_text(row.get("output")))
     if strict_whole(row.get("rc")) == 0 and table is not None:
         return Card(*name, float(table[1]))
-    told = strict_text(row.get("error")) + "\n" + strict_text(row.get("output"))
-    said = [line.strip() for line in told.splitlines() if line.strip()]
-    why = "; ".join([line for line in said if any(word in line for word in COMPLAINTS)][:2])[:200]
-    return Card(*name, None, "".join(c if c.isprintable() else "?" for c in why) or "no rate in its answer")
+    printed = strict_text(row.get("error")) + "\n" + strict_text(row.get("output"))
+    rows = [line.strip() for line in printed.splitlines() if line.strip()]
+    complaint = "; ".join([line for line in rows if any(phrase in line for phrase in COMPLAINTS)][:2])[:200]
+    return Card(*name, None, "".join(c if c.isprintable() else "?" for c in complaint) or "no rate in its answer")
 
 
 TOOLS = (

@@ -92,9 +92,9 @@ def parse(text: str) -> tuple[Device, ...]:
         rows = document["devices"]
         if not isinstance(rows, dict):
             raise TypeError("devices is no object")
-        there = {str(name) for name in document.get("uverbs", [])}
+        verbs_devices = {str(name) for name in document.get("uverbs", [])}
         versions = {str(k): str(v).strip()[:80] for k, v in dict(document.get("drivers", {})).items()}
-        return tuple(_device(str(name), dict(row), there, versions) for name, row in sorted(rows.items()))
+        return tuple(_device(str(name), dict(row), verbs_devices, versions) for name, row in sorted(rows.items()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Unreadable(f"not what the probe writes: {first_line(text)}") from error
 
@@ -107,16 +107,16 @@ def _device(name: str, row: Mapping[str, Any], uverbs: set[str], drivers: Mappin
         firmware=_text(row.get("fw_ver")),
         board=_text(row.get("board_id")),
         pci=_text(row.get("pci")),
-        numa=_whole(row.get("device/numa_node")),
+        numa=_integer(row.get("device/numa_node")),
         pcie_gbps=_link(number(_text(row.get("device/current_link_speed"))), width),
         pcie_width=int(width) if width else None,
-        pcie_width_max=_whole(row.get("device/max_link_width")) or None,
+        pcie_width_max=_integer(row.get("device/max_link_width")) or None,
         p2p=str(row["device/p2p"]).strip()[:80] if row.get("device/p2p") is not None else None,
         uverbs=name in uverbs,
         driver=drivers.get("mlx5_core") if (_text(row.get("hca_type")) or "MT").startswith("MT") else None,
         interfaces=tuple(
-            (str(net), str(dict(one).get("operstate", "")).strip() == "up")
-            for net, one in sorted(dict(row["net"]).items())
+            (str(net), str(dict(interface_row).get("operstate", "")).strip() == "up")
+            for net, interface_row in sorted(dict(row["net"]).items())
         )
         if "net" in row
         else None,
@@ -135,11 +135,11 @@ def _port(number_: int, row: Mapping[str, Any]) -> Port:
     kinds = dict(row.get("gid_types", {}))
     known = [(str(gid).lower(), _text(kinds.get(index))) for index, gid in sorted(gids.items())]
     keys = [str(key).lower() for key in row.get("pkeys", [])]
-    counters = {str(k): v for k, text in dict(row.get("counters", {})).items() if (v := _whole(text)) is not None}
+    counters = {str(k): v for k, text in dict(row.get("counters", {})).items() if (v := _integer(text)) is not None}
     return Port(
         number=number_,
-        state=_named(row.get("state")),
-        physical_state=_named(row.get("phys_state")),
+        state=_state_name(row.get("state")),
+        physical_state=_state_name(row.get("phys_state")),
         rate_gbps=number(_text(row.get("rate"))),
         link_layer=_text(row.get("link_layer")),
         lid=_hexadecimal(row.get("lid")),
@@ -161,7 +161,7 @@ def _text(value: Any) -> str | None:
     return (str(value).strip()[:80] or None) if value is not None else None
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     text = _text(value) or ""
     return int(text) if re.fullmatch(r"-?[0-9]{1,20}", text) else None
 
@@ -171,7 +171,7 @@ def _hexadecimal(value: Any) -> int | None:
     return int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text) else None
 
 
-def _named(value: Any) -> str | None:
+def _state_name(value: Any) -> str | None:
     match = _STATE.match(_text(value) or "")
     return match[1] if match else None
 

@@ -66,18 +66,18 @@ def parse(text: str) -> Rocm:
 
 
 def _rocm_smi(data: dict[str, Any]) -> Rocm:
-    named = [(re.fullmatch(r"card([0-9]{1,4})", key), value) for key, value in data.items()]
-    cards = [(int(match[1]), value) for match, value in named if match and isinstance(value, dict)]
+    matched_keys = [(re.fullmatch(r"card([0-9]{1,4})", key), value) for key, value in data.items()]
+    cards = [(int(match[1]), value) for match, value in matched_keys if match and isinstance(value, dict)]
     if not cards and "system" not in data:
         raise Unreadable("no card and no system in it")
-    found: list[AmdGpu] = []
+    gpus: list[AmdGpu] = []
     for _index, card in sorted(cards, key=lambda pair: pair[0]):
         fields = {str(k).lower(): v for k, v in card.items()}
-        if whole(_text(fields, "partition id")) and not _text(fields, "pci bus") and found:
-            found[-1] = replace(found[-1], partitions=found[-1].partitions + 1)  # a table's row, without an address
+        if whole(_text(fields, "partition id")) and not _text(fields, "pci bus") and gpus:
+            gpus[-1] = replace(gpus[-1], partitions=gpus[-1].partitions + 1)  # a table's row, without an address
             continue
         bus, memory = _text(fields, "pci bus"), whole(_text(fields, "vram total memory (b)"))
-        found.append(
+        gpus.append(
             AmdGpu(
                 index=0,
                 pci=pci(bus) if bus else None,
@@ -101,12 +101,12 @@ def _rocm_smi(data: dict[str, Any]) -> Rocm:
         )
     system = data.get("system")
     system = {str(k).lower(): v for k, v in system.items()} if isinstance(system, dict) else {}
-    return Rocm(_text(system, "driver version"), _whole_gpus(found))
+    return Rocm(_text(system, "driver version"), _whole_gpus(gpus))
 
 
 def _amd_smi(entries: list[Any]) -> Rocm:
     """`amd-smi static --json` (or list --json): one object for each GPU, its facts in sections."""
-    found, drivers = [], []
+    gpus, drivers = [], []
     for entry in entries:
         if not isinstance(entry, dict) or "gpu" not in entry:
             continue
@@ -114,7 +114,7 @@ def _amd_smi(entries: list[Any]) -> Rocm:
         size = vram.get("size", vram.get("vram_size_mb"))
         memory = size.get("value") if isinstance(size, dict) else size
         address = _text(bus, "bdf") or _text(entry, "bdf")
-        found.append(
+        gpus.append(
             AmdGpu(
                 index=0,
                 pci=pci(address) if address else None,
@@ -128,9 +128,9 @@ def _amd_smi(entries: list[Any]) -> Rocm:
             )
         )
         drivers.append(_text(driver, "version") or _text(driver, "driver_version"))
-    if not found:
+    if not gpus:
         raise Unreadable("a list without a GPU in it")
-    return Rocm(next((version for version in drivers if version), None), _whole_gpus(found))
+    return Rocm(next((version for version in drivers if version), None), _whole_gpus(gpus))
 
 
 def _uncorrectable(entry: dict[str, Any]) -> int | None:
@@ -157,7 +157,7 @@ def _whole_gpus(cards: list[AmdGpu]) -> tuple[AmdGpu, ...]:
 def _section(entry: dict[str, Any], name: str) -> dict[str, Any]:
     """A section with its keys in small letters, which some releases print in capitals."""
     value = entry.get(name)
-    return {str(key).lower(): one for key, one in value.items()} if isinstance(value, dict) else {}
+    return {str(key).lower(): item for key, item in value.items()} if isinstance(value, dict) else {}
 
 
 def _name(fields: dict[str, Any], key: str) -> str | None:

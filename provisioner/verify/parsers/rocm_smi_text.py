@@ -47,30 +47,30 @@ def read(text: str) -> tuple[dict[str, Any] | list[Any] | None, str]:
 
 
 def _amd_table(text: str) -> list[Any]:
-    found: list[dict[str, Any]] = []
+    gpus: list[dict[str, Any]] = []
     driver: dict[str, str] = {}
     for line in lines(text):
         if match := _HEAD.match(line):
             driver = {"version": match[1]} if match[1] else {}
         elif match := _BUS.match(line):
-            found.append({"gpu": "", "bus": {"bdf": match[1]}, "asic": {"market_name": match[2]}, "driver": driver})
-        elif found and "vram" not in found[-1] and (match := _USED.match(line)):
-            found[-1] |= {"gpu": match[1], "vram": {"size": match[2]}}
-    return found
+            gpus.append({"gpu": "", "bus": {"bdf": match[1]}, "asic": {"market_name": match[2]}, "driver": driver})
+        elif gpus and "vram" not in gpus[-1] and (match := _USED.match(line)):
+            gpus[-1] |= {"gpu": match[1], "vram": {"size": match[2]}}
+    return gpus
 
 
 def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
     cards: dict[str, dict[str, str]] = {}
     system: dict[str, str] = {}
     open_ras = ""
-    made, open_card, headed, asleep = "rocm-smi's text", "", False, "low-power state" in text
+    made_by, open_card, headed, asleep = "rocm-smi's text", "", False, "low-power state" in text
 
     def silent(line: str) -> bool:
         return not asleep and _SILENT.match(line) is not None
 
     for line in lines(text):
         if match := _RAS.match(line):
-            open_ras, made = f"card{match[1]}", "`rocm-smi --showrasinfo`"
+            open_ras, made_by = f"card{match[1]}", "`rocm-smi --showrasinfo`"
             cards.setdefault(open_ras, {}).setdefault(RAS, "")
         elif open_ras and (match := _RAS_BLOCK.match(line)):
             cards[open_ras][RAS] = str(int(cards[open_ras][RAS] or 0) + int(match[1]))
@@ -80,32 +80,32 @@ def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
             system["Driver version"] = match[1]
         elif match := _CONCISE.match(line):
             if silent(line):
-                open_card, made = "", "rocm-smi's table"
+                open_card, made_by = "", "rocm-smi's table"
                 continue
-            open_card, made = f"card{match[1]}", "rocm-smi's table"
+            open_card, made_by = f"card{match[1]}", "rocm-smi's table"
             cards.setdefault(open_card, {})
         elif open_card and (match := _NAME.match(line)):
             cards[open_card]["Card Series"] = match[1]
             open_card = ""
         elif match := _BY_NODE.match(line):
-            part, made = _PARTITION.search(line), "rocm-smi's table"
+            part, made_by = _PARTITION.search(line), "rocm-smi's table"
             if silent(line) and (part is None or part[1] == "0"):
                 continue
             cards[f"card{match[1]}"] = {"Partition ID": part[1] if part else "0"}
         elif headed and (match := _OLDEST.match(line)):
-            made = "rocm-smi's table"
+            made_by = "rocm-smi's table"
             if not silent(line):
                 cards[f"card{match[1]}"] = {"Partition ID": "0"}
         elif line.startswith("GPU  Temp"):
             headed = True
         elif "GUID" in text and (match := _ROW.match(line)):
             cards.setdefault(f"card{match[1]}", {})["PCI Bus"] = match[2]
-            made = "`rocm-smi --showhw`"
+            made_by = "`rocm-smi --showhw`"
     keys = {key.lower() for card in cards.values() for key in card}
     # What is printed of each GPU, one thing at a time (`--showtopo`), lists none of them.
-    listed = any(word in key for word in LISTS for key in keys)
-    whole = all(any(word in key for key in keys) for word in ("unique", "pci bus", "series"))
-    return ({**cards, "system": system}, "" if whole else made) if listed else (None, "")
+    listed = any(list_term in key for list_term in LISTS for key in keys)
+    is_complete = all(any(term in key for key in keys) for term in ("unique", "pci bus", "series"))
+    return ({**cards, "system": system}, "" if is_complete else made_by) if listed else (None, "")
 
 
 LISTS = ("card", "bus", "unique", "vbios", "partition id", "device id", "device name", "gpu id", RAS)
@@ -113,7 +113,7 @@ LISTS = ("card", "bus", "unique", "vbios", "partition id", "device id", "device 
 
 
 def _amd(text: str) -> list[Any]:
-    found: list[Any] = []
+    gpus: list[Any] = []
     stack: list[tuple[int, dict[str, Any]]] = []
     for line in lines(text):
         if (match := _AMD.match(line)) is None:
@@ -121,7 +121,7 @@ def _amd(text: str) -> list[Any]:
         depth, key, value = len(match[1]), match[2].strip().lower(), match[3] or ""
         if depth == 0 and key == "gpu":
             entry: dict[str, Any] = {"gpu": value}
-            found.append(entry)
+            gpus.append(entry)
             stack = [(0, entry)]
             continue
         while len(stack) > 1 and stack[-1][0] >= depth:
@@ -134,4 +134,4 @@ def _amd(text: str) -> list[Any]:
             below: dict[str, Any] = {}
             stack[-1][1][key] = below
             stack.append((depth, below))
-    return found
+    return gpus

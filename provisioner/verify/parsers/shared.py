@@ -32,21 +32,21 @@ DENIED = ("Permission denied", "Operation not permitted", "Read-only file system
 """root may not write there (exports(5), root_squash): that says nothing of those who may."""
 
 
-def _unwritten(said: dict[str, Any]) -> str:
-    if said.get("timed_out") is True:
-        return f"a write did not end within {read_float(said.get('seconds')) or 0:.0f} s"
-    error = read_text(said.get("error")) or ""
-    if said.get("rc") in (0, None) or any(word in error for word in DENIED):
+def _unwritten(answer: dict[str, Any]) -> str:
+    if answer.get("timed_out") is True:
+        return f"a write did not end within {read_float(answer.get('seconds')) or 0:.0f} s"
+    error = read_text(answer.get("error")) or ""
+    if answer.get("rc") in (0, None) or any(phrase in error for phrase in DENIED):
         return ""
-    return f"a write failed: {error[-160:] or said.get('rc')}"
+    return f"a write failed: {error[-160:] or answer.get('rc')}"
 
 
 def parse(text: str) -> tuple[Shared, ...]:
     document = read_object(text)
-    return tuple(_one(str(path), row, text) for path, row in document.items())
+    return tuple(_read_shared(str(path), row, text) for path, row in document.items())
 
 
-def _one(path: str, row: object, text: str) -> Shared:
+def _read_shared(path: str, row: object, text: str) -> Shared:
     if not isinstance(row, dict) or "mounted" not in row:
         raise Unreadable(f"nothing is said of {path[:80]}: {first_line(text)}")
     if row["mounted"] is None:
@@ -54,10 +54,10 @@ def _one(path: str, row: object, text: str) -> Shared:
     mounts = read_mounts([row["mounted"]])
     if not mounts:
         raise Unreadable(f"no line of the kernel's mounts: {first_line(str(row['mounted']))}")
-    said = read_map(row.get("answers"))
-    error = read_text(said.get("error")) or ""
+    reply = read_map(row.get("answers"))
+    error = read_text(reply.get("error")) or ""
     return Shared(
-        path, mounts[0], said.get("timed_out") is True, read_float(said.get("seconds")), read_whole(said.get("rc")),
+        path, mounts[0], reply.get("timed_out") is True, read_float(reply.get("seconds")), read_whole(reply.get("rc")),
         error[-200:], (read_text(row.get("serves")) or "")[:1024], _unwritten(read_map(row.get("written"))),
     )  # fmt: skip
 

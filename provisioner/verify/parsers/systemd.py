@@ -63,7 +63,7 @@ def parse(text: str) -> Service:
 
 def parse_failed(text: str) -> tuple[str, ...]:
     """Failed units; an empty text is a real answer: none."""
-    found = []
+    units = []
     for row in lines(text):
         if not row.strip() or _AROUND.search(row):
             continue
@@ -71,8 +71,8 @@ def parse_failed(text: str) -> tuple[str, ...]:
         if not match:
             raise Unreadable(f"not a list of units: {first_line(row)}")
         if match[2] == "failed":
-            found.append(match[1])
-    return tuple(found)
+            units.append(match[1])
+    return tuple(units)
 
 
 JOB_SERVICES = ("slurmd.service", "munge.service", "kubelet.service", "k3s-agent.service", "rke2-agent.service")
@@ -93,21 +93,21 @@ class Unit:
 
 def parse_units(text: str) -> dict[str, Unit]:
     """Unit → its state: blocks of Key=Value, an empty line between two."""
-    found = {}
+    units = {}
     for block in re.split(r"\n\s*\n", "\n".join(lines(text)).strip()):
         values = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
         if not values.get("Id") or "ActiveState" not in values or "LoadState" not in values:
             raise Unreadable(f"not a unit's properties: {first_line(block)}")
         if values["ActiveState"] not in STATES:
             raise Unreadable(f"no state of a unit: {values['ActiveState'][:40]!r}")
-        found[values["Id"]] = Unit(
+        units[values["Id"]] = Unit(
             values["LoadState"],
             values["ActiveState"],
             values.get("SubState", ""),
             values.get("UnitFileState", ""),
             values.get("Result", ""),
         )
-    return found
+    return units
 
 
 TOOLS = (

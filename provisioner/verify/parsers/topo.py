@@ -56,10 +56,10 @@ def parse(text: str) -> Topology:
             continue
         if not columns:
             # The header is the first line of column names; a row has a cell in second place.
-            named, rest = _leading_columns(tokens)
-            if named and GPU.match(named[0]) and (not rest or rest[0] in ("CPU", "NUMA")):
-                columns = named
-                titles = " ".join(rest)
+            names_read, remaining = _leading_columns(tokens)
+            if names_read and GPU.match(names_read[0]) and (not remaining or remaining[0] in ("CPU", "NUMA")):
+                columns = names_read
+                titles = " ".join(remaining)
         elif GPU.match(tokens[0]) and tokens[0] in columns and tokens[0] not in rows:
             rows[tokens[0]] = tokens[1:]
         elif GPU.match(tokens[0]) and tokens[0] not in columns:
@@ -69,7 +69,7 @@ def parse(text: str) -> Topology:
     if not columns:
         raise Unreadable(f"no matrix: {first_line(text)}")
     gpus = [c for c in columns if GPU.match(c)]
-    whole = {a: row for a, row in rows.items() if all(c == "X" or CELL.match(c) for c in row[: len(columns)])}
+    readable_rows = {a: row for a, row in rows.items() if all(c == "X" or CELL.match(c) for c in row[: len(columns)])}
     raw = {a: {b: _cell(rows.get(a), columns.index(b)) for b in gpus if b != a} for a in gpus}
     agreed = {a: {b: (v if raw[b][a] == v else None) for b, v in row.items()} for a, row in raw.items()}
     if not rows:
@@ -88,21 +88,21 @@ def parse(text: str) -> Topology:
         nics=nics,
         near={gpu: {nic: _cell(_till_fused(rows.get(gpu)), columns.index(nic)) for nic in nics} for gpu in gpus},
         names=names,
-        numa={gpu: _numa(whole.get(gpu, [])[len(columns) :], titles) for gpu in gpus},
+        numa={gpu: _numa(readable_rows.get(gpu, [])[len(columns) :], titles) for gpu in gpus},
     )
 
 
 def _leading_columns(tokens: list[str]) -> tuple[list[str], list[str]]:
     """The names of columns that a line begins with, and its other words."""
-    named: list[str] = []
+    names: list[str] = []
     for position, token in enumerate(tokens):
         if FUSED.match(token):
-            named += re.findall(r"[A-Z]+[0-9]+", token)
+            names += re.findall(r"[A-Z]+[0-9]+", token)
         elif COLUMN.match(token):
-            named.append(token)
+            names.append(token)
         else:
-            return named, tokens[position:]
-    return named, []
+            return names, tokens[position:]
+    return names, []
 
 
 def _cell(row: list[str] | None, position: int) -> str | None:
@@ -119,21 +119,21 @@ def _till_fused(row: list[str] | None) -> list[str] | None:
     return row[:end]
 
 
-def _numa(rest: list[str], titles: str) -> str | None:
+def _numa(cells: list[str], titles: str) -> str | None:
     """What stands under "NUMA Affinity": the cell after the CPU list. Empty cells leave no trace, so that a row is
     only believed where both are there."""
-    if "NUMA Affinity" not in titles or not rest:
+    if "NUMA Affinity" not in titles or not cells:
         return None
     if not titles.startswith("CPU Affinity"):
-        return rest[0] if NUMA.match(rest[0]) else None
+        return cells[0] if NUMA.match(cells[0]) else None
     # With a third title two cells may be three that have run together ("168-2231" is 168-223 and node 1).
     if (
-        len(rest) < (3 if "GPU NUMA ID" in titles else 2)
-        or not (CPUS.match(rest[0]) or rest[0] == "N/A")
-        or not NUMA.match(rest[1])
+        len(cells) < (3 if "GPU NUMA ID" in titles else 2)
+        or not (CPUS.match(cells[0]) or cells[0] == "N/A")
+        or not NUMA.match(cells[1])
     ):
         return None
-    return rest[1]
+    return cells[1]
 
 
 TOOLS = (

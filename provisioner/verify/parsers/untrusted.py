@@ -12,15 +12,16 @@ from typing import Any
 from provisioner.verify.parsers import Unreadable, first_line
 
 
-def read_object(text: str, shown: str | None = None) -> dict[str, Any]:
-    """A document that has to be an object. Raises Unreadable with the first line of `shown`, by default of the text."""
+def read_object(text: str, quoted: str | None = None) -> dict[str, Any]:
+    """A document that has to be an object. Raises Unreadable with the first line of `quoted`, by default of
+    the text."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {first_line(text if shown is None else shown)}") from error
-    if not isinstance(found, dict):
-        raise Unreadable(f"no object: {first_line(text if shown is None else shown)}")
-    return found
+        raise Unreadable(f"not JSON: {first_line(text if quoted is None else quoted)}") from error
+    if not isinstance(document, dict):
+        raise Unreadable(f"no object: {first_line(text if quoted is None else quoted)}")
+    return document
 
 
 def read_map(value: Any) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def read_map(value: Any) -> dict[str, Any]:
 
 
 def read_strings(value: Any) -> tuple[str, ...] | None:
-    return tuple(str(one) for one in value) if isinstance(value, list) else None
+    return tuple(str(entry) for entry in value) if isinstance(value, list) else None
 
 
 def read_text(value: Any) -> str | None:
@@ -42,10 +43,10 @@ with."""
 
 def read_float(value: Any) -> float | None:
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if abs(found) < 1e15 else None
+    return number if abs(number) < 1e15 else None
 
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
@@ -58,8 +59,8 @@ def read_whole(value: Any) -> int | None:
 
 def read_answer(value: Any) -> str | None:
     """What a program said, where it ended well."""
-    said = read_map(value)
-    return said["text"] if said.get("rc") == 0 and isinstance(said.get("text"), str) else None
+    answer = read_map(value)
+    return answer["text"] if answer.get("rc") == 0 and isinstance(answer.get("text"), str) else None
 
 
 def strict_text(value: Any) -> str:

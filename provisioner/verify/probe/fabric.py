@@ -40,69 +40,75 @@ VANISH_S = 15.0
 
 def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """Take part once; `seconds` is the deadline, start of the container and all."""
-    asked = request["load"]
-    if asked.get("alone") == "own cards":
+    load_request = request["load"]
+    if load_request.get("alone") == "own cards":
         return own_cards(seconds, request)
-    if asked.get("alone") == "idle":
-        why = job_reason(asked["vendor"])
-        return document({"state": "busy", "why": why} if why else {"state": "idle"})
-    holders = busy(asked["vendor"])
+    if load_request.get("alone") == "idle":
+        reason = job_reason(load_request["vendor"])
+        return document({"state": "busy", "why": reason} if reason else {"state": "idle"})
+    holders = busy(load_request["vendor"])
     until = time.monotonic() + VANISH_S
     while holders and time.monotonic() < until:
         time.sleep(0.5)
-        holders = busy(asked["vendor"])
+        holders = busy(load_request["vendor"])
     if holders is None:
         return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:
         return document({"state": "busy", "busy": holders})
-    if asked["together"].get("lent"):
-        why = job_reason(asked["vendor"])  # the last moment before it is used
-        if why:
-            return document({"state": "absent", "why": why})
-    interface = interface_of(asked["together"]["own"])
+    if load_request["together"].get("lent"):
+        reason = job_reason(load_request["vendor"])  # the last moment before it is used
+        if reason:
+            return document({"state": "absent", "why": reason})
+    interface = interface_of(load_request["together"]["own"])
     if interface is None:
-        why = "no interface of this node has its address {}".format(asked["together"]["own"])
-        return document({"state": "absent", "why": why})
-    options = job_options(asked["image"])
+        reason = "no interface of this node has its address {}".format(load_request["together"]["own"])
+        return document({"state": "absent", "why": reason})
+    options = job_options(load_request["image"])
     if options is None:
-        return document({"state": "absent", "why": unwritten(asked["image"])})
-    command, feed = together(asked, options, interface, seconds)
-    before = port_counters()
+        return document({"state": "absent", "why": unwritten(load_request["image"])})
+    command, feed = together(load_request, options, interface, seconds)
+    previous = port_counters()
     try:
-        told = follow(command, feed, seconds, None, 0.0)
+        outcome_of_run = follow(command, feed, seconds, None, 0.0)
     finally:
         # Also of a container whose client was killed, or that docker has not removed yet.
         run(["docker", "rm", "--force", container()], ASK_S)
-    if told["rc"] == COULD_NOT_BEGIN or told["rc"] == 125:  # docker's own failure: no image, no such option
-        return document({"state": "absent", "why": last_line(told["error"]), "error": told["error"]})
-    told["rails"] = rails(asked) if asked.get("rails") and told["rc"] == 0 else None
-    told["grown"] = grown(before, port_counters())
-    return document(dict(told, state="ran", launcher="docker " + asked["reference"]))
+    if (
+        outcome_of_run["rc"] == COULD_NOT_BEGIN or outcome_of_run["rc"] == 125
+    ):  # docker's own failure: no image, no such option
+        return document(
+            {"state": "absent", "why": last_line(outcome_of_run["error"]), "error": outcome_of_run["error"]}
+        )
+    outcome_of_run["rails"] = rails(load_request) if load_request.get("rails") and outcome_of_run["rc"] == 0 else None
+    outcome_of_run["grown"] = grown(previous, port_counters())
+    return document(dict(outcome_of_run, state="ran", launcher="docker " + load_request["reference"]))
 
 
 def port_counters() -> dict[str, dict[str, int]]:
     """Counters of every RDMA port, by mlx5_0/1."""
     return {
         device + "/" + port: {name: int(text) for name, text in row["counters"].items() if text.isdigit()}
-        for device, found in json.loads(rdma()["text"])["devices"].items()
-        for port, row in found["ports"].items()
+        for device, ports in json.loads(rdma()["text"])["devices"].items()
+        for port, row in ports["ports"].items()
     }
 
 
-def grown(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+def grown(previous: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
     """What counts more than before, by port."""
-    found = {}
+    growth = {}
     for port, counters in after.items():
-        old = before.get(port, {})
+        old = previous.get(port, {})
         more = {name: value - old[name] for name, value in counters.items() if name in old and value > old[name]}
         if more:
-            found[port] = more
-    return found
+            growth[port] = more
+    return growth
 
 
-def together(asked: dict[str, Any], options: list[str], interface: str, seconds: float) -> tuple[list[str], bytes]:
+def together(
+    load_request: dict[str, Any], options: list[str], interface: str, seconds: float
+) -> tuple[list[str], bytes]:
     """The command and what it gets on its standard input. `options`: the environment of a job on this node."""
-    part = asked["together"]
+    part = load_request["together"]
     command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--pull=never"]
     command += ["--security-opt", "no-new-privileges", *options]
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4"}
@@ -112,12 +118,16 @@ def together(asked: dict[str, Any], options: list[str], interface: str, seconds:
     if part["nodes"] == 1:
         environment.update(OVER_THE_NETWORK)
     command += [item for pair in sorted(environment.items()) for item in ("--env", "=".join(pair))]
-    command += ["--entrypoint", "python3", asked["image"], "-", "gpuprov-together"]
+    command += ["--entrypoint", "python3", load_request["image"], "-", "gpuprov-together"]
     for name in ("nodes", "node", "address", "port"):
         command += ["--" + name, str(part[name])]
     command += ["--wait", str(int(seconds / 2)), "--only", "all_reduce"]
-    command += [word for name, value in sorted(asked["options"].items()) for word in ("--" + name, str(value))]
-    text = part["launcher"] + "\nimport json\nmain(json.loads(" + json.dumps(json.dumps(asked["program"])) + "))\n"
+    command += [
+        argument for name, value in sorted(load_request["options"].items()) for argument in ("--" + name, str(value))
+    ]
+    text = (
+        part["launcher"] + "\nimport json\nmain(json.loads(" + json.dumps(json.dumps(load_request["program"])) + "))\n"
+    )
     return command, text.encode()
 
 
@@ -135,8 +145,8 @@ def interface_of(address: str) -> str | None:
 
 
 def last_line(text: str) -> str:
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    return said[-1][:300] if said else "it said nothing"
+    rows = [line.strip() for line in text.splitlines() if line.strip()]
+    return rows[-1][:300] if rows else "it said nothing"
 
 
 COLLECTORS["fabric.json"] = fabric

@@ -35,38 +35,38 @@ COMMON = ("--output-format=json", "--ioengine=libaio", "--direct=1", "--thread",
 
 def fio(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """Write once, read it, and read it in small pieces; each part has its own seconds, and `seconds` is for all."""
-    asked = request["load"]
-    wanted = asked["scratch"]
-    place, most = wanted["place"], int(wanted["bytes"])
-    holders = busy(asked["vendor"])
+    load_request = request["load"]
+    scratch = load_request["scratch"]
+    folder, maximum = scratch["place"], int(scratch["bytes"])
+    holders = busy(load_request["vendor"])
     if holders is None:
-        return _said(state="absent", why="cannot tell whether a job is using the GPUs")
+        return _fio_document(state="absent", why="cannot tell whether a job is using the GPUs")
     if holders:
-        return _said(state="busy", busy=holders)
+        return _fio_document(state="busy", busy=holders)
     if shutil.which("fio", path=PATH) is None:
-        return _said(state="absent", why="fio is not installed")
-    if place not in [line.split(" ")[1] for line in lines_of("/proc/self/mounts") if line.count(" ") > 1]:
-        return _said(state="absent", why="nothing is mounted on " + place)
-    space = os.statvfs(place)
+        return _fio_document(state="absent", why="fio is not installed")
+    if folder not in [line.split(" ")[1] for line in lines_of("/proc/self/mounts") if line.count(" ") > 1]:
+        return _fio_document(state="absent", why="nothing is mounted on " + folder)
+    space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
-    size = min(most, free // SHARE) // (SHARE * BLOCK) * (SHARE * BLOCK)
-    if size < min(LEAST, most):
-        return _said(state="absent", why=f"only {free >> 20} MiB are free on {place}", free=free)
-    found: dict[str, Any] = {"state": "ran", "place": place, "bytes": size, "free": free, "phases": {}}
-    found["smart"] = {"before": smart()}
+    size = min(maximum, free // SHARE) // (SHARE * BLOCK) * (SHARE * BLOCK)
+    if size < min(LEAST, maximum):
+        return _fio_document(state="absent", why=f"only {free >> 20} MiB are free on {folder}", free=free)
+    content: dict[str, Any] = {"state": "ran", "place": folder, "bytes": size, "free": free, "phases": {}}
+    content["smart"] = {"before": smart()}
     try:
-        _measure(found["phases"], size, wanted, seconds)
+        _measure(content["phases"], size, scratch, seconds)
     except OSError as error:  # a filesystem that is read-only, or fails
-        found["phases"].setdefault("write", {"rc": 1, "timed_out": False, "seconds": 0.0, "error": str(error)})
-    found["smart"]["after"] = smart()
-    return _said(**found)
+        content["phases"].setdefault("write", {"rc": 1, "timed_out": False, "seconds": 0.0, "error": str(error)})
+    content["smart"]["after"] = smart()
+    return _fio_document(**content)
 
 
-def _measure(phases: dict[str, Any], size: int, wanted: dict[str, Any], seconds: float) -> None:
-    with tempfile.TemporaryFile(dir=wanted["place"]) as file:
+def _measure(phases: dict[str, Any], size: int, scratch: dict[str, Any], seconds: float) -> None:
+    with tempfile.TemporaryFile(dir=scratch["place"]) as file:
         os.ftruncate(file.fileno(), size)
         name = f"--filename=/proc/{os.getpid()}/fd/{file.fileno()}"
-        for phase, options, runtime in _phases(size, wanted):
+        for phase, options, runtime in _phases(size, scratch):
             out = run(["fio", "--name=" + phase, *COMMON, name, *options], min(runtime + SLACK_S, seconds))
             phases[phase] = {
                 "rc": out["rc"], "timed_out": out["timed_out"], "seconds": out["seconds"], "error": out["error"],
@@ -77,11 +77,11 @@ def _measure(phases: dict[str, Any], size: int, wanted: dict[str, Any], seconds:
                 break
 
 
-def _phases(size: int, wanted: dict[str, Any]) -> list[tuple[str, list[str], float]]:
+def _phases(size: int, scratch: dict[str, Any]) -> list[tuple[str, list[str], float]]:
     """(name, options, seconds) of each part; two passes of the file at most are written."""
-    write_s, read_s = float(wanted["write_s"]), float(wanted["read_s"])
-    whole = ["--bs=1M", "--iodepth=64", f"--size={size}"]
-    write = [*whole, "--rw=write", "--overwrite=1", "--end_fsync=1", f"--io_size={2 * size}"]
+    write_s, read_s = float(scratch["write_s"]), float(scratch["read_s"])
+    sequential = ["--bs=1M", "--iodepth=64", f"--size={size}"]
+    write = [*sequential, "--rw=write", "--overwrite=1", "--end_fsync=1", f"--io_size={2 * size}"]
     part = size // 4
     jobs = ["--numjobs=4", "--time_based"]
     read = [*jobs, "--rw=read", "--bs=1M", "--iodepth=32", f"--size={part}", f"--offset_increment={part}"]
@@ -99,7 +99,7 @@ def _written(text: str) -> int:
     return 0
 
 
-def _said(**content: Any) -> dict[str, Any]:
+def _fio_document(**content: Any) -> dict[str, Any]:
     return result(json.dumps(content), 0)
 
 

@@ -71,8 +71,8 @@ DOCKER = (
 def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
     """Everything, each part by itself: one that fails is left out and named in "failed"."""
     started = time.monotonic()
-    found: dict[str, Any] = {"time": time.time(), "failed": {}}
-    asked: list[tuple[str, Callable[[], Any]]] = [
+    collected: dict[str, Any] = {"time": time.time(), "failed": {}}
+    parts: list[tuple[str, Callable[[], Any]]] = [
         ("df", space),
         ("sync", lambda: run(SYNC, ASK)),
         ("sshd", sshd),
@@ -105,20 +105,20 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
 
     def part(name: str, ask: Callable[[], Any]) -> None:
         try:
-            found[name] = ask()
+            collected[name] = ask()
         except FileNotFoundError:
             pass
         except Exception as error:  # one part must not cost the others
-            found["failed"][name] = repr(error)[:200]
+            collected["failed"][name] = repr(error)[:200]
 
-    threads = [threading.Thread(target=part, args=item, daemon=True) for item in asked]
+    threads = [threading.Thread(target=part, args=item, daemon=True) for item in parts]
     for thread in threads:
         thread.start()
     for item in walked:
         part(*item)
     for thread in threads:
         thread.join(max(0.0, started + deadline - 0.5 - time.monotonic()))
-    return result(json.dumps(dict(found)), 0, time.monotonic() - started)
+    return result(json.dumps(dict(collected)), 0, time.monotonic() - started)
 
 
 def one_line(path: str, start: str) -> str | None:

@@ -60,20 +60,20 @@ def base_mhz() -> float | None:
     pm/intel_pstate and acpi/cppc_sysfs)."""
     first = "/sys/devices/system/cpu/cpu0"
     for folder, name, unit in (("/cpufreq", "base_frequency", 1000.0), ("/acpi_cppc", "nominal_freq", 1.0)):
-        said = texts(first + folder, [name]).get(name, "").strip()
-        if said.isdigit() and int(said) > 0:
-            return int(said) / unit
+        value = texts(first + folder, [name]).get(name, "").strip()
+        if value.isdigit() and int(value) > 0:
+            return int(value) / unit
     return None
 
 
 def governors() -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     base = "/sys/devices/system/cpu"
     for name in listed(base):
         if re.fullmatch("cpu[0-9]+", name):
             for value in texts(base + "/" + name + "/cpufreq", ["scaling_governor"]).values():
-                found[value] = found.get(value, 0) + 1
-    return found
+                counts[value] = counts.get(value, 0) + 1
+    return counts
 
 
 def edac() -> dict[str, dict[str, str]]:
@@ -104,7 +104,7 @@ def processes() -> dict[str, Any]:
                 blocked[pid] = (state, switches(pid))
     if blocked:
         time.sleep(1.0)
-    stuck = [state[0] for pid, (state, before) in blocked.items() if stays(pid, before)]
+    stuck = [state[0] for pid, (state, switches_before) in blocked.items() if stays(pid, switches_before)]
     return {
         "count": count, "zombies": zombies[:200], "zombie_count": len(zombies), "stuck": stuck[:50], "users": users,
         "running": sorted(running),
@@ -113,40 +113,42 @@ def processes() -> dict[str, Any]:
 
 def process(pid: str) -> tuple[str, str, str, float] | None:
     """Name, state, parent and age in seconds."""
-    said = texts("/proc/" + pid, ["stat"]).get("stat", "")
-    name, _, rest = said.partition("(")[2].rpartition(")")
-    words = rest.split()
-    if len(words) < 20:
+    text = texts("/proc/" + pid, ["stat"]).get("stat", "")
+    name, _, fields_text = text.partition("(")[2].rpartition(")")
+    fields = fields_text.split()
+    if len(fields) < 20:
         return None
-    age = float(texts("/proc", ["uptime"]).get("uptime", "0").split()[0]) - int(words[19]) / os.sysconf("SC_CLK_TCK")
-    return name[:40], words[0], words[1], round(max(0.0, age), 1)
+    age = float(texts("/proc", ["uptime"]).get("uptime", "0").split()[0]) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return name[:40], fields[0], fields[1], round(max(0.0, age), 1)
 
 
 def switches(pid: str) -> list[str]:
-    said = texts("/proc/" + pid, ["status"]).get("status", "")
-    return [line for line in said.splitlines() if "ctxt_switches" in line]
+    text = texts("/proc/" + pid, ["status"]).get("status", "")
+    return [line for line in text.splitlines() if "ctxt_switches" in line]
 
 
-def stays(pid: str, before: list[str]) -> bool:
-    now = process(pid)
-    return now is not None and now[1] == "D" and switches(pid) == before
+def stays(pid: str, switches_before: list[str]) -> bool:
+    current = process(pid)
+    return current is not None and current[1] == "D" and switches(pid) == switches_before
 
 
 def limits() -> dict[str, Any]:
     """Of this session: the nearest process above the probe that is not root's, else the probe; of services that start
     jobs: theirs."""
-    found: dict[str, Any] = {}
-    found["session"] = {"user": "root"}
+    by_process: dict[str, Any] = {}
+    by_process["session"] = {"user": "root"}
     for limit, kind in LIMITS.items():
         pair = resource.getrlimit(kind)
-        found["session"][limit] = ["unlimited" if value == resource.RLIM_INFINITY else str(value) for value in pair]
+        by_process["session"][limit] = [
+            "unlimited" if value == resource.RLIM_INFINITY else str(value) for value in pair
+        ]
     pid = str(os.getppid())
     for _ in range(12):
-        said = texts("/proc/" + pid, ["status"]).get("status", "")
-        fields = dict(line.split(":", 1) for line in said.splitlines() if ":" in line)
+        text = texts("/proc/" + pid, ["status"]).get("status", "")
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
         user = fields.get("Uid", "0").split()[0]
         if user != "0":
-            found["session"] = {"user": user, **limits_of(pid)}
+            by_process["session"] = {"user": user, **limits_of(pid)}
             break
         pid = fields.get("PPid", "0").strip()
         if pid in ("0", "1"):
@@ -154,15 +156,15 @@ def limits() -> dict[str, Any]:
     for other in listed("/proc"):
         if other.isdigit():
             name = texts("/proc/" + other, ["comm"]).get("comm")
-            if name in ("dockerd", "containerd", "slurmd", "kubelet", "k3s", "sshd") and name not in found:
-                found[name] = limits_of(other)
-    return found
+            if name in ("dockerd", "containerd", "slurmd", "kubelet", "k3s", "sshd") and name not in by_process:
+                by_process[name] = limits_of(other)
+    return by_process
 
 
 def limits_of(pid: str) -> dict[str, list[str]]:
-    found = {}
+    pairs = {}
     for line in texts("/proc/" + pid, ["limits"]).get("limits", "").splitlines():
         for name in LIMITS:
             if line.startswith(name):
-                found[name] = line[len(name) :].split()[:2]
-    return found
+                pairs[name] = line[len(name) :].split()[:2]
+    return pairs

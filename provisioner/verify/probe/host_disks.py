@@ -24,38 +24,38 @@ DF = ["df", "--local", "--block-size=1", "--output=target,source,fstype,size,use
 
 def mounts() -> list[str]:
     """Mounts without those of the kernel's own filesystems and of containers."""
-    kept = []
+    rows = []
     for line in lines_of("/proc/self/mounts"):
-        words = line.split(" ")
-        own = len(words) >= 4 and not any(part in words[1] for part in FOREIGN)
-        if own and not re.match(r"^(cgroup|proc$|sysfs|nsfs|mqueue|devpts|bpf|tracefs|debugfs)", words[2]):
-            kept.append(" ".join([*words[:3], words[3][:200]]))
-    return kept[:500]
+        fields = line.split(" ")
+        is_local = len(fields) >= 4 and not any(part in fields[1] for part in FOREIGN)
+        if is_local and not re.match(r"^(cgroup|proc$|sysfs|nsfs|mqueue|devpts|bpf|tracefs|debugfs)", fields[2]):
+            rows.append(" ".join([*fields[:3], fields[3][:200]]))
+    return rows[:500]
 
 
 def space() -> dict[str, Any]:
     """df of local filesystems: a server that does not answer must not hold it up."""
-    said = run(DF, ASK)
-    said["text"] = "\n".join(
-        " ".join(row.split()) for row in said["text"].splitlines() if not any(p in row for p in FOREIGN)
+    answer = run(DF, ASK)
+    answer["text"] = "\n".join(
+        " ".join(row.split()) for row in answer["text"].splitlines() if not any(p in row for p in FOREIGN)
     )
-    return said
+    return answer
 
 
 def remote() -> dict[str, dict[str, Any]]:
     """Whether file systems of the network answer: each is asked by a program of its own, all at once."""
-    places: dict[str, str] = {}
+    kind_of: dict[str, str] = {}
     for line in mounts():
-        words = line.split(" ")
-        if words[2] in REMOTE and len(places) < 32:
-            places[re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), words[1])] = words[2]
-    found: dict[str, dict[str, Any]] = {}
+        fields = line.split(" ")
+        if fields[2] in REMOTE and len(kind_of) < 32:
+            kind_of[re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[1])] = fields[2]
+    reports: dict[str, dict[str, Any]] = {}
 
-    def ask(place: str, kind: str) -> None:
-        found[place] = {"kind": kind, **outcome(run(["stat", "--file-system", "--", place], REMOTE_S))}
+    def ask(path: str, kind: str) -> None:
+        reports[path] = {"kind": kind, **outcome(run(["stat", "--file-system", "--", path], REMOTE_S))}
 
-    at_once(ask, list(places.items()), REMOTE_S + 3)
-    return dict(found)
+    at_once(ask, list(kind_of.items()), REMOTE_S + 3)
+    return dict(reports)
 
 
 def nvme() -> dict[str, dict[str, str]]:
@@ -65,11 +65,11 @@ def nvme() -> dict[str, dict[str, str]]:
 
 def smart() -> dict[str, Any]:
     """`nvme smart-log` of every NVMe disk, where the tool is installed."""
-    found: dict[str, Any] = {}
+    logs: dict[str, Any] = {}
     names = [name for name in listed("/sys/class/nvme") if re.fullmatch("nvme[0-9]+", name)][:32]
 
     def ask(name: str) -> None:
-        found[name] = run(["nvme", "smart-log", "/dev/" + name, "--output-format=json"], ASK)
+        logs[name] = run(["nvme", "smart-log", "/dev/" + name, "--output-format=json"], ASK)
 
     at_once(ask, [(name,) for name in names], ASK + 1)
-    return {name: one["text"] for name, one in dict(found).items() if one["rc"] == 0}
+    return {name: log["text"] for name, log in dict(logs).items() if log["rc"] == 0}

@@ -26,19 +26,21 @@ def pcie() -> dict[str, Any]:
     """{"devices": address → {"iommu": type of its IOMMU group, "bridges": those above it}, "acs": bridge → its ACS
     control register, where it has one}."""
     base = "/sys/bus/pci/devices"
-    found: dict[str, Any] = {}
+    devices: dict[str, Any] = {}
     control: dict[str, int | None] = {}
     for address in listed(base):
         kind = texts(base + "/" + address, ["class"]).get("class", "")
-        if kind[:6] in CLASSES and len(found) < 64:
-            way = os.path.realpath(base + "/" + address).split("/")
-            above = [one for one in way if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", one)][:-1]
+        if kind[:6] in CLASSES and len(devices) < 64:
+            path_parts = os.path.realpath(base + "/" + address).split("/")
+            above = [
+                part for part in path_parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part)
+            ][:-1]
             group = texts(base + "/" + address + "/iommu_group", ["type"]).get("type")
-            found[address] = {"iommu": group, "bridges": above}
+            devices[address] = {"iommu": group, "bridges": above}
             for bridge in above:
                 if bridge not in control:
                     control[bridge] = acs(base + "/" + bridge + "/config")
-    return {"devices": found, "acs": {name: value for name, value in control.items() if value is not None}}
+    return {"devices": devices, "acs": {name: value for name, value in control.items() if value is not None}}
 
 
 def acs(path: str) -> int | None:
@@ -48,12 +50,12 @@ def acs(path: str) -> int | None:
             raw = stream.read(4096)
     except OSError:
         return None
-    place, seen = 0x100, 0
-    while 0x100 <= place <= len(raw) - 8 and seen < 64:
-        head = int.from_bytes(raw[place : place + 4], "little")
+    offset, count = 0x100, 0
+    while 0x100 <= offset <= len(raw) - 8 and count < 64:
+        head = int.from_bytes(raw[offset : offset + 4], "little")
         if head & 0xFFFF == ACS:
-            return int.from_bytes(raw[place + 6 : place + 8], "little")
-        place, seen = head >> 20, seen + 1
+            return int.from_bytes(raw[offset + 6 : offset + 8], "little")
+        offset, count = head >> 20, count + 1
     return None
 
 
@@ -69,7 +71,7 @@ def kind_in(data: Any, depth: int) -> str | None:
     for key in TYPE_KEYS:
         if isinstance(data.get(key), str):
             return str(data[key])[:100]
-    return next((found for one in data.values() if (found := kind_in(one, depth + 1)) is not None), None)
+    return next((kind for value in data.values() if (kind := kind_in(value, depth + 1)) is not None), None)
 
 
 def fstab() -> list[str]:
@@ -87,47 +89,49 @@ def fuse() -> dict[str, dict[str, str]]:
     """Connections of filesystems in user space: requests that wait, and how many may."""
     base = "/sys/fs/fuse/connections"
     names = ("waiting", "max_background", "congestion_threshold")
-    return {one: texts(base + "/" + one, names) for one in listed(base)[:200]}
+    return {connection: texts(base + "/" + connection, names) for connection in listed(base)[:200]}
 
 
 def libraries() -> dict[str, Any]:
     """Libraries of NVIDIA's driver that programs find."""
-    said = run(["ldconfig", "-p"], ASK)
-    said["text"] = "\n".join(line for line in said["text"].splitlines() if re.search(r"\blib(?:cuda|nvidia-)", line))
-    return said
+    answer = run(["ldconfig", "-p"], ASK)
+    answer["text"] = "\n".join(
+        line for line in answer["text"].splitlines() if re.search(r"\blib(?:cuda|nvidia-)", line)
+    )
+    return answer
 
 
 def root_password() -> str | None:
     """none, locked or set: of the password itself nothing travels."""
     for line in lines_of("/etc/shadow"):
-        name, _, rest = line.partition(":")
+        name, _, remaining = line.partition(":")
         if name == "root":
-            held = rest.partition(":")[0]
-            return "none" if not held else "locked" if held[0] in "!*" else "set"
+            password_field = remaining.partition(":")[0]
+            return "none" if not password_field else "locked" if password_field[0] in "!*" else "set"
     return None
 
 
 def allowances(interfaces: list[str]) -> dict[str, dict[str, str]]:
     """Counters of what the hypervisor dropped or delayed because the machine was over its share of the network."""
-    found = {}
+    counters = {}
     for name in interfaces[:8]:
-        said = run(["ethtool", "-S", name], ASK)
-        rows = [line.strip().partition(": ") for line in said["text"].splitlines() if "allowance_exceeded" in line]
+        answer = run(["ethtool", "-S", name], ASK)
+        rows = [line.strip().partition(": ") for line in answer["text"].splitlines() if "allowance_exceeded" in line]
         if rows:
-            found[name] = {key: value for key, _, value in rows}
-    return found
+            counters[name] = {key: value for key, _, value in rows}
+    return counters
 
 
 def amd_pages() -> dict[str, list[str]]:
     """Bad pages of AMD's GPUs, each by its flag alone: R set aside, P waiting for that, F could not be
     (docs.kernel.org/gpu/amdgpu/ras.html, gpu_vram_bad_pages)."""
-    found = {}
+    flags = {}
     for name in listed("/sys/class/drm"):
         if re.fullmatch("card[0-9]+", name):
             with contextlib.suppress(OSError):
                 rows = lines_of("/sys/class/drm/" + name + "/device/ras/gpu_vram_bad_pages")
-                found[name] = [row.split(":")[2].strip()[:1] for row in rows if row.count(":") == 2][:4096]
-    return found
+                flags[name] = [row.split(":")[2].strip()[:1] for row in rows if row.count(":") == 2][:4096]
+    return flags
 
 
 def secure_boot() -> bool | None:

@@ -32,7 +32,7 @@ SSHD = ("passwordauthentication", "permitrootlogin", "kbdinteractiveauthenticati
 
 def crashes() -> list[list[Any]]:
     """What crashed kernels left: [path, time]. Of /var/crash only dumps of kernels, not of programs."""
-    found: list[list[Any]] = []
+    rows: list[list[Any]] = []
     for folder, pattern in (
         ("/sys/fs/pstore", "dmesg|console"),
         ("/var/lib/systemd/pstore", "."),
@@ -41,8 +41,8 @@ def crashes() -> list[list[Any]]:
         for name in listed(folder):
             if re.match(pattern, name):
                 with contextlib.suppress(OSError):
-                    found.append([folder + "/" + name, os.stat(folder + "/" + name).st_mtime])  # noqa: PTH116
-    return found[:50]
+                    rows.append([folder + "/" + name, os.stat(folder + "/" + name).st_mtime])  # noqa: PTH116
+    return rows[:50]
 
 
 def boots() -> list[list[Any]]:
@@ -51,26 +51,26 @@ def boots() -> list[list[Any]]:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 2000 * RECORD.size) // RECORD.size * RECORD.size)
         raw = stream.read(2000 * RECORD.size)
-    found: list[list[Any]] = []
+    rows: list[list[Any]] = []
     for record in RECORD.iter_unpack(raw[: len(raw) // RECORD.size * RECORD.size]):
         user = record[4].rstrip(b"\0")
         if record[0] == 2:
-            found.append(["boot", record[9]])
+            rows.append(["boot", record[9]])
         elif record[0] == 1 and user == b"shutdown":
-            found.append(["shutdown", record[9]])
-    return found[-40:]
+            rows.append(["shutdown", record[9]])
+    return rows[-40:]
 
 
 def cdi() -> dict[str, list[str]]:
     """Descriptions of GPUs for containers: their kinds, the names of devices, the driver's library that they mount."""
-    found = {}
+    lines_by_file = {}
     for folder in ("/etc/cdi", "/run/cdi"):
         for name in listed(folder):
             if name.endswith((".yaml", ".yml", ".json")):
                 rows = [line.strip() for line in lines_of(folder + "/" + name)]
-                kept = [row for row in rows if re.match(r"-? ?\"?(name|kind)\"?:", row) or "libcuda.so." in row]
-                found[folder + "/" + name] = [row[:300] for row in kept[:400]]
-    return found
+                matching = [row for row in rows if re.match(r"-? ?\"?(name|kind)\"?:", row) or "libcuda.so." in row]
+                lines_by_file[folder + "/" + name] = [row[:300] for row in matching[:400]]
+    return lines_by_file
 
 
 def gpu_links() -> list[str]:
@@ -84,25 +84,25 @@ def sources() -> list[str]:
     files += [
         "/etc/apt/sources.list.d/" + n for n in listed("/etc/apt/sources.list.d") if n.endswith((".list", ".sources"))
     ]
-    found: set[str] = set()
+    uris: set[str] = set()
     for file in files:
         with contextlib.suppress(OSError):
             text = "\n".join(line for line in lines_of(file) if not line.lstrip().startswith("#"))
             for block in re.split(r"\n\s*\n", text):
                 if not re.search(r"(?im)^enabled:\s*no\b", block):
-                    found.update(re.sub(r"//[^/@\s]*@", "//", one) for one in re.findall(r"[a-z]+:/[^\s\]]+", block))
-    return sorted(found)[:200]
+                    uris.update(re.sub(r"//[^/@\s]*@", "//", uri) for uri in re.findall(r"[a-z]+:/[^\s\]]+", block))
+    return sorted(uris)[:200]
 
 
 def repo_keys() -> dict[str, str]:
     """Files of keys that gpuprov's sources are signed by → fingerprint of the first key in each, "" where it has none.
     gpg is not asked: it would make itself a home."""
-    found = {}
+    fingerprints = {}
     for name in listed("/etc/apt/keyrings"):
         if name.startswith("gpuprov-"):
             with contextlib.suppress(OSError), open("/etc/apt/keyrings/" + name, "rb") as stream:  # noqa: PTH123
-                found[name] = fingerprint(stream.read(1 << 20))
-    return found
+                fingerprints[name] = fingerprint(stream.read(1 << 20))
+    return fingerprints
 
 
 def fingerprint(raw: bytes) -> str:
@@ -128,51 +128,51 @@ def fingerprint(raw: bytes) -> str:
 
 def kernels() -> dict[str, list[str]]:
     """Kernels that have modules here, and which of MODULES are among them."""
-    found = {}
+    modules_by_kernel = {}
     for release in listed("/lib/modules"):
         base = "/lib/modules/" + release
         if os.path.exists(base + "/modules.dep"):  # noqa: PTH110
             with contextlib.suppress(OSError):
-                there = {
+                present = {
                     match[1]
                     for line in lines_of(base + "/modules.dep", 8 << 20)
                     if (match := re.match(r"(?:[^:]*/)?([a-z0-9_-]+)\.ko[^:/]*:", line))
                 }
-                found[release] = [name for name in MODULES if name in there]
-    return found
+                modules_by_kernel[release] = [name for name in MODULES if name in present]
+    return modules_by_kernel
 
 
 def denied() -> list[str]:
     """Modules that modprobe does not load by itself (modprobe.d(5))."""
-    found: set[str] = set()
+    names: set[str] = set()
     for folder in ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"):
         for name in listed(folder):
             if name.endswith(".conf"):
                 with contextlib.suppress(OSError):
                     rows = [line.split() for line in lines_of(folder + "/" + name)]
-                    found.update(row[1] for row in rows if len(row) > 1 and row[0] in ("blacklist", "install"))
-    return sorted(found)[:500]
+                    names.update(row[1] for row in rows if len(row) > 1 and row[0] in ("blacklist", "install"))
+    return sorted(names)[:500]
 
 
 def driver_on_disk() -> dict[str, Any]:
     """NVIDIA's module that the next load takes: its version, the kernel that it is for, who signed it."""
-    said = run(["modinfo", "nvidia"], ASK)
-    said["text"] = "\n".join(line for line in said["text"].splitlines() if line.startswith(MODINFO))
-    return said
+    answer = run(["modinfo", "nvidia"], ASK)
+    answer["text"] = "\n".join(line for line in answer["text"].splitlines() if line.startswith(MODINFO))
+    return answer
 
 
 def vendor_software() -> dict[str, Any]:
     """What a cloud's GPU image brings without a package: {"cuda": versions of the toolkits, "efa": the first line that
     AWS's installer leaves}."""
-    found: dict[str, Any] = {"cuda": []}
+    versions: dict[str, Any] = {"cuda": []}
     for name in listed("/usr/local"):
         if name.startswith("cuda-"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                said = json.loads("\n".join(lines_of("/usr/local/" + name + "/version.json")))
-                found["cuda"].append(str(said["cuda"]["version"])[:40])
+                version_document = json.loads("\n".join(lines_of("/usr/local/" + name + "/version.json")))
+                versions["cuda"].append(str(version_document["cuda"]["version"])[:40])
     with contextlib.suppress(OSError):
-        found["efa"] = next(iter(lines_of("/opt/amazon/efa_installed_packages")), "")[:200]
-    return found
+        versions["efa"] = next(iter(lines_of("/opt/amazon/efa_installed_packages")), "")[:200]
+    return versions
 
 
 def environment() -> list[str]:
@@ -181,6 +181,6 @@ def environment() -> list[str]:
 
 def sshd() -> dict[str, Any]:
     """The settings that sshd would start with; of its keys, paths and users nothing travels."""
-    said = run(["sshd", "-T"], ASK)
-    said["text"] = "\n".join(line for line in said["text"].splitlines() if line.split(" ")[0].lower() in SSHD)
-    return said
+    answer = run(["sshd", "-T"], ASK)
+    answer["text"] = "\n".join(line for line in answer["text"].splitlines() if line.split(" ")[0].lower() in SSHD)
+    return answer

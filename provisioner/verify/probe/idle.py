@@ -41,7 +41,7 @@ def job_reason(vendor: str) -> str:
     if holders is None:
         return "cannot tell whether a job is using the GPUs"
     if holders:
-        return "a job is using the GPUs: " + ", ".join("{name} (pid {pid})".format(**one) for one in holders[:3])
+        return "a job is using the GPUs: " + ", ".join("{name} (pid {pid})".format(**holder) for holder in holders[:3])
     rows = running()
     if not rows:
         return "cannot tell what runs on it"
@@ -60,7 +60,7 @@ def running() -> list[dict[str, str]]:
 
 def slurm_job(rows: list[dict[str, str]]) -> str:
     for row in rows:
-        arguments = [word for word in row["cmdline"].split("\0") if word]
+        arguments = [argument for argument in row["cmdline"].split("\0") if argument]
         if row["comm"] == "slurmstepd" and arguments[1:] != ["infinity"]:
             return "Slurm has a job on it: {}".format(" ".join(arguments)[:80] or "slurmstepd")
     if not any(row["comm"] == "slurmd" for row in rows):

@@ -34,10 +34,10 @@ print(json.dumps(out))
 """
 
 
-def images(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
+def images(requested: list[dict[str, str]], deadline: float) -> dict[str, Any]:
     """Which of the images are there: by the name that was pulled and by the name that people write."""
     names: list[str] = []
-    for image in wanted:
+    for image in requested:
         names += [name for name in (image.get("pull"), image.get("reference")) if name and name not in names]
     out = run(["docker", "image", "inspect", "--format", INSPECT, *names], deadline)
     errors = [line for line in out["error"].splitlines() if "no such image" not in line.lower()]
@@ -46,10 +46,10 @@ def images(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
     return out
 
 
-def framework(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
+def framework(requested: list[dict[str, str]], deadline: float) -> dict[str, Any]:
     """Ask python3 in every image for its versions, all images at once, in the environment of a job; no network, nothing
     pulled, nothing kept."""
-    reports: list[dict[str, Any] | None] = [None] * len(wanted)
+    reports: list[dict[str, Any] | None] = [None] * len(requested)
 
     def ask(i: int, image: dict[str, str]) -> None:
         # A name of its own, so that a container which does not end can be removed.
@@ -71,14 +71,14 @@ def framework(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
         }
 
     started = time.monotonic()
-    threads = [threading.Thread(target=ask, args=(i, image), daemon=True) for i, image in enumerate(wanted)]
+    threads = [threading.Thread(target=ask, args=(i, image), daemon=True) for i, image in enumerate(requested)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, started + deadline + 7 - time.monotonic()))
     done = [
         report or {"reference": image["reference"], "rc": None, "timed_out": True, "missing": False, "output": ""}
-        for image, report in zip(wanted, reports)  # noqa: B905 (Python 3.8)
+        for image, report in zip(requested, reports)  # noqa: B905 (Python 3.8)
     ]
     missing = bool(done) and all(report["missing"] for report in done)
     text = "" if missing else json.dumps({"images": done})

@@ -34,46 +34,54 @@ IN_CONTAINER = "cat > /tmp/gpuprov-load.py && exec torchrun {} /tmp/gpuprov-load
 
 def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """Run the load program once; `seconds` is its deadline, start of the container and all."""
-    asked = request["load"]
-    holders = busy(asked["vendor"])
+    load_request = request["load"]
+    holders = busy(load_request["vendor"])
     if holders is None:
         return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:
         return document({"state": "busy", "busy": holders})
-    command, feed, launcher = launch(asked)
+    command, feed, launcher = launch(load_request)
     if command is None:
         return document({"state": "absent", "why": launcher})
     watched: dict[str, Any] = {}
 
     def look() -> None:
-        watched.update({name: job(name, ASK_S, request) for name in asked["during"]})
+        watched.update({name: job(name, ASK_S, request) for name in load_request["during"]})
 
-    def again() -> None:
-        for name in asked.get("throughout", ()):
+    def sample() -> None:
+        for name in load_request.get("throughout", ()):
             watched[name] = appended(watched.get(name), job(name, ASK_S, request))
 
-    told = follow(command, feed, seconds, look, float(asked.get("settle", 2.0)), again, float(asked.get("every", 5.0)))
-    if told["timed_out"] and command[0] == "docker":
+    outcome_of_run = follow(
+        command,
+        feed,
+        seconds,
+        look,
+        float(load_request.get("settle", 2.0)),
+        sample,
+        float(load_request.get("every", 5.0)),
+    )
+    if outcome_of_run["timed_out"] and command[0] == "docker":
         run(["docker", "rm", "--force", container()], ASK_S)
-    watched.update({name: job(name, ASK_S, request) for name in asked["after"]})
-    told.update(state="ran", launcher=launcher)
-    return document(told, watched)
+    watched.update({name: job(name, ASK_S, request) for name in load_request["after"]})
+    outcome_of_run.update(state="ran", launcher=launcher)
+    return document(outcome_of_run, watched)
 
 
-def appended(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
+def appended(previous: dict[str, Any] | None, current: dict[str, Any]) -> dict[str, Any]:
     """An answer behind those before it; one that is none is told where there is no other."""
-    if before is None or before["rc"] != 0:
-        return now
-    if now["rc"] == 0 and len(before["text"]) < SAMPLES:
-        before["text"] += now["text"]
-    return before
+    if previous is None or previous["rc"] != 0:
+        return current
+    if current["rc"] == 0 and len(previous["text"]) < SAMPLES:
+        previous["text"] += current["text"]
+    return previous
 
 
-def document(content: dict[str, Any], beside: dict[str, Any] | None = None) -> dict[str, Any]:
+def document(content: dict[str, Any], extra_files: dict[str, Any] | None = None) -> dict[str, Any]:
     """load.json as a result of the probe, with the files that lie beside it."""
-    found = result(json.dumps(content), 0, content.get("seconds", 0.0))
-    found["beside"] = beside or {}
-    return found
+    answer = result(json.dumps(content), 0, content.get("seconds", 0.0))
+    answer["beside"] = extra_files or {}
+    return answer
 
 
 def container() -> str:
@@ -112,36 +120,36 @@ def program(pid: str) -> str:
     return ""
 
 
-def launch(asked: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
+def launch(load_request: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
     """The command, what it gets on its standard input, and a name for people; no command and the reason where neither a
     locked image nor the node's own Python has PyTorch, or nothing says how jobs run in the image.
 
     In the image it has the environment of a job but for the network: torchrun's rendezvous listens on every address, so
     the container has its own loopback alone, and NCCL is kept from cards that it would not use on one node."""
-    given = " ".join(f"--{name} {value}" for name, value in sorted(asked["options"].items()))
+    program_options = " ".join(f"--{name} {value}" for name, value in sorted(load_request["options"].items()))
     ranks = "--standalone --local-addr 127.0.0.1 --nproc-per-node gpu"
-    text = asked["program"].encode()
+    text = load_request["program"].encode()
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4"}
     environment.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
-    if asked.get("image"):
-        options = job_options(asked["image"], network=False)
+    if load_request.get("image"):
+        options = job_options(load_request["image"], network=False)
         if options is None:
-            return None, b"", unwritten(asked["image"])
+            return None, b"", unwritten(load_request["image"])
         environment.update(NCCL_NET="Socket")
         command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--pull=never"]
         command += ["--security-opt", "no-new-privileges", *options]
         command += [item for pair in environment.items() for item in ("--env", "=".join(pair))]
-        command += ["--entrypoint", "sh", asked["image"], "-c", IN_CONTAINER.format(ranks, given)]
-        return command, text, "docker " + asked["reference"]
-    there = run(["python3", "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
-    if there["rc"] != 0:
+        command += ["--entrypoint", "sh", load_request["image"], "-c", IN_CONTAINER.format(ranks, program_options)]
+        return command, text, "docker " + load_request["reference"]
+    torch_probe = run(["python3", "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
+    if torch_probe["rc"] != 0:
         return None, b"", "no locked image has PyTorch, and the node's own python3 has none either"
     # A file that exists in memory only: torchrun wants a path, and nothing is to be left on the node.
     handle = os.memfd_create("gpuprov-load", 0)  # type: ignore[attr-defined,unused-ignore]
     os.write(handle, text)
     command = ["env", *("=".join(pair) for pair in environment.items()), "python3", "-m", "torch.distributed.run"]
-    command += [*ranks.split(), f"/proc/{os.getpid()}/fd/{handle}", *given.split()]
-    return command, b"", "python3 of the node, PyTorch " + there["text"].strip()
+    command += [*ranks.split(), f"/proc/{os.getpid()}/fd/{handle}", *program_options.split()]
+    return command, b"", "python3 of the node, PyTorch " + torch_probe["text"].strip()
 
 
 def follow(
@@ -150,11 +158,11 @@ def follow(
     deadline: float,
     look: Callable[[], None] | None,
     settle: float,
-    again: Callable[[], None] | None = None,
+    sample: Callable[[], None] | None = None,
     every: float = 5.0,
 ) -> dict[str, Any]:
     """Run it to its end or its deadline; its marked lines, and the end of what it complained of. `look` is called in a
-    thread, `settle` seconds after the matrix products have begun; then `again`, `every` so many seconds."""
+    thread, `settle` seconds after the matrix products have begun; then `sample`, `every` so many seconds."""
     started = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -164,7 +172,7 @@ def follow(
     except OSError as error:
         return {"rc": None, "timed_out": False, "seconds": 0.0, "output": "", "error": str(error)}
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    kept: list[str] = []
+    marked_lines: list[str] = []
     complaints: list[str] = []
     looks: list[threading.Thread] = []
     ended = threading.Event()
@@ -173,16 +181,16 @@ def follow(
         time.sleep(settle)
         if look is not None and process.poll() is None:
             look()
-        while again is not None and not ended.is_set() and process.poll() is None:
-            again()
+        while sample is not None and not ended.is_set() and process.poll() is None:
+            sample()
             ended.wait(every)
 
     def read() -> None:
         for raw in process.stdout:  # type: ignore[union-attr]
             line = raw[: 1 << 20].decode("utf-8", "replace").rstrip("\n")
-            if not line.startswith(LOAD_MARK) or len(kept) > 100:
+            if not line.startswith(LOAD_MARK) or len(marked_lines) > 100:
                 continue
-            kept.append(line)
+            marked_lines.append(line)
             if line == LOAD_MARK + "phase compute" and look is not None:
                 looks.append(threading.Thread(target=watch, daemon=True))
                 looks[-1].start()
@@ -214,7 +222,7 @@ def follow(
         "rc": None if timed_out else process.returncode,
         "timed_out": timed_out,
         "seconds": round(seconds, 3),
-        "output": "\n".join(kept),
+        "output": "\n".join(marked_lines),
         "error": "".join(complaints)[-3000:],
     }
 

@@ -37,7 +37,7 @@ def kernel_log(deadline: float, command: list[str] | None = None) -> dict[str, A
         if journal["rc"] == 0 and BOOTED in journal["text"] and not journal["truncated"]:  # its end would be missing
             out = journal
     if len(out["text"]) > KEEP:
-        words = (
+        phrases = (
             "NVRM",
             "SXid",
             "nvidia",
@@ -49,10 +49,10 @@ def kernel_log(deadline: float, command: list[str] | None = None) -> dict[str, A
             "amdgpu",
             "mlx5",
         )
-        head = [line for line in out["text"][:-KEEP].split("\n") if any(word in line for word in words)]
-        kept = "\n".join(head)
-        out["truncated"] = out["truncated"] or len(kept) > KEEP
-        out["text"] = kept[-KEEP:] + "\n" + out["text"][-KEEP:].partition("\n")[2]
+        head = [line for line in out["text"][:-KEEP].split("\n") if any(phrase in line for phrase in phrases)]
+        head_text = "\n".join(head)
+        out["truncated"] = out["truncated"] or len(head_text) > KEEP
+        out["text"] = head_text[-KEEP:] + "\n" + out["text"][-KEEP:].partition("\n")[2]
     return out
 
 
@@ -85,28 +85,28 @@ def exporter(port: int, deadline: float) -> dict[str, Any]:
 
 def interruption(record: str, hook: str) -> dict[str, Any]:
     """What the node's watcher wrote (None: nothing), and the sha256 of its hook ("": there is none)."""
-    found: list[Any] = []
+    contents: list[Any] = []
     for path in (record, hook):
         answer = read_file(path)
         if answer["missing"] and os.path.lexists(path):
             return answer
-        found.append(None if answer["missing"] else answer["text"])
-    digest = "" if found[1] is None else hashlib.sha256(found[1].encode()).hexdigest()
-    return result(json.dumps({"record": found[0], "hook": digest}), 0)
+        contents.append(None if answer["missing"] else answer["text"])
+    digest = "" if contents[1] is None else hashlib.sha256(contents[1].encode()).hexdigest()
+    return result(json.dumps({"record": contents[0], "hook": digest}), 0)
 
 
 MOST = 65536
 
 
-def maintenance(deadline: float, asked: dict[str, Any] | None) -> dict[str, Any]:
+def maintenance(deadline: float, service: dict[str, Any] | None) -> dict[str, Any]:
     """What a metadata service lists as events of this machine, as it is, and the machine's own name there."""
-    if asked is None:
+    if service is None:
         return result(missing=True, error="there is nobody to ask for events")
     started = time.monotonic()
 
     def ask(method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-        left = max(0.1, started + deadline - time.monotonic())
-        connection = http.client.HTTPConnection(asked["address"], timeout=left)
+        remaining_s = max(0.1, started + deadline - time.monotonic())
+        connection = http.client.HTTPConnection(service["address"], timeout=remaining_s)
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
@@ -114,17 +114,17 @@ def maintenance(deadline: float, asked: dict[str, Any] | None) -> dict[str, Any]
         finally:
             connection.close()
 
-    headers, name, openly = dict(asked["headers"]), "", None
+    headers, name, openly = dict(service["headers"]), "", None
     try:
-        if asked["token"]:
-            openly = ask("GET", asked["path"], headers)[0]
-            status, token = ask("PUT", asked["token"]["path"], dict(asked["token"]["ask"]))
+        if service["token"]:
+            openly = ask("GET", service["path"], headers)[0]
+            status, token = ask("PUT", service["token"]["path"], dict(service["token"]["ask"]))
             if status != 200:
                 return result("", 22, error=f"no token: HTTP {status}")
-            headers[asked["token"]["header"]] = token.strip()
-        if asked["name"]:
-            name = ask("GET", asked["name"], headers)[1].strip()
-        status, text = ask("GET", asked["path"], headers)
+            headers[service["token"]["header"]] = token.strip()
+        if service["name"]:
+            name = ask("GET", service["name"], headers)[1].strip()
+        status, text = ask("GET", service["path"], headers)
     except OSError as error:
         slow = isinstance(error, TimeoutError) or "timed out" in str(error)
         return result("", None, time.monotonic() - started, timed_out=slow, error=str(error))
@@ -143,17 +143,17 @@ def device_nodes() -> dict[str, Any]:
     for name in sorted(os.listdir("/dev")):  # noqa: PTH208 (a plain script)
         if name.startswith("nvidia"):
             with contextlib.suppress(OSError):
-                seen = os.lstat("/dev/" + name)
-                number = f"{os.major(seen.st_rdev)}, {os.minor(seen.st_rdev)}"
-                owner = f"{seen.st_uid} {seen.st_gid}"
-                rows.append(f"{stat.filemode(seen.st_mode)} 1 {owner} {number} /dev/{name}\n")
+                status = os.lstat("/dev/" + name)
+                number = f"{os.major(status.st_rdev)}, {os.minor(status.st_rdev)}"
+                owner = f"{status.st_uid} {status.st_gid}"
+                rows.append(f"{stat.filemode(status.st_mode)} 1 {owner} {number} /dev/{name}\n")
     return result("".join(rows), 0, missing=not rows, error="" if rows else "there is no /dev/nvidia*")
 
 
 def modules(deadline: float) -> dict[str, Any]:
     """What lsmod prints says the same; it is asked where /proc/modules is not there."""
-    there = os.path.exists("/proc/modules")  # noqa: PTH110 (a plain script)
-    return read_file("/proc/modules") if there else run(["lsmod"], deadline)
+    has_proc_file = os.path.exists("/proc/modules")  # noqa: PTH110 (a plain script)
+    return read_file("/proc/modules") if has_proc_file else run(["lsmod"], deadline)
 
 
 RDMA = "/sys/class/infiniband"
@@ -166,7 +166,7 @@ PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
 
 def rdma() -> dict[str, Any]:
     """RDMA devices as the kernel shows them, file by file; a file that can't be read is left out."""
-    found: dict[str, Any] = {}
+    devices: dict[str, Any] = {}
     for device in listed(RDMA):
         base = RDMA + "/" + device
         row: dict[str, Any] = texts(base, DEVICE_FILES)
@@ -176,27 +176,27 @@ def rdma() -> dict[str, Any]:
         row["pci"] = pci_address(base)
         row["ports"] = {}
         for port in listed(base + "/ports"):
-            where = base + "/ports/" + port
-            one: dict[str, Any] = texts(where, PORT_FILES)
-            one["counters"] = {}
+            port_folder = base + "/ports/" + port
+            port_row: dict[str, Any] = texts(port_folder, PORT_FILES)
+            port_row["counters"] = {}
             for kind in ("counters", "hw_counters"):
-                one["counters"].update(texts(where + "/" + kind, listed(where + "/" + kind)))
-            one["pkeys"] = list(texts(where + "/pkeys", listed(where + "/pkeys")[:128]).values())
-            one["gids"] = texts(where + "/gids", listed(where + "/gids")[:256])
-            one["gid_types"] = texts(where + "/gid_attrs/types", list(one["gids"]))
-            row["ports"][port] = one
-        found[device] = row
+                port_row["counters"].update(texts(port_folder + "/" + kind, listed(port_folder + "/" + kind)))
+            port_row["pkeys"] = list(texts(port_folder + "/pkeys", listed(port_folder + "/pkeys")[:128]).values())
+            port_row["gids"] = texts(port_folder + "/gids", listed(port_folder + "/gids")[:256])
+            port_row["gid_types"] = texts(port_folder + "/gid_attrs/types", list(port_row["gids"]))
+            row["ports"][port] = port_row
+        devices[device] = row
     verbs = [texts("/sys/class/infiniband_verbs/" + name, ["ibdev"]).get("ibdev") for name in listed("/dev/infiniband")]
     drivers = {name: text for name in ("mlx5_core",) for text in texts("/sys/module/" + name, ["version"]).values()}
-    return result(json.dumps({"devices": found, "uverbs": [name for name in verbs if name], "drivers": drivers}), 0)
+    return result(json.dumps({"devices": devices, "uverbs": [name for name in verbs if name], "drivers": drivers}), 0)
 
 
-def efa_devices(deadline: float, wanted: int) -> dict[str, Any]:
+def efa_devices(deadline: float, expected_count: int) -> dict[str, Any]:
     """fi_info, again while devices are missing: on some machines they come some seconds after the boot."""
     for turn in range(EFA_TRIES):
         out = run(["fi_info", "-p", "efa"], deadline / EFA_TRIES - EFA_WAIT_S, merge=True)
         domains = {line.split()[-1].rpartition("-")[0] for line in out["text"].splitlines() if "domain:" in line}
-        if len(domains) >= wanted or out["missing"] or out["timed_out"] or turn == EFA_TRIES - 1:
+        if len(domains) >= expected_count or out["missing"] or out["timed_out"] or turn == EFA_TRIES - 1:
             break
         time.sleep(EFA_WAIT_S)
     return out

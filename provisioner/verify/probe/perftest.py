@@ -37,21 +37,25 @@ WAIT_S = 20.0
 VERBS = "/sys/class/infiniband"
 
 
-def training_cards(wanted: dict[str, Any]) -> list[tuple[str, str]]:
+def training_cards(rail_request: dict[str, Any]) -> list[tuple[str, str]]:
     """(device, port) of each port that carries training traffic, mlx5_2 before mlx5_10."""
-    devices, pci = listed(VERBS), wanted.get("pci", [])
+    devices, pci = listed(VERBS), rail_request.get("pci", [])
     known = [device for device in devices if pci_address(f"{VERBS}/{device}") in pci]
     if pci and 2 * len(known) >= len(pci):
         devices = known
-    found = []
+    cards = []
     for device in sorted(devices, key=lambda name: (re.sub(r"\d+$", "", name), len(name), name)):
         for port in listed(f"{VERBS}/{device}/ports"):
-            told = texts(f"{VERBS}/{device}/ports/{port}", ("state", "rate", "link_layer"))
-            rate = re.match(r"[0-9.]+", told.get("rate", ""))
-            fast = rate is not None and float(rate[0]) >= float(wanted["rate_gbps"])
-            if told.get("state", "").endswith(": ACTIVE") and told.get("link_layer") == wanted["layer"] and fast:
-                found.append((device, port))
-    return found
+            port_texts = texts(f"{VERBS}/{device}/ports/{port}", ("state", "rate", "link_layer"))
+            rate = re.match(r"[0-9.]+", port_texts.get("rate", ""))
+            fast = rate is not None and float(rate[0]) >= float(rail_request["rate_gbps"])
+            if (
+                port_texts.get("state", "").endswith(": ACTIVE")
+                and port_texts.get("link_layer") == rail_request["layer"]
+                and fast
+            ):
+                cards.append((device, port))
+    return cards
 
 
 def write_bw(card: tuple[str, str], tcp: int, address: str | None = None) -> list[str]:
@@ -79,15 +83,15 @@ def loopback(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
 def own_cards(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """Each card with the one before it on the node, the first with the last: what goes from one card to another leaves
     the node and comes back through cable and switch, which what a card sends to itself need not do."""
-    return worked(seconds, request, lambda cards: [(one, cards[i - 1]) for i, one in enumerate(cards) if cards[1:]])
+    return worked(seconds, request, lambda cards: [(card, cards[i - 1]) for i, card in enumerate(cards) if cards[1:]])
 
 
 def worked(
     seconds: float, request: dict[str, Any], pairs: Callable[[list[tuple[str, str]]], list[Any]]
 ) -> dict[str, Any]:
     """ib_write_bw from the first card of each pair to its second, one pair after the other."""
-    asked = request["load"]
-    holders = busy(asked["vendor"])
+    load_request = request["load"]
+    holders = busy(load_request["vendor"])
     if holders is None:
         return result(json.dumps({"state": "absent", "why": "cannot tell whether a job is using the GPUs"}), 0)
     if holders:
@@ -96,29 +100,29 @@ def worked(
         return result(json.dumps({"state": "absent", "why": WRITE_BW + " is not installed"}), 0)
     rows: list[dict[str, Any]] = []
     until = time.monotonic() + seconds
-    for place, (sender, receiver) in enumerate(pairs(training_cards(asked["rails"]))):
-        left = until - time.monotonic()
-        if left < 2:
+    for index, (sender, receiver) in enumerate(pairs(training_cards(load_request["rails"]))):
+        remaining_s = until - time.monotonic()
+        if remaining_s < 2:
             break
         server = threading.Thread(
-            target=run, args=(write_bw(receiver, TCP_PORT + place), min(PAIR_S, left)), daemon=True
+            target=run, args=(write_bw(receiver, TCP_PORT + index), min(PAIR_S, remaining_s)), daemon=True
         )
         server.start()
-        row = connected(sender, TCP_PORT + place, "127.0.0.1", time.monotonic() + min(5.0, left))
+        row = connected(sender, TCP_PORT + index, "127.0.0.1", time.monotonic() + min(5.0, remaining_s))
         rows.append(dict(row, to=receiver[0]))
     return result(json.dumps({"state": "ran", "cards": rows}), 0)
 
 
-def rails(asked: dict[str, Any]) -> list[dict[str, Any]] | None:
+def rails(load_request: dict[str, Any]) -> list[dict[str, Any]] | None:
     """This node's part of two: the first serves all its cards, the second writes to them, one after the other, and has
     the rows. None where this node has nothing to say."""
-    part, cards = asked["together"], training_cards(asked["rails"])
+    part, cards = load_request["together"], training_cards(load_request["rails"])
     if part["nodes"] != 2 or shutil.which(WRITE_BW, path=PATH) is None:
         return None
     if part["node"] == 0:
         servers = [
-            threading.Thread(target=run, args=(write_bw(card, part["port"] + 1 + place), RAILS_S), daemon=True)
-            for place, card in enumerate(cards)
+            threading.Thread(target=run, args=(write_bw(card, part["port"] + 1 + index), RAILS_S), daemon=True)
+            for index, card in enumerate(cards)
         ]
         for server in servers:
             server.start()
@@ -127,9 +131,9 @@ def rails(asked: dict[str, Any]) -> list[dict[str, Any]] | None:
         return None
     begun = time.monotonic()
     rows: list[dict[str, Any]] = []
-    for place, card in enumerate(cards):
+    for index, card in enumerate(cards):
         if time.monotonic() - begun < RAILS_S - PAIR_S:
-            rows.append(connected(card, part["port"] + 1 + place, part["address"], begun + WAIT_S))
+            rows.append(connected(card, part["port"] + 1 + index, part["address"], begun + WAIT_S))
     return rows
 
 

@@ -21,19 +21,19 @@ from provisioner.verify.probe.runner import COLLECTORS, lines_of, listed, result
 
 def reach(deadline: float, request: dict[str, Any]) -> dict[str, Any]:
     """All addresses of the request; what has not answered at the deadline is timed out."""
-    started, found = time.monotonic(), {}
+    started, answers_by_address = time.monotonic(), {}
 
     def ask(address: str) -> None:
-        found[address] = head(address, deadline - 1.0)
+        answers_by_address[address] = head(address, deadline - 1.0)
 
-    addresses = [str(one) for one in request.get("reach", [])][:24]
-    threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in addresses]
+    addresses = [str(address) for address in request.get("reach", [])][:24]
+    threads = [threading.Thread(target=ask, args=(address,), daemon=True) for address in addresses]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, started + deadline - time.monotonic()))
-    late = {one: {"status": None, "error": f"no answer within {deadline:.0f} s"} for one in addresses}
-    return result(json.dumps({"addresses": dict(late, **dict(found)), "proxy": through_a_proxy()}), 0)
+    late = {address: {"status": None, "error": f"no answer within {deadline:.0f} s"} for address in addresses}
+    return result(json.dumps({"addresses": dict(late, **dict(answers_by_address)), "proxy": through_a_proxy()}), 0)
 
 
 def head(address: str, deadline: float) -> dict[str, Any]:

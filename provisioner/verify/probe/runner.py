@@ -89,25 +89,25 @@ def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMI
         return result(missing=True, error=str(error))
     pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
     streams: dict[int, list[bytes]] = {pipe.fileno(): [] for pipe in pipes}
-    kept = dict.fromkeys(streams, 0)
+    byte_counts = dict.fromkeys(streams, 0)
     waiting, truncated, timed_out = set(streams), False, False
     while waiting:
-        left = started + deadline - time.monotonic()
-        if left <= 0:
+        remaining_s = started + deadline - time.monotonic()
+        if remaining_s <= 0:
             timed_out = True
             break
         # A daemon that the command left behind can hold the pipe: the command's own end is enough. It is asked first,
         # so that what the command wrote before its end is in the pipe when select looks.
         ended = process.poll() is not None
-        ready = select.select(list(waiting), [], [], min(left, 0.5))[0]
+        ready = select.select(list(waiting), [], [], min(remaining_s, 0.5))[0]
         if not ready and ended:
             break
         for stream in ready:
             chunk = os.read(stream, 65536)
             if not chunk:
                 waiting.discard(stream)
-            elif kept[stream] < limit:
-                kept[stream] += len(chunk)
+            elif byte_counts[stream] < limit:
+                byte_counts[stream] += len(chunk)
                 streams[stream].append(chunk)
             else:
                 truncated = True
@@ -125,7 +125,7 @@ def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMI
             time.sleep(0.02)
     for pipe in pipes:
         pipe.close()
-    text, said = [b"".join(chunks) for chunks in streams.values()] + ([b""] if merge else [])
+    text, complaint = [b"".join(chunks) for chunks in streams.values()] + ([b""] if merge else [])
     return result(
         text.decode("utf-8", "replace"),
         None if timed_out else process.returncode,
@@ -133,7 +133,7 @@ def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMI
         timed_out,
         False,
         truncated,
-        said.decode("utf-8", "replace").strip(),
+        complaint.decode("utf-8", "replace").strip(),
     )
 
 
@@ -147,9 +147,9 @@ def read_file(path: str) -> dict[str, Any]:
 
 def files_there(paths: list[str]) -> dict[str, Any]:
     """What those of the files that exist hold, one after the other; that none exists is an answer too."""
-    found = [read_file(path) for path in paths if os.path.lexists(path)]
-    broken = [one for one in found if one["missing"]]
-    return broken[0] if broken else result("".join(one["text"] for one in found), 0)
+    outputs = [read_file(path) for path in paths if os.path.lexists(path)]
+    broken = [output for output in outputs if output["missing"]]
+    return broken[0] if broken else result("".join(output["text"] for output in outputs), 0)
 
 
 def at_once(ask: Callable[..., None], items: Iterable[tuple[Any, ...]], seconds: float) -> None:
@@ -177,11 +177,11 @@ def pci_address(folder: str) -> str | None:
 
 def texts(folder: str, names: Iterable[str]) -> dict[str, str]:
     """What small files hold; an empty slot of a table (gids, their types) gives an error when it is read."""
-    found = {}
+    contents = {}
     for name in names:
         with contextlib.suppress(OSError), open(folder + "/" + name, "rb") as stream:  # noqa: PTH123
-            found[name] = stream.read(4096).decode("utf-8", "replace").strip()
-    return found
+            contents[name] = stream.read(4096).decode("utf-8", "replace").strip()
+    return contents
 
 
 def lines_of(path: str, limit: int = 1 << 20) -> list[str]:
@@ -211,15 +211,15 @@ LOOK_WAIT_S = 5.0
 
 def look_again(tool: dict[str, Any], seconds: float, wait: float) -> dict[str, Any]:
     """The tool's answer, with further ones beside it while they show what may be momentary, all within its deadline."""
-    started, again = time.monotonic(), tool.get("again", {"files": []})
+    started, repeat = time.monotonic(), tool.get("again", {"files": []})
     first = last = ask(tool, seconds)
     further: dict[str, Any] = {}
-    for name in again["files"]:
-        left = started + seconds - time.monotonic() - wait
-        if not may_be_over(again, last) or left < 1.0:
+    for name in repeat["files"]:
+        remaining_s = started + seconds - time.monotonic() - wait
+        if not may_be_over(repeat, last) or remaining_s < 1.0:
             break
         time.sleep(wait)
-        last = further[name] = ask(tool, left)
+        last = further[name] = ask(tool, remaining_s)
     return dict(first, beside=further) if further else first
 
 
@@ -230,14 +230,14 @@ def ask(tool: dict[str, Any], seconds: float) -> dict[str, Any]:
     return answer
 
 
-def may_be_over(again: dict[str, Any], answer: dict[str, Any]) -> bool:
+def may_be_over(repeat: dict[str, Any], answer: dict[str, Any]) -> bool:
     """Whether an answer shows what may be momentary: by itself, or in the first minutes after a boot."""
-    if again["momentary"] and re.search(again["momentary"], answer["text"]):
+    if repeat["momentary"] and re.search(repeat["momentary"], answer["text"]):
         return True
-    if not again["training"] or not re.search(again["training"], answer["text"]):
+    if not repeat["training"] or not re.search(repeat["training"], answer["text"]):
         return False
     uptime = read_file("/proc/uptime")["text"].split(" ")[0]
-    return not uptime or float(uptime) < again["training_s"]
+    return not uptime or float(uptime) < repeat["training_s"]
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
@@ -245,19 +245,19 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     started, slots = time.monotonic(), threading.Semaphore(PARALLEL)
     in_turn = bool(request.get("load"))
     done: dict[str, Any] = {}
-    wanted: dict[str, float] = dict(request["files"])
+    deadlines: dict[str, float] = dict(request["files"])
 
     def work(name: str, seconds: float) -> None:
         with slots:
             begun = time.monotonic()
             try:
-                found = job(name, seconds, request)
-                done.update(found.pop("beside", {}))
-                done[name] = found
+                answer = job(name, seconds, request)
+                done.update(answer.pop("beside", {}))
+                done[name] = answer
             except Exception as error:  # one file must not cost the others
                 done[name] = result("", None, time.monotonic() - begun, error=f"probe: {error!r}")
 
-    threads = [threading.Thread(target=work, args=item, daemon=True) for item in wanted.items()]
+    threads = [threading.Thread(target=work, args=item, daemon=True) for item in deadlines.items()]
     for thread in threads:
         thread.start()
         if in_turn:
@@ -265,7 +265,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     for thread in threads:
         thread.join(max(0.0, started + request["deadline"] - time.monotonic()))
     seconds = time.monotonic() - started
-    late = {name: result("", None, seconds, timed_out=True) for name in wanted if name not in done}
+    late = {name: result("", None, seconds, timed_out=True) for name in deadlines if name not in done}
     return {"files": dict(late, **dict(done)), "collected": time.time(), "seconds": round(seconds, 3), "error": ""}
 
 
@@ -279,8 +279,8 @@ def end_with_reader() -> None:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{int(entry)}/stat", "rb") as stat:  # noqa: PTH123
             if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
                 os.killpg(int(entry), signal.SIGKILL)
-    mine = f"name=^gpuprov-[a-z]+-{os.getpid()}(-[0-9]+)?$"
-    remove = f"command -v docker && docker ps --all --quiet --filter '{mine}' | xargs -r docker rm --force"
+    name_filter = f"name=^gpuprov-[a-z]+-{os.getpid()}(-[0-9]+)?$"
+    remove = f"command -v docker && docker ps --all --quiet --filter '{name_filter}' | xargs -r docker rm --force"
     with contextlib.suppress(OSError):
         subprocess.Popen(
             ["sh", "-c", remove], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

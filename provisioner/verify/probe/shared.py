@@ -28,21 +28,21 @@ def shared(_seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """All paths of the request at once."""
     tops: dict[str, str] = {}
     for line in lines_of("/proc/self/mounts"):
-        words = line.split(" ")
-        if len(words) > 3:
-            tops[words[1]] = " ".join([*words[:3], words[3][:200]])  # the last one on a path is on top
-    found: dict[str, Any] = {}
+        fields = line.split(" ")
+        if len(fields) > 3:
+            tops[fields[1]] = " ".join([*fields[:3], fields[3][:200]])  # the last one on a path is on top
+    rows: dict[str, Any] = {}
 
     def ask(path: str) -> None:
         top = tops.get(path)
-        found[path] = {"mounted": top, "answers": answers(path) if top is not None else None}
+        rows[path] = {"mounted": top, "answers": answers(path) if top is not None else None}
         if top is not None and top.split(" ")[2] == "fuse":
-            found[path]["serves"] = serves(path)
-        elif top is not None and request.get("writes") and writable(top) and found[path]["answers"]["rc"] == 0:
-            found[path]["written"] = written(path)
+            rows[path]["serves"] = serves(path)
+        elif top is not None and request.get("writes") and writable(top) and rows[path]["answers"]["rc"] == 0:
+            rows[path]["written"] = written(path)
 
     at_once(ask, [(path,) for path in request.get("shared", [])], 3 * ANSWER_S + 5)
-    return result(json.dumps(dict(found)), 0)
+    return result(json.dumps(dict(rows)), 0)
 
 
 def answers(path: str) -> dict[str, Any]:
@@ -77,11 +77,11 @@ def serves(path: str) -> str | None:
     for process in Path(PROC).iterdir():
         if process.name.isdigit():
             try:
-                words = (process / "cmdline").read_bytes()[:8192].decode(errors="replace").split("\0")
+                arguments = (process / "cmdline").read_bytes()[:8192].decode(errors="replace").split("\0")
             except OSError:  # it has ended meanwhile
                 continue
-            if Path(words[0]).name in ("mount-s3", "mount.mount-s3") and path in words[2:]:
-                return words[1]
+            if Path(arguments[0]).name in ("mount-s3", "mount.mount-s3") and path in arguments[2:]:
+                return arguments[1]
     return None
 
 

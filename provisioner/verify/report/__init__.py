@@ -17,12 +17,12 @@ from provisioner.verify.results import Report
 def write(report: Report, directory: Path, *, title: str, previous: str | Path | None = None) -> Path:
     """Write report.json, report.xml (JUnit) and report.html into a directory; the path of the page. `previous`: the
     page of an earlier run, whose report.json the page is compared with."""
-    before = compare.earlier(previous)
+    earlier = compare.earlier(previous)
     private_dir(directory)
     titled = replace(report, title=title)
     write_whole(directory / "report.json", _document(report))
     write_whole(directory / "report.xml", junit(titled))
-    write_whole(directory / "report.html", html(titled, before))
+    write_whole(directory / "report.html", html(titled, earlier))
     return directory / "report.html"
 
 
@@ -31,9 +31,9 @@ def _document(report: Report) -> Iterator[str]:
     of which are one and the same result: that is encoded once."""
     encode = json.JSONEncoder(default=str).encode
     lines: dict[int, str] = {}
-    whole = replace(report, nodes=()).to_json() | {"ok": report.ok}
-    before, after = _around(encode(whole | ({"simulated": True} if report.simulated else {})), "nodes")
-    yield before
+    document = replace(report, nodes=()).to_json() | {"ok": report.ok}
+    head, after = _around(encode(document | ({"simulated": True} if report.simulated else {})), "nodes")
+    yield head
     for number, node in enumerate(report.nodes):
         for check in node.checks:
             if id(check) not in lines:
@@ -49,5 +49,5 @@ def _document(report: Report) -> Iterator[str]:
 def _around(document: str, key: str) -> tuple[str, str]:
     """An object's text before and after the rows of its empty list `key`. The first one found is it: a quote in a value
     is escaped."""
-    before, bracket, after = document.partition(f'"{key}": [')
-    return before + bracket, after
+    head, bracket, after = document.partition(f'"{key}": [')
+    return head + bracket, after

@@ -31,21 +31,21 @@ def earlier(page: str | Path | None) -> Mapping[str, Any] | None:
     if page is None:
         return None
     try:
-        found = json.loads(Path(page).with_name("report.json").read_text(encoding="utf-8"))
+        document = json.loads(Path(page).with_name("report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("nodes"), list) else None
+    return document if isinstance(document, dict) and isinstance(document.get("nodes"), list) else None
 
 
-def changes(before: Mapping[str, Any], report: Report) -> tuple[Change, ...]:
+def changes(previous: Mapping[str, Any], report: Report) -> tuple[Change, ...]:
     """What fails or is unknown now and was not, and the reverse; worse ones first. What was skipped before or is now
     (another level, another machine) is no change."""
     old = {
         str(node.get("name")): {str(c.get("id")): str(c.get("status")) for c in node.get("checks", [])}
-        for node in before["nodes"]
+        for node in previous["nodes"]
         if isinstance(node, dict)
     }
-    found = []
+    rows = []
     for node in report.nodes:
         had = old.get(node.name)
         for check in node.checks:
@@ -53,7 +53,7 @@ def changes(before: Mapping[str, Any], report: Report) -> tuple[Change, ...]:
             if "skip" in (was, check.status) or was == check.status:
                 continue
             # A check that is new to a node that was there says nothing of the node; of a new node what fails is told.
-            told = check.status == "fail" if had is None else was is not None
-            if told and {was, check.status} & {"fail", "unknown"}:
-                found.append(Change(node.name, check.id, was, check.status, check.message))
-    return tuple(sorted(found, key=lambda change: (not change.worse, change.check, change.node)))
+            is_reported = check.status == "fail" if had is None else was is not None
+            if is_reported and {was, check.status} & {"fail", "unknown"}:
+                rows.append(Change(node.name, check.id, was, check.status, check.message))
+    return tuple(sorted(rows, key=lambda change: (not change.worse, change.check, change.node)))

@@ -38,10 +38,10 @@ SIGNS = {"pass": "✓", "fail": "✗", "unknown": "?", "note": "i", "skip": "-"}
 ORDER = {"fail": 0, "unknown": 1, "note": 2, "pass": 3, "skip": 4}
 
 
-def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
+def html(report: Report, previous: Mapping[str, Any] | None = None) -> str:
     """The page. Up to DETAILED nodes healthy ones have their tables too; that of more nodes shows those of the others,
     and says where the rest is (1,000 nodes with a hundred checks each are 50 MB of HTML). Every value goes through
-    Jinja's autoescape: what a node printed stays text, and its control characters are written out. `before`: the
+    Jinja's autoescape: what a node printed stays text, and its control characters are written out. `previous`: the
     report.json of an earlier run."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -64,7 +64,7 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
         signs=SIGNS,
         problems=problems,
         runbook=[(action, STEPS[action]) for action in STEPS if any(p["action"] == action for p in problems)],
-        changes=changes(before, report)[:MOST_CHANGES] if before else None,
+        changes=changes(previous, report)[:MOST_CHANGES] if previous else None,
         nodes=[_node(node, detailed) for node in sorted(report.nodes, key=lambda n: n.ok)],
         measured=tables(report),
         pairs=grids(report),
@@ -77,30 +77,32 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
 
 def _problems(report: Report) -> list[dict[str, Any]]:
     """What failed, worst first, one entry for each check with the nodes that it failed on."""
-    found: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    entries: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for node in report.nodes:
         if node.error:
-            said = ("node.exists", "fatal", "unknown", "reconfigure", "The node is wanted and not there.")
+            check_fields = ("node.exists", "fatal", "unknown", "reconfigure", "The node is wanted and not there.")
             if not node.absent:
-                said = ("node.reachable", "fatal", "unknown", "reboot", "The node gave no answer.")
-            entry = found.setdefault(("", said[0], "", ""), _entry(*said))
+                check_fields = ("node.reachable", "fatal", "unknown", "reboot", "The node gave no answer.")
+            entry = entries.setdefault(("", check_fields[0], "", ""), _entry(*check_fields))
             entry["nodes"].append({"name": node.name, "message": node.error})
             continue
         for check in node.checks:
             if check.status == "fail" or (check.condemns and not check.explained_by):
                 key = (check.id, check.status, check.action, check.says)
-                entry = found.setdefault(key, _entry(check.id, check.severity, check.status, check.action, check.says))
+                entry = entries.setdefault(
+                    key, _entry(check.id, check.severity, check.status, check.action, check.says)
+                )
                 entry["acknowledged"] = check.acknowledged is not None and (not entry["nodes"] or entry["acknowledged"])
                 by = f" (acknowledged by {check.acknowledgement})" if check.acknowledged else ""
                 entry["nodes"].append({"name": node.name, "message": check.message + by})
     severity = {"fatal": 0, "warn": 1, "info": 2}
-    return sorted(found.values(), key=lambda e: (severity[e["severity"]], ORDER[e["status"]], -len(e["nodes"])))
+    return sorted(entries.values(), key=lambda e: (severity[e["severity"]], ORDER[e["status"]], -len(e["nodes"])))
 
 
-def _entry(id: str, severity: str, status: str, action: str, says: str) -> dict[str, Any]:
-    seen = dict.fromkeys(command for check in declared() if check.id == id or reported(check.id) == id
+def _entry(id: str, severity: str, status: str, action: str, title: str) -> dict[str, Any]:
+    manual = dict.fromkeys(command for check in declared() if check.id == id or reported(check.id) == id
                          for command in by_hand(check))  # fmt: skip
-    return {"id": id, "severity": severity, "status": status, "action": action, "says": says, "by_hand": tuple(seen),
+    return {"id": id, "severity": severity, "status": status, "action": action, "says": title, "by_hand": tuple(manual),
             "nodes": [], "acknowledged": False}  # fmt: skip
 
 
@@ -116,18 +118,18 @@ def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:
         "whole": True,
         "matrix": _matrix(node.facts.get("topology"), _topology(node.checks)),
         "matrix_wrong": "nvlink.topology" in wrong,
-        "near": _near(node.facts.get("nics_near")),
+        "near": _nearest_cards(node.facts.get("nics_near")),
         "counters": _counters(node.facts),
         "versions": _versions(node.facts),
     }
 
 
 def _counts(node: NodeReport) -> dict[str, int]:
-    found: Counter[str] = Counter(
+    counts: Counter[str] = Counter(
         "later" if check.later else "warn" if check.warns else "owned" if check.acknowledged else check.status
         for check in node.checks
     )
-    return {status: found[status] for status in (*ORDER, "warn", "owned", "later")}
+    return {status: counts[status] for status in (*ORDER, "warn", "owned", "later")}
 
 
 def _topology(checks: tuple[CheckResult, ...]) -> Mapping[str, str]:
@@ -152,13 +154,13 @@ def _matrix(topology: Any, expected: Mapping[str, str]) -> dict[str, Any] | None
     return {"names": names, "rows": rows}
 
 
-def _near(near: Any) -> dict[str, Any] | None:
+def _nearest_cards(cells_by_gpu: Any) -> dict[str, Any] | None:
     """GPU by network card: the path between them, the nearest marked; None where the node has no such columns."""
-    if not isinstance(near, Mapping) or not any(near.values()):
+    if not isinstance(cells_by_gpu, Mapping) or not any(cells_by_gpu.values()):
         return None
-    cards = list(next(iter(near.values())))
+    cards = list(next(iter(cells_by_gpu.values())))
     rows = []
-    for gpu, cells in near.items():
+    for gpu, cells in cells_by_gpu.items():
         best = min((NEARNESS.index(c) for c in cells.values() if c in NEARNESS), default=None)
         close = {card for card, cell in cells.items() if best is not None and cell == NEARNESS[best]}
         row = [{"text": cells.get(card) or "?", "best": card in close} for card in cards]
@@ -176,12 +178,12 @@ def _counters(facts: Mapping[str, Any]) -> dict[str, Any] | None:
         counted = [n for link in links if isinstance(link, Mapping) for n in link.values() if isinstance(n, int)]
         rows.append([gpu.get(key) for key in COUNTERS.values()] + [sum(counted) if links else None])
     names = [*COUNTERS, "NVLink errors"]
-    kept = [i for i in range(len(names)) if any(row[i] is not None for row in rows)]
-    if not kept:
+    columns = [i for i in range(len(names)) if any(row[i] is not None for row in rows)]
+    if not columns:
         return None
     names_of = [f"GPU{gpu.get('index')}" for gpu in gpus]
-    table = [{"name": name, "cells": [row[i] for i in kept]} for name, row in zip(names_of, rows, strict=True)]
-    return {"names": [names[i] for i in kept], "rows": table}
+    table = [{"name": name, "cells": [row[i] for i in columns]} for name, row in zip(names_of, rows, strict=True)]
+    return {"names": [names[i] for i in columns], "rows": table}
 
 
 def _versions(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -208,7 +210,7 @@ def _code(text: str) -> Markup:
 
 def _breakable(id: str) -> Markup:
     """A check's id that a narrow column may break where its words end."""
-    return Markup("<wbr>").join(escape(word) for word in re.split(r"(?<=[._])", id))
+    return Markup("<wbr>").join(escape(segment) for segment in re.split(r"(?<=[._])", id))
 
 
 def _value(value: Any) -> str:

@@ -36,7 +36,7 @@ def _checks(node: NodeReport) -> Sequence[CheckResult]:
 def _suite(node: NodeReport, started: float, inner: dict[int, tuple[str, str]]) -> str:
     """`inner` keeps what is in a test case by its result, which many nodes can share."""
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
-    cases, where = [], f' classname={quoteattr(_text(node.name))} time="0">'
+    cases, attributes = [], f' classname={quoteattr(_text(node.name))} time="0">'
     for check in _checks(node):
         outcome = _outcome(check)
         counts["tests"] += 1
@@ -44,8 +44,8 @@ def _suite(node: NodeReport, started: float, inner: dict[int, tuple[str, str]]) 
             counts[{"failure": "failures", "error": "errors"}.get(outcome, outcome)] += 1
         if id(check) not in inner or not node.checks:
             inner[id(check)] = (f"  <testcase name={quoteattr(_text(check.id))}", _inner(check, outcome))
-        begin, rest = inner[id(check)]
-        cases.append(f"{begin}{where}{rest}</testcase>")
+        begin, body = inner[id(check)]
+        cases.append(f"{begin}{attributes}{body}</testcase>")
     properties = {key: getattr(node, key) for key in ("group", "site", "machine")}
     properties |= {"simulated": "true"} if node.simulated else {}
     stamp = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -60,8 +60,8 @@ def _inner(check: CheckResult, outcome: str) -> str:
     if outcome == "skipped":
         owned = f"acknowledged by {check.acknowledgement}: " if check.acknowledged is not None else ""
         return _tag(outcome, message=owned + check.message) + f"</{outcome}>"
-    said = escape(_text(f"{check.says}\nexpected: {check.expected}\nactual: {check.actual}"))
-    return _tag(outcome, message=check.message, type=f"{check.severity}.{check.action}") + f"{said}</{outcome}>"
+    details = escape(_text(f"{check.says}\nexpected: {check.expected}\nactual: {check.actual}"))
+    return _tag(outcome, message=check.message, type=f"{check.severity}.{check.action}") + f"{details}</{outcome}>"
 
 
 def _tag(name: str, /, **attributes: object) -> str:

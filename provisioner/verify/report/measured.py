@@ -31,13 +31,13 @@ def tables(report: Report) -> list[dict[str, Any]]:
 def _table(
     group: str, nodes: Sequence[NodeReport], trend: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> dict[str, Any]:
-    have = {one.name for node in nodes for one in node.measures}
+    have = {row.name for node in nodes for row in node.measures}
     columns = [measure for measure in MEASURES if measure.name in have]
-    shown = [node for node in nodes if len(nodes) <= MOST or any(one.slower for one in node.measures)]
-    published = {one.name: one.published for node in nodes for one in node.measures if one.published is not None}
+    listed_nodes = [node for node in nodes if len(nodes) <= MOST or any(row.slower for row in node.measures)]
+    published = {row.name: row.published for node in nodes for row in node.measures if row.published is not None}
     rows = []
-    for node in shown:
-        by_name = {one.name: one for one in node.measures}
+    for node in listed_nodes:
+        by_name = {row.name: row for row in node.measures}
         runs = trend.get(node.name, ())
         rows.append({"name": node.name, "cells": [_cell(m, by_name.get(m.name), runs) for m in columns]})
     return {
@@ -46,22 +46,22 @@ def _table(
         "rows": rows,
         "nodes": len(nodes),
         "published": [published.get(measure.name) for measure in columns] if published else None,
-        "compared": any(one.record is not None for node in nodes for one in node.measures),
-        "by_group": any(one.own is False for node in shown for one in node.measures),
+        "compared": any(row.record is not None for node in nodes for row in node.measures),
+        "by_group": any(row.own is False for node in listed_nodes for row in node.measures),
     }
 
 
-def _cell(measure: Measure, one: Reached | None, runs: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:
+def _cell(measure: Measure, reached: Reached | None, runs: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:
     """The value, how far it is from the record, and the line of its last runs; None where it was not measured."""
-    if one is None:
+    if reached is None:
         return None
     values = [run[measure.name] for run in runs if measure.name in run]
     return {
-        "value": f"{one.value:.4g}",
-        "share": f"{one.share * 100:+.1f} %" if one.share is not None else "",
-        "slower": one.slower,
-        "group": one.own is False,
-        "line": line(values, one.record, measure.unit),
+        "value": f"{reached.value:.4g}",
+        "share": f"{reached.share * 100:+.1f} %" if reached.share is not None else "",
+        "slower": reached.slower,
+        "group": reached.own is False,
+        "line": line(values, reached.record, measure.unit),
     }
 
 
@@ -82,12 +82,12 @@ def line(values: Sequence[float], record: float | None, unit: str) -> Markup | s
     step = (WIDE - 2 * EDGE) / (len(values) - 1)
     points = " ".join(f"{EDGE + i * step:.1f},{y(value)}" for i, value in enumerate(values))
     last = points.rpartition(" ")[2].split(",")
-    said = f"last {counted(len(values), 'run')}: from {values[0]:.4g} to {values[-1]:.4g} {unit}"
-    said += f", at least {min(values):.4g}, at most {max(values):.4g}"
-    behind = ""
+    label = f"last {counted(len(values), 'run')}: from {values[0]:.4g} to {values[-1]:.4g} {unit}"
+    label += f", at least {min(values):.4g}, at most {max(values):.4g}"
+    record_line = ""
     if record is not None and low <= record <= high:
-        behind = Markup('<line x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(EDGE, WIDE - EDGE, y(record))
+        record_line = Markup('<line x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(EDGE, WIDE - EDGE, y(record))
     return Markup(
         '<svg class="trend" role="img" viewBox="0 0 {w} {h}" width="{w}" height="{h}" aria-label="{said}">'
         '<title>{said}</title>{behind}<polyline points="{points}"/><circle cx="{x}" cy="{y}" r="2"/></svg>'
-    ).format(w=WIDE, h=HIGH, said=said, behind=behind, points=points, x=last[0], y=last[1])
+    ).format(w=WIDE, h=HIGH, said=label, behind=record_line, points=points, x=last[0], y=last[1])

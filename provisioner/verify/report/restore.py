@@ -58,12 +58,12 @@ def write_page(folder: Path, title: str) -> bool:
         document = _Document.model_validate(stored.load(folder / DOCUMENT))
     except (OSError, ValueError, ValidationError):
         return False
-    says = {check.id: check.says for check in declared()} | {merged.id: merged.says for merged in MERGED}
+    summaries = {check.id: check.says for check in declared()} | {merged.id: merged.says for merged in MERGED}
     nodes = tuple(
         NodeReport(
             node.name, node.group, node.site, node.machine, node.simulated,
             tuple(
-                CheckResult(check.id, check.severity, check.status, check.action, says.get(check.id, ""),
+                CheckResult(check.id, check.severity, check.status, check.action, summaries.get(check.id, ""),
                             check.expected, check.actual, check.message, parts=tuple(check.parts))
                 for check in node.checks
             ),

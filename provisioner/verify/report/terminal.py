@@ -46,13 +46,15 @@ def summary(node: NodeReport) -> str:
     return ", ".join(parts)
 
 
-def in_quarantine(node: str, told: Mapping[str, Any], file: object = "FILE") -> str:
+def in_quarantine(node: str, entry: Mapping[str, Any], file: object = "FILE") -> str:
     """The sentence of a node's quarantine: whose, why, and what takes it out."""
-    trouble = f" ({told['trouble']})" if told.get("trouble") else ""
-    level = f" at level {told['level']}" if told.get("level") else ""
-    verdict = f"a healthy verify{level}, or " if told["owner"] == "gpuprov" else ""
-    out = "" if PENDING in told["reason"] else f"; out by {verdict}`gpuprov release {file} {node}`"
-    return one_line(f"in quarantine by {told['owner']} since {told['since']}: {told['reason']}{trouble}{out}", 2000)
+    trouble_text = f" ({entry['trouble']})" if entry.get("trouble") else ""
+    level = f" at level {entry['level']}" if entry.get("level") else ""
+    verdict = f"a healthy verify{level}, or " if entry["owner"] == "gpuprov" else ""
+    out = "" if PENDING in entry["reason"] else f"; out by {verdict}`gpuprov release {file} {node}`"
+    return one_line(
+        f"in quarantine by {entry['owner']} since {entry['since']}: {entry['reason']}{trouble_text}{out}", 2000
+    )
 
 
 def table(
@@ -74,7 +76,7 @@ def table(
             verdict = Text("QUARANTINED", "yellow")
         nodes.add_row(Text(node.name), Text(node.machine or "not named"), verdict, Text(summary(node)))
     parts: list[Table | Text | Problems] = [nodes]
-    if rows := [(node.name, check, others) for node in report.nodes for check, others in problems(node)]:
+    if rows := [(node.name, check, peers_text) for node in report.nodes for check, peers_text in problems(node)]:
         parts += [Text(""), Problems(rows, names_nodes=len(report.nodes) > 1)]
     if steps := next_steps(report, file) if file else []:
         parts += [Text(""), Text("what to do next:"), *(Text(f"  {step}") for step in steps)]
@@ -87,11 +89,11 @@ def table(
     parts += [Text(line, "dim") for line in between_nodes(report)]
     if unlocked := without_lock(report):
         parts += [Text(""), Text(unlocked, "dim")]
-    if behind := slower(report):
-        parts += [Text(""), Text(behind, "yellow")]
-    held = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
-    parts += [Text("")] if held else []
-    parts += [Text(f"{name}: {in_quarantine(name, told, file or 'FILE')}", "yellow") for name, told in held]
+    if slower_text := slower(report):
+        parts += [Text(""), Text(slower_text, "yellow")]
+    quarantined = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
+    parts += [Text("")] if quarantined else []
+    parts += [Text(f"{name}: {in_quarantine(name, entry, file or 'FILE')}", "yellow") for name, entry in quarantined]
     if report.site_choices:
         parts += [Text(""), *map(Text, placement.lines(report.site_choices))]
     if report.breaker is not None:
@@ -136,7 +138,7 @@ class Problems:
     names_nodes: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        cells = [(node, check.id, _word(check), check.action) for node, check, _ in self.rows]
+        cells = [(node, check.id, _status_label(check), check.action) for node, check, _ in self.rows]
         fixed = sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True))
         yield from self._paragraphs() if options.max_width - fixed < NARROW else [self._table()]
 
@@ -153,20 +155,24 @@ class Problems:
         table = Table(box=None, pad_edge=False)
         for column in ("node", "check", "", "what", "do"):
             table.add_column(column, overflow="fold", no_wrap=column in ("check", ""))
-        for node, check, others in self.rows:
-            sentence = Text(_sentence(check) + others)
-            table.add_row(Text(node), Text(check.id), Text(_word(check), _style(check)), sentence, Text(check.action))
+        for node, check, peers_text in self.rows:
+            sentence = Text(_sentence(check) + peers_text)
+            table.add_row(
+                Text(node), Text(check.id), Text(_status_label(check), _style(check)), sentence, Text(check.action)
+            )
         return table
 
     def _paragraphs(self) -> Iterator[Text | Padding]:
         from rich.padding import Padding
         from rich.text import Text
 
-        for node, check, others in self.rows:
+        for node, check, peers_text in self.rows:
             heading = [f"{node}: "] if self.names_nodes else []
             action = "" if check.action == "none" else f"  do: {check.action}"
-            yield Text.assemble(*heading, check.id, "  ", (_word(check), _style(check)), action, overflow="fold")
-            yield Padding(Text(_sentence(check) + others, overflow="fold"), (0, 0, 0, 4))
+            yield Text.assemble(
+                *heading, check.id, "  ", (_status_label(check), _style(check)), action, overflow="fold"
+            )
+            yield Padding(Text(_sentence(check) + peers_text, overflow="fold"), (0, 0, 0, 4))
 
 
 def _sentence(check: CheckResult) -> str:
@@ -188,9 +194,9 @@ def next_steps(report: Report, file: str) -> list[str]:
     what could not be answered; else for warnings."""
     names: dict[Action, list[str]] = {}
     for node in report.nodes:
-        found = [check for check, _ in problems(node) if check.acknowledged is None]
-        fatal = [check for check in found if check.condemns]
-        chosen = [check for check in fatal if check.status == "fail"] or fatal or found
+        failed = [check for check, _ in problems(node) if check.acknowledged is None]
+        fatal = [check for check in failed if check.condemns]
+        chosen = [check for check in fatal if check.status == "fail"] or fatal or failed
         actions: list[Action] = ["reconfigure"] if node.absent else [check.action for check in chosen]
         for action in dict.fromkeys(actions):
             names.setdefault(action, []).append(node.name)
@@ -206,7 +212,7 @@ def next_steps(report: Report, file: str) -> list[str]:
     return steps
 
 
-def _word(check: CheckResult) -> str:
+def _status_label(check: CheckResult) -> str:
     return "WARN" if check.warns else "ACK" if check.acknowledged is not None else WORD[check.status]
 
 
@@ -231,18 +237,18 @@ def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:
 def unknown_warnings(report: Report) -> str:
     """One line: which checks could not be answered that condemn nobody, and that `problems` does not name; "" where
     there are none."""
-    found = [
+    check_ids = [
         check.id
         for node in report.nodes
         if not node.error
         for check in node.checks
         if check.status == "unknown" and not (check.condemns or check.broken or check.explained_by)
     ]
-    return f"unknown, but not fatal: {few(list(dict.fromkeys(found)), 8, ',')}" if found else ""
+    return f"unknown, but not fatal: {few(list(dict.fromkeys(check_ids)), 8, ',')}" if check_ids else ""
 
 
-def _more(count: int, why: str) -> str:
-    return f" ({counted(count, 'more check')} {why})" if count else ""
+def _more(count: int, reason: str) -> str:
+    return f" ({counted(count, 'more check')} {reason})" if count else ""
 
 
 def without_lock(report: Report) -> str:
@@ -279,9 +285,9 @@ def between_nodes(report: Report) -> list[str]:
 
 def slower(report: Report) -> str:
     """One line: who is slower than the record, in what; "" where nobody is."""
-    told = []
+    rows = []
     for node in report.nodes:
-        found = [f"{NAMED[m.name].title} {(m.share or 0):+.1%}" for m in node.measures if m.slower]
-        told += [f"{node.name} ({', '.join(found)})"] if found else []
-    more = f" and {len(told) - 5} more" if len(told) > 5 else ""
-    return f"slower than the fleet's own record: {', '.join(told[:5])}{more}" if told else ""
+        measures = [f"{NAMED[m.name].title} {(m.share or 0):+.1%}" for m in node.measures if m.slower]
+        rows += [f"{node.name} ({', '.join(measures)})"] if measures else []
+    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    return f"slower than the fleet's own record: {', '.join(rows[:5])}{more}" if rows else ""

@@ -42,10 +42,10 @@ def _json(text: str) -> Iterator[str]:
         except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict):
-            said = entry.get("MESSAGE")
-            if isinstance(said, list):  # bytes that are no UTF-8
-                said = bytes(b for b in said if isinstance(b, int) and 0 <= b < 256).decode("utf-8", "replace")
-            yield from _line({k: v for k, v in entry.items() if isinstance(v, str)} | {"MESSAGE": str(said)}, boot)
+            message = entry.get("MESSAGE")
+            if isinstance(message, list):  # bytes that are no UTF-8
+                message = bytes(b for b in message if isinstance(b, int) and 0 <= b < 256).decode("utf-8", "replace")
+            yield from _line({k: v for k, v in entry.items() if isinstance(v, str)} | {"MESSAGE": str(message)}, boot)
             boot = str(entry.get("_BOOT_ID") or boot)
 
 
@@ -62,13 +62,13 @@ def _line(entry: dict[str, str], boot: str) -> Iterator[str]:
     """An entry as a line. journald says by _TRANSPORT what the kernel wrote; SYSLOG_IDENTIFIER is the program's own."""
     if boot and entry.get("_BOOT_ID", boot) != boot:
         yield "-- Reboot --"
-    who = entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM", "?")
-    transport = entry.get("_TRANSPORT", "kernel" if who == "kernel" else "")
-    who = "kernel" if transport == "kernel" else f"{who}[{entry.get('_PID', '0')}]"
+    program = entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM", "?")
+    transport = entry.get("_TRANSPORT", "kernel" if program == "kernel" else "")
+    program = "kernel" if transport == "kernel" else f"{program}[{entry.get('_PID', '0')}]"
     stamp = entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry.get("__MONOTONIC_TIMESTAMP") or "0"
     seconds = int(stamp) / 1e6 if stamp.isdigit() and len(stamp) < 18 else 0.0
     message = " ".join(entry["MESSAGE"].splitlines())
-    yield f"[{seconds:12.6f}] {entry.get('_HOSTNAME', 'node')} {who}: {message}"
+    yield f"[{seconds:12.6f}] {entry.get('_HOSTNAME', 'node')} {program}: {message}"
 
 
 def boots(rows: Sequence[str]) -> list[str]:
@@ -109,7 +109,7 @@ def kernel_rows(text: str) -> list[str]:
     rows = text.splitlines()
     tags = [kernel_line.TAGGED.match(row) for row in rows]
     is_journal = any(match is not None and kernel_line.is_kernel(match) for match in tags)
-    kept, is_others = list[str](), False
+    own_rows, is_others = list[str](), False
     for row, match in zip(rows, tags, strict=True):
         if match is None:
             is_others = is_others and row[:1] in (" ", "\t")  # a journal indents what continues a message
@@ -118,8 +118,8 @@ def kernel_rows(text: str) -> list[str]:
         else:
             is_others = match["pid"] is not None or (is_journal and kernel_line.is_program(match))
         if not is_others:
-            kept.append(row)
-    return kept
+            own_rows.append(row)
+    return own_rows
 
 
 def _host(row: str) -> str:

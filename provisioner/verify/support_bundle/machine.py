@@ -26,9 +26,9 @@ _SIZE = re.compile(r"\b[a-z]{1,4}\d[a-z0-9]*(?:-[a-z0-9]+)?\.(?:\d*x?large|metal
 """A size of AWS's, which its firmware names."""
 
 
-def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
+def tell(facts: Facts, hints: str, catalog: Catalog) -> tuple[Machine, str]:
     """The machine type, and from what that follows. Raises GpuprovError where it is not told."""
-    names = _plain(told + " " + " ".join(facts.host.system or () if facts.host else ()))
+    names = _plain(hints + " " + " ".join(facts.host.system or () if facts.host else ()))
     by_name = [m for m in catalog.machines() if (key := _key(m)) and key in names]
     # p4d.24xlarge is in p4d.24xlarge's name alone; dgxa100 in those of two.
     if len({m.name for m in by_name}) == 1:
@@ -44,27 +44,31 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
         for m in by_name or catalog.machines()
         if _has(m, model, facts, catalog) and (not count or m.gpu_count == count)
     ]
-    whose = next((provider for words, provider in HYPERVISORS if words in names), "baremetal" if names else "")
-    whose = whose or next((p for end, p in KERNELS if facts.kernel and facts.kernel.endswith(end)), "")
-    if not whose and facts.efa is not None and facts.efa.devices:
-        whose = "aws"
-    left = [] if alike else [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
+    provider_name = next(
+        (provider for pattern, provider in HYPERVISORS if pattern in names), "baremetal" if names else ""
+    )
+    provider_name = provider_name or next((p for end, p in KERNELS if facts.kernel and facts.kernel.endswith(end)), "")
+    if not provider_name and facts.efa is not None and facts.efa.devices:
+        provider_name = "aws"
+    remaining = [] if alike else [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
     # Of no machine's number: some of its GPUs are lost, or the list is a part of one. Which it is nobody can tell.
-    left = [m for m in left if m.gpu_count > count and (not whose or m.provider == whose)]
-    mine = [m for m in alike if m.provider == whose] if whose else alike
-    seen = f"{count or '?'} x {model}" + (f" ({whose})" if whose else "")
-    if not by_name and (named := _SIZE.search(told)):
-        raise GpuprovError(f"{named[0]} is no machine of the catalogue")
-    if not whose and count == 1 and facts.listed_by:  # a line about one GPU may be from any machine that has such GPUs
-        mine = [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
-    if len(mine) == 1 and (by_name or (count > 1 and whose not in ("", "baremetal"))):
-        return mine[0], seen
-    if len(mine) == 1:
-        raise GpuprovError(f"{seen} could be {mine[0].name}, or a machine that the catalogue has not")
-    candidates = ", ".join(m.name for m in (mine or alike or left)[:8])
+    remaining = [m for m in remaining if m.gpu_count > count and (not provider_name or m.provider == provider_name)]
+    matches = [m for m in alike if m.provider == provider_name] if provider_name else alike
+    description = f"{count or '?'} x {model}" + (f" ({provider_name})" if provider_name else "")
+    if not by_name and (size_match := _SIZE.search(hints)):
+        raise GpuprovError(f"{size_match[0]} is no machine of the catalogue")
+    if (
+        not provider_name and count == 1 and facts.listed_by
+    ):  # a line about one GPU may be from any machine that has such GPUs
+        matches = [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
+    if len(matches) == 1 and (by_name or (count > 1 and provider_name not in ("", "baremetal"))):
+        return matches[0], description
+    if len(matches) == 1:
+        raise GpuprovError(f"{description} could be {matches[0].name}, or a machine that the catalogue has not")
+    candidates = ", ".join(m.name for m in (matches or alike or remaining)[:8])
     if not candidates:
-        raise GpuprovError(f"{seen} is no machine of the catalogue")
-    raise GpuprovError(f"{seen} could be {'a part of one' if left else 'any'} of {candidates}")
+        raise GpuprovError(f"{description} is no machine of the catalogue")
+    raise GpuprovError(f"{description} could be {'a part of one' if remaining else 'any'} of {candidates}")
 
 
 def _has(machine: Machine, model: str, facts: Facts, catalog: Catalog) -> bool:

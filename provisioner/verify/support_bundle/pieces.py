@@ -105,8 +105,8 @@ def pieces(path: Path, budget: Budget) -> Iterator[Piece]:
             with regular_file.opened(path) as stream:
                 yield from _opened(path.name, stream, budget, archives=True)
     except BROKEN as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise GpuprovError(f"cannot be read: {said or type(error).__name__}", where=str(path)) from error
+        error_text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise GpuprovError(f"cannot be read: {error_text or type(error).__name__}", where=str(path)) from error
 
 
 def _folder(top: Path, budget: Budget) -> Iterator[Piece]:
@@ -117,15 +117,15 @@ def _folder(top: Path, budget: Budget) -> Iterator[Piece]:
             folders.clear()
         for name in sorted(names):
             file = Path(folder, name)
-            shown = str(file.relative_to(top))
+            relative_name = str(file.relative_to(top))
             budget.count_member()
             try:
                 stream = regular_file.opened(file, follow_links=False)
             except regular_file.UnfitFileError:
-                yield Piece(shown, why="a link is not followed" if file.is_symlink() else "no plain file")
+                yield Piece(relative_name, why="a link is not followed" if file.is_symlink() else "no plain file")
                 continue
             with stream:
-                yield from _opened(shown, stream, budget, archives=False)
+                yield from _opened(relative_name, stream, budget, archives=False)
 
 
 def _opened(name: str, stream: IO[bytes], budget: Budget, *, archives: bool) -> Iterator[Piece]:
@@ -154,7 +154,7 @@ def _counted(stream: Any, budget: Budget) -> tuple[io.BufferedReader, _Counted]:
     return io.BufferedReader(cast(io.RawIOBase, _Reader(source)), 1 << 16), source
 
 
-def _whole(name: str, counted: io.BufferedReader, source: _Counted) -> Piece:
+def _complete(name: str, counted: io.BufferedReader, source: _Counted) -> Piece:
     """All of a stream as one piece, with a word where its end is missing."""
     piece = _piece(name, counted)
     return replace(piece, cut=source.cut) if piece.text else replace(piece, why=piece.why or source.cut)
@@ -164,7 +164,7 @@ def _unpacked(name: str, stream: Any, budget: Budget, archives: bool) -> Iterato
     counted, source = _counted(stream, budget)
     head = counted.peek(512)[:512]
     if head[257:262] != b"ustar":
-        yield _whole(name, counted, source)
+        yield _complete(name, counted, source)
     elif not archives:
         yield Piece(name, why="an archive within another: unpack it first")
     else:
@@ -213,7 +213,7 @@ def _zip(stream: IO[bytes], budget: Budget) -> Iterator[Piece]:
                 yield Piece(info.filename, why="its name leads out of the archive")
             else:
                 with archive.open(info) as content:
-                    yield _whole(info.filename, *_counted(content, budget))
+                    yield _complete(info.filename, *_counted(content, budget))
 
 
 class _Reader(io.RawIOBase):
@@ -232,18 +232,18 @@ class _Reader(io.RawIOBase):
 
 
 def _piece(name: str, content: IO[bytes], head: bytes = b"") -> Piece:
-    kept, size, cut = [head], len(head), ""
+    blocks, size, cut = [head], len(head), ""
     try:
         while block := content.read(1 << 16):
-            kept.append(block)
+            blocks.append(block)
             size += len(block)
-            while size - len(kept[0]) >= FILE:
-                size -= len(kept.pop(0))
+            while size - len(blocks[0]) >= FILE:
+                size -= len(blocks.pop(0))
     except CUT as error:
         cut = str(error) or type(error).__name__
         if size == len(head):
             return Piece(name, why=f"cannot be read: {cut}")
-    raw = b"".join(kept)
+    raw = b"".join(blocks)
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Piece(name, raw.decode("utf-16", "replace"), cut=cut)
     sample = raw[:65536]

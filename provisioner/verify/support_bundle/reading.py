@@ -93,18 +93,20 @@ def read(path: Path) -> Supplied:
                            hint="the directory that has what the tools printed")  # fmt: skip
     desk = _Desk()
     desk.folder, desk.name = path.is_dir(), path.name
-    own = Bundle.read(path) if desk.folder else Bundle()
+    bundle_files = Bundle.read(path) if desk.folder else Bundle()
     if desk.folder and not (path / STATUS).exists():
-        own = replace(own, files={name: _by_hand(name, output) for name, output in own.files.items()})
-        if PORTS in own.files and "ibstat.txt" not in own.files:  # it is read for the MTU alone
-            own = replace(own, files={**own.files, "ibstat.txt": own.files[PORTS]})
-    for output in own.files.values():
+        bundle_files = replace(
+            bundle_files, files={name: _by_hand(name, output) for name, output in bundle_files.files.items()}
+        )
+        if PORTS in bundle_files.files and "ibstat.txt" not in bundle_files.files:  # it is read for the MTU alone
+            bundle_files = replace(bundle_files, files={**bundle_files.files, "ibstat.txt": bundle_files.files[PORTS]})
+    for output in bundle_files.files.values():
         _hear(desk, output.text)
-    for name in (name for name in (*GPUS, *LATER_LOOKS) if name in own.files):
-        _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
+    for name in (name for name in (*GPUS, *LATER_LOOKS) if name in bundle_files.files):
+        _refuse_two_machines(desk, name, name, read_file(name, bundle_files, FILES[name].parse)[0])
     if desk.folder and _only_ours(path):
-        return Supplied(own, told=_told(desk))
-    desk.placed += [(name, name) for name in own.files]
+        return Supplied(bundle_files, told=_hints_text(desk))
+    desk.placed += [(name, name) for name in bundle_files.files]
     try:
         with watch.limited(SECONDS):
             budget = Budget(str(path))
@@ -112,8 +114,12 @@ def read(path: Path) -> Supplied:
                 if not (desk.folder and _ours(piece.name)):
                     _take(desk, piece, budget)
             files = {name: output for name, (_, _, output) in desk.found.items()}
-            own = _with_status(files, desk.status) if desk.status else own
-            logs = [own.files[name].text for name in ("dmesg-before.txt", "dmesg.txt") if name in own.files]
+            bundle_files = _with_status(files, desk.status) if desk.status else bundle_files
+            logs = [
+                bundle_files.files[name].text
+                for name in ("dmesg-before.txt", "dmesg.txt")
+                if name in bundle_files.files
+            ]
             if desk.logs and logs:
                 desk.logs.insert(0, logs)
                 desk.whole = True
@@ -126,8 +132,8 @@ def read(path: Path) -> Supplied:
         ) from error
     # of what was saved twice the one counts that shows a fault
     faults = {name: output for name, (rank, _, output) in desk.found.items() if rank < 0} if not desk.status else {}
-    bundle = replace(own, files={**files, **own.files, **kernel_logs, **faults})
-    return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), _told(desk))
+    bundle = replace(bundle_files, files={**files, **bundle_files.files, **kernel_logs, **faults})
+    return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), _hints_text(desk))
 
 
 def _by_hand(name: str, output: Output) -> Output:
@@ -184,7 +190,7 @@ def _take(desk: _Desk, piece: Piece, budget: Budget) -> None:
         if section.text.strip():
             # A report has hundreds of sections; of a session's commands each one that is not used is told.
             alone = section is piece or not (BUG_REPORT in piece.text[:4096] or section.name.endswith(FIRST))
-            _place(desk, replace(section, cut=piece.cut), alone=alone)
+            _classify(desk, replace(section, cut=piece.cut), alone=alone)
 
 
 def _flush(text: str) -> str:
@@ -193,7 +199,7 @@ def _flush(text: str) -> str:
     return textwrap.dedent(text) if first is not None and first[0][0] in " \t" else text
 
 
-def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
+def _classify(desk: _Desk, piece: Piece, *, alone: bool) -> None:
     piece = replace(piece, text=_flush(piece.text))
     text = journals.text_of(piece.text) if recognise.is_journal(piece.text) else piece.text
     desk.held += len(text) if len(text) > 1024 else 0
@@ -201,10 +207,10 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
         raise GpuprovError(f"it holds more than {HELD // 2**20} MiB of text", where=piece.name, hint="pass less of it")
     _hear(desk, text)
     is_page = recognise.is_page(text)
-    kernel, others = ("", text) if is_page else recognise.divided(text)
+    kernel, other_lines = ("", text) if is_page else recognise.divided(text)
     placed, reason = _take_outputs(desk, piece, text)
-    if not placed and kernel and others.strip():  # among the kernel's lines
-        placed, _ = _take_outputs(desk, piece, others)
+    if not placed and kernel and other_lines.strip():  # among the kernel's lines
+        placed, _ = _take_outputs(desk, piece, other_lines)
     if not placed and is_page:
         reason = reason or "a document, not the output of a tool"
     elif placed <= ADDITIONAL and recognise.is_kernel_log(text):
@@ -249,8 +255,8 @@ def _take_log(desk: _Desk, piece: Piece, text: str, *, is_part: bool) -> None:
     desk.logs.append(logs := journals.boots(rows))
     desk.placed.append((piece.name, "dmesg.txt"))
     if len(hosts := journals.hosts(rows)) > 1:
-        told = f"lines of {len(hosts)} hosts ({few(hosts, 4, ',')}) are judged together: pass those of one"
-        desk.unplaced.append((piece.name, told))
+        reason = f"lines of {len(hosts)} hosts ({few(hosts, 4, ',')}) are judged together: pass those of one"
+        desk.unplaced.append((piece.name, reason))
     desk.part = desk.part or is_part
     desk.whole = desk.whole or any(BOOT in log for log in logs)
 
@@ -274,12 +280,12 @@ def _refuse_two_machines(desk: _Desk, file: str, name: str, value: object) -> No
     driver = getattr(value, "driver_version", None)
     kind = GPUS[0] if file in LATER_LOOKS else file
     for known, theirs, their_driver in desk.seen.setdefault(kind, []):
-        what = "GPUs" if uuids and theirs and not uuids & theirs else ""
-        if not what and driver and their_driver and driver != their_driver:
-            what = f"drivers ({their_driver}, {driver})"
-        if what:
+        difference = "GPUs" if uuids and theirs and not uuids & theirs else ""
+        if not difference and driver and their_driver and driver != their_driver:
+            difference = f"drivers ({their_driver}, {driver})"
+        if difference:
             raise GpuprovError(
-                f"{known} and {name} have other {what}: outputs of two machines, or of two times", where=name,
+                f"{known} and {name} have other {difference}: outputs of two machines, or of two times", where=name,
                 hint="pass those of one machine at one time",
             )  # fmt: skip
     desk.seen[kind].append((name, uuids, driver))
@@ -297,29 +303,29 @@ def _put(desk: _Desk, file: str, rank: int, name: str, output: Output) -> None:
     known = desk.found.get(file)
     if known is None or rank < known[0]:
         desk.found[file] = (rank, name, output)
-        desk.placed = [(piece, what) for piece, what in desk.placed if known is None or piece != known[1]]
+        desk.placed = [(piece, placed_as) for piece, placed_as in desk.placed if known is None or piece != known[1]]
         desk.placed.append((name, file))
         if known is not None:
-            desk.unplaced.append((known[1], _instead(name, file, output, known[2])))
+            desk.unplaced.append((known[1], _duplicate_reason(name, file, output, known[2])))
     else:
-        desk.unplaced.append((name, _instead(known[1], file, known[2], output)))
+        desk.unplaced.append((name, _duplicate_reason(known[1], file, known[2], output)))
 
 
-def _instead(name: str, file: str, taken: Output, other: Output) -> str:
+def _duplicate_reason(name: str, file: str, taken: Output, other: Output) -> str:
     return f"{name} is the same" if taken.text == other.text else f"{name} is taken for {file}"
 
 
 def _kernel_logs(desk: _Desk) -> dict[str, Output]:
     """One log of this boot, one of the boot before."""
-    found: dict[str, Output] = {}
-    now = journals.joined(logs[-1] for logs in desk.logs if logs)
-    before = _earlier_boots(desk.logs)
+    outputs: dict[str, Output] = {}
+    current = journals.joined(logs[-1] for logs in desk.logs if logs)
+    previous = _earlier_boots(desk.logs)
     part = f"{GIVEN} {'is a part of it' if desk.whole else SINCE_LATER}" if desk.part or not desk.whole else ""
-    if now:
-        found["dmesg.txt"] = Output(now[-LIMIT:], partial=part)
-    if before:
-        found["dmesg-before.txt"] = Output(before[-LIMIT:])
-    return found
+    if current:
+        outputs["dmesg.txt"] = Output(current[-LIMIT:], partial=part)
+    if previous:
+        outputs["dmesg-before.txt"] = Output(previous[-LIMIT:])
+    return outputs
 
 
 def _earlier_boots(logs: list[list[str]]) -> str:
@@ -336,7 +342,7 @@ def _earlier_boots(logs: list[list[str]]) -> str:
 _DMI = re.compile(r"\bDMI: ([^\n]{3,160})|^[ \t]{0,40}(?:Manufacturer|Product Name): ([^\n]{2,80})", re.M)
 
 
-def _told(desk: _Desk) -> str:
+def _hints_text(desk: _Desk) -> str:
     return " / ".join(dict.fromkeys(desk.told))[:1000]
 
 

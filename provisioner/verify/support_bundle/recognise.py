@@ -190,12 +190,12 @@ def parts(text: str) -> dict[str, str]:
 
 def divided(text: str) -> tuple[str, str]:
     """The lines that the kernel has written, without what they are indented or quoted by, and the others."""
-    kernel, others = list[str](), list[str]()
+    kernel, other_lines = list[str](), list[str]()
     for line in text[:LOOKS].splitlines(keepends=True):
         plain = line.lstrip(" \t>")
         is_kernel = LINE.search(plain) is not None
-        (kernel if is_kernel else others).append(plain if is_kernel else line)
-    return "".join(kernel), "".join(others)
+        (kernel if is_kernel else other_lines).append(plain if is_kernel else line)
+    return "".join(kernel), "".join(other_lines)
 
 
 def is_kernel_log(text: str) -> bool:

@@ -73,7 +73,7 @@ class Node:
         thread.join(seconds + CONNECTION_S)
         if not results or isinstance(results[0], Exception):
             silence = f"no answer in {seconds + CONNECTION_S} s to `{_short(command)}`"
-            self._unreachable = f"no connection: {_said(results[0])}" if results else silence
+            self._unreachable = f"no connection: {_error_text(results[0])}" if results else silence
             return self._unreachable
         result = results[0]
         stdout, stderr = (text.decode("utf-8", "replace") for text in (result.stdout_bytes, result.stderr_bytes))
@@ -146,7 +146,7 @@ def _number(text: str | None) -> int | None:
     return int(match[0]) if match else None
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What ssh said; testinfra puts the whole result of the command, which has the script too, into its error."""
     result = error.args[0] if error.args else error
     return str(getattr(result, "stderr", "") or error).strip()[-300:]
