@@ -16,7 +16,8 @@ from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from provisioner.events import Events
 from provisioner.verify.report import write
-from provisioner.verify.run import Subject, verify
+from provisioner.verify.run import verify
+from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import bundle, expected, nth
 wanted = expected({MACHINE!r})
 nodes = [Subject(f"n{{i}}", "all", "here", {MACHINE!r}, bundle(nth({MACHINE!r}, i)), wanted) for i in range({NODES})]

@@ -15,10 +15,10 @@ from provisioner.catalog.limits import Ceiling, CopyLimit, GpuLimit, Limit, Scra
 from provisioner.catalog.models import Basis
 from provisioner.sandbox.sources import shown
 from provisioner.stack.facts import rows
-from provisioner.verify.basis import FROM_ROW
 from provisioner.verify.check import Check
 from provisioner.verify.expectations import expect
 from provisioner.verify.registry import declared
+from provisioner.verify.row_basis import FROM_ROW
 
 PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
 BEGINS = "## In short"

@@ -48,7 +48,11 @@ def catalog(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Show the machine types that are known, or describe a machine that is not."""
-    known = extended(catalogue.load(), machines)
+    known = catalogue.load()
+    if machines is not None:
+        from provisioner.spec.machine_types import extended
+
+        known = extended(known, machines)
     if (from_cloud is None) != (region is None) or (gpu is not None and from_cloud is None):
         raise GpuprovError(
             "--from-cloud and --region go together", hint="gpuprov catalog SIZE --from-cloud aws --region R"
@@ -79,15 +83,6 @@ def catalog(
         json_output.write([m.model_dump(mode="json") for m in types])
         return
     _print_table([COLUMNS, *(_row(m, known) for m in types)])
-
-
-def extended(known: Catalog, machines: Path | None) -> Catalog:
-    """The catalogue and the machine types of a file. Raises InputError for a file with mistakes."""
-    if machines is None:
-        return known
-    from provisioner.spec.machine_types import load_machines
-
-    return known.with_described(load_machines(machines, known))
 
 
 def _describe(known: Catalog, host: str | None, bundle: Path | None, name: str | None, *, as_json: bool) -> None:

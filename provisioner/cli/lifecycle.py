@@ -270,7 +270,7 @@ def down(
 ) -> None:  # fmt: skip
     """Remove everything that `up` created, and verify that nothing is left."""
     from provisioner.cli.display import display
-    from provisioner.cli.verify import refuse_unwritable
+    from provisioner.cli.output_folder import refuse_unwritable
     from provisioner.lifecycle import down as lifecycle
     from provisioner.session import open_to_remove
     from provisioner.workspace.binary import find

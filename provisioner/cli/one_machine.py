@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.facts import Facts
     from provisioner.verify.request import ProbeRequest
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
     from provisioner.verify.support_bundle import Supplied
 
 Level = Literal["quick", "standard", "stress"]
@@ -31,10 +31,10 @@ def of_no_fleet(
     """Machines that gpuprov did not make, or what was saved of one. Those of a range are a group. `machines`: a file of
     machine types besides those of the catalogue."""
     from provisioner.catalog import load
-    from provisioner.cli.catalog import extended
+    from provisioner.spec.machine_types import extended
     from provisioner.verify.expectations import expect, expect_no_machine
     from provisioner.verify.request import request_for, unknown_machine_request
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
     catalog = extended(load(), machines)
     if machine is None and machines is not None:

@@ -33,9 +33,9 @@ def faults(
 ) -> None:
     """List the faults that can be injected, with the check that finds each, and those of a site."""
     from provisioner import catalog
-    from provisioner.cli.catalog import extended
     from provisioner.sandbox import site_faults, state_faults
     from provisioner.sandbox.faults import list_faults
+    from provisioner.spec.machine_types import extended
 
     listed = list_faults(machine, extended(catalog.load(), machines))
     sites = site_faults.FAULTS if machine is None else ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +12,13 @@ import typer
 from provisioner.cli import json_output, tables
 from provisioner.cli.exit import typed
 from provisioner.cli.options import Json, Sandbox
+from provisioner.cli.status_table import table
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths
 from provisioner.text import few, printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    pass
 
 
 def status(
@@ -125,27 +125,6 @@ def first_lines(document: dict[str, Any], file: Path) -> Iterator[str]:
             yield f"{ended}; it has changed no machine"
         else:
             yield f"{ended}; `{' '.join(['gpuprov', run['command'], str(file), *replaced])}` goes on"
-
-
-def table(document: dict[str, Any], *, offline: bool) -> Table:
-    """The nodes of a `status` document, a row each."""
-    from rich.table import Table
-
-    simulated = " (simulated hardware)" if document["sandbox"] else ""
-    rendered = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
-    # In a terminal the one site of all goes without saying: the columns are for what can't be broken.
-    several = len({node["site"] for node in document["nodes"]}) > 1 or not sys.stdout.isatty()
-    columns = ["node", "machine", *(["site"] if several else []), "address", "stage", "healthy", "driver", "as locked"]
-    for column in columns:
-        rendered.add_column(column, overflow="fold", no_wrap=column != "as locked")
-    for node in document["nodes"]:
-        verdict = {True: "yes", False: "NO", None: "-"}[node["ok"]]
-        drift = "-" if not node["address"] or offline else "?" if node["drift"] is None else "NO"
-        rendered.add_row(
-            node["name"], node["machine"], *([node["site"]] if several else []), node["address"] or "-", node["stage"],
-            verdict, node["driver"] or "-", "yes" if node["drift"] == [] else drift,
-        )  # fmt: skip
-    return rendered
 
 
 def _line(value: str) -> str:

@@ -26,7 +26,7 @@ def refuse_options(file: Path | None, export: Path | None, other_options: Mappin
 
 def export_suite(file: Path, folder: Path, sandbox: bool | None, nodes: Collection[str]) -> None:
     """Write the suite of a fleet into a folder. No node is contacted."""
-    from provisioner.cli.verify import refuse_unwritable
+    from provisioner.cli.output_folder import refuse_unwritable
     from provisioner.lifecycle.testinfra import suite_document
     from provisioner.session import open_cluster
     from provisioner.verify import testinfra_export
@@ -40,7 +40,7 @@ def export_suite(file: Path, folder: Path, sandbox: bool | None, nodes: Collecti
 
 def run_suite(file: Path, sandbox: bool | None, nodes: Collection[str], report: Path | None) -> None:
     """Run the suite on a fleet and exit as `gpuprov verify` does."""
-    from provisioner.cli.verify import refuse_unwritable
+    from provisioner.cli.output_folder import refuse_unwritable
     from provisioner.lifecycle.testinfra import run_suite as run
     from provisioner.session import open_cluster
 

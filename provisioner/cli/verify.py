@@ -6,7 +6,6 @@ import contextlib
 import json
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +15,7 @@ import typer
 
 from provisioner.cli import json_output, tables, testinfra
 from provisioner.cli.one_machine import BUNDLES, NO_OUTPUT, of_no_fleet, origin, probe, supplied_at
+from provisioner.cli.output_folder import refuse_unwritable
 from provisioner.errors import Exit, GpuprovError
 from provisioner.text import counted, printable, single_line
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from provisioner.lifecycle.baselines import Saved
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 Level = Literal["quick", "standard", "stress"]
 File = Annotated[Path | None, typer.Argument(help="cluster.yaml", show_default=False)]
@@ -171,23 +171,6 @@ def _fleet(
     if verdict.saved is not None:
         _tell_saved(verdict.saved, cluster.paths.baseline)
     return verdict, cluster.spec.name
-
-
-def refuse_unwritable(folder: Path, noun: str = "report") -> None:
-    """Raises GpuprovError where nothing can be written, and as root where another user can change what is."""
-    from provisioner.ownership import refuse_foreign_output
-    from provisioner.paths import private_dir
-
-    try:
-        private_dir(folder)
-        refuse_foreign_output(folder, noun)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if folder.is_file():
-            reason = "it is a file"
-        raise GpuprovError(f"cannot write the {noun}: {reason}", where=str(folder), hint="pass a directory") from None
 
 
 def _tell_saved(saved: Saved, file: Path) -> None:

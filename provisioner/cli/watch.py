@@ -49,7 +49,7 @@ def watch(cluster: Cluster) -> None:
 
 def _watch_pipe(cluster: Cluster) -> None:
     from provisioner.cli import tables
-    from provisioner.cli.status import table
+    from provisioner.cli.status_table import table
 
     events = EventsFile(cluster.paths.runs)
     while at_work(cluster.paths.root):
@@ -101,7 +101,7 @@ def draw(
     from rich.console import Group
     from rich.text import Text
 
-    from provisioner.cli.status import table
+    from provisioner.cli.status_table import table
 
     timestamp = time.time()
     rows = view.rows(timestamp, max(1, height // display.NODE_SHARE))

@@ -29,7 +29,7 @@ from provisioner.verify.baseline import NAMED, Entry, Record, is_rate
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Level
     from provisioner.verify.results import NodeReport, Report
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 KEPT = 20
 """Runs of a machine and level that the report draws, and that are kept."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from provisioner.configure.run import Outcome
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.parsers.stamp import RoleStamp
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 Differences = dict[str, tuple["Difference", ...]]
 """Node name → what on it is not as locked."""

@@ -18,7 +18,7 @@ from provisioner.session import Cluster
 
 if TYPE_CHECKING:
     from provisioner.verify.fabric_run import FindNeighbours, Neighbours
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 
 def finder(cluster: Cluster, subjects: Sequence[Subject]) -> FindNeighbours:

@@ -16,7 +16,7 @@ from provisioner.session import Cluster
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 
 def subjects_of(
@@ -38,7 +38,7 @@ def _host_spec(cluster: Cluster, name: str) -> str:
 
 
 def _subject(cluster: Cluster, node: Node, release: Release) -> Subject:
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
     plan = release.plan
     return Subject(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from provisioner.verify.bundle import Output
     from provisioner.verify.expectations import Level
     from provisioner.verify.results import Report
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 
 @dataclass(slots=True)

@@ -29,6 +29,11 @@ class _MachinesFile(BaseModel):
     machines: dict[MachineName, MachineDescription] = {}
 
 
+def extended(known: Catalog, path: Path | None) -> Catalog:
+    """The catalogue and the machine types of a file, where there is one. Raises InputError for a file with mistakes."""
+    return known if path is None else known.with_described(load_machines(path, known))
+
+
 def load_machines(path: str | os.PathLike[str], catalog: Catalog) -> dict[str, MachineDescription]:
     """The machine types of a file. Raises InputError with every problem, at its line and column."""
     source = read(path)

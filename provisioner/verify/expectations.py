@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from provisioner.verify.row_basis import FROM_ROW, basis_of
+
 if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
     from provisioner.catalog import Catalog
     from provisioner.catalog.models import Basis, Gpu, Machine
@@ -270,7 +272,6 @@ def expect(
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
     from provisioner.catalog.mig import instances
-    from provisioner.verify.basis import basis_of
 
     nvidia = gpu.vendor == "nvidia"
     mig = group.gpu.mig if group else None
@@ -387,7 +388,6 @@ def expect_no_machine(
 ) -> Expected:
     """What every machine must show, of which type it may be; `gpu` is the one model that it lists, where the catalogue
     has that. ECC off warns: nobody said what was asked for."""
-    from provisioner.verify.basis import FROM_ROW
 
     unknown = {*FROM_ROW, *OF_A_MACHINE}
     known_bad = _known_bad(catalog) if vendor == "nvidia" else ()

@@ -35,7 +35,7 @@ from provisioner.verify.probe.perftest import RAILS_S
 from provisioner.verify.request import ProbeRequest, cards_request, load_request
 
 if TYPE_CHECKING:
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 FILE = "fabric.json"
 OPTIONS: Mapping[str, Mapping[str, int]] = {

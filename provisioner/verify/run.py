@@ -5,22 +5,22 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from provisioner import regular_file
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.text import counted
-from provisioner.verify.baseline import Baseline, reached
+from provisioner.verify.baseline import reached
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
-from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import FindNeighbours, fabric
 from provisioner.verify.merged_checks import Merger
 from provisioner.verify.pytest_runner import Case, judge
 from provisioner.verify.request import ProbeRequest, load_request, request_for, waits_until
 from provisioner.verify.results import NodeReport, Report
+from provisioner.verify.subject import Subject
 
 WAITING = 256
 """Nodes that are loaded at once: an ssh that waits for minutes costs this computer some memory and no more."""
@@ -30,36 +30,6 @@ MAX_CHECK_BYTES = 4 << 20
 JUDGE_S, NODE_S = 120.0, 8.0
 """Of all checks together, and for each node: what reading it and a check that does not end on it may take (facts.py,
 plugin.py), so that such a node costs no other its verdict. A thousand healthy ones are judged in 15 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One node to verify, with where its outputs come from.
-
-    `source` is an argv prefix that runs one shell command on the node (see collect.collect), or a bundle that is there
-    already; beside a bundle `reach` may be that argv, for what the level starts on the node. `host_spec` is
-    pytest-testinfra's connection (ssh://node?ssh_config=FILE, whose config pins the key, or local://); None leaves
-    checks that use `host` unknown.
-    """
-
-    name: str
-    group: str
-    site: str
-    machine: str
-    source: Sequence[str] | Bundle
-    expected: Expected
-    simulated: bool = False
-    host_spec: str | None = None
-    reach: Sequence[str] | None = None
-    baseline: Baseline | None = None
-    """What the fleet's own record says of this node."""
-    address: str = ""
-    """In the network between the nodes of its group; "" where nobody knows it."""
-
-    @property
-    def way(self) -> Sequence[str] | None:
-        """The argv that reaches the node, for what its level starts there; None where only its bundle is here."""
-        return self.reach if isinstance(self.source, Bundle) else self.source
 
 
 def verify(

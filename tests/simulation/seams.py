@@ -62,7 +62,7 @@ from provisioner.verify import report as reports
 from provisioner.verify import run as verifying
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.results import CheckResult, NodeReport, Report
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from provisioner.workspace import binary, render
 from provisioner.workspace import terraform as workspace
 from tests.simulation.cloud import Machine

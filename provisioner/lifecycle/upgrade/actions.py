@@ -19,7 +19,7 @@ from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.verify.results import Report
-    from provisioner.verify.run import Subject
+    from provisioner.verify.subject import Subject
 
 
 class NodeActions:

@@ -9,7 +9,8 @@ from provisioner.verify.check import NO_TYPE, check, fail, saw, unknown
 from provisioner.verify.checks.looks import ONE_LOOK, may_train
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
-from provisioner.verify.parsers.ibstat import Ibstat, Port
+from provisioner.verify.parsers.ibstat import Ibstat
+from provisioner.verify.parsers.rdma_port import Port
 
 LAYER = {"infiniband": "InfiniBand", "roce": "Ethernet"}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, ibstat_forms, lines, number
+from provisioner.verify.parsers.rdma_port import Port
 from provisioner.verify.tool import Tool, further_looks, listed
 
 _CA = re.compile(r"^CA '([^']{1,64})'$")
@@ -24,38 +25,6 @@ _FIELDS = {"CA type": "card", "Firmware version": "firmware", "Node GUID": "node
            "Physical state": "physical_state", "Port GUID": "guid", "Link layer": "link_layer"}  # fmt: skip
 STATES = ("Active", "Armed", "Initializing", "Down")
 _NUMBERS = {"Rate": "rate_gbps", "Base lid": "lid", "SM lid": "sm_lid"}
-
-
-TRAINING = ("Polling", "PortConfigurationTraining", "LinkErrorRecovery")
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """One port, with what is known of its card. `rate_gbps` is what it runs at now, in Gbit/s; `card` the card's type
-    (MT4129); a `lid` of 0 is none."""
-
-    device: str
-    port: int
-    state: str | None = None
-    physical_state: str | None = None
-    rate_gbps: float | None = None
-    link_layer: str | None = None
-    lid: int | None = None
-    sm_lid: int | None = None
-    guid: str | None = None
-    card: str | None = None
-    firmware: str | None = None
-    node_guid: str | None = None
-
-    @property
-    def up(self) -> bool:
-        return self.state == "Active" and self.physical_state in ("LinkUp", None)
-
-    @property
-    def trains(self) -> bool:
-        """Whether it looks for the other end of its cable, as each port does after a boot, or waits for the subnet
-        manager (states of the InfiniBand specification, as ibstat prints them)."""
-        return not self.up and (self.physical_state in TRAINING or self.state in ("Initializing", "Armed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +57,7 @@ def parse(text: str) -> Ibstat:
             port_counts[device] = int(match[1])
         elif device and not open_port and (match := _CARD.match(line)):
             card |= _value(match[1], match[2])
-    if device is None and panic is None and (other_ports := ibstat_forms.read(text, Port)):
+    if device is None and panic is None and (other_ports := ibstat_forms.read(text)):
         return Ibstat(other_ports)
     if device is None and panic is None:
         raise Unreadable(f"no adapter in it: {first_line(text)}")

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from provisioner.verify.parsers import lines, number
-
-if TYPE_CHECKING:
-    from provisioner.verify.parsers.ibstat import Port
+from provisioner.verify.parsers.rdma_port import Port
 
 _STATUS = re.compile(r"^Infiniband device '([^']{1,64})' port ([0-9]{1,3}) status:")
 _HCA = re.compile(r"^\s*hca_id:\s*(\S+)")
@@ -27,24 +24,24 @@ _SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) Gbps", re.ASCII)
 _WIDTH = re.compile(r"([0-9]{1,2})X", re.I | re.ASCII)
 
 
-def read(text: str, port: type[Port]) -> tuple[Port, ...] | None:
+def read(text: str) -> tuple[Port, ...] | None:
     """The ports that the text lists; None where it is of none of these tools."""
     ports: list[Port] = []
     device, speed, width = "", 0.0, 0.0
     card: dict[str, str] = {}
     for line in lines(text):
         if match := _STATUS.match(line):
-            ports.append(port(match[1], int(match[2])))
+            ports.append(Port(match[1], int(match[2])))
         elif match := _HCA.match(line):
             device, card = match[1], {}
         elif match := _LINK.match(line):
             tokens = match[3].split()
             fields = dict(zip(tokens[::2], tokens[1::2], strict=False))
-            ports.append(port(match[1], int(match[2]), state=_state_word(fields.get("state")),
+            ports.append(Port(match[1], int(match[2]), state=_state_word(fields.get("state")),
                               physical_state=_state_word(fields.get("physical_state")),
                               lid=_int(fields.get("lid", "")), sm_lid=_int(fields.get("sm_lid", ""))))  # fmt: skip
         elif device and (match := _PORT.match(line)):
-            ports.append(port(device, int(match[1]), firmware=card.get("fw_ver"), node_guid=card.get("node_guid")))
+            ports.append(Port(device, int(match[1]), firmware=card.get("fw_ver"), node_guid=card.get("node_guid")))
             speed = width = 0.0
         elif match := _KEY.match(line):
             key, value = match[1].strip(), match[2]

@@ -25,7 +25,7 @@ from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.verify.baseline import Baseline, Reached
 from provisioner.verify.results import CheckResult, NodeReport, Report
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import stack
 
 P4D = "p4d.24xlarge"

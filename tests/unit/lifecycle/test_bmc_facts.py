@@ -23,7 +23,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.merged_checks import by_id
 from provisioner.verify.parsers.bmc import parse
 from provisioner.verify.results import Report
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support import bmc as fake
 from tests.support.healthy_bundle import expected
 

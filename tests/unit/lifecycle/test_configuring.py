@@ -26,7 +26,7 @@ from provisioner.stack.models import GoldenImage, Lock
 from provisioner.verify import collect as collecting
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.request import drift_request, request_for
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support import plans
 
 FILE = """

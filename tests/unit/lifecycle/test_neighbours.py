@@ -24,7 +24,7 @@ from provisioner.stack.models import Lock
 from provisioner.verify import run as verify_run
 from provisioner.verify.fabric_run import FindNeighbours, Neighbours
 from provisioner.verify.results import Report
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support.plans import planned_group
 
 FILE = """

@@ -33,7 +33,7 @@ from provisioner.stack import lockfile
 from provisioner.stack.models import GoldenImage, Lock
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.results import CheckResult, NodeReport, Report
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support import plans
 
 FILE = """

@@ -10,8 +10,8 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.catalog.models import Machine
-from provisioner.verify.basis import basis_of
 from provisioner.verify.bundle import Output
+from provisioner.verify.row_basis import basis_of
 from provisioner.verify.testinfra_export import FACTS
 from tests.support.acceptance_suite import condemning, run_suite, with_outcome
 from tests.support.healthy_bundle import edit, expected, healthy, nvlink, topo, without_gpu

@@ -16,13 +16,14 @@ from provisioner.catalog import load
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.spec.models import Group
 from provisioner.verify import health
-from provisioner.verify.basis import FROM_ROW, watched
+from provisioner.verify.basis import watched
 from provisioner.verify.check import Check, Failed, Unknown, check, fail, seen, unknown
 from provisioner.verify.check_runner import NodeUnderTest, run
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from provisioner.verify.peers import Peers
 from provisioner.verify.pytest_runner import Case
+from provisioner.verify.row_basis import FROM_ROW
 from tests.support.healthy_bundle import bundle, edit, expected, healthy
 from tests.support.judging import judge
 

@@ -17,7 +17,7 @@ from provisioner.verify.fabric_run import FILE, LENT, Neighbours, fabric
 from provisioner.verify.parsers.fabric import Fabric, parse
 from provisioner.verify.parsers.perftest import CardPair, OwnCards
 from provisioner.verify.request import ProbeRequest
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import expected, healthy
 from tests.support.healthy_fabric import done, part
 from tests.support.healthy_perftest import card

@@ -14,7 +14,8 @@ from provisioner.events import Events
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
 from provisioner.verify.facts_document import facts_document
-from provisioner.verify.run import Subject, verify
+from provisioner.verify.run import verify
+from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import bundle, expected, healthy
 
 

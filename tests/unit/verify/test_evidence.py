@@ -17,7 +17,8 @@ from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
 from provisioner.verify.report.terminal import table
 from provisioner.verify.results import CheckResult, Report
-from provisioner.verify.run import Subject, verify
+from provisioner.verify.run import verify
+from provisioner.verify.subject import Subject
 from scripts import evidence_docs
 from tests.support.healthy_bundle import bundle, edit, expected, healthy, nth
 from tests.support.healthy_load import ran, result

@@ -19,7 +19,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import FILE, PORTS, Member, fabric, met, wrong_way
 from provisioner.verify.parsers.fabric import Fabric, parse
 from provisioner.verify.request import ProbeRequest
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import expected, healthy
 from tests.support.healthy_fabric import done, part
 from tests.support.healthy_load import ran, result

@@ -17,7 +17,8 @@ from provisioner.verify.document import asdict
 from provisioner.verify.parsers.fabric import parse
 from provisioner.verify.report.html import html
 from provisioner.verify.results import Breaker, CheckResult, NodeReport, Report
-from provisioner.verify.run import Subject, verify
+from provisioner.verify.run import verify
+from provisioner.verify.subject import Subject
 from tests.support import chromium
 from tests.support.healthy_bundle import bundle, expected, nth, nvlink
 

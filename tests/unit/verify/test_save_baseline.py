@@ -20,7 +20,7 @@ from provisioner.session import Cluster, open_cluster
 from provisioner.spec import schema
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import bundle, expected, nth, stack
 from tests.support.healthy_load import load_files, ran, result
 

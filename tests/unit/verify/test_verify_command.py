@@ -23,7 +23,7 @@ from provisioner.paths import private_dir
 from provisioner.session import open_cluster
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.results import Report
-from provisioner.verify.run import Subject
+from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
 from tests.support.rehearsal import ROOT
 

@@ -23,7 +23,8 @@ from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit
 from provisioner.verify.report.terminal import NOT_LOOKED_AT, table
 from provisioner.verify.results import Breaker, CheckResult, Report
-from provisioner.verify.run import Subject, verify
+from provisioner.verify.run import verify
+from provisioner.verify.subject import Subject
 from tests.support import chromium
 from tests.support.healthy_bundle import bundle, expected, nth, nvlink
 
