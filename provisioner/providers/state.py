@@ -2,7 +2,7 @@
 
 Terraform keeps its own state there (`terraform`); what operators need beside it goes through `read` and `write`
 (state/shared_files.py), and keeps two runs apart there (state/lease.py). A provider's folder has the places that it
-offers: the model of cluster.yaml's block and `remote(spec)` in `providers/<name>/state.py`.
+offers: the model of cluster.yaml's block in `providers/<name>/state.py`, and `remote(spec)` in `remote_state.py`.
 """
 
 from __future__ import annotations
@@ -82,5 +82,6 @@ def remote_of(spec: ClusterSpec) -> Remote | None:
             where="access.ssh_key",
             hint="name a key that all operators have, such as ~/.ssh/fleet (made with `ssh-keygen -t ed25519`)",
         )
-    remote: Remote = import_module(type(spec.state).__module__).remote(spec)
+    folder = type(spec.state).__module__.rpartition(".")[0]
+    remote: Remote = import_module(f"{folder}.remote_state").remote(spec)
     return remote

@@ -12,7 +12,7 @@ from provisioner import catalog, ssh
 from provisioner.mounts import unit
 from provisioner.paths import ClusterPaths
 from provisioner.plan import build_plan
-from provisioner.providers.aws.site import S3_ACCESS, S3_OPTIONS
+from provisioner.providers.aws.settings import S3_ACCESS, S3_OPTIONS
 from provisioner.session import open_cluster
 from provisioner.verify import archive
 from provisioner.verify.collect import collect

@@ -28,6 +28,28 @@ def test_no_package_imports_one_that_imports_it() -> None:
         pytest.fail("\n".join(f"{a} imports {b}: {', '.join(edges[a, b])}" for a, b in pairs if (a, b) in edges))
 
 
+def test_no_two_modules_import_each_other() -> None:
+    """Circles of any length, also those that a function's import or TYPE_CHECKING hides."""
+    files = {module_of(file): file for file in (ROOT / "provisioner").rglob("*.py")}
+    sorter = TopologicalSorter[str]()
+    for module, file in files.items():
+        for _, name in imported(ast.parse(file.read_text(encoding="utf-8"))):
+            while name and name not in files:
+                name = name.rpartition(".")[0]
+            if name != module:
+                sorter.add(module, name)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def module_of(file: Path) -> str:
+    """Its name without `provisioner.`; "" for the package itself."""
+    parts = file.relative_to(ROOT / "provisioner").with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
 def test_imports_of_every_kind_are_seen(tmp_path: Path) -> None:
     (tmp_path / "spec").mkdir()
     (tmp_path / "spec" / "__init__.py").write_text("import provisioner.paths\n")

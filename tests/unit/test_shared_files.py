@@ -28,7 +28,7 @@ from provisioner.machines.journal import Installation, Journal
 from provisioner.paths import private_dir
 from provisioner.providers.aws import bucket as s3
 from provisioner.providers.aws.provider import Aws
-from provisioner.providers.aws.state import remote
+from provisioner.providers.aws.remote_state import remote
 from provisioner.providers.base import Place
 from provisioner.release import Ledger
 from provisioner.session import Cluster, open_cluster

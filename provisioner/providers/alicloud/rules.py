@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from provisioner.providers.alicloud.site import AlicloudSite
+from provisioner.providers.alicloud.settings import AlicloudSettings
 from provisioner.spec.groups import Group
 from provisioner.spec.site import among_zones
 from provisioner.spec.source_map import Finding, Loc, shown
@@ -24,7 +24,7 @@ POOL = re.compile(r"^(eap|crp)-[0-9a-z]+$")
 https://www.alibabacloud.com/help/en/ecs/user-guide/overview-of-immediate-capacity-reservation"""
 
 
-def bought(groups: Mapping[str, Group], at: Loc, site: AlicloudSite) -> Iterator[Finding]:
+def bought(groups: Mapping[str, Group], at: Loc, site: AlicloudSettings) -> Iterator[Finding]:
     """Of how the machines at a site are bought; `at`: where the site stands."""
     if site.spot_max_price is not None and site.spot_price_limit is not None:
         message = "spot_price_limit is the former name of spot_max_price, and both are here"
@@ -37,7 +37,7 @@ def bought(groups: Mapping[str, Group], at: Loc, site: AlicloudSite) -> Iterator
                           "capacity reservation (crp-…)")  # fmt: skip
 
 
-def disks(site: AlicloudSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
+def disks(site: AlicloudSettings, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """Of the size of system disks."""
     minimum = LEAST_GIB[site.disk_level]
     for name, group in groups.items():
@@ -49,7 +49,7 @@ def disks(site: AlicloudSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
             yield Finding(at, message, f"root_gb: {minimum}, or another sites.*.disk_level")
 
 
-def account(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
+def account(at: Loc, site: AlicloudSettings) -> Iterator[Finding]:
     """Of what an account asks of everything in it; `at`: where the site stands."""
     if site.ram_role is not None and site.buckets:
         message = "buckets are of the RAM role that gpuprov makes, and with ram_role it makes none"
@@ -68,7 +68,7 @@ def account(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
             yield Finding((*at, "tags", key), message, "a shorter one", at_key=True)
 
 
-def network(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
+def network(at: Loc, site: AlicloudSettings) -> Iterator[Finding]:
     """Of a VPC of the user's own."""
     if site.security_groups and site.vpc is None:
         message = "security_groups are of a VPC of yours, and gpuprov makes one here"

@@ -14,8 +14,7 @@ from provisioner.spec.source_map import Finding
 from provisioner.spec.state import State
 
 if TYPE_CHECKING:
-    from provisioner.providers.alicloud.bucket import Bucket
-    from provisioner.spec.models import ClusterSpec
+    pass
 
 
 class OssState(State):
@@ -54,14 +53,3 @@ class OssState(State):
         if self.place(sites) is None:
             message = "state.region is required: the file has no Alibaba Cloud site to take it from"
             yield Finding(("state", "region"), message, "region: cn-shanghai", at_key=True)
-
-
-def remote(spec: ClusterSpec) -> Bucket:
-    """The bucket of a cluster whose state is in OSS (providers/state.py)."""
-    from provisioner.providers.alicloud.bucket import Bucket
-    from provisioner.providers.alicloud.oss import Oss
-
-    assert isinstance(spec.state, OssState)
-    region = spec.state.place(spec.sites)
-    assert region is not None  # OssState.findings
-    return Bucket(Oss(region), spec.state, spec.name)

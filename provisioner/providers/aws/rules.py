@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from provisioner.providers.aws.site import AwsFsx, AwsSite
+from provisioner.providers.aws.settings import AwsFsx, AwsSettings
 from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
@@ -34,7 +34,7 @@ def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
             yield Finding(("groups", name, "capacity", "probe"), message, "leave it out")
 
 
-def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
+def account(at: Loc, site: AwsSettings) -> Iterator[Finding]:
     """Of what an account asks of everything in it; `at`: where the site stands."""
     for key in site.tags:
         if key.lower().startswith("aws:"):
@@ -56,7 +56,7 @@ def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
         yield Finding((*at, "security_groups"), message, "name the VPC: vpc: {id: …, subnets: […]}", at_key=True)
 
 
-def storage(at: Loc, site: AwsSite, stack: StackRequest | None) -> Iterator[Finding]:
+def storage(at: Loc, site: AwsSettings, stack: StackRequest | None) -> Iterator[Finding]:
     """Of one site's `storage`, which stands at `at`; `stack`: None where it could not be read."""
     if site.storage.fsx is not None:
         yield from _fsx((*at, "fsx"), site.storage.fsx, site)
@@ -68,7 +68,7 @@ def storage(at: Loc, site: AwsSite, stack: StackRequest | None) -> Iterator[Find
             yield Finding((*at, "s3", index, "bucket"), message, "take a bucket of the usual kind")
 
 
-def _fsx(at: Loc, fsx: AwsFsx, site: AwsSite) -> Iterator[Finding]:
+def _fsx(at: Loc, fsx: AwsFsx, site: AwsSettings) -> Iterator[Finding]:
     if fsx.capacity_gib != 1200 and fsx.capacity_gib % 2400:
         above = (fsx.capacity_gib // 2400 + 1) * 2400
         message = f"there is no FSx for Lustre of {fsx.capacity_gib} GiB"

@@ -15,8 +15,7 @@ from provisioner.spec.source_map import Finding, shown
 from provisioner.spec.state import State
 
 if TYPE_CHECKING:
-    from provisioner.providers.aws.bucket import Bucket
-    from provisioner.spec.models import ClusterSpec
+    pass
 
 
 class S3State(State):
@@ -58,14 +57,3 @@ class S3State(State):
         if self.place(sites) is None:
             message = "state.region is required: the file has no AWS site to take it from"
             yield Finding(("state", "region"), message, "region: eu-west-1", at_key=True)
-
-
-def remote(spec: ClusterSpec) -> Bucket:
-    """The bucket of a cluster whose state is in S3 (providers/state.py)."""
-    from provisioner.providers.aws.bucket import Bucket
-    from provisioner.providers.aws.client import Region
-
-    assert isinstance(spec.state, S3State)
-    region = spec.state.place(spec.sites)
-    assert region is not None  # S3State.findings
-    return Bucket(Region(region), spec.state, spec.name)

@@ -9,7 +9,8 @@ from typing import Any
 from provisioner.preflight import Finding
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
-from provisioner.providers.aws.site import AwsBucket, AwsFsx, AwsSite
+from provisioner.providers.aws.settings import AwsBucket, AwsFsx
+from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.trouble import Trouble
 
 PRICES = {

@@ -22,7 +22,8 @@ from typing import Any, Literal, TypeVar
 
 from provisioner import extras
 from provisioner.errors import GpuprovError
-from provisioner.providers.azure.site import GUID, AzureSite, Environment
+from provisioner.providers.azure.settings import GUID, Environment
+from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.trouble import Kind, Trouble
 
 T = TypeVar("T")

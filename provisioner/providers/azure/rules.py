@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from provisioner import catalog
 from provisioner.errors import GpuprovError
-from provisioner.providers.azure.site import AzureSite, Environment
+from provisioner.providers.azure.settings import AzureSettings, Environment
 from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
 
@@ -39,7 +39,7 @@ def infiniband(machine: str) -> bool:
         return False
 
 
-def account(at: Loc, site: AzureSite) -> Iterator[Finding]:
+def account(at: Loc, site: AzureSettings) -> Iterator[Finding]:
     """Of what holds for everything at the site, which stands at `at`."""
     for key in site.tags:
         if not TAG.fullmatch(key) or key.lower().startswith(OWN_TAGS):
@@ -52,7 +52,7 @@ def account(at: Loc, site: AzureSite) -> Iterator[Finding]:
         yield Finding((*at, "region"), message, f"environment: {belongs}")
 
 
-def bought(at: Loc, site: AzureSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
+def bought(at: Loc, site: AzureSettings, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """Of how the machines at a site are bought. Machines with InfiniBand are in an availability set, which is in no
     zone and takes no spot and no reserved machines.
     https://learn.microsoft.com/azure/virtual-machine-scale-sets/virtual-machine-scale-sets-orchestration-modes"""
@@ -72,7 +72,7 @@ def bought(at: Loc, site: AzureSite, groups: Mapping[str, Group]) -> Iterator[Fi
             yield from _infiniband(at, site, key_path, group)
 
 
-def _infiniband(at: Loc, site: AzureSite, key_path: Loc, group: Group) -> Iterator[Finding]:
+def _infiniband(at: Loc, site: AzureSettings, key_path: Loc, group: Group) -> Iterator[Finding]:
     capacity, machine = group.capacity, group.machine
     if site.zones:
         message = f"{machine} can be in no zone: its InfiniBand needs an availability set, which is in none"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from provisioner.providers.azure.site import AzureSite, Environment
+from provisioner.providers.azure.settings import Environment
+from provisioner.providers.azure.site import AzureSite
 from provisioner.spec.site import Site
 from provisioner.spec.source_map import Finding
 from provisioner.spec.state import State
 
 if TYPE_CHECKING:
-    from provisioner.providers.azure.container import Container
-    from provisioner.spec.models import ClusterSpec
+    pass
 
 
 class AzurermState(State):
@@ -44,12 +44,3 @@ class AzurermState(State):
             several = ", ".join(sorted(environments))
             message = f"the sites are in several Azures ({several}): which one the account is of is not known"
             yield Finding(("state", "account"), message, "another file for each of them")
-
-
-def remote(spec: ClusterSpec) -> Container:
-    """The container of a cluster whose state is in Azure (providers/state.py)."""
-    from provisioner.providers.azure.client import CLOUDS
-    from provisioner.providers.azure.container import Container
-
-    assert isinstance(spec.state, AzurermState)
-    return Container(CLOUDS[spec.state.environment(spec.sites)], spec.state, spec.name)

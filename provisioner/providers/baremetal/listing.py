@@ -18,7 +18,7 @@ from provisioner.suggest import did_you_mean
 from provisioner.text import counted
 
 if TYPE_CHECKING:
-    from provisioner.providers.baremetal.site import BareMetalSite, HostEntry
+    from provisioner.providers.baremetal.settings import BareMetalSettings, HostEntry
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 SERIAL = r"[A-Za-z0-9._:/-]{2,64}"
@@ -48,7 +48,7 @@ class _Given(NamedTuple):
         return "the host" if self.where else self.pattern
 
 
-def listed(site: BareMetalSite, groups: Collection[str]) -> tuple[list[Host], list[Finding]]:
+def listed(site: BareMetalSettings, groups: Collection[str]) -> tuple[list[Host], list[Finding]]:
     """The site's hosts, and what is wrong with them, each at its place in the site's block. `groups`: those at it;
     empty where that is not known."""
     hosts: list[Host] = []
@@ -105,7 +105,7 @@ def _clash(
     return ""
 
 
-def _host_ranges(site: BareMetalSite) -> Iterator[_Given]:
+def _host_ranges(site: BareMetalSettings) -> Iterator[_Given]:
     """The ranges of the file, or those of the inventory. Raises InventoryError."""
     for name, entry in site.hosts.items():
         yield _of_file(site, name, entry)
@@ -119,7 +119,7 @@ def _host_ranges(site: BareMetalSite) -> Iterator[_Given]:
         )  # fmt: skip
 
 
-def _of_file(site: BareMetalSite, name: str, entry: HostEntry) -> _Given:
+def _of_file(site: BareMetalSettings, name: str, entry: HostEntry) -> _Given:
     serials, macs = (((value,) if isinstance(value, str) else value or ()) for value in (entry.serial, entry.mac))
     return _Given(
         name, entry.group or "", entry.address, entry.port or site.port, entry.user, entry.jump, entry.bmc, serials,

@@ -24,7 +24,7 @@ from provisioner.stack.fetch import FetchError, ask
 from provisioner.text import counted, one_line
 
 if TYPE_CHECKING:
-    from provisioner.providers.baremetal.site import Maas
+    from provisioner.providers.baremetal.settings import Maas
 
 VERSION = ">= 2.4.0, < 3.0"
 """As terraform/maas/versions.tf; a test holds them equal."""

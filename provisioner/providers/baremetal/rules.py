@@ -20,7 +20,7 @@ from provisioner.suggest import did_you_mean
 from provisioner.text import counted
 
 if TYPE_CHECKING:
-    from provisioner.providers.baremetal.site import BareMetalSite, Install
+    from provisioner.providers.baremetal.settings import BareMetalSettings, Install
 
 
 _GROUP = 1
@@ -28,7 +28,7 @@ _GROUP = 1
 _MANY = "one of many stations at once (multicast)"
 
 
-def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
+def findings(site: BareMetalSettings, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """What cannot work at the site; `groups`: those that are at it."""
     if site.method == "maas":
         yield from _of_maas(site, at, groups)
@@ -54,7 +54,7 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
         yield from _counts(str(at[-1]), Counter(host.group for host in hosts), groups)
 
 
-def unready(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+def unready(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
     """What only a rehearsal does without: the machines, and the file of their host keys."""
     if site.method == "maas":
         return
@@ -69,7 +69,7 @@ def unready(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     yield from _installer(site, at)
 
 
-def _accounts(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+def _accounts(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
     """The first slip in the file of the BMCs' users and passwords. That it is not here is no slip: it is a secret, and
     whoever checks a file before it is merged has none."""
     kind, _, file = (site.credentials or "").partition(":")
@@ -84,7 +84,7 @@ def _accounts(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
                 return
 
 
-def _installer(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+def _installer(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
     """An installer that can't install. That one is missing is said to whoever installs: by BMC that is `up`, and over
     the network it is not."""
     install = site.install
@@ -120,7 +120,7 @@ def _misspelled(part: str) -> str:
     return ""
 
 
-def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+def _management(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
     """What BMCs need, and what installing needs."""
     managed = [name for name, entry in site.hosts.items() if entry.bmc is not None]
     if managed and site.credentials is None:
@@ -149,7 +149,7 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     yield from _image(site, at)
 
 
-def _image(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+def _image(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
     install = site.install
     if install is not None:
         yield from _settings(install, {host.serial.upper() for host in listed(site, ())[0]}, (*at, "install"))
@@ -188,7 +188,7 @@ def _settings(install: Install, serials: set[str], at: Loc) -> Iterator[Finding]
             yield Finding((*at, "reinstall", number), message, "the serial of a host that is to be installed again")
 
 
-def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+def _of_pxe(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
     """What starting from the network needs: who is answered, where, with what."""
     if site.pxe is None:
         message = "method: pxe needs the interface on which machines are answered"
@@ -231,7 +231,7 @@ def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         return  # one of a range is enough
 
 
-def _addresses(site: BareMetalSite) -> Iterator[tuple[Loc, str]]:
+def _addresses(site: BareMetalSettings) -> Iterator[tuple[Loc, str]]:
     """What the file gives the machines besides their own address."""
     if site.pxe is not None and site.pxe.gateway is not None:
         yield ("gateway",), site.pxe.gateway
@@ -247,7 +247,7 @@ def _is_ipv4(text: str) -> bool:
     return True
 
 
-def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
+def _of_maas(site: BareMetalSettings, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
     if site.maas is None:
         yield Finding((*at, "method"), "method: maas needs the address of a MAAS", "add maas: { url: … }")
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provisioner.providers.tencent.site import TencentSite
+from provisioner.providers.tencent.settings import TencentSettings
 from provisioner.spec.site import among_zones as among
 from provisioner.spec.source_map import Finding, Loc, shown
 
@@ -19,7 +19,7 @@ ROOMS = 15
 """Zones that a VPC of gpuprov's own has room for, by their number (terraform/tencent/network.tf)."""
 
 
-def account(at: Loc, site: TencentSite) -> Iterator[Finding]:
+def account(at: Loc, site: TencentSettings) -> Iterator[Finding]:
     """Of tags, keys, roles and disks."""
     if site.role is not None and site.buckets:
         message = "buckets are of the CAM role that gpuprov makes, and with role it makes none"
@@ -37,7 +37,7 @@ def account(at: Loc, site: TencentSite) -> Iterator[Finding]:
         yield Finding((*at, "disk", "kms_key"), message, "leave one of them out", at_key=True)
 
 
-def network(at: Loc, site: TencentSite) -> Iterator[Finding]:
+def network(at: Loc, site: TencentSettings) -> Iterator[Finding]:
     """Of zones, VPC and bandwidth."""
     if site.vpc is not None:
         for zone in site.zones:
@@ -66,7 +66,7 @@ def network(at: Loc, site: TencentSite) -> Iterator[Finding]:
         yield Finding((*at, "bandwidth"), message, "charge: package and package: bwp-…, or neither", at_key=True)
 
 
-def among_zones(at: Loc, zone: str, site: TencentSite) -> Iterator[Finding]:
+def among_zones(at: Loc, zone: str, site: TencentSettings) -> Iterator[Finding]:
     """Of a zone that something of the site stands in."""
     zones = site.zones or (tuple(site.vpc.subnets) if site.vpc else ())
     yield from among(at, zone, site.region, zones)

@@ -14,8 +14,7 @@ from provisioner.spec.source_map import Finding
 from provisioner.spec.state import State
 
 if TYPE_CHECKING:
-    from provisioner.providers.tencent.cos import CosBucket
-    from provisioner.spec.models import ClusterSpec
+    pass
 
 
 class CosState(State):
@@ -47,15 +46,3 @@ class CosState(State):
         if self.place(sites) is None:
             message = "state.region is required: the file has no Tencent Cloud site to take it from"
             yield Finding(("state", "region"), message, "region: ap-guangzhou", at_key=True)
-
-
-def remote(spec: ClusterSpec) -> CosBucket:
-    """The bucket of a cluster whose state is in COS (providers/state.py)."""
-    from provisioner.providers.tencent.client import Region
-    from provisioner.providers.tencent.cos import CosBucket
-
-    assert isinstance(spec.state, CosState)
-    region = spec.state.place(spec.sites)
-    assert region is not None  # CosState.findings
-    abroad = any(isinstance(site, TencentSite) and site.account == "international" for site in spec.sites.values())
-    return CosBucket(Region(region, international=abroad), spec.state, spec.name)

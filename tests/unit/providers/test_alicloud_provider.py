@@ -16,7 +16,7 @@ from provisioner.plan import Plan
 from provisioner.providers import actions
 from provisioner.providers.alicloud import orphans, quotas, tagged_resources
 from provisioner.providers.alicloud.provider import Alicloud
-from provisioner.providers.alicloud.site import AlicloudNas
+from provisioner.providers.alicloud.settings import AlicloudNas
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Choices, Way
 from provisioner.spec.models import ClusterSpec

@@ -16,7 +16,8 @@ from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.providers.azure.client import CLOUDS
 from provisioner.providers.azure.container import LIMIT, Container
-from provisioner.providers.azure.state import AzurermState, remote
+from provisioner.providers.azure.remote_state import remote
+from provisioner.providers.azure.state import AzurermState
 from provisioner.providers.state import Conflict
 from provisioner.spec.models import ClusterSpec
 from provisioner.state import lease

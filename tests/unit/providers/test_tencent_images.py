@@ -16,7 +16,8 @@ from provisioner.providers import actions
 from provisioner.providers.base import Place
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.images import CvmImages, short
-from provisioner.providers.tencent.site import TencentDisk, TencentSite
+from provisioner.providers.tencent.settings import TencentDisk
+from provisioner.providers.tencent.site import TencentSite
 from tests.support.plans import planned_group
 from tests.support.tencent_api import ACCOUNT, Refused, TencentApi
 from tests.support.tencent_site import api
