@@ -34,10 +34,11 @@ def test_no_two_modules_import_each_other() -> None:
     sorter = TopologicalSorter[str]()
     for module, file in files.items():
         for _, name in imported(ast.parse(file.read_text(encoding="utf-8"))):
-            while name and name not in files:
-                name = name.rpartition(".")[0]
-            if name != module:
-                sorter.add(module, name)
+            target = name
+            while target and target not in files:
+                target = target.rpartition(".")[0]
+            if target != module:
+                sorter.add(module, target)
     try:
         sorter.prepare()
     except CycleError as error:

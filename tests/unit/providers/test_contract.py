@@ -152,8 +152,8 @@ def test_its_class_is_whole(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", folders.models("state", State), ids=lambda model: str(model.__name__))
-def test_a_place_for_state_is_opened_by_its_models_module(model: type[State]) -> None:
-    opened = import_module(model.__module__).remote
+def test_a_place_for_state_is_opened_beside_its_model(model: type[State]) -> None:
+    opened = import_module(f"{model.__module__.rpartition('.')[0]}.remote_state").remote
     assert list(inspect.signature(opened).parameters) == ["spec"]
     like(
         inspect.get_annotations(opened, eval_str=False)["return"],
