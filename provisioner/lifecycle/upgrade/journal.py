@@ -139,8 +139,9 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     # Nodes that the upgrade began with and nodes.json lacks were lost with that file: `up` takes them in.
     other = (desired ^ recorded) - (desired & journal.nodes.keys())
     if other:
-        names, command = few(sorted(other), 5, ","), f"`gpuprov upgrade {cluster.file}` brings it to its end"
-        if other <= desired:  # `upgrade` goes on without machines that are not there
+        unwanted = {node.name for node in cluster.nodes()} - set(diff.desired(cluster))
+        names, command = few(sorted(other | unwanted), 5, ","), f"`gpuprov upgrade {cluster.file}` brings it to its end"
+        if not unwanted:  # `upgrade` goes on without machines that are not there
             raise _in_progress(cluster, journal, f"{command}; then `gpuprov up {cluster.file}` creates {names}")
         raise _in_progress(cluster, journal, f"take the change of {names} back, and {command}; then make the change")
 
