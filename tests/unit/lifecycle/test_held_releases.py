@@ -105,6 +105,8 @@ def test_during_an_upgrade_a_site_keeps_its_size_whatever_others_have(
     with pytest.raises(GpuprovError, match="an upgrade is in progress") as caught:
         upgrade_journal.refuse_resized(cluster, sites)
     assert refused[0] in caught.value.hint
+    lost = {node.name for node in nodes} <= {node.name for node in (*TRAIN, *INFER)}
+    assert caught.value.hint.startswith("`gpuprov upgrade" if lost else "take the change of"), "`upgrade` goes on"
 
 
 # after a rollback

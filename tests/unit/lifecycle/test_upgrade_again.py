@@ -132,6 +132,16 @@ def test_a_machine_that_is_done_without_is_no_change_of_size(tmp_path: Path, wor
     assert upgrade(cluster).exit == Exit.OK
 
 
+def test_a_machine_that_was_lost_meanwhile_keeps_no_upgrade(tmp_path: Path, world: World) -> None:
+    cluster = sized(tmp_path, 2)
+    run_up(cluster)
+    world.lock = NEW
+    killed_before_the_first_drain(cluster)
+    fleet.save(cluster.paths, cluster.nodes()[:1])
+    done = upgrade(cluster)
+    assert (done.exit, done.journal.at("moved")) == (Exit.OK, ["train-0"])
+
+
 def test_a_machine_that_is_missing_is_no_fleet_to_upgrade(tmp_path: Path, world: World) -> None:
     run_up(sized(tmp_path, 2))
     world.lock = NEW
