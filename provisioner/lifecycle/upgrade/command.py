@@ -77,8 +77,10 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     names, desired = {node.name for node in nodes}, set(diff.desired(cluster))
     if not names <= desired:
         upgrade_journal.refuse_resized(cluster, cluster.spec.sites)
-    is_begun = upgrade_journal.load(cluster.paths).busy  # it goes on without machines that were lost meanwhile
-    if not nodes or not (names <= desired if is_begun else names == desired):
+    begun = upgrade_journal.load(cluster.paths)
+    # One that is begun goes on without new nodes; a node of its own that nodes.json has lost is taken in first.
+    goes_on = begun.busy and names <= desired and not (desired - names) & begun.nodes.keys()
+    if not nodes or not (goes_on or names == desired):
         raise GpuprovError(
             "the machines are not those of cluster.yaml" if nodes else "there is no fleet yet",
             where=str(cluster.file),

@@ -137,7 +137,12 @@ def test_a_machine_that_was_lost_meanwhile_keeps_no_upgrade(tmp_path: Path, worl
     run_up(cluster)
     world.lock = NEW
     killed_before_the_first_drain(cluster)
+    journal = upgrade_journal.load(cluster.paths)
     fleet.save(cluster.paths, cluster.nodes()[:1])
+    with pytest.raises(GpuprovError, match="the machines are not those of"):
+        upgrade(cluster)  # it is of the upgrade, and may be out of service
+    del journal.nodes["train-1"]
+    journal.save(cluster.paths)
     done = upgrade(cluster)
     assert (done.exit, done.journal.at("moved")) == (Exit.OK, ["train-0"])
 
