@@ -181,6 +181,7 @@ def _create(
                 continue
             prepared = _prepare(cluster, binary, run, whole, remaining)
             upgrade_journal.refuse_resized(cluster, sites)
+            upgrade_journal.refuse_other_hosts(cluster, [planned for _, planned in prepared])
             intended = node_changes(cluster.nodes(), remaining.plan, [planned for _, planned in prepared])
             run.resources = finished + intended.total
         is_approved = approved is not None and intended.is_within(approved)

@@ -136,11 +136,21 @@ class Person:
         """Sites and groups as cluster.yaml last had them when it wanted the nodes that exist; whether it ever did, and
         does not now."""
         run = self.history.world.folders[0] / ".gpuprov" / self.history.file.name
-        there = {node["name"]: node["site"] for node in load(run / "nodes.json") or ()}
+        nodes = load(run / "nodes.json") or ()
+        there = {node["name"]: node["site"] for node in nodes}
+        hosts: dict[str, set[str]] = {}
+        for node in nodes:
+            hosts.setdefault(node["group"], set()).add(node["id"])
 
         def wants(file: ClusterFile) -> bool:
             sites = {f"{n}-{i}": file.sites_of(g) for n, g in file.groups.items() for i in range(g["count"])}
-            return sites.keys() == there.keys() and all(there[node] in listed for node, listed in sites.items())
+            same_hosts = all(
+                {file.host_name(host) for host in group["hosts"]} == hosts.get(name)
+                for name, group in file.groups.items()
+                if group.get("hosts")
+            )
+            placed = sites.keys() == there.keys() and all(there[node] in listed for node, listed in sites.items())
+            return placed and same_hosts
 
         before = next((file for file in reversed(self.history.versions) if wants(file)), None)
         if before is None or wants(self.history.file):
@@ -149,6 +159,7 @@ class Person:
         def restore(file: ClusterFile) -> None:
             file.sites = {name: dict(site) for name, site in before.sites.items()}
             file.groups = {name: dict(group) for name, group in before.groups.items()}
+            file.renamed = set(before.renamed)
 
         self.history.edit("sites and groups are put back as machines were made by them", restore)
         return True

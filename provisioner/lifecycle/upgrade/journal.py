@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from provisioner.text import counted, few
 
 if TYPE_CHECKING:
     from provisioner.fleet import Node
+    from provisioner.machines.base import Planned
     from provisioner.release import Release
     from provisioner.session import Cluster
     from provisioner.stack.models import Lock
@@ -144,6 +145,17 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
         if not unwanted:  # `upgrade` goes on without machines that are not there
             raise _in_progress(cluster, journal, f"{command}; then `gpuprov up {cluster.file}` creates {names}")
         raise _in_progress(cluster, journal, f"take the change of {names} back, and {command}; then make the change")
+
+
+def refuse_other_hosts(cluster: Cluster, planned: Iterable[Planned]) -> None:
+    """Raise GpuprovError where an upgrade is under way and cluster.yaml gives one of its nodes another host: the journal
+    is of the machine that the node was."""
+    moved = [action.node for site in planned if site.hosts for action in site.actions if action.what == "replace"]
+    journal = load(cluster.paths)
+    if moved and journal.busy:
+        end = f"`gpuprov upgrade {cluster.file}` brings it to its end"
+        hint = f"take the change of {few(sorted(moved), 5, ',')} back, and {end}; then make the change"
+        raise _in_progress(cluster, journal, hint)
 
 
 def _in_progress(cluster: Cluster, journal: Journal, hint: str) -> GpuprovError:
