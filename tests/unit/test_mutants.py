@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from scripts.mutants import changed_lines, is_equivalent, test_files
+from scripts.mutant_fork import ROOT
+from scripts.mutants import EQUIVALENT, changed_lines, is_equivalent, test_files
 from scripts.mutations import mutations
+
+LISTED = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("file", LISTED)
+def test_what_is_listed_as_equivalent_is_a_mutant(file: str) -> None:
+    source = (ROOT / file).read_text(encoding="utf-8")
+    every = mutations(file, source)
+    missing = [row for row in LISTED[file] if not any(is_equivalent(mutation, source, [row]) for mutation in every)]
+    assert not missing
 
 
 def mutants(source: str) -> list[str]:

@@ -148,8 +148,8 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
 
 
 def refuse_other_hosts(cluster: Cluster, planned: Iterable[Planned]) -> None:
-    """Raise GpuprovError where an upgrade is under way and cluster.yaml gives one of its nodes another host: the journal
-    is of the machine that the node was."""
+    """Raise GpuprovError where an upgrade is under way and cluster.yaml gives one of its nodes another host: the
+    journal is of the machine that the node was."""
     moved = [action.node for site in planned if site.hosts for action in site.actions if action.what == "replace"]
     journal = load(cluster.paths)
     if moved and journal.busy:
