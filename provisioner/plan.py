@@ -34,7 +34,7 @@ class PlannedGroup:
     @property
     def efa_devices(self) -> int:
         """EFA devices of one machine; 0 where it has none or cluster.yaml does not want them."""
-        return self.machine.network.ports if self.machine.uses_efa(self.spec.network.wanted) else 0
+        return self.machine.network.ports if self.machine.uses_efa(self.spec.network.rdma) else 0
 
 
 @dataclass(frozen=True, slots=True)

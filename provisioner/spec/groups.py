@@ -94,17 +94,6 @@ class NetworkOptions(Model):
         description="RDMA between the machines (EFA, InfiniBand, RoCE): null takes what the machine has, true demands "
         "it, false leaves EFA off",
     )
-    efa: bool | None = Field(
-        default=None,
-        title="true, false or null",
-        description="Former name of `rdma`",
-        json_schema_extra={"deprecated": True},
-    )
-
-    @property
-    def wanted(self) -> bool | None:
-        """`rdma`, by whichever name the file calls it."""
-        return self.rdma if self.efa is None else self.efa
 
 
 class Group(Model):

@@ -254,14 +254,7 @@ def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Ite
 
 def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:
     network, at = group.network, (*loc, "network", "rdma")
-    if network.efa is not None:
-        at = (*loc, "network", "efa")
-        if network.rdma is not None:
-            yield Finding(at, "efa is the former name of rdma, and both are here", "leave out efa", at_key=True)
-        elif network.efa and machine.network.kind != "efa":
-            hint = "write rdma: true" if machine.rdma else _with_rdma(machine, catalog)
-            yield Finding(at, f"{machine.name} has no EFA", hint)
-    elif network.rdma and machine.network.erdma:
+    if network.rdma and machine.network.erdma:
         message = f"{machine.name} has elastic RDMA interfaces, and gpuprov does not install their driver"
         yield Finding(at, message, "leave it out: its nodes talk over Ethernet")
     elif network.rdma and not machine.rdma:

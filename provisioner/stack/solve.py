@@ -52,8 +52,8 @@ def request(spec: ClusterSpec) -> dict[str, str]:
         flat[f"groups.{name}.machine"] = group.machine
         if group.image is not None:
             flat[f"groups.{name}.image"] = group.image
-        if group.network.wanted is not None:
-            flat[f"groups.{name}.network.efa"] = str(group.network.wanted).lower()
+        if group.network.rdma is not None:
+            flat[f"groups.{name}.network.rdma"] = str(group.network.rdma).lower()
         if group.base != "plain":
             flat[f"groups.{name}.base"] = group.base
     return flat
@@ -82,7 +82,7 @@ def solve(
         machine = known.machine(group.machine)
         gpu = known.gpu(machine.gpu_model)
         kept_versions = tuple(sorted((keep or {}).get(name, {}).items()))
-        efa = machine.uses_efa(group.network.wanted)
+        efa = machine.uses_efa(group.network.rdma)
         pins, shared = _pins(spec, gpu), shared_storage(spec, name)
         try:
             like, chip = _like(machine, gpu)
@@ -116,7 +116,7 @@ def group_problem(spec: ClusterSpec, group: str, image_reads: Seen = ()) -> Prob
     known = spec.catalog
     machine = known.machine(spec.groups[group].machine)
     gpu = known.gpu(machine.gpu_model)
-    efa = machine.uses_efa(spec.groups[group].network.wanted)
+    efa = machine.uses_efa(spec.groups[group].network.rdma)
     problem = problem_of(
         machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
         shared=tuple(shared_storage(spec, group)), seen=image_reads, vendor=vendor_images.provider_of(spec, group),

@@ -308,7 +308,7 @@ def expect(
         rdma_devices=machine.rdma_devices,
         rdma_pci=machine.rdma_pci,
         rails=machine.rdma_devices if machine.rails else (),
-        efa=machine.uses_efa(group.network.wanted if group else None),
+        efa=machine.uses_efa(group.network.rdma if group else None),
         system=stack.os if stack else None,
         driver=stack.driver if stack else None,
         cuda=stack.cuda_driver if stack else None,
@@ -460,7 +460,7 @@ def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "socke
     and its rate is nobody's promise: nodes on it are for themselves, unless cluster.yaml wants them close together."""
     if group is not None and group.gpu.mig:
         return ""  # a slice of a GPU can't be joined with others
-    efa = machine.uses_efa(group.network.wanted if group else None)
+    efa = machine.uses_efa(group.network.rdma if group else None)
     if efa or machine.network.kind in ("infiniband", "roce"):
         return "rdma"
     return "sockets" if group is not None and group.placement == "cluster" else ""

@@ -65,7 +65,7 @@ class EcsModule(Module):
                 for key, value in {
                     "ram_role": site.ram_role,
                     "buckets": [bucket.model_dump() for bucket in site.buckets],
-                    "spot_price_limit": site.spot_price_limit or site.spot_max_price,
+                    "spot_price_limit": site.spot_max_price,
                     "security_groups": list(site.security_groups),
                     "resource_group_id": site.resource_group,
                 }.items()

@@ -96,7 +96,7 @@ def _vswitches(region: Region, site: AlicloudSite) -> Iterator[Finding]:
 
 def _network(group: PlannedGroup) -> Iterator[Finding]:
     """What is bought and not used: nodes of several jobs talk over Ethernet where RDMA could be had."""
-    if group.machine.network.erdma and group.spec.network.wanted is not False:
+    if group.machine.network.erdma and group.spec.network.rdma is not False:
         message = (
             f"{group.machine.name} can have elastic RDMA interfaces, which gpuprov does not set up: Ethernet is used"
         )

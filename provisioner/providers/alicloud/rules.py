@@ -24,11 +24,8 @@ POOL = re.compile(r"^(eap|crp)-[0-9a-z]+$")
 https://www.alibabacloud.com/help/en/ecs/user-guide/overview-of-immediate-capacity-reservation"""
 
 
-def bought(groups: Mapping[str, Group], at: Loc, site: AlicloudSettings) -> Iterator[Finding]:
-    """Of how the machines at a site are bought; `at`: where the site stands."""
-    if site.spot_max_price is not None and site.spot_price_limit is not None:
-        message = "spot_price_limit is the former name of spot_max_price, and both are here"
-        yield Finding((*at, "spot_price_limit"), message, "leave out spot_price_limit", at_key=True)
+def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
+    """Of how the machines at a site are bought."""
     for name, group in groups.items():
         number = group.capacity.id
         if group.capacity.kind == "reservation" and number and not POOL.match(number):

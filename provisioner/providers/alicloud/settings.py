@@ -148,12 +148,6 @@ class AlicloudSettings(CloudSite):
         "price",
         examples=[31.5],
     )
-    spot_price_limit: SpotPrice | None = Field(
-        default=None,
-        title="a price an hour above 0, or null",
-        description="Former name of `spot_max_price`",
-        json_schema_extra={"deprecated": True},
-    )
     security_groups: Annotated[
         tuple[Annotated[str, Field(pattern=r"^sg-[0-9a-z]{8,32}$")], ...], Field(max_length=4)
     ] = Field(

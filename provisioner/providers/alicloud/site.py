@@ -15,7 +15,7 @@ class AlicloudSite(AlicloudSettings):
     """A region of Alibaba Cloud."""
 
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
-        yield from rules.bought(groups, at, self)
+        yield from rules.bought(groups)
         yield from rules.disks(self, groups)
         yield from rules.account(at, self)
         yield from rules.network(at, self)

@@ -106,7 +106,7 @@ def _offered(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
 
 def _efa(group: PlannedGroup, described: dict[str, Any] | None) -> Iterator[Finding]:
     """The region agrees with the catalogue on the network cards, where EFA is to be had of them."""
-    if not group.machine.uses_efa(group.spec.network.wanted) or described is None:
+    if not group.machine.uses_efa(group.spec.network.rdma) or described is None:
         return
     network = described.get("NetworkInfo", {})
     maximum = network.get("EfaInfo", {}).get("MaximumEfaInterfaces")
@@ -144,7 +144,7 @@ def _addresses(
     needed_count = int(nat and not existing_nodes)
     for group in groups if public else ():
         cards = described.get(group.machine.name, {}).get("NetworkInfo", {}).get("MaximumNetworkCards", 1)
-        if cards > 1 and group.machine.uses_efa(group.spec.network.wanted):
+        if cards > 1 and group.machine.uses_efa(group.spec.network.rdma):
             needed_count += sum(name not in existing_nodes for name in group.node_names())
     if not needed_count:
         return

@@ -55,7 +55,7 @@ def test_what_it_says_the_module_is_told(tmp_path: Path) -> None:
     Choices(taken={"train": Way("spot", "cn-shanghai-g")}, without={"train": ["train-1"]}).write(tmp_path)
     site = {
         "vpc": {"id": "vpc-00000000", "vswitches": {"cn-shanghai-b": "vsw-00000000"}}, "internet": "nat",
-        "ram_role": "nodes", "kms_key": "0e478b7a-4262", "disk_level": "PL2", "spot_price_limit": 31.5,
+        "ram_role": "nodes", "kms_key": "0e478b7a-4262", "disk_level": "PL2", "spot_max_price": 31.5,
         "security_groups": ("sg-00000000",), "resource_group": "rg-00000000", "storage": {"nas": {"path": "/data"}},
         "bandwidth_mbps": 200,
     }  # fmt: skip

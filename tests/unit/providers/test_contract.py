@@ -41,15 +41,10 @@ KNOWS = re.compile(
     | ["'](?:{NAMES})["']\s*:                                 # its name as a key
     | \b(?:aws|azurerm|alicloud|tencentcloud)_[a-z]+          # its Terraform resources
     | (?:AWS|Azure|Alibaba|Tencent)'s\ console
-    | backend\s*[!=]=\s*["'](?:s3|oss|azurerm|cos)["']
-    | (?<!>\.)\bnetwork\.efa\b(?!\s*is\ not\ None)""",
+    | backend\s*[!=]=\s*["'](?:s3|oss|azurerm|cos)["']""",
     re.X,
 )
 """What only a provider's own folder says."""
-
-
-FORMER_NAME = {"spec/rules.py", "stack/solve.py"}
-"""Where the former name of network.rdma stands: in its rule, and as a lock's request has it."""
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
@@ -60,17 +55,9 @@ def test_nothing_outside_a_providers_folder_knows_it() -> None:
     wrong = []
     for file in sorted(CODE.rglob("*.py")):
         name = file.relative_to(CODE).as_posix()
-        if not name.startswith(tuple(f"providers/{one}/" for one in REAL)) and name not in FORMER_NAME:
+        if not name.startswith(tuple(f"providers/{one}/" for one in REAL)):
             wrong += [f"{name}:{number}: {line.strip()}" for number, line in lines(file.read_text(encoding="utf-8"))]
     assert wrong == []
-
-
-def test_the_former_name_of_rdma_stands_in_two_places() -> None:
-    found = [line.strip() for file in sorted(FORMER_NAME) for _, line in lines((CODE / file).read_text("utf-8"))]
-    assert found == [
-        'elif network.efa and machine.network.kind != "efa":',
-        'flat[f"groups.{name}.network.efa"] = str(group.network.wanted).lower()',
-    ]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +65,7 @@ def test_the_former_name_of_rdma_stands_in_two_places() -> None:
     [
         "if isinstance(site, AwsSite):", "from provisioner.providers.aws import tagged", 'if site.provider == "azure":',
         'DISKS = {"aws": "nvme0n1"}', 'address.startswith("aws_instance.")', "look into AWS's console",
-        'if state.backend != "s3":', "if group.network.efa:",
+        'if state.backend != "s3":',
     ],
 )  # fmt: skip
 def test_what_knows_a_provider_is_seen(line: str) -> None:

@@ -49,7 +49,7 @@ def test_amd_machines_get_rocm_and_nothing_of_nvidia(machine: str) -> None:
 def test_efa_where_the_machine_has_it_and_nobody_turned_it_off() -> None:
     on = stack.solve(cluster_spec("p4d.24xlarge"))["train"]
     assert on.package("libfabric-aws-bin") is not None
-    spec = cluster_spec("p4d.24xlarge", groups={"train": {"machine": "p4d.24xlarge", "network": {"efa": False}}})
+    spec = cluster_spec("p4d.24xlarge", groups={"train": {"machine": "p4d.24xlarge", "network": {"rdma": False}}})
     assert stack.solve(spec)["train"].package("libfabric-aws-bin") is None
     assert stack.solve(cluster_spec("dgx-h100"))["train"].package("libfabric-aws-bin") is None
 
