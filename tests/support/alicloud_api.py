@@ -82,9 +82,13 @@ class Account:
     wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        who = {"Arn": "acs:ram::1234567890123456:user/tester", "AccountId": "1234567890123456", "UserId": "1"}
+        caller_identity = {
+            "Arn": "acs:ram::1234567890123456:user/tester",
+            "AccountId": "1234567890123456",
+            "UserId": "1",
+        }
         self.answers = {
-            "GetCallerIdentity": who, "ListRoles": {"Roles": {"Role": []}, "IsTruncated": False},
+            "GetCallerIdentity": caller_identity, "ListRoles": {"Roles": {"Role": []}, "IsTruncated": False},
             "RunInstances": Refusal("DryRunOperation", "Request validation has been passed."),
             **self.answers,
         }  # fmt: skip
@@ -97,9 +101,9 @@ class Account:
 
     def answer(self, action: str, arguments: dict[str, str]) -> Answer | Refusal:
         if self.once.get(action):
-            return _given(self.once[action].pop(0), arguments)
+            return _resolve(self.once[action].pop(0), arguments)
         if action in self.answers:
-            return _given(self.answers[action], arguments)
+            return _resolve(self.answers[action], arguments)
         if action in DELETES:
             return self._deleted(*DELETES[action], arguments)
         if action in LISTS:
@@ -108,29 +112,29 @@ class Account:
 
     def _listed(self, action: str, outer: str, inner: str, key: str, arguments: Mapping[str, str]) -> Answer:
         """A page of the rows that fit: by tag, and by an argument of a row's own name."""
-        found = [row for row in self.rows.get(action, []) if _fits(row, key, arguments)]
+        rows = [row for row in self.rows.get(action, []) if _fits(row, key, arguments)]
         number, size = int(arguments.get("PageNumber", 1)), int(arguments.get("PageSize", 10))
-        page = found[(number - 1) * size : number * size]
-        return {outer: {inner: page}, "TotalCount": len(found), "PageNumber": number, "PageSize": size}
+        page = rows[(number - 1) * size : number * size]
+        return {outer: {inner: page}, "TotalCount": len(rows), "PageNumber": number, "PageSize": size}
 
     def _deleted(self, listed: str, argument: str, arguments: Mapping[str, str]) -> Answer | Refusal:
         rows, key = self.rows.get(listed, []), LISTS[listed][2]
-        wanted = arguments[argument]
-        names = json.loads(wanted) if wanted.startswith("[") else [wanted]
-        left = [row for row in rows if row[key] not in names]
-        if len(left) == len(rows):
+        ids_text = arguments[argument]
+        names = json.loads(ids_text) if ids_text.startswith("[") else [ids_text]
+        remaining = [row for row in rows if row[key] not in names]
+        if len(remaining) == len(rows):
             return Refusal(f"Invalid{key}.NotFound", f"The specified {key} does not exist.", 404)
-        self.rows[listed] = left
+        self.rows[listed] = remaining
         return {}
 
 
-def _given(answer: Any, arguments: dict[str, str]) -> Answer | Refusal:
-    found: Answer | Refusal = answer(arguments) if callable(answer) else answer
-    return found
+def _resolve(answer: Any, arguments: dict[str, str]) -> Answer | Refusal:
+    resolved: Answer | Refusal = answer(arguments) if callable(answer) else answer
+    return resolved
 
 
 def _fits(row: Mapping[str, Any], key: str, arguments: Mapping[str, str]) -> bool:
-    tags = {(one.get("TagKey") or one.get("Key")): one.get("TagValue", one.get("Value")) for one in _tags(row)}
+    tags = {(tag.get("TagKey") or tag.get("Key")): tag.get("TagValue", tag.get("Value")) for tag in _tags(row)}
     for number in range(1, 21):
         name = arguments.get(f"Tag.{number}.Key")
         if name and (name not in tags or arguments.get(f"Tag.{number}.Value", tags[name]) != tags[name]):
@@ -139,8 +143,8 @@ def _fits(row: Mapping[str, Any], key: str, arguments: Mapping[str, str]) -> boo
 
 
 def _tags(row: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = row.get("Tags") or {}
-    return list(found.get("Tag", ()) if isinstance(found, Mapping) else found)
+    tags = row.get("Tags") or {}
+    return list(tags.get("Tag", ()) if isinstance(tags, Mapping) else tags)
 
 
 def tagged(**tags: str) -> dict[str, Any]:
@@ -155,10 +159,10 @@ def stock(machine: str, **zones: str) -> Answer:
             "AvailableZone": [
                 {"ZoneId": zone.replace("_", "-"), "Status": "Available", "AvailableResources": {"AvailableResource": [
                     {"Type": "InstanceType", "SupportedResources": {"SupportedResource": [
-                        {"Value": machine, "Status": "Available", "StatusCategory": said}
+                        {"Value": machine, "Status": "Available", "StatusCategory": category}
                     ]}}
                 ]}}
-                for zone, said in zones.items()
+                for zone, category in zones.items()
             ]
         }
     }  # fmt: skip
@@ -170,10 +174,10 @@ def arguments_of(version: str, action: str) -> frozenset[str] | None:
     if version not in SDKS:
         return None
     models = import_module(f"{SDKS[version]}.models")
-    found = getattr(models, f"{action}Request", None)
-    if found is None:  # it takes none
+    request_model = getattr(models, f"{action}Request", None)
+    if request_model is None:  # it takes none
         return frozenset()
-    return frozenset(re.findall(r"m\.get\('([\w.]+)'\)", inspect.getsource(found.from_map)))
+    return frozenset(re.findall(r"m\.get\('([\w.]+)'\)", inspect.getsource(request_model.from_map)))
 
 
 def _handler(account: Account) -> type[BaseHTTPRequestHandler]:
@@ -188,19 +192,19 @@ def _handler(account: Account) -> type[BaseHTTPRequestHandler]:
             if not str(self.headers.get("Authorization")).startswith("ACS3-HMAC-SHA256 Credential="):
                 account.wrong.append(f"{action} is not signed")
             known = arguments_of(version, action)
-            given = {re.sub(r"\.\d+(\..*)?$", "", name) for name in arguments} - COMMON
-            if known is not None and not {name.partition(".")[0] for name in given} <= {
+            argument_names = {re.sub(r"\.\d+(\..*)?$", "", name) for name in arguments} - COMMON
+            if known is not None and not {name.partition(".")[0] for name in argument_names} <= {
                 name.partition(".")[0] for name in known
             }:
-                account.wrong.append(f"{action} has no argument {given - known}")
+                account.wrong.append(f"{action} has no argument {argument_names - known}")
             self._send(account.answer(action, arguments))
 
         def _send(self, answer: Answer | Refusal) -> None:
-            status, told = 200, {"RequestId": "R-1", **(answer if isinstance(answer, dict) else {})}
+            status, document = 200, {"RequestId": "R-1", **(answer if isinstance(answer, dict) else {})}
             if isinstance(answer, Refusal):
                 status = answer.status
-                told |= {"Code": answer.code, "Message": answer.message, "HostId": "127.0.0.1", "Recommend": "none"}
-            content = json.dumps(told).encode()
+                document |= {"Code": answer.code, "Message": answer.message, "HostId": "127.0.0.1", "Recommend": "none"}
+            content = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json;charset=utf-8")
             self.send_header("Content-Length", str(len(content)))

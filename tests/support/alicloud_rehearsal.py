@@ -41,7 +41,7 @@ def behind(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]
     public = itertools.count(network.FIRST)
     instances: list[dict[str, Any]] = account.rows.setdefault("DescribeInstances", [])
 
-    def made(kind: str, new: dict[str, Any]) -> None:
+    def on_created(kind: str, new: dict[str, Any]) -> None:
         if kind == "alicloud_instance":
             new["private_ip"] = new["primary_ip_address"] = f"{machines.prefix}.{next(machines.numbers)}"
             tags = [{"TagKey": key, "TagValue": value} for key, value in new["tags"].items()]
@@ -49,18 +49,18 @@ def behind(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]
         elif kind == "alicloud_eip_address":
             new["ip_address"] = f"127.77.{machines.octet}.{next(public)}"
         elif kind == "alicloud_eip_association":
-            found = cloud.objects["alicloud_instance", new["instance_id"]]
+            instance = cloud.objects["alicloud_instance", new["instance_id"]]
             address = cloud.objects["alicloud_eip_address", new["allocation_id"]]["ip_address"]
-            machines.boot(_instance(found), address)
+            machines.boot(_instance(instance), address)
 
-    def gone(kind: str, old: dict[str, Any]) -> None:
+    def on_deleted(kind: str, old: dict[str, Any]) -> None:
         if kind == "alicloud_instance":
             machines.remove(old["id"])
             instances[:] = [row for row in instances if row["InstanceId"] != old["id"]]
 
-    cloud.made, cloud.gone = made, gone
-    account.answers["GetInstanceConsoleOutput"] = lambda given: {
-        "ConsoleOutput": base64.b64encode(machines.console(given["InstanceId"]).encode()).decode()
+    cloud.made, cloud.gone = on_created, on_deleted
+    account.answers["GetInstanceConsoleOutput"] = lambda arguments: {
+        "ConsoleOutput": base64.b64encode(machines.console(arguments["InstanceId"]).encode()).decode()
     }
     try:
         yield
@@ -68,13 +68,13 @@ def behind(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]
         machines.close()
 
 
-def _instance(found: dict[str, Any]) -> Any:
+def _instance(resource: dict[str, Any]) -> Any:
     """As `Machines.boot` reads one."""
     return SimpleNamespace(
-        id=found["id"], instance_type=found["instance_type"], private_ip=found["private_ip"],
-        lifecycle="normal" if found["spot_strategy"] == "NoSpot" else "spot",
-        user_data=base64.b64decode(found["user_data"]),
-        get_tags=lambda: [{"key": key, "value": value} for key, value in found["tags"].items()],
+        id=resource["id"], instance_type=resource["instance_type"], private_ip=resource["private_ip"],
+        lifecycle="normal" if resource["spot_strategy"] == "NoSpot" else "spot",
+        user_data=base64.b64decode(resource["user_data"]),
+        get_tags=lambda: [{"key": key, "value": value} for key, value in resource["tags"].items()],
     )  # fmt: skip
 
 

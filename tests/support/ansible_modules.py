@@ -14,9 +14,9 @@ def shared(name: str) -> ModuleType:
     """A file of ansible/plugins/module_utils."""
     import ansible.module_utils as theirs
 
-    own = str(PLUGINS / "module_utils")
-    if own not in theirs.__path__:
-        theirs.__path__.append(own)
+    folder = str(PLUGINS / "module_utils")
+    if folder not in theirs.__path__:
+        theirs.__path__.append(folder)
     return importlib.import_module(f"ansible.module_utils.{name}")
 
 

@@ -49,17 +49,17 @@ class Answers:
         return self._ruled(Region(name))
 
     def _ruled(self, region: Region) -> Region:
-        plain, beside = region.client, region.beside
+        plain, beside_region = region.client, region.beside
 
         def client(service: str) -> Any:
             known = service in region._clients
-            made = plain(service)
+            created = plain(service)
             if not known:
-                made.meta.events.register_first("before-call", self._answer)
-            return made
+                created.meta.events.register_first("before-call", self._answer)
+            return created
 
         region.client = client  # type: ignore[method-assign]
-        region.beside = lambda name: self._ruled(beside(name))  # type: ignore[method-assign]
+        region.beside = lambda name: self._ruled(beside_region(name))  # type: ignore[method-assign]
         return region
 
     def _answer(self, model: OperationModel, **_: object) -> tuple[AWSResponse, dict[str, Any]] | None:
@@ -72,8 +72,8 @@ class Answers:
         if isinstance(rule, Exception):
             raise rule
         status, body = rule
-        seen = {"status_code": status, "headers": {}, "body": body}
-        parsed = create_parser(model.service_model.resolved_protocol).parse(seen, model.output_shape)
+        response = {"status_code": status, "headers": {}, "body": body}
+        parsed = create_parser(model.service_model.resolved_protocol).parse(response, model.output_shape)
         return AWSResponse("https://aws.test/", status, {}, None), parsed
 
 

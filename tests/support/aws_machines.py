@@ -66,8 +66,8 @@ class Machines:
     def _mirror(self) -> str:
         return f"{self.prefix}.{network.MIRROR}"
 
-    def _name(self, what: str) -> str:
-        return f"gpuprov-{self.cluster}-{what}.{self.octet}"
+    def _name(self, part: str) -> str:
+        return f"gpuprov-{self.cluster}-{part}.{self.octet}"
 
     def boot(self, instance: Any, address: str) -> None:
         """A node with the hardware of the instance's type, at its private address and at that public one."""
@@ -126,21 +126,21 @@ class Machines:
         if instance not in self.running:
             return ""
         podman = self.made.podman
-        shown = subprocess.run(
+        host_key = subprocess.run(
             [podman.path, "exec", self.running[instance], "cat", "/etc/ssh/ssh_host_ed25519_key.pub"],
             capture_output=True, text=True, timeout=30, check=False,
         ).stdout  # fmt: skip
-        return f"-----BEGIN SSH HOST KEY KEYS-----\r\n{shown.strip()}\r\n-----END SSH HOST KEY KEYS-----\r\n"
+        return f"-----BEGIN SSH HOST KEY KEYS-----\r\n{host_key.strip()}\r\n-----END SSH HOST KEY KEYS-----\r\n"
 
-    def _run(self, what: str, role: str, name: str, values: Mapping[str, str]) -> None:
+    def _run(self, command: str, role: str, name: str, values: Mapping[str, str]) -> None:
         common = {
             "PODMAN": self.made.podman.path, "RUNTIME": self.made.podman.runtime, "CLUSTER": self.cluster, "NODE": "",
             "WORKSPACE": str(self.folder), "OCTET": str(self.octet), "IMAGE": self.made.image, "LABELS": "",
             "ROLE": role, "NAME": name,
         }  # fmt: skip
-        given = {f"GPUPROV_{key}": value for key, value in {**common, **values}.items()}
+        environment = {f"GPUPROV_{key}": value for key, value in {**common, **values}.items()}
         script = data("terraform") / "sandbox" / "node.sh"
-        subprocess.run(["sh", str(script), what], env={**os.environ, **given}, check=True, timeout=DEADLINE_S)
+        subprocess.run(["sh", str(script), command], env={**os.environ, **environment}, check=True, timeout=DEADLINE_S)
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -180,11 +180,13 @@ def behind_moto(machines: Machines) -> Iterator[Machines]:
 
     def create_image(backend: Any, instance_id: str, *arguments: Any, **options: Any) -> Any:
         """moto 5.2 does not know that snapshots of an image may have tags."""
-        wanted = options["tag_specifications"]
-        options["tag_specifications"] = [one for one in wanted if one["ResourceType"] != "snapshot"]
-        made = image(backend, instance_id, *arguments, **options)
-        machines.capture(instance_id, made.id)
-        return made
+        specifications = options["tag_specifications"]
+        options["tag_specifications"] = [
+            specification for specification in specifications if specification["ResourceType"] != "snapshot"
+        ]
+        created = image(backend, instance_id, *arguments, **options)
+        machines.capture(instance_id, created.id)
+        return created
 
     def enable_image_deprecation(response: Any) -> ActionResult:
         return ActionResult({"Return": True})

@@ -46,8 +46,8 @@ SCHEMA = pb.GetProviderSchema.Response
 
 def binary() -> Path | None:
     """The provider's program where this machine has it unpacked, the newest of several."""
-    found = mirror()
-    return max(found.glob(f"{PROVIDER}/*/*/terraform-provider-aws*")) if found else None
+    plugin_folder = mirror()
+    return max(plugin_folder.glob(f"{PROVIDER}/*/*/terraform-provider-aws*")) if plugin_folder else None
 
 
 def used() -> frozenset[str]:
@@ -64,14 +64,14 @@ def running(cloud: Cloud) -> Iterator[dict[str, str]]:
     if program is None:
         yield {}
         return
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TF_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TF_"))}
     with subprocess.Popen(
-        [program, "-debug"], env=kept | cloud.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [program, "-debug"], env=environment | cloud.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, text=True,
     ) as process, tempfile.TemporaryDirectory(prefix="gpuprov-aws-") as folder:  # fmt: skip
         try:
-            told = _told(process)
-            (about,) = told.values()
+            settings = _reattach_settings(process)
+            (about,) = settings.values()
             with grpc.insecure_channel(f"unix:{about['Addr']['String']}", options=LARGEST) as channel:
                 server = grpc.server(futures.ThreadPoolExecutor(max_workers=64), options=LARGEST)
                 server.add_generic_rpc_handlers((_Passed(channel),))
@@ -80,14 +80,14 @@ def running(cloud: Cloud) -> Iterator[dict[str, str]]:
                 server.start()
                 about["Addr"]["String"] = address
                 try:
-                    yield {"TF_REATTACH_PROVIDERS": json.dumps(told)}
+                    yield {"TF_REATTACH_PROVIDERS": json.dumps(settings)}
                 finally:
                     server.stop(grace=None).wait()
         finally:
             process.terminate()
 
 
-def _told(process: subprocess.Popen[str]) -> dict[str, Any]:
+def _reattach_settings(process: subprocess.Popen[str]) -> dict[str, Any]:
     """What the provider prints when it listens."""
     assert process.stdout is not None
     late = threading.Timer(STARTED_WITHIN_S, process.kill)
@@ -95,8 +95,8 @@ def _told(process: subprocess.Popen[str]) -> dict[str, Any]:
     try:
         for line in process.stdout:
             if "TF_REATTACH_PROVIDERS=" in line:
-                told: dict[str, Any] = json.loads(line.partition("=")[2].strip().strip("'"))
-                return told
+                settings: dict[str, Any] = json.loads(line.partition("=")[2].strip().strip("'"))
+                return settings
     finally:
         late.cancel()
     raise AssertionError(f"the AWS provider ended before it listened: exit status {process.wait()}")
@@ -111,13 +111,13 @@ class _Passed(grpc.GenericRpcHandler):
 
     @cached_property
     def _description(self) -> bytes:
-        whole = SCHEMA.FromString(self._channel.unary_unary(DESCRIBE)(b""))
-        kept = used()
-        for table in (whole.resource_schemas, whole.data_source_schemas):
-            for name in set(table) - kept:
+        description = SCHEMA.FromString(self._channel.unary_unary(DESCRIBE)(b""))
+        used_types = used()
+        for table in (description.resource_schemas, description.data_source_schemas):
+            for name in set(table) - used_types:
                 del table[name]
-        found: bytes = whole.SerializeToString()
-        return found
+        serialized: bytes = description.SerializeToString()
+        return serialized
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         method = details.method

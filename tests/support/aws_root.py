@@ -41,10 +41,10 @@ class Root:
         )
         (self.folder / "main.tf.json").write_text(text, encoding="utf-8")
 
-    def terraform(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def terraform(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run Terraform there."""
         done = subprocess.run(
-            [*find().argv, *words],
+            [*find().argv, *arguments],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -58,8 +58,8 @@ class Root:
     def plan(self) -> dict[str, Any]:
         """`terraform show -json` of a plan."""
         self.terraform("plan", "-input=false", "-no-color", "-out=plan.bin")
-        shown: dict[str, Any] = json.loads(self.terraform("show", "-json", "plan.bin").stdout)
-        return shown
+        document: dict[str, Any] = json.loads(self.terraform("show", "-json", "plan.bin").stdout)
+        return document
 
     def refusal(self) -> str:
         """What a plan that is refused says, on one line."""
@@ -73,9 +73,9 @@ class Root:
         nodes: dict[str, Any] = json.loads(self.terraform("output", "-json", "nodes").stdout)
         return nodes
 
-    def changes(self, *words: str) -> dict[str, str]:
+    def changes(self, *arguments: str) -> dict[str, str]:
         """What a plan would do: address below the module → create, update, replace or delete."""
-        done = self.terraform("plan", "-input=false", "-json", *words)
+        done = self.terraform("plan", "-input=false", "-json", *arguments)
         records = [json.loads(line) for line in done.stdout.splitlines()]
         planned = [record["change"] for record in records if record["type"] == "planned_change"]
         return {c["resource"]["addr"].removeprefix("module.site."): c["action"] for c in planned}

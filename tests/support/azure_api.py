@@ -39,14 +39,14 @@ def permission(method: str, path: str) -> str:
     https://learn.microsoft.com/azure/role-based-access-control/resource-provider-operations"""
     verb = {"GET": "read", "DELETE": "delete", "POST": "action"}.get(method, "write")
     head, _, tail = path.partition(SCOPE)[2].strip("/").partition("providers/")
-    words = tail.split("/")
+    segments = tail.split("/")
     if not tail:
         below = ("", f"/{head}", "/resourceGroups", "/resourceGroups/resources")[len(head.split("/")) if head else 0]
         return f"Microsoft.Resources/subscriptions{below.replace('resourcegroups', 'resourceGroups')}/{verb}"
-    if len(words) == 1:
+    if len(segments) == 1:
         return f"Microsoft.Resources/subscriptions/providers/{verb}"
-    kinds = "/".join(words[1::2]).replace("locations/virtualMachines", "virtualMachines")
-    return f"{words[0]}/{kinds}/{verb}"
+    kinds = "/".join(segments[1::2]).replace("locations/virtualMachines", "virtualMachines")
+    return f"{segments[0]}/{kinds}/{verb}"
 
 
 def thing(group: str, kind: str, name: str, tags: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
@@ -104,9 +104,9 @@ class Api:
         return Subscription(AzureSite.model_validate_json(json.dumps(site)), given=Token())
 
     def answer(self, method: str, path: str, query: dict[str, list[str]]) -> Answer:
-        for verb, pattern, found in self.rules:
+        for verb, pattern, rule_answer in self.rules:
             if verb == method and re.search(pattern, path, re.I):
-                return found
+                return rule_answer
         for (verb, pattern), make in _ROUTES.items():
             if verb == method and (fits := re.fullmatch(SCOPE + pattern, path, re.I)):
                 answer: Answer = make(self, *fits.groups(), query=query)
@@ -114,88 +114,93 @@ class Api:
         return error("NotFound", f"{method} {path}", 404)
 
     def tagged(self, rows: list[dict[str, Any]], query: dict[str, list[str]]) -> Answer:
-        asked = re.fullmatch(r"tagName eq '(.*)'", query.get("$filter", [""])[0])
-        return 200, {"value": [row for row in rows if asked is None or asked[1] in row.get("tags", {})]}
+        tag_filter = re.fullmatch(r"tagName eq '(.*)'", query.get("$filter", [""])[0])
+        return 200, {"value": [row for row in rows if tag_filter is None or tag_filter[1] in row.get("tags", {})]}
 
     def found(self, number: str) -> dict[str, Any] | None:
         return next((row for row in self.resources if row["id"].lower() == number.lower()), None)
 
 
-def _one(api: Api, group: str, rest: str, query: Any) -> Answer:
-    number = f"{SCOPE}/resourceGroups/{group}/providers/{rest}"
-    found = api.found(number) or api.others.get(number)
-    if found is None:
+def _get_resource(api: Api, group: str, path: str, query: Any) -> Answer:
+    number = f"{SCOPE}/resourceGroups/{group}/providers/{path}"
+    resource = api.found(number) or api.others.get(number)
+    if resource is None:
         return error("ResourceNotFound", f"{number} was not found", 404)
-    seen = json.loads(json.dumps(found))
-    if found.get("properties", {}).get("provisioningState") in ("Creating", "Updating"):  # at the next look it is there
-        found["properties"]["provisioningState"] = "Succeeded"
-    return 200, seen
+    document = json.loads(json.dumps(resource))
+    if resource.get("properties", {}).get("provisioningState") in (
+        "Creating",
+        "Updating",
+    ):  # at the next look it is there
+        resource["properties"]["provisioningState"] = "Succeeded"
+    return 200, document
 
 
-def _put(api: Api, group: str, rest: str, query: Any) -> Answer:
+def _put(api: Api, group: str, path: str, query: Any) -> Answer:
     """What takes its time: a resource that is being made."""
-    words = rest.split("/")
-    holder = f"{SCOPE}/resourceGroups/{group}/providers/{'/'.join(words[:-2])}"
+    segments = path.split("/")
+    holder = f"{SCOPE}/resourceGroups/{group}/providers/{'/'.join(segments[:-2])}"
     if not any(row["name"].lower() == group.lower() for row in api.groups):
         return error("ResourceGroupNotFound", f"Resource group '{group}' could not be found.", 404)
-    if len(words) > 3 and api.found(holder) is None:
+    if len(segments) > 3 and api.found(holder) is None:
         return error("ParentResourceNotFound", f"Failed to perform 'write' on resource: {holder} is not there.", 404)
-    kind = "/".join([words[0], *words[1::2]])
-    made = thing(group, kind, words[-1]) | api.body | {"id": f"{SCOPE}/resourceGroups/{group}/providers/{rest}"}
-    made["properties"] = {**made.get("properties", {}), "provisioningState": "Creating"}
-    if (old := api.found(made["id"])) is not None:
+    kind = "/".join([segments[0], *segments[1::2]])
+    created = thing(group, kind, segments[-1]) | api.body | {"id": f"{SCOPE}/resourceGroups/{group}/providers/{path}"}
+    created["properties"] = {**created.get("properties", {}), "provisioningState": "Creating"}
+    if (old := api.found(created["id"])) is not None:
         api.resources.remove(old)
-    api.resources.append(made)
-    return 201, made
+    api.resources.append(created)
+    return 201, created
 
 
-def _patch(api: Api, group: str, rest: str, query: Any) -> Answer:
-    found = api.found(f"{SCOPE}/resourceGroups/{group}/providers/{rest}")
-    if found is None:
+def _patch(api: Api, group: str, path: str, query: Any) -> Answer:
+    resource = api.found(f"{SCOPE}/resourceGroups/{group}/providers/{path}")
+    if resource is None:
         return error("ResourceNotFound", "not found", 404)
     for key, value in api.body.get("properties", {}).items():
-        found["properties"][key] = {**found["properties"].get(key, {}), **value}
-    found["properties"]["provisioningState"] = "Updating"
-    return 200, found
+        resource["properties"][key] = {**resource["properties"].get(key, {}), **value}
+    resource["properties"]["provisioningState"] = "Updating"
+    return 200, resource
 
 
 def _put_group(api: Api, name: str, query: Any) -> Answer:
-    made = {"id": f"{SCOPE}/resourceGroups/{name}", "name": name, "properties": {"provisioningState": "Succeeded"}}
-    api.groups = [row for row in api.groups if row["name"].lower() != name.lower()] + [{**made, **api.body}]
+    created = {"id": f"{SCOPE}/resourceGroups/{name}", "name": name, "properties": {"provisioningState": "Succeeded"}}
+    api.groups = [row for row in api.groups if row["name"].lower() != name.lower()] + [{**created, **api.body}]
     return 201, api.groups[-1]
 
 
-def _gallery_versions(api: Api, group: str, rest: str, query: Any) -> Answer:
-    begin = f"{SCOPE}/resourceGroups/{group}/providers/{rest}/".lower()
+def _gallery_versions(api: Api, group: str, path: str, query: Any) -> Answer:
+    begin = f"{SCOPE}/resourceGroups/{group}/providers/{path}/".lower()
     return 200, {"value": [row for row in api.resources if row["id"].lower().startswith(begin)]}
 
 
-def _power(api: Api, group: str, name: str, what: str, query: Any) -> Answer:
-    if what == "deallocate":
+def _power(api: Api, group: str, name: str, operation: str, query: Any) -> Answer:
+    if operation == "deallocate":
         api.views[name] = ["ProvisioningState/succeeded", "PowerState/deallocated"]
     elif "PowerState/deallocated" not in api.views.get(name, []):
         return error("OperationNotAllowed", "The VM is not stopped.", 409)
     return 202, {}
 
 
-def _gone(api: Api, group: str, rest: str, query: Any) -> Answer:
-    number = f"{SCOPE}/resourceGroups/{group}/providers/{rest}"
-    if (found := api.found(number)) is None:
+def _delete_resource(api: Api, group: str, path: str, query: Any) -> Answer:
+    number = f"{SCOPE}/resourceGroups/{group}/providers/{path}"
+    if (resource := api.found(number)) is None:
         return 204, {}
     if any(row["id"].lower().startswith(f"{number.lower()}/") for row in api.resources):
         return error("CannotDeleteResource", "it has nested resources", 409)
-    api.resources.remove(found)
+    api.resources.remove(resource)
     return 202, {}
 
 
 def _group(api: Api, name: str, query: Any) -> Answer:
-    found = next((row for row in api.groups if row["name"].lower() == name.lower()), None)
+    matching_group = next((row for row in api.groups if row["name"].lower() == name.lower()), None)
     return (
-        (200, found) if found else error("ResourceGroupNotFound", f"Resource group '{name}' could not be found.", 404)
+        (200, matching_group)
+        if matching_group
+        else error("ResourceGroupNotFound", f"Resource group '{name}' could not be found.", 404)
     )
 
 
-def _group_gone(api: Api, name: str, query: Any) -> Answer:
+def _delete_group(api: Api, name: str, query: Any) -> Answer:
     api.groups = [row for row in api.groups if row["name"].lower() != name.lower()]
     api.resources = [row for row in api.resources if f"/resourcegroups/{name.lower()}/" not in row["id"].lower()]
     return 202, {}
@@ -215,7 +220,7 @@ def _images(api: Api, publisher: str, offer: str, sku_: str, query: Any) -> tupl
     versions = api.images.get(f"{publisher}:{offer}:{sku_}")
     if versions is None:
         return error("NotFound", "Artifact: VMImage was not found.", 404)
-    return 200, [{"name": one, "location": REGION, "id": one} for one in versions]
+    return 200, [{"name": version, "location": REGION, "id": version} for version in versions]
 
 
 _COMPUTE, _NETWORK = r"/providers/Microsoft\.Compute", r"/providers/Microsoft\.Network"
@@ -241,18 +246,18 @@ _ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/resourcegroups"): lambda api, query: api.tagged(api.groups, query),
     ("GET", "/resourcegroups/([^/]+)/resources"): _within,
     ("GET", "/resourcegroups/([^/]+)"): _group,
-    ("DELETE", "/resourcegroups/([^/]+)"): _group_gone,
+    ("DELETE", "/resourcegroups/([^/]+)"): _delete_group,
     ("GET", "/resourcegroups/([^/]+)/providers/(.+/images/[^/]+)/versions"): _gallery_versions,
     ("GET", f"{_COMPUTE}/virtualMachines"): _machines,
     ("PUT", "/resourcegroups/([^/]+)"): _put_group,
     ("PUT", "/resourcegroups/([^/]+)/providers/(.+)"): _put,
     ("PATCH", "/resourcegroups/([^/]+)/providers/(.+)"): _patch,
     ("POST", f"/resourcegroups/([^/]+){_COMPUTE}/virtualMachines/([^/]+)/(deallocate|generalize)"): _power,
-    ("GET", "/resourcegroups/([^/]+)/providers/(.+)"): _one,
+    ("GET", "/resourcegroups/([^/]+)/providers/(.+)"): _get_resource,
     ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, rest, query: (
         200, {"serialConsoleLogBlobUri": f"{api.url}/console/{rest.rpartition('/')[2]}?sig=SECRET"}
     ),
-    ("DELETE", "/resourcegroups/([^/]+)/providers/(.+)"): _gone,
+    ("DELETE", "/resourcegroups/([^/]+)/providers/(.+)"): _delete_resource,
 }  # fmt: skip
 """Method and path below the subscription → the answer."""
 
@@ -281,9 +286,9 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
             path = unquote(parts.path)
             api.calls.append((self.command, path))
             if path in api.plain:
-                found = api.plain[path]
-                found = found() if callable(found) else found
-                return self._send(200, found.encode() if isinstance(found, str) else json.dumps(found).encode())
+                content = api.plain[path]
+                content = content() if callable(content) else content
+                return self._send(200, content.encode() if isinstance(content, str) else json.dumps(content).encode())
             api.body = json.loads(sent or b"{}")
             status, body = api.answer(self.command, path, parse_qs(parts.query))
             return self._send(status, json.dumps(body).encode() if status not in (202, 204) else b"")

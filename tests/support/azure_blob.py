@@ -112,11 +112,13 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
             parts = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             query = parse_qs(parts.query, keep_blank_values=True)
-            status, headers, told = account.answer(self.command, unquote(parts.path), query, self.headers, body)
-            if isinstance(told, str):
-                headers = {**headers, "x-ms-error-code": told}
-                told = f"<?xml version='1.0'?><Error><Code>{told}</Code><Message>{told}</Message></Error>".encode()
-            told = b"" if status == 304 or self.command == "HEAD" else told
+            status, headers, content = account.answer(self.command, unquote(parts.path), query, self.headers, body)
+            if isinstance(content, str):
+                headers = {**headers, "x-ms-error-code": content}
+                content = (
+                    f"<?xml version='1.0'?><Error><Code>{content}</Code><Message>{content}</Message></Error>".encode()
+                )
+            content = b"" if status == 304 or self.command == "HEAD" else content
             self.send_response(status)
             for key, value in {
                 "Last-Modified": formatdate(usegmt=True),
@@ -124,9 +126,9 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
                 **headers,
             }.items():
                 self.send_header(key, value)
-            self.send_header("Content-Length", str(len(told)))
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(told)
+            self.wfile.write(content)
 
         do_GET = do_PUT = do_DELETE = do_HEAD = _answer
 

@@ -35,7 +35,7 @@ def behind(cloud: Cloud, api: Api, machines: Machines) -> None:
     """From now on the cloud's machines are these."""
     public = itertools.count(network.FIRST)
 
-    def made(kind: str, new: dict[str, Any]) -> None:
+    def on_created(kind: str, new: dict[str, Any]) -> None:
         if kind == ADDRESS:
             new["ip_address"] = f"127.77.{machines.octet}.{next(public)}"
         elif kind == NIC:
@@ -44,9 +44,9 @@ def behind(cloud: Cloud, api: Api, machines: Machines) -> None:
             _boot(new)
 
     def _boot(new: dict[str, Any]) -> None:
-        (card,) = [one for one in cloud.of(NIC) if one["id"] == new["network_interface_ids"][0]]
-        wanted = card["ip_configuration"][0]["public_ip_address_id"]
-        (address,) = [one for one in cloud.of(ADDRESS) if one["id"] == wanted]
+        (card,) = [resource for resource in cloud.of(NIC) if resource["id"] == new["network_interface_ids"][0]]
+        address_id = card["ip_configuration"][0]["public_ip_address_id"]
+        (address,) = [resource for resource in cloud.of(ADDRESS) if resource["id"] == address_id]
         new["private_ip_address"], new["public_ip_address"] = card["private_ip_address"], address["ip_address"]
         number, name = new["virtual_machine_id"], new["name"]
         machines.boot(
@@ -59,9 +59,9 @@ def behind(cloud: Cloud, api: Api, machines: Machines) -> None:
         api.resources.append(machine(new["resource_group_name"], name, number, new["tags"]))
         api.plain[f"/console/{name}"] = lambda: machines.console(number)
 
-    def gone(kind: str, old: dict[str, Any]) -> None:
+    def on_deleted(kind: str, old: dict[str, Any]) -> None:
         if kind == VM:
             machines.remove(old["virtual_machine_id"])
             api.resources[:] = [row for row in api.resources if row["properties"]["vmId"] != old["virtual_machine_id"]]
 
-    cloud.made, cloud.gone = made, gone
+    cloud.made, cloud.gone = on_created, on_deleted

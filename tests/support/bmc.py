@@ -40,11 +40,13 @@ its attributes (iDRAC.Embedded.1), and what was read on an R740xd with firmware 
 
 
 def tree(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gzip.decompress((TREES / f"{name}.redfish.json.gz").read_bytes()))
+    resources: dict[str, Any] = json.loads(gzip.decompress((TREES / f"{name}.redfish.json.gz").read_bytes()))
     if MANNERS.get(name, Manners()).own:
-        at = found["/redfish/v1/Managers/iDRAC.Embedded.1"]["Links"]["Oem"]["Dell"]["DellAttributes"][0]["@odata.id"]
-        found[at] = {"@odata.id": at, "Id": "iDRACAttributes", "Attributes": dict(MANNERS[name].own)}
-    return found
+        at = resources["/redfish/v1/Managers/iDRAC.Embedded.1"]["Links"]["Oem"]["Dell"]["DellAttributes"][0][
+            "@odata.id"
+        ]
+        resources[at] = {"@odata.id": at, "Id": "iDRACAttributes", "Attributes": dict(MANNERS[name].own)}
+    return resources
 
 
 @dataclass
@@ -129,13 +131,13 @@ class Bmc:
         return f"127.0.0.1:{self.port}"
 
     def find(self, kind: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(
-            one
-            for one in self.known.values()
-            if str(one.get("@odata.type")).startswith(f"#{kind}.v")
-            and one.get("Actions", {}).get("#ComputerSystem.Reset")
+        resource: dict[str, Any] = next(
+            candidate
+            for candidate in self.known.values()
+            if str(candidate.get("@odata.type")).startswith(f"#{kind}.v")
+            and candidate.get("Actions", {}).get("#ComputerSystem.Reset")
         )
-        return found
+        return resource
 
     @property
     def system(self) -> dict[str, Any]:
@@ -152,24 +154,27 @@ class Bmc:
     def attached(self) -> dict[str, str]:
         """Id of a virtual drive → its image."""
         return {
-            str(one["Id"]): str(one["Image"])
-            for uri, one in self.known.items()
-            if "/VirtualMedia/" in uri and one.get("Inserted") is True
+            str(drive["Id"]): str(drive["Image"])
+            for uri, drive in self.known.items()
+            if "/VirtualMedia/" in uri and drive.get("Inserted") is True
         }
 
     def get(self, uri: str) -> Any:
-        found = self.known.get(uri.rstrip("/") or "/")
-        if self.own and found is self.own and self.inserted and not self.faults.never_at_the_host:
+        resource = self.known.get(uri.rstrip("/") or "/")
+        if self.own and resource is self.own and self.inserted and not self.faults.never_at_the_host:
             self.waits -= 1
             if self.waits < 0:
                 for slot in self.attached:
                     self.own["Attributes"][f"RFS.{slot}.MediaAttachState"] = "Attached"
-        return found
+        return resource
 
     @property
     def own(self) -> dict[str, Any]:
         """The attributes of an iDRAC; empty on another one."""
-        return next((one for one in self.known.values() if "ServerBoot.1.BootOnce" in one.get("Attributes", {})), {})
+        return next(
+            (resource for resource in self.known.values() if "ServerBoot.1.BootOnce" in resource.get("Attributes", {})),
+            {},
+        )
 
     # What a machine does
 
@@ -187,21 +192,29 @@ class Bmc:
         boot = self._boot()
         target = boot.get("BootSourceOverrideTarget") if boot.get("BootSourceOverrideEnabled") != "Disabled" else "None"
         if boot.get("BootSourceOverrideEnabled") == "Once":
-            for one in self._boots():
-                one["BootSourceOverrideEnabled"] = "Disabled"
+            for boot_settings in self._boots():
+                boot_settings["BootSourceOverrideEnabled"] = "Disabled"
         image = self.inserted[0] if target in ("Cd", "UsbCd", "Usb") and self.inserted else ""
         if self.own:
-            said = self.own["Attributes"]
-            there = [one for slot, one in self.attached.items() if said[f"RFS.{slot}.MediaAttachState"] == "Attached"]
-            image = there[0] if said["ServerBoot.1.FirstBootDevice"] == "VCD-DVD" and there else ""
-            said["ServerBoot.1.FirstBootDevice"] = "Normal"
+            attributes = self.own["Attributes"]
+            attached_images = [
+                image_url
+                for slot, image_url in self.attached.items()
+                if attributes[f"RFS.{slot}.MediaAttachState"] == "Attached"
+            ]
+            image = (
+                attached_images[0]
+                if attributes["ServerBoot.1.FirstBootDevice"] == "VCD-DVD" and attached_images
+                else ""
+            )
+            attributes["ServerBoot.1.FirstBootDevice"] = "Normal"
         if not self.faults.never_boots:
             self.booted(self, image)
 
     def _boots(self) -> list[dict[str, Any]]:
-        where = self.system.get("@Redfish.Settings", {}).get("SettingsObject", {}).get("@odata.id")
-        both = [self.system, *([self.known[where]] if where in self.known else [])]
-        return [one["Boot"] for one in both if "BootSourceOverrideTarget" in one.get("Boot", {})]
+        settings_uri = self.system.get("@Redfish.Settings", {}).get("SettingsObject", {}).get("@odata.id")
+        both = [self.system, *([self.known[settings_uri]] if settings_uri in self.known else [])]
+        return [resource["Boot"] for resource in both if "BootSourceOverrideTarget" in resource.get("Boot", {})]
 
     def _boot(self) -> dict[str, Any]:
         return self._boots()[-1]
@@ -222,13 +235,13 @@ class Bmc:
             ):
                 return _answer("ilo-400-unsupported-operation.json")
             targets = resource["Boot"].get("BootSourceOverrideTarget@Redfish.AllowableValues", [])
-            if (wanted := body["Boot"].get("BootSourceOverrideTarget")) and wanted not in targets:
+            if (target := body["Boot"].get("BootSourceOverrideTarget")) and target not in targets:
                 return _answer("idrac9-insert-write-protected-SYS458.json")
             taken = dict(body["Boot"])
             if self.faults.forever and taken.get("BootSourceOverrideEnabled") == "Once":
                 taken["BootSourceOverrideEnabled"] = "Continuous"
-            for one in self._boots():
-                one.update(taken)
+            for boot_settings in self._boots():
+                boot_settings.update(taken)
             return 200, json.loads(ANSWERS["ilo-200-success-in-error.json"]["body"])
         if "Image" in body and "/VirtualMedia/" in uri:
             return self.insert(resource, body) if body["Image"] else self.eject(resource)
@@ -239,8 +252,8 @@ class Bmc:
             self.reset(body["ResetType"])
             return 204, None
         if uri.endswith("EnableRMedia"):
-            place = next(one for u, one in self.known.items() if u.endswith("/VirtualMedia"))
-            base = place["@odata.id"]
+            media = next(candidate for u, candidate in self.known.items() if u.endswith("/VirtualMedia"))
+            base = media["@odata.id"]
             slot = {
                 "@odata.id": f"{base}/CD1", "@odata.type": "#VirtualMedia.v1_3_0.VirtualMedia", "Id": "CD1",
                 "MediaTypes": ["CD", "DVD"],
@@ -251,7 +264,7 @@ class Bmc:
                 },
             }  # fmt: skip
             self.known[f"{base}/CD1"] = slot
-            place.update({"Members": [{"@odata.id": f"{base}/CD1"}], "Members@odata.count": 1})
+            media.update({"Members": [{"@odata.id": f"{base}/CD1"}], "Members@odata.count": 1})
             return 202, None
         slot = self.get(re.sub(r"/Actions/VirtualMedia\..*", "", uri))
         if slot is None:
@@ -352,12 +365,14 @@ class _Handler(BaseHTTPRequestHandler):
             bmc.sessions.pop(next((key for key, value in bmc.sessions.items() if value == uri), ""), None)
             self._say(204)
         elif self.command == "GET":
-            found = bmc.get(uri)
-            if bmc.faults.no_attributes and found is not None and found is bmc.own:
+            document = bmc.get(uri)
+            if bmc.faults.no_attributes and document is not None and document is bmc.own:
                 self._say(500, {"error": {"code": "Base.1.12.InternalError", "message": "internal"}})
                 return
             self._say(
-                404 if found is None else 200, found, {"ETag": self._etag(found)} if found and bmc.manners.etag else {}
+                404 if document is None else 200,
+                document,
+                {"ETag": self._etag(document)} if document and bmc.manners.etag else {},
             )
         else:
             self._changed(bmc, uri, body)
@@ -374,18 +389,18 @@ class _Handler(BaseHTTPRequestHandler):
             bmc.sessions[token] = f"{uri}/{bmc.opened}"
             self._say(201, {"@odata.id": bmc.sessions[token]}, {"X-Auth-Token": token, "Location": bmc.sessions[token]})
 
-    def _etag(self, found: Any) -> str:
-        tag = f'"{abs(hash(json.dumps(found, sort_keys=True))):x}"'
+    def _etag(self, document: Any) -> str:
+        tag = f'"{abs(hash(json.dumps(document, sort_keys=True))):x}"'
         return f"W/{tag}" if self.bmc.manners.etag == "weak" else tag
 
     def _changed(self, bmc: Bmc, uri: str, body: dict[str, Any]) -> None:
         if self.command == "PATCH" and bmc.manners.etag:
-            given, now = self.headers.get("If-Match", ""), self._etag(bmc.get(uri))
-            if not given and bmc.manners.etag == "strong":
+            client_tag, current_tag = self.headers.get("If-Match", ""), self._etag(bmc.get(uri))
+            if not client_tag and bmc.manners.etag == "strong":
                 row = ANSWERS["ami-428-precondition-header-missing.json"]
                 self._say(row["status"], json.loads(row["body"]))
                 return
-            if given.removeprefix("W/") != now.removeprefix("W/"):
+            if client_tag.removeprefix("W/") != current_tag.removeprefix("W/"):
                 self._say(412)
                 return
         status, answer = (bmc.patch if self.command == "PATCH" else bmc.post)(uri, body)

@@ -34,15 +34,15 @@ def write(distribution: str, installer: Path, target: Target, out: Path) -> Path
 
 def read(image: bytes) -> dict[str, Any]:
     """The target of an image that `write` made."""
-    found: dict[str, Any] = json.loads(image.removeprefix(HEAD))
-    return found
+    target: dict[str, Any] = json.loads(image.removeprefix(HEAD))
+    return target
 
 
 class Impatient(redfish.RedfishMachines):
     """Does not wait an hour for a machine that never comes up."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._wait_s = WAIT_S
 
 

@@ -49,9 +49,9 @@ class Site:
     wanted: Plan = field(default_factory=lambda: plan(cluster_spec("dgx-h100")))
 
     def listed(self, groups: object = ()) -> list[Host]:
-        there = self.machine
+        machine = self.machine
         group = self.wanted.groups[0].name
-        return [Host("dgx01.lab", group, "127.0.0.1", there.port, bmc=there.bmc.address, serial=there.serial)]
+        return [Host("dgx01.lab", group, "127.0.0.1", machine.port, bmc=machine.bmc.address, serial=machine.serial)]
 
     def host_key(self, machine: str) -> str | None:
         return None
@@ -73,10 +73,10 @@ class Site:
         file, sha256 = self.image
         installation = Installation(None, "by-size", file, sha256, qemu_machine.HOST, MIRROR, self.reinstall, True)
         key = ssh.ensure_key(self.paths, None)
-        events, way = Events(), Way(self.paths, {self.node: "ubuntu"}, {}, lambda: key, lambda: "1234", frozenset())
+        events, access = Events(), Way(self.paths, {self.node: "ubuntu"}, {}, lambda: key, lambda: "1234", frozenset())
         events.subscribe(lambda event: self.said.append(f"{time.monotonic():.0f} {event.node}: {event.message}"))
         machines = RedfishMachines(
-            self.name, self, self, installation, [], way, events, WAIT_S, self.folder, "ubuntu", lambda _: None
+            self.name, self, self, installation, [], access, events, WAIT_S, self.folder, "ubuntu", lambda _: None
         )
         return machines.apply(self.wanted, machines.plan(self.wanted), always=True)
 
@@ -107,10 +107,10 @@ def standing(folder: Path, image: tuple[Path, str], monkeypatch: pytest.MonkeyPa
         running.enter_context(fake.serving(bmc, fake.certificate(folder)))
         machine = qemu_machine.Machine(folder / "machine", "GPU-0001", bmc)
         running.callback(machine.end)
-        made = Site(folder, image, machine)
+        site = Site(folder, image, machine)
         try:
-            yield made
+            yield site
         finally:
-            if kept := os.environ.get("GPUPROV_TEST_LOG"):
-                text = "\n".join(made.said) + "\n" + machine.said()
-                Path(kept, f"{log}.txt").write_text(text, encoding="utf-8")
+            if log_folder := os.environ.get("GPUPROV_TEST_LOG"):
+                text = "\n".join(site.said) + "\n" + machine.said()
+                Path(log_folder, f"{log}.txt").write_text(text, encoding="utf-8")

@@ -27,15 +27,15 @@ def recipe(folder: Path, text: str = RECIPE, name: str = "pytorch") -> Path:
 
 def target(machine: str = "p4d.24xlarge", **changed: Any) -> Target:
     stack = planned_group(machine).stack
-    told = {"passed": 1, "warned": 0, "unknown": 0}
-    proof = Proof(machine=machine, node="p4d-0", level="standard", report="p4d-boot-1.json", **told)
-    given: dict[str, Any] = {
+    counts = {"passed": 1, "warned": 0, "unknown": 0}
+    proof = Proof(machine=machine, node="p4d-0", level="standard", report="p4d-boot-1.json", **counts)
+    fields: dict[str, Any] = {
         "site": "virginia", "provider": "aws", "machine": machine, "builder": "m7i.2xlarge",
         "ids": {"us-east-1": "ami-1"}, "base": "ami-0", "kernel": "6.8.0-1024-aws", "stack": stack,
         "roles": {"base": RoleOnImage(digest="a", installed="b")}, "packages": {"nvidia-open": "580"},
         "proofs": (proof,),
     }  # fmt: skip
-    return Target(**{**given, **changed})
+    return Target(**{**fields, **changed})
 
 
 def manifest(build: str, name: str = "pytorch", **targets: Target) -> Manifest:
@@ -46,9 +46,9 @@ def manifest(build: str, name: str = "pytorch", **targets: Target) -> Manifest:
     )  # fmt: skip
 
 
-def keep(book: Book, *made: Manifest) -> None:
+def keep(build_index: Book, *manifests: Manifest) -> None:
     """Write these builds as the pipeline does, oldest first; channel nightly has the last one."""
-    for one in made:
-        folder = private_dir(book.build(one.build))
-        write_whole(folder / "manifest.json", one.model_dump_json(indent=1) + "\n")
-        book.move("nightly", one.build, "built")
+    for build_manifest in manifests:
+        folder = private_dir(build_index.build(build_manifest.build))
+        write_whole(folder / "manifest.json", build_manifest.model_dump_json(indent=1) + "\n")
+        build_index.move("nightly", build_manifest.build, "built")

@@ -99,9 +99,9 @@ def measure(page: Path, widths: Collection[int], scratch: Path) -> dict[int, dic
     outer = scratch / "outer.html"
     outer.write_text(f"<!DOCTYPE html>{frames}{GATHER}")
     done = start(scratch, f"--window-size={max(*widths, 600)},1000", "--virtual-time-budget=5000", "--dump-dom", outer)
-    found = [json.loads(unescape(text)) for text in re.findall(r'<pre class="outer">(.*?)</pre>', done, re.S)]
-    assert len(found) == len(widths), done[-2000:]
-    return dict(zip(widths, found, strict=True))
+    layouts = [json.loads(unescape(text)) for text in re.findall(r'<pre class="outer">(.*?)</pre>', done, re.S)]
+    assert len(layouts) == len(widths), done[-2000:]
+    return dict(zip(widths, layouts, strict=True))
 
 
 def picture(page: Path, width: int, height: int, out: Path, scratch: Path) -> None:

@@ -27,7 +27,7 @@ def copied(page: str, root: Path) -> list[str]:
     for name, kind, text in _BLOCK.findall((ROOT / "docs" / "extending" / page).read_text(encoding="utf-8")):
         if kind == "sh":
             subprocess.run(["bash", "-euc", text], cwd=root, check=True, timeout=60)
-            touched += [word for word in text.split() if (root / word).is_file()]
+            touched += [token for token in text.split() if (root / token).is_file()]
         elif name:
             file = root / name
             if kind == "diff":
@@ -44,9 +44,9 @@ def patched(text: str, diff: str) -> str:
     """The text with one hunk of a diff, whose old lines must be in it once."""
     rows = diff.splitlines(keepends=True)
     assert all(row[0] in " +-" for row in rows)
-    before, after = ("".join(row[1:] for row in rows if row[0] in kinds) for kinds in (" -", " +"))
-    assert text.count(before) == 1, before
-    return text.replace(before, after)
+    old_lines, new_lines = ("".join(row[1:] for row in rows if row[0] in kinds) for kinds in (" -", " +"))
+    assert text.count(old_lines) == 1, old_lines
+    return text.replace(old_lines, new_lines)
 
 
 def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

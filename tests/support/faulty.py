@@ -36,8 +36,8 @@ def machines(rehearsal: Rehearsal) -> dict[str, str]:
 
 def possible(machine: str) -> list[str]:
     """Faults of one node that make a check fail; those between nodes are test_fabric.py's."""
-    found = [f.name for f in faults.list_faults(machine) if not f.check.startswith("fabric.") and not f.moment]
-    return [name for name in found if name not in ELSEWHERE]
+    names = [f.name for f in faults.list_faults(machine) if not f.check.startswith("fabric.") and not f.moment]
+    return [name for name in names if name not in ELSEWHERE]
 
 
 def some(known: Sequence[str]) -> list[str]:
@@ -53,9 +53,9 @@ def containers_of(rehearsal: Rehearsal) -> dict[str, str]:
     return {name: containers.find_node(rehearsal.root, name).name for name in machines(rehearsal)}
 
 
-def batches(given: Sequence[tuple[str, ...]], size: int) -> Iterator[Sequence[tuple[str, ...]]]:
-    for start in range(0, len(given), size):
-        yield given[start : start + size]
+def batches(fault_sets: Sequence[tuple[str, ...]], size: int) -> Iterator[Sequence[tuple[str, ...]]]:
+    for start in range(0, len(fault_sets), size):
+        yield fault_sets[start : start + size]
 
 
 def level_of(injected: Iterable[str]) -> str:
@@ -66,15 +66,18 @@ def level_of(injected: Iterable[str]) -> str:
 
 def visible(injected: Iterable[str]) -> set[str]:
     """The checks that fail with these faults on one node: those that no other one explains."""
-    found = {check_of(fault) for fault in injected}
-    return {check for check in found if not found & set(CHECKS[check].follows)}
+    checks = {check_of(fault) for fault in injected}
+    return {check for check in checks if not checks & set(CHECKS[check].follows)}
 
 
 def at_unverified_limits(verdict: dict[str, Any], node: str) -> set[str]:
     """The checks of a node that fail at an unverified limit."""
-    (mine,) = (one for one in verdict["nodes"] if one["name"] == node)
+    (node_document,) = (candidate for candidate in verdict["nodes"] if candidate["name"] == node)
     return {
-        id for check in mine["checks"] if "(unverified:" in check["message"] for id in check.get("parts", [check["id"]])
+        id
+        for check in node_document["checks"]
+        if "(unverified:" in check["message"]
+        for id in check.get("parts", [check["id"]])
     }
 
 
@@ -84,54 +87,58 @@ def on_all(do: Callable[[str], object], nodes: Iterable[str]) -> None:
         list(pool.map(do, nodes))
 
 
-def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[str, ...]]) -> list[str]:
+def tried(
+    rehearsal: Rehearsal, container_by_node: dict[str, str], faults_by_node: dict[str, tuple[str, ...]]
+) -> list[str]:
     """What a verdict says otherwise than it should with these faults on these nodes, and none on the others."""
 
     def inject(node: str) -> None:
-        here = given.get(node, ())
-        gpus = (3, 6) if len(here) > 1 else (None, None)
-        faults.leave_only(where[node], zip(here, gpus, strict=False))
+        node_faults = faults_by_node.get(node, ())
+        gpus = (3, 6) if len(node_faults) > 1 else (None, None)
+        faults.leave_only(container_by_node[node], zip(node_faults, gpus, strict=False))
 
-    on_all(inject, where)
-    level = level_of(fault for injected in given.values() for fault in injected)
+    on_all(inject, container_by_node)
+    level = level_of(fault for injected in faults_by_node.values() for fault in injected)
     verdict, wrong = rehearsal.verify("--level", level), []
-    found = failing(verdict.json)
-    for node, injected in given.items():
-        mine = found.pop(node, set())
+    failing_by_node = failing(verdict.json)
+    for node, injected in faults_by_node.items():
+        failing_checks = failing_by_node.pop(node, set())
         # What only warns for want of evidence explains no other check: the group's own comparison stands beside it.
-        mine -= {
-            id for id in mine - visible(injected) if at_unverified_limits(verdict.json, node) & set(CHECKS[id].follows)
+        failing_checks -= {
+            id
+            for id in failing_checks - visible(injected)
+            if at_unverified_limits(verdict.json, node) & set(CHECKS[id].follows)
         }
-        if mine != visible(injected):
-            wrong.append(f"{'+'.join(injected)} on {node}: {sorted(mine)}, not {sorted(visible(injected))}")
-    wrong += [f"{given}: {node} failed {sorted(ids)} too" for node, ids in found.items()]
+        if failing_checks != visible(injected):
+            wrong.append(f"{'+'.join(injected)} on {node}: {sorted(failing_checks)}, not {sorted(visible(injected))}")
+    wrong += [f"{faults_by_node}: {node} failed {sorted(ids)} too" for node, ids in failing_by_node.items()]
     fatal = False
     for check in (check for node in verdict.json["nodes"] for check in node["checks"] if check["status"] == "fail"):
         order = ("info", "warn", "fatal").index
         declared = max((CHECKS[id].severity for id in check.get("parts", [check["id"]])), key=order)
         lowered = "warn" if "(unverified:" in check["message"] else declared
         if check["severity"] != min(lowered, declared, key=order):
-            wrong.append(f"{given}: {check['id']} is {check['severity']}")
+            wrong.append(f"{faults_by_node}: {check['id']} is {check['severity']}")
         fatal |= check["severity"] == "fatal"
     # A quarantine of the fault before stays until the level that found it has passed; a warning does not end it.
     quarantined = any(node.get("quarantine") for node in verdict.json["nodes"])
     if verdict.status != int(fatal or quarantined):
         condemned = [c["id"] for node in verdict.json["nodes"] for c in node["checks"]
                      if c["severity"] == "fatal" and c["status"] in ("fail", "unknown")]  # fmt: skip
-        wrong.append(f"{given}: exit status {verdict.status}, by {', '.join(condemned)}")
+        wrong.append(f"{faults_by_node}: exit status {verdict.status}, by {', '.join(condemned)}")
     return wrong
 
 
-def try_faults(rehearsal: Rehearsal, wanted: Sequence[tuple[str, ...]], nodes: Sequence[str]) -> None:
+def try_faults(rehearsal: Rehearsal, fault_sets: Sequence[tuple[str, ...]], nodes: Sequence[str]) -> None:
     assert rehearsal.first is not None
     assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
-    where, wrong = {name: of for name, of in containers_of(rehearsal).items() if name in nodes}, []
+    container_by_node, wrong = {name: of for name, of in containers_of(rehearsal).items() if name in nodes}, []
     try:
-        for batch in batches(sorted(wanted, key=level_of), len(nodes)):
-            given = dict(zip(nodes, batch, strict=False))
-            wrong += tried(rehearsal, where, given)
+        for batch in batches(sorted(fault_sets, key=level_of), len(nodes)):
+            faults_by_node = dict(zip(nodes, batch, strict=False))
+            wrong += tried(rehearsal, container_by_node, faults_by_node)
     finally:
-        on_all(lambda node: faults.clear(where[node]), nodes)
+        on_all(lambda node: faults.clear(container_by_node[node]), nodes)
     assert not wrong, "\n".join(wrong)
     well = rehearsal.verify("--level", "standard")  # quick does not load a node, as one that lost a GPU has to be
     assert well.status == 0, (wrongs(well), [node.get("quarantine") for node in well.json["nodes"]])
@@ -143,5 +150,5 @@ def try_own_faults(rehearsal: Rehearsal) -> None:
     nodes = machines(rehearsal)
     victim = list(nodes)[-1]
     alike = [node for node, machine in nodes.items() if machine == nodes[victim]]
-    wanted = [name for name in possible(nodes[victim]) if name not in possible(P4D) or name in EVERYWHERE]
-    try_faults(rehearsal, [(name,) for name in some(wanted)], alike)
+    names = [name for name in possible(nodes[victim]) if name not in possible(P4D) or name in EVERYWHERE]
+    try_faults(rehearsal, [(name,) for name in some(names)], alike)

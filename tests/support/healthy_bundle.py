@@ -102,12 +102,12 @@ def nth(machine: str, number: int) -> dict[str, str | Output]:
     host["files"] |= {"etc/machine-id": f"{number:032x}", "etc/ssh/ssh_host_ed25519_key.pub": f"ssh-ed25519 A{number}"}
     texts["host.json"] = json.dumps(host)
     serial = f"{1650000000000 + number * 16}"[:-1]
-    for place, name in enumerate(sorted(name for name in texts if name.startswith("nvidia-smi"))):
+    for index, name in enumerate(sorted(name for name in texts if name.startswith("nvidia-smi"))):
         text = re.sub("<serial>.{12}", f"<serial>{serial}", str(texts[name]))
         texts[name] = re.sub(
             r"<(gpu_temp|sm_clock|instant_power_draw|average_power_draw)>(\d+)",
             # Up to three more, each reading another: no two nodes are equally warm.
-            lambda m, n=number + place: f"<{m[1]}>{int(m[2]) + (n * 7 + m.start() * 13) % 4}",  # type: ignore[misc]
+            lambda m, n=number + index: f"<{m[1]}>{int(m[2]) + (n * 7 + m.start() * 13) % 4}",  # type: ignore[misc]
             text,
         )
     for name in [name for name in texts if name.startswith(("nvidia-smi", "nvlink", "dcgm-exporter"))]:
@@ -201,13 +201,13 @@ def smi_xml(row: Machine) -> str:
     """nvidia-smi -q -x of the machine: one captured A100, once for each GPU, under its own address, name and memory."""
     gpu = load().gpu(row.gpu_model)
     root = ElementTree.fromstring(capture("nvidia_smi/a100-sxm-40gb-1gpu-570.xml"))
-    one = root.find("gpu")
-    assert one is not None
-    root.remove(one)
+    captured_gpu = root.find("gpu")
+    assert captured_gpu is not None
+    root.remove(captured_gpu)
     for path, value in {"driver_version": DRIVER, "cuda_version": CUDA, "attached_gpus": str(row.gpu_count)}.items():
         put(root, path, value)
     for i in range(row.gpu_count):
-        element = copy.deepcopy(one)
+        element = copy.deepcopy(captured_gpu)
         address = f"{i + 1:08X}:00:00.0"
         element.set("id", address)
         put(element, "pci/pci_bus_id", address)
@@ -238,9 +238,9 @@ def smi_xml(row: Machine) -> str:
 
 
 def put(element: ElementTree.Element, path: str, value: str) -> None:
-    found = element.find(path)
-    assert found is not None, path
-    found.text = value
+    child = element.find(path)
+    assert child is not None, path
+    child.text = value
 
 
 def edit(xml: str, gpu: int, **values: str) -> str:
@@ -259,10 +259,10 @@ def without_gpu(xml: str, gpu: int) -> str:
     return ElementTree.tostring(root, "unicode")
 
 
-def topo(row: Machine, left: list[int] | None = None) -> str:
+def topo(row: Machine, remaining: list[int] | None = None) -> str:
     """The matrix of the machine, or of those of its GPUs that are left, renumbered as the tool does."""
     cells = load().topology(row)
-    slots = left if left is not None else list(range(row.gpu_count))
+    slots = remaining if remaining is not None else list(range(row.gpu_count))
     nics = row.network.ports if row.network.kind in ("infiniband", "roce") else 0
     columns = [f"GPU{n}" for n in range(len(slots))] + [f"NIC{n}" for n in range(nics)]
     lines = ["\t" + "\t".join(columns) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
@@ -270,20 +270,20 @@ def topo(row: Machine, left: list[int] | None = None) -> str:
         values = [" X " if i == j else min(cells[min(i, j), max(i, j)]) for j in slots]
         values += ["PXB" if k == i * nics // row.gpu_count else "SYS" for k in range(nics)]
         lines.append(f"GPU{n}\t" + "\t".join(values) + "\t0-23,48-71\t0\t\tN/A")
-    named = [f"  NIC{n}: {name}" for n, name in enumerate(row.rdma_devices[:nics])]
-    legend = "\nNIC Legend:\n\n" + "\n".join(named) + "\n" if named else ""
+    nic_names = [f"  NIC{n}: {name}" for n, name in enumerate(row.rdma_devices[:nics])]
+    legend = "\nNIC Legend:\n\n" + "\n".join(nic_names) + "\n" if nic_names else ""
     return "\n".join(lines) + "\n\nLegend:\n\n  X    = Self\n" + legend
 
 
-def nvlink(row: Machine, active: dict[int, int] | None = None, left: list[int] | None = None) -> str:
+def nvlink(row: Machine, active: dict[int, int] | None = None, remaining: list[int] | None = None) -> str:
     """nvidia-smi nvlink -s; `active` says of which GPU how many links are up."""
-    wanted = load().nvlinks_per_gpu(row)
+    links_per_gpu = load().nvlinks_per_gpu(row)
     rate, lines = row.nvlink.gbps_per_link / 2, []
-    for n, i in enumerate(left if left is not None else range(row.gpu_count)):
+    for n, i in enumerate(remaining if remaining is not None else range(row.gpu_count)):
         lines.append(f"GPU {n}: NVIDIA X (UUID: GPU-{i:08d}-0000-0000-0000-000000000000)")
-        up = (active or {}).get(i, wanted[i])
-        lines += [f"\t Link {k}: {f'{rate:g} GB/s' if k < up else '<inactive>'}" for k in range(wanted[i])]
-        lines += [] if wanted[i] else ["Device does not have or support Nvlink"]
+        up = (active or {}).get(i, links_per_gpu[i])
+        lines += [f"\t Link {k}: {f'{rate:g} GB/s' if k < up else '<inactive>'}" for k in range(links_per_gpu[i])]
+        lines += [] if links_per_gpu[i] else ["Device does not have or support Nvlink"]
     return "\n".join(lines) + "\n"
 
 

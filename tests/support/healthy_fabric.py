@@ -17,18 +17,18 @@ WAYS = {"efa": "NET/AWS Libfabric+GDR", "infiniband": "NET/IB+GDR", "roce": "NET
 
 def fabric_json(row: Machine, **changes: Any) -> str:
     """Of a node that worked with two others and in a ring of four."""
-    ways = {"P2P": 96, WAYS.get(row.network.kind, "NET/Socket"): 32}
+    transports = {"P2P": 96, WAYS.get(row.network.kind, "NET/Socket"): 32}
     pair: dict[str, Any] = {
         "good": True,
         "gbps": 900.0,
         "bytes": 1 << 32,
         "why": "",
-        "transports": ways,
+        "transports": transports,
         "latency_us": 31.0,
     }
     if row.network.kind in ("infiniband", "roce"):
         pair["rails"] = rails(row)
-    found = {
+    document = {
         "state": "fine", "why": "", "nodes": 4, "rounds": 3, "wrong_way": False, "floor_gbps": None,
         "usual_gbps": 901.0,
         "pairs": [{**pair, "partner": "train-1"}, {**pair, "partner": "train-2"}], "paths": [],
@@ -37,7 +37,7 @@ def fabric_json(row: Machine, **changes: Any) -> str:
         "grown": {f"{name}/1": {"tx_bytes" if row.network.kind == "efa" else "port_xmit_data": 4 << 30}
                   for name in names(row)},
     }  # fmt: skip
-    return json.dumps(found | changes)
+    return json.dumps(document | changes)
 
 
 def part(expected: Expected, nodes: int, busbw: float = 44.0, **changes: Any) -> dict[str, Any]:

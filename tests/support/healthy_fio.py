@@ -19,14 +19,14 @@ def output(phase: str, rate: float | None = None, **changes: Any) -> str:
     """fio's document of a part at a rate; `changes` are of its direction, `error` of the job."""
     document = json.loads((CAPTURES / f"{phase}-libaio-3.33.json").read_text())
     job, rate = document["jobs"][0], REACHED[phase] if rate is None else rate
-    way = job["write" if phase == "write" else "read"]
+    direction = job["write" if phase == "write" else "read"]
     block = 4096 if phase == "random" else 1 << 20
-    way |= {"bw_bytes": int(rate * block) if phase == "random" else int(rate), "io_bytes": 2 * SIZE}
-    way["iops"] = way["bw_bytes"] / block
+    direction |= {"bw_bytes": int(rate * block) if phase == "random" else int(rate), "io_bytes": 2 * SIZE}
+    direction["iops"] = direction["bw_bytes"] / block
     job["error"] = changes.pop("error", 0)
     if "tail_ms" in changes:
-        way["clat_ns"]["percentile"]["99.900000"] = int(changes.pop("tail_ms") * 1e6)
-    way |= changes
+        direction["clat_ns"]["percentile"]["99.900000"] = int(changes.pop("tail_ms") * 1e6)
+    direction |= changes
     return json.dumps(document)
 
 
@@ -37,9 +37,9 @@ def part(phase: str, rate: float | None = None, rc: int | None = 0, **changes: A
 
 def fio_json(scale: float = 1.0, **changes: Any) -> str:
     """fio.json of a node that reaches `scale` of REACHED; `changes` replace what stands in the document."""
-    found = {
+    document = {
         "state": "ran", "place": "/scratch", "bytes": SIZE, "free": 28 << 40,
         "phases": {phase: part(phase, rate * scale) for phase, rate in REACHED.items()},
         "smart": {"before": {"nvme1": SMART}, "after": {"nvme1": SMART}},
     }  # fmt: skip
-    return json.dumps(found | changes)
+    return json.dumps(document | changes)

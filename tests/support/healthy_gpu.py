@@ -148,10 +148,10 @@ def imex(
     """`nvidia-imex-ctl -N -j` of three nodes, as the tests of NVIDIA's isvctl keep it of a live domain; `down` is the
     address of one that is in another `state`, `cut` are pairs without a connection."""
 
-    def between(one: str, other: str) -> str:
-        if down in (one, other):
+    def between(first: str, second: str) -> str:
+        if down in (first, second):
             return "INVALID"
-        return "VERSION_MISMATCH" if (one, other) in cut or (other, one) in cut else "CONNECTED"
+        return "VERSION_MISMATCH" if (first, second) in cut or (second, first) in cut else "CONNECTED"
 
     nodes = {
         str(n): {
@@ -159,8 +159,8 @@ def imex(
             "host": host,
             "hostName": "N/A",
             "connections": {
-                str(m): {"host": other, "status": between(host, other), "changed": True}
-                for m, other in enumerate(hosts)
+                str(m): {"host": second, "status": between(host, second), "changed": True}
+                for m, second in enumerate(hosts)
             },
         }
         for n, host in enumerate(hosts)

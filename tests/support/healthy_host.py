@@ -73,10 +73,10 @@ def host_files(row: Machine, driver: str) -> dict[str, str]:
     }
 
 
-def dimms(row: Machine, gone: int) -> str:
-    """`dmidecode -t 17` of a machine of 32 modules, as many of which as `gone` the firmware has not found."""
+def dimms(row: Machine, missing: int) -> str:
+    """`dmidecode -t 17` of a machine of 32 modules, as many of which as `missing` the firmware has not found."""
     slot = "Handle 0x11{0:02X}, DMI type 17, 92 bytes\nMemory Device\n\tSize: {1}\n\tLocator: {2}\n\tType: DDR5\n"
-    sizes = ["No Module Installed"] * gone + [f"{int(row.memory_gib * 1024 / 32)} MB"] * (32 - gone)
+    sizes = ["No Module Installed"] * missing + [f"{int(row.memory_gib * 1024 / 32)} MB"] * (32 - missing)
     blocks = [slot.format(i, size, f"{'AB'[i // 16]}{i % 16 + 1}") for i, size in enumerate(sizes)]
     return "# dmidecode 3.5\nGetting SMBIOS data from sysfs.\nSMBIOS 3.5.0 present.\n\n" + "\n".join(blocks) + "\n"
 
@@ -85,8 +85,8 @@ def disks(row: Machine) -> list[dict[str, Any]]:
     root = {"name": "nvme0n1", "type": "disk", "size": 214748364800, "model": "Amazon Elastic Block Store",
             "mountpoint": None, "children": [{"name": "nvme0n1p1", "type": "part", "mountpoint": "/"}]}  # fmt: skip
     size = int(row.local_nvme.size_gb * 10**9)
-    own = {"type": "disk", "size": size, "model": "NVMe SSD", "mountpoint": None}
-    return [root, *({"name": f"nvme{i + 1}n1", **own} for i in range(row.local_nvme.count))]
+    local_disk = {"type": "disk", "size": size, "model": "NVMe SSD", "mountpoint": None}
+    return [root, *({"name": f"nvme{i + 1}n1", **local_disk} for i in range(row.local_nvme.count))]
 
 
 def host_document(row: Machine, driver: str) -> dict[str, Any]:
@@ -96,7 +96,10 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
     # efa-config: 110 MiB for each of two endpoints a processor, in pages of 2 MiB (bottlerocket-core-kit#141)
     pages = 110 * 2 * row.vcpus // 2 + 1 if row.network.kind == "efa" else 0
     sizes = {"/": 207_929_917_440, "/dev/shm": memory * 512}
-    rows = [f"{place} dev ext4 {size} {size // 5} {size - size // 5} 26214400 901223" for place, size in sizes.items()]
+    rows = [
+        f"{mount_point} dev ext4 {size} {size // 5} {size - size // 5} 26214400 901223"
+        for mount_point, size in sizes.items()
+    ]
     rows[1] = rows[1].replace("dev ext4", "tmpfs tmpfs")
     rows.append("/boot/efi /dev/nvme0n1p15 vfat 109422592 6295552 103127040 0 0")
     # of a machine whose disks nobody has counted: some

@@ -29,9 +29,9 @@ def result(row: Machine, busbw: float = 900.0) -> dict[str, Any]:
     count = row.gpu_count
     linked = any(cell.startswith("NV") for cell in row.peer_cells)
     gpu = {**RATES, "peer_gbps": RATES["peer_gbps"] if count > 1 else None}
-    least = load().gpu_limits(row)
-    gpu["memory_gbps"] = max(gpu["memory_gbps"] or 0, least.get("gpu_memory", 0) * 1.2)
-    gpu["tflops"] = max(gpu["tflops"] or 0, least.get("gpu_compute", 0) * 1.2)
+    limits = load().gpu_limits(row)
+    gpu["memory_gbps"] = max(gpu["memory_gbps"] or 0, limits.get("gpu_memory", 0) * 1.2)
+    gpu["tflops"] = max(gpu["tflops"] or 0, limits.get("gpu_compute", 0) * 1.2)
     last = gpu["tflops"] - 20
     pairs = [[i, j, 0] for i in range(count) for j in range(count) if i != j]
     return {
@@ -49,10 +49,10 @@ def result(row: Machine, busbw: float = 900.0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ran(found: dict[str, Any] | None, **changes: Any) -> str:
+def ran(program_result: dict[str, Any] | None, **changes: Any) -> str:
     """load.json of a program that ran and printed that result, or none."""
     lines = [f"{MARK}phase {name}" for name in ("copies", "compute", "all_reduce", "train")]
-    lines += [MARK + "result " + json.dumps(found)] if found is not None else []
+    lines += [MARK + "result " + json.dumps(program_result)] if program_result is not None else []
     document = {
         "state": "ran", "launcher": "docker nvcr.io/nvidia/pytorch:25.10-py3", "rc": 0, "timed_out": False,
         "seconds": 61.0, "output": "\n".join(lines), "error": "",
@@ -62,22 +62,22 @@ def ran(found: dict[str, Any] | None, **changes: Any) -> str:
 
 def load_files(row: Machine, texts: dict[str, Any]) -> dict[str, str]:
     """load.json and what was asked again, of a node whose other files are `texts`."""
-    again = {
+    later_files = {
         "nvidia-smi.xml": ("nvidia-smi-load.xml", "nvidia-smi-after.xml"),
         "nvlink-errors.txt": ("nvlink-errors-after.txt",),
         "dmesg.txt": ("dmesg-after.txt",),
         "rdma.json": ("rdma-after.json",),
     }
-    found = {after: str(texts[before]) for before, names in again.items() if before in texts for after in names}
-    if "nvidia-smi-load.xml" in found:
+    files = {after: str(texts[first]) for first, names in later_files.items() if first in texts for after in names}
+    if "nvidia-smi-load.xml" in files:
         # The captured GPU was idle at its full PCIe generation; under load it says the same of every machine.
-        found["nvidia-smi-load.xml"] = _awake(found["nvidia-smi-load.xml"])
-        found["nvidia-smi-samples.csv"] = samples(row, 2)
+        files["nvidia-smi-load.xml"] = _awake(files["nvidia-smi-load.xml"])
+        files["nvidia-smi-samples.csv"] = samples(row, 2)
     if "host.json" in texts:
-        found["interfaces-after.json"] = json.dumps(json.loads(str(texts["host.json"]))["interfaces"])
+        files["interfaces-after.json"] = json.dumps(json.loads(str(texts["host.json"]))["interfaces"])
     answers = {"status": 200, "seconds": 0.21, "resolve_seconds": 0.004, "error": ""}
     reach = {"addresses": {"https://archive.test/ubuntu": answers, "https://nvcr.io/v2/": answers | {"status": 401}}}
-    return {"load.json": ran(result(row)), "reach.json": json.dumps({**reach, "proxy": False}), **found}
+    return {"load.json": ran(result(row)), "reach.json": json.dumps({**reach, "proxy": False}), **files}
 
 
 def samples(row: Machine, times: int, hot: tuple[int, int, int] = (-1, 0, 0)) -> str:

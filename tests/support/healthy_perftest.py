@@ -37,7 +37,7 @@ def loopback_json(row: Machine, share: float = 0.985) -> str:
 
 def mlxlink_json(row: Machine) -> str:
     """Keys as in mlxlink_commander.h of mstflint; the envelope as in github MrBr-github/lshca#11."""
-    told = {
+    readings = {
         "Operational Info": {"Physical state": "LinkUp", "State": "Active", "Width": "4x"},
         "Physical Counters and BER Info": {
             "Effective Physical BER": "15E-255", "Effective Physical Errors": "0", "Raw Physical BER": "2E-9",
@@ -46,7 +46,7 @@ def mlxlink_json(row: Machine) -> str:
         "Module Info": {"FW Version": "47.171.0001", "Vendor Part Number": "MMA4Z00-NS400", **OPTICS},
         "Troubleshooting Info": {"Recommendation": "No issue was observed"},
     }  # fmt: skip
-    output = json.dumps({"result": {"output": told}, "status": {"code": 0, "message": "success"}})
+    output = json.dumps({"result": {"output": readings}, "status": {"code": 0, "message": "success"}})
     ran = {"rc": 0, "timed_out": False, "seconds": 0.7, "error": "", "output": output}
     return json.dumps({"state": "ran", "cards": dict.fromkeys(names(row), ran)})
 

@@ -15,7 +15,7 @@ _FIRST: dict[str, tuple[str, str]] = {}
 """Container → the number of its first process, and when that began: numbers come again."""
 
 
-def command(container: str, *words: str) -> list[str]:
+def command(container: str, *arguments: str) -> list[str]:
     """The command line that runs these words in a container; one that fails where the container does not run."""
     first = _FIRST.get(container)
     if first is None or _began(first[0]) != first[1]:
@@ -26,13 +26,13 @@ def command(container: str, *words: str) -> list[str]:
             return ["sh", "-c", 'echo "$0 does not run" >&2; exit 125', container]
         _FIRST[container] = first = (pid, began)
     into = ["nsenter", "--target", first[0], "--all", "--"]
-    return [*into, "/usr/bin/env", "--ignore-environment", *ENVIRONMENT, *words]
+    return [*into, "/usr/bin/env", "--ignore-environment", *ENVIRONMENT, *arguments]
 
 
-def run(container: str, *words: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run(container: str, *arguments: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """These words in a container, with what they said."""
     return subprocess.run(
-        command(container, *words), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+        command(container, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
 
 

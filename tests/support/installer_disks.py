@@ -26,10 +26,10 @@ class Server:
             (root / "bin" / name).chmod(0o755)
         (root / "dev/ttyS0").touch()
 
-    def disk(self, name: str, sectors: int = TB, *, content: bytes | None = b"\0" * 4096, **shown: str) -> None:
+    def disk(self, name: str, sectors: int = TB, *, content: bytes | None = b"\0" * 4096, **attributes: str) -> None:
         at = self.root / "sys/block" / name
         at.mkdir()
-        for file, text in {"removable": "0", "ro": "0", "hidden": "0", "size": str(sectors), **shown}.items():
+        for file, text in {"removable": "0", "ro": "0", "hidden": "0", "size": str(sectors), **attributes}.items():
             (at / file).write_text(f"{text}\n")
         if content is not None:
             at = self.root / "dev" / name.replace("!", "/")
@@ -42,13 +42,13 @@ class Server:
         self.disk(f"nvme{number}c{number}n1", content=None, hidden="1")
         self.disk(f"nvme{number}n1")
 
-    def guard(self, word: str, target: Target = TARGET) -> tuple[str, str]:
+    def guard(self, argument: str, target: Target = TARGET) -> tuple[str, str]:
         """What it prints, and why it switched the machine off."""
         text = seed.guard(target)
         text = re.sub(r"/(sys|dev|tmp)/(?!null)", rf"{self.root}/\1/", text)
         ran = subprocess.run(
-            ["sh", "-c", text, "guard", word], env={"PATH": f"{self.root}/bin:/usr/bin:/bin"}, text=True,
+            ["sh", "-c", text, "guard", argument], env={"PATH": f"{self.root}/bin:/usr/bin:/bin"}, text=True,
             capture_output=True, timeout=60, check=False,
         )  # fmt: skip
-        told = (ran.stdout, (self.root / "dev/ttyS0").read_text())
-        return told[0].strip().replace(f"{self.root}/", "/"), told[1].strip().replace(f"{self.root}/", "/")
+        outputs = (ran.stdout, (self.root / "dev/ttyS0").read_text())
+        return outputs[0].strip().replace(f"{self.root}/", "/"), outputs[1].strip().replace(f"{self.root}/", "/")

@@ -85,24 +85,24 @@ class Cloud:
 
     def register(self, region: str) -> dict[str, str]:
         """Register the images in a region. Returns their ids by name."""
-        made = {}
+        ids = {}
         for name, architecture in (("x86_64", "x86_64"), ("arm64", "arm64"), ("newer", "x86_64")):
-            made[name] = self.client("ec2", region).register_image(
+            ids[name] = self.client("ec2", region).register_image(
                 Name=f"ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-{name}-server-test",
                 Architecture=architecture,
                 RootDeviceName="/dev/sda1",
                 BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}],
                 VirtualizationType="hvm",
             )["ImageId"]
-            registered = ec2_backends[ACCOUNT][region].amis[made[name]]
+            registered = ec2_backends[ACCOUNT][region].amis[ids[name]]
             registered.architecture, registered.root_device_name = architecture, "/dev/sda1"
-        return made
+        return ids
 
     def publish(self, image: str) -> None:
         """A new version of Canonical's public parameter (UBUNTU), which no account may write."""
         known = ssm_backends[ACCOUNT][REGION]._parameters[UBUNTU]
-        now, kind = datetime.now(UTC), "aws:ec2:image"
-        known.append(Parameter(ACCOUNT, UBUNTU, image, "String", None, None, None, now, len(known) + 1, kind))
+        timestamp, kind = datetime.now(UTC), "aws:ec2:image"
+        known.append(Parameter(ACCOUNT, UBUNTU, image, "String", None, None, None, timestamp, len(known) + 1, kind))
 
     def provider(self, region: str = REGION) -> dict[str, Any]:
         """The provider block that reaches it, as JSON configuration."""
@@ -248,7 +248,7 @@ def _create_instance_connect_endpoint(self: Any) -> ActionResult:
     subnet = self.ec2_backend.get_subnet(self._get_param("SubnetId"))
     tags = self._parse_tag_specification().get("instance-connect-endpoint", {})
     number = f"eice-{next(_ids):017x}"
-    made = {
+    endpoint = {
         "InstanceConnectEndpointId": number,
         "InstanceConnectEndpointArn": f"arn:aws:ec2:{self.region}:{ACCOUNT}:instance-connect-endpoint/{number}",
         "OwnerId": ACCOUNT,
@@ -262,32 +262,32 @@ def _create_instance_connect_endpoint(self: Any) -> ActionResult:
         "SecurityGroupIds": self._get_param("SecurityGroupIds", []),
         "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
     }
-    _endpoints(self)[number] = made
-    return ActionResult({"InstanceConnectEndpoint": made})
+    _endpoints(self)[number] = endpoint
+    return ActionResult({"InstanceConnectEndpoint": endpoint})
 
 
 def _describe_instance_connect_endpoints(self: Any) -> ActionResult:
-    known, wanted = _endpoints(self), self._get_param("InstanceConnectEndpointIds", [])
-    for number in wanted:
+    known, requested = _endpoints(self), self._get_param("InstanceConnectEndpointIds", [])
+    for number in requested:
         if number not in known:
             raise EC2ClientError("InvalidInstanceConnectEndpointId.NotFound", f"{number} does not exist")
-    return ActionResult({"InstanceConnectEndpoints": [known[number] for number in wanted or known]})
+    return ActionResult({"InstanceConnectEndpoints": [known[number] for number in requested or known]})
 
 
 def _delete_instance_connect_endpoint(self: Any) -> ActionResult:
-    gone = _endpoints(self).pop(self._get_param("InstanceConnectEndpointId"))
-    return ActionResult({"InstanceConnectEndpoint": {**gone, "State": "delete-complete"}})
+    endpoint = _endpoints(self).pop(self._get_param("InstanceConnectEndpointId"))
+    return ActionResult({"InstanceConnectEndpoint": {**endpoint, "State": "delete-complete"}})
 
 
 # Spot requests
 
 
 def _describe_spot_instance_requests(self: Any) -> ActionResult:
-    wanted = self._get_param("SpotInstanceRequestIds", [])
-    found = {
+    requested = self._get_param("SpotInstanceRequestIds", [])
+    instances = {
         request: instance
         for instance in self.ec2_backend.all_instances()
-        if (request := getattr(instance, "spot_instance_request_id", None)) in wanted
+        if (request := getattr(instance, "spot_instance_request_id", None)) in requested
     }
     described = [
         {
@@ -298,14 +298,14 @@ def _describe_spot_instance_requests(self: Any) -> ActionResult:
             "Status": {"Code": "fulfilled", "Message": "Your spot request is fulfilled."},
             "Type": "one-time",
         }
-        for request, instance in found.items()
+        for request, instance in instances.items()
     ]
     return ActionResult({"SpotInstanceRequests": described})
 
 
 def _cancel_spot_instance_requests(self: Any) -> ActionResult:
-    wanted = self._get_param("SpotInstanceRequestIds", [])
-    cancelled = [{"SpotInstanceRequestId": request, "State": "cancelled"} for request in wanted]
+    requested = self._get_param("SpotInstanceRequestIds", [])
+    cancelled = [{"SpotInstanceRequestId": request, "State": "cancelled"} for request in requested]
     return ActionResult({"CancelledSpotInstanceRequests": cancelled})
 
 
@@ -320,18 +320,18 @@ def _launch(wrapped: Any) -> Any:
         placement = data.get("Placement", {}).get("GroupName", "")
         if placement and placement not in getattr(backend, "placement_groups", {}):
             raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{placement}' is unknown.")
-        wanted = data.get("NetworkInterfaces", [])
-        if len(wanted) > 1 and any("AssociatePublicIpAddress" in nic for nic in wanted):
+        interfaces = data.get("NetworkInterfaces", [])
+        if len(interfaces) > 1 and any("AssociatePublicIpAddress" in nic for nic in interfaces):
             raise EC2ClientError(
                 "InvalidParameterCombination",
                 "The associatePublicIPAddress parameter cannot be specified when launching with multiple network "
                 "interfaces.",
             )
         # moto knows an interface by its device index alone
-        places = [(int(nic.get("NetworkCardIndex", 0)), int(nic["DeviceIndex"])) for nic in wanted]
+        places = [(int(nic.get("NetworkCardIndex", 0)), int(nic["DeviceIndex"])) for nic in interfaces]
         kwargs["nics"] = [
             {**nic, "DeviceIndex": card * _INTERFACES_A_CARD + device}
-            for nic, (card, device) in zip(wanted, places, strict=True)
+            for nic, (card, device) in zip(interfaces, places, strict=True)
         ]
         kwargs["block_device_mappings"] = data.get("BlockDeviceMappings", [])
         kwargs["metadata_options"] = data.get("MetadataOptions", {})
@@ -344,16 +344,16 @@ def _launch(wrapped: Any) -> Any:
             instance.lifecycle = market
             if market == "spot":
                 instance.spot_instance_request_id = f"sir-{next(_ids):08x}"
-            for nic, (card, device) in zip(wanted, places, strict=True):
-                made = instance.nics[card * _INTERFACES_A_CARD + device]
-                made.network_card_index, made.device_index = card, device
-                made.interface_type = nic.get("InterfaceType", "interface")
-                made.add_tags(tags.get("network-interface", {}))
+            for nic, (card, device) in zip(interfaces, places, strict=True):
+                interface = instance.nics[card * _INTERFACES_A_CARD + device]
+                interface.network_card_index, interface.device_index = card, device
+                interface.interface_type = nic.get("InterfaceType", "interface")
+                interface.add_tags(tags.get("network-interface", {}))
             for device_ in instance.block_device_mapping.values():
                 backend.create_tags([device_.volume_id], tags.get("volume", {}))
             profile = data.get("IamInstanceProfile", {}).get("Name")
-            asked = kwargs.get("iam_instance_profile_name") or kwargs.get("iam_instance_profile_arn")
-            if profile and not asked:  # what the request itself names moto associates afterwards
+            requested_profile = kwargs.get("iam_instance_profile_name") or kwargs.get("iam_instance_profile_arn")
+            if profile and not requested_profile:  # what the request itself names moto associates afterwards
                 backend.associate_iam_instance_profile(instance_id=instance.id, iam_instance_profile_name=profile)
         return reservation
 
@@ -362,12 +362,12 @@ def _launch(wrapped: Any) -> Any:
 
 def _own_tags_apart(wrapped: Any) -> Any:
     def create_launch_template(self: Any) -> ActionResult:
-        made: ActionResult = wrapped(self)
+        result: ActionResult = wrapped(self)
         data = self.ec2_backend.get_launch_template_by_name(self._get_param("LaunchTemplateName")).versions[0].data
         data["TagSpecifications"] = [
             spec for spec in data.get("TagSpecifications", []) if spec["ResourceType"] != "launch-template"
         ]
-        return made
+        return result
 
     return create_launch_template
 

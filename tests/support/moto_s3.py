@@ -17,15 +17,17 @@ def as_over_tls() -> None:
     plain = FakeBucket.get_permission
 
     def get_permission(bucket: Any, action: str, resource: str) -> Any:
-        kept = bucket.policy
-        if kept is not None:
-            policy = json.loads(kept)
-            policy["Statement"] = [one for one in policy["Statement"] if one.get("Condition") != PLAIN]
+        original = bucket.policy
+        if original is not None:
+            policy = json.loads(original)
+            policy["Statement"] = [
+                statement for statement in policy["Statement"] if statement.get("Condition") != PLAIN
+            ]
             bucket.policy = json.dumps(policy).encode() if policy["Statement"] else None
         try:
             return plain(bucket, action, resource)
         finally:
-            bucket.policy = kept
+            bucket.policy = original
 
     get_permission.as_over_tls = True  # type: ignore[attr-defined]
     FakeBucket.get_permission = get_permission

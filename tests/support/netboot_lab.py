@@ -86,8 +86,8 @@ class Lab:
             variables = self.folder / "variables.fd"
             shutil.copyfile(UEFI / "OVMF_VARS.fd", variables)
             firmware = (UEFI / "OVMF_CODE.fd", "on"), (variables, "off")
-            argv += [word for file, only in firmware
-                     for word in ("-drive", f"if=pflash,format=raw,file={file},readonly={only}")]  # fmt: skip
+            argv += [argument for file, only in firmware
+                     for argument in ("-drive", f"if=pflash,format=raw,file={file},readonly={only}")]  # fmt: skip
         with ended(self.started(argv, "qemu.log")):
             yield console
 
@@ -98,8 +98,8 @@ class Lab:
             time.sleep(0.5)
 
     def step(self, host: str) -> str:
-        found = Journal(self.folder / ".gpuprov/rack/sites/lab/netboot.json").load().get(host)
-        return found.step if found else ""
+        entry = Journal(self.folder / ".gpuprov/rack/sites/lab/netboot.json").load().get(host)
+        return entry.step if entry else ""
 
 
 @contextmanager
@@ -125,23 +125,23 @@ def comm(pid: str) -> str:
 
 @contextmanager
 def laid_out(folder: Path) -> Iterator[Lab]:
-    one = Lab(folder, f"gpr{os.getpid()}a", f"gpr{os.getpid()}b")
-    lines = f"""netns add {one.ours}
-netns add {one.other}
--n {one.ours} link set lo up
--n {one.ours} link add br0 type bridge
--n {one.ours} address add 10.77.0.1/24 dev br0
--n {one.ours} link set br0 up
--n {one.ours} tuntap add tap0 mode tap
--n {one.ours} link set tap0 master br0 up
--n {one.ours} link add there type veth peer name here netns {one.other}
--n {one.ours} link set there master br0 up
--n {one.other} address add 10.77.0.2/24 dev here
--n {one.other} link set here up"""
+    lab = Lab(folder, f"gpr{os.getpid()}a", f"gpr{os.getpid()}b")
+    lines = f"""netns add {lab.ours}
+netns add {lab.other}
+-n {lab.ours} link set lo up
+-n {lab.ours} link add br0 type bridge
+-n {lab.ours} address add 10.77.0.1/24 dev br0
+-n {lab.ours} link set br0 up
+-n {lab.ours} tuntap add tap0 mode tap
+-n {lab.ours} link set tap0 master br0 up
+-n {lab.ours} link add there type veth peer name here netns {lab.other}
+-n {lab.ours} link set there master br0 up
+-n {lab.other} address add 10.77.0.2/24 dev here
+-n {lab.other} link set here up"""
     try:
         for line in lines.splitlines():
             subprocess.run(["ip", *line.split()], check=True, timeout=20)
-        yield one
+        yield lab
     finally:
-        for name in (one.ours, one.other):
+        for name in (lab.ours, lab.other):
             subprocess.run(["ip", "netns", "delete", name], check=False, timeout=20)

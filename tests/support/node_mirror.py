@@ -106,8 +106,8 @@ class NodeMirror:
         """The stack of the node's group, as the roles get it."""
         inventory = self.rehearsal.inventory()
         groups = inventory["all"]["children"].values()
-        found = next(g for g in groups if self.node in g["hosts"])
-        return dict(found["vars"]["gpuprov_stack"])
+        group = next(g for g in groups if self.node in g["hosts"])
+        return dict(group["vars"]["gpuprov_stack"])
 
     def serve(
         self, *stacks: dict[str, Any], edit: Callable[[Deb], Deb] | None = None, signed_by: Keys | None = None
@@ -118,8 +118,8 @@ class NodeMirror:
         root.mkdir(parents=True)
         build = packages.build
 
-        def edited(package: Package, beside: Iterable[Package], architecture: str) -> Deb:
-            deb = build(package, beside, architecture)
+        def edited(package: Package, other_packages: Iterable[Package], architecture: str) -> Deb:
+            deb = build(package, other_packages, architecture)
             return edit(deb) if edit else deb
 
         repository.packages.build = edited  # type: ignore[assignment]
@@ -169,8 +169,8 @@ class NodeMirror:
         done = inside.run(self.container, "python3", "-c", START, module, stdin=request, timeout=300)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         assert lines, done.stdout + done.stderr
-        found = json.loads(lines[-1])
-        return Called(not found.get("failed"), found)
+        result = json.loads(lines[-1])
+        return Called(not result.get("failed"), result)
 
     def _bring_ansible(self) -> None:
         if self.shell(f"test -d {MODULES} && echo there", check=False):
@@ -180,11 +180,11 @@ class NodeMirror:
         source = Path(ansible.__path__[0])
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "ansible"
-            leave = shutil.ignore_patterns("__pycache__", "facts", "powershell", "csharp")
-            shutil.copytree(source / "module_utils", folder / "module_utils", ignore=leave)
-            for own in (ROOT / "ansible/plugins/module_utils").glob("*.py"):
-                shutil.copy(own, folder / "module_utils")
-            shutil.copytree(ROOT / "ansible/plugins/modules", folder / "modules", ignore=leave)
+            ignored = shutil.ignore_patterns("__pycache__", "facts", "powershell", "csharp")
+            shutil.copytree(source / "module_utils", folder / "module_utils", ignore=ignored)
+            for file in (ROOT / "ansible/plugins/module_utils").glob("*.py"):
+                shutil.copy(file, folder / "module_utils")
+            shutil.copytree(ROOT / "ansible/plugins/modules", folder / "modules", ignore=ignored)
             for package in (folder, folder / "modules"):
                 (package / "__init__.py").touch()
             shutil.copy(source / "release.py", folder)

@@ -53,23 +53,23 @@ class Store:
         self, method: str, path: str, query: dict[str, list[str]], headers: dict[str, str], body: bytes
     ) -> Answer:
         name, _, key = path.lstrip("/").partition("/")
-        what = "object" if key else next((one for one in ("bucketInfo", "publicAccessBlock", "encryption", "acl")
-                                          if one in query), "bucket")  # fmt: skip
-        self.calls.append((method, what))
-        if (method, what) in self.refuse:
-            return _error(*self.refuse[method, what])
+        options = ("bucketInfo", "publicAccessBlock", "encryption", "acl")
+        subject = "object" if key else next((option for option in options if option in query), "bucket")
+        self.calls.append((method, subject))
+        if (method, subject) in self.refuse:
+            return _error(*self.refuse[method, subject])
         if not headers.get("authorization", "").startswith("OSS"):
             return _error(403, "AccessDenied")
         with self.lock:
             bucket = self.buckets.get(name)
             if bucket is None:
-                if method != "PUT" or what != "bucket":
+                if method != "PUT" or subject != "bucket":
                     return _error(404, "NoSuchBucket")
                 self.buckets[name] = Bucket(blocked=False)
                 return 200, {}, b""
-            if what == "object":
+            if subject == "object":
                 return self._object(bucket, method, key, headers, body)
-            if what == "bucketInfo":
+            if subject == "bucketInfo":
                 return 200, {}, _info(name, bucket)
             if method == "PUT":
                 bucket.blocked |= b"<BlockPublicAccess>true" in body
@@ -78,19 +78,22 @@ class Store:
             return 200, {}, _list(name, bucket, query)
 
     def _object(self, bucket: Bucket, method: str, key: str, headers: dict[str, str], body: bytes) -> Answer:
-        there = bucket.objects.get(key)
+        existing = bucket.objects.get(key)
         if method == "PUT":
-            if there and headers.get("x-oss-forbid-overwrite") == "true" and not bucket.versioning:
+            if existing and headers.get("x-oss-forbid-overwrite") == "true" and not bucket.versioning:
                 return _error(409, "FileAlreadyExists")
             bucket.objects[key] = Stored(body, datetime.now(UTC))
             return 200, {"ETag": f'"{hashlib.md5(body).hexdigest().upper()}"'}, b""
         if method == "DELETE":
             bucket.objects.pop(key, None)
             return 204, {}, b""
-        if there is None:
+        if existing is None:
             return _error(404, "NoSuchKey")
-        told = {"Last-Modified": format_datetime(there.modified, usegmt=True), "Content-Type": "application/json"}
-        return 200, {**told, "ETag": '"0"'}, there.content
+        document_headers = {
+            "Last-Modified": format_datetime(existing.modified, usegmt=True),
+            "Content-Type": "application/json",
+        }
+        return 200, {**document_headers, "ETag": '"0"'}, existing.content
 
 
 def _error(status: int, code: str) -> Answer:
@@ -109,17 +112,17 @@ def _info(name: str, bucket: Bucket) -> bytes:
 
 
 def _list(name: str, bucket: Bucket, query: dict[str, list[str]]) -> bytes:
-    prefix, most = query.get("prefix", [""])[0], int(query.get("max-keys", ["100"])[0])
+    prefix, maximum = query.get("prefix", [""])[0], int(query.get("max-keys", ["100"])[0])
     after = query.get("continuation-token", query.get("marker", [""]))[0]
     keys = sorted(key for key in bucket.objects if key.startswith(prefix) and key > after)
-    page, cut = keys[:most], len(keys) > most
+    page, cut = keys[:maximum], len(keys) > maximum
     rows = "".join(
         f"<Contents><Key>{escape(key)}</Key><LastModified>2026-11-22T18:00:00.000Z</LastModified><ETag>0</ETag>"
         f"<Size>{len(bucket.objects[key].content)}</Size></Contents>" for key in page
     )  # fmt: skip
     following = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if cut else ""
     text = (
-        f"<ListBucketResult><Name>{name}</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{most}</MaxKeys>"
+        f"<ListBucketResult><Name>{name}</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{maximum}</MaxKeys>"
         f"<KeyCount>{len(page)}</KeyCount><IsTruncated>{str(cut).lower()}</IsTruncated>{following}{rows}</ListBucketResult>"
     )
     return b'<?xml version="1.0" encoding="UTF-8"?>' + text.encode()
@@ -135,9 +138,9 @@ def serving(store: Store, account: Account) -> Iterator[str]:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             query = parse_qs(parts.query, keep_blank_values=True)
             headers = {name.lower(): value for name, value in self.headers.items()}
-            status, told, content = store.answer(self.command, unquote(parts.path), query, headers, body)
+            status, answer_headers, content = store.answer(self.command, unquote(parts.path), query, headers, body)
             BaseHTTPRequestHandler.send_response(self, status)
-            for name, value in told.items():
+            for name, value in answer_headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

@@ -29,18 +29,18 @@ def cluster_spec(machine: str, *, count: int = 1, name: str = "test", **keys: ob
     )
 
 
-def with_digests(wanted: Stack) -> Stack:
+def with_digests(solved: Stack) -> Stack:
     """The stack with made-up digests, as a provider's `pin` would give it."""
     images = tuple(
         i.model_copy(update={"digest": f"sha256:{index:064x}", "pull": f"mirror/{index}@sha256:{index:064x}"})
-        for index, i in enumerate(wanted.images)
+        for index, i in enumerate(solved.images)
     )
-    return wanted.model_copy(update={"images": images})
+    return solved.model_copy(update={"images": images})
 
 
 def plan(spec: ClusterSpec) -> Plan:
     """The plan of a spec, as a rehearsal would have it."""
-    groups = {name: with_digests(found) for name, found in stack.solve(spec).items()}
+    groups = {name: with_digests(solved) for name, solved in stack.solve(spec).items()}
     return build_plan(spec, Lock(request={}, simulated=True, groups=groups))
 
 

@@ -56,10 +56,14 @@ def play(
     command += ["--tags", tags] if tags else []
     command += ["--check", "--diff"] if check else []
     command += ["--extra-vars", json.dumps({**extra_variables(), **(variables or {})})]
-    again = {} if retries is None else {"ANSIBLE_SSH_RETRIES": str(retries)}
+    retry_environment = {} if retries is None else {"ANSIBLE_SSH_RETRIES": str(retries)}
     done = subprocess.run(
         [*command, str(ROOT / "ansible/playbooks/site.yml")],
-        env={**os.environ, **environment(ClusterPaths(rehearsal.file, rehearsal.name, sandbox=True)), **again},
+        env={
+            **os.environ,
+            **environment(ClusterPaths(rehearsal.file, rehearsal.name, sandbox=True)),
+            **retry_environment,
+        },
         capture_output=True,
         text=True,
         timeout=600,
@@ -68,7 +72,7 @@ def play(
     counts: dict[str, dict[str, int]] = {}
     for line in done.stdout.splitlines():
         if " : ok=" in line:
-            name, _, rest = line.partition(":")
-            counts[name.strip()] = {key: int(value) for key, value in (pair.split("=") for pair in rest.split())}
+            name, _, counters = line.partition(":")
+            counts[name.strip()] = {key: int(value) for key, value in (pair.split("=") for pair in counters.split())}
     assert counts, done.stdout + done.stderr
     return Played(counts, done.stdout + done.stderr)

@@ -23,7 +23,9 @@ from tests.support.schema_provider import Cloud
 Policy = Mapping[str, Any]
 OPERATORS = {
     "StringEquals": lambda value, expected: value in expected,
-    "StringLike": lambda value, expected: value is not None and any(fnmatchcase(value, one) for one in expected),
+    "StringLike": lambda value, expected: (
+        value is not None and any(fnmatchcase(value, pattern) for pattern in expected)
+    ),
     "Null": lambda value, expected: (value is None) == (expected == ["true"]),
 }
 """Condition operator → whether a key's value (None: the request has none) meets it."""
@@ -87,7 +89,7 @@ def _among(patterns: Sequence[str], value: str) -> bool:
 
 def _matches(row: Mapping[str, Any], request: Request) -> bool:
     if not _among(row["action"], request.action) or not any(
-        fnmatchcase(request.resource, one) for one in row["resource"]
+        fnmatchcase(request.resource, pattern) for pattern in row["resource"]
     ):
         return False
     values = {**request.context, **{f"ResourceTag/{key}": value for key, value in request.tags.items()}}
@@ -131,7 +133,14 @@ def requests(provider: str, operation: str, kind: str, attributes: Mapping[str, 
     """The calls of one operation of a resource, those of its arguments among them."""
     table = actions.load(provider)
     tags = {key: value for key, value in (attributes.get("tags") or {}).items() if isinstance(value, str)}
-    for name in (kind, *(one for one in table.resources if one.startswith(f"{kind}.") and _has(attributes, one))):
+    for name in (
+        kind,
+        *(
+            resource_kind
+            for resource_kind in table.resources
+            if resource_kind.startswith(f"{kind}.") and _has(attributes, resource_kind)
+        ),
+    ):
         for action in table.resources[name].get(operation, ()):
             context = {"iam:PassedToService": "ec2.amazonaws.com"} if action.name == "iam:PassRole" else {}
             if action.name == "iam:CreateServiceLinkedRole":
@@ -151,9 +160,9 @@ SERVICES = {
 def _has(attributes: Mapping[str, Any], kind: str) -> bool:
     """Whether an argument (TYPE.PATH) of a resource is given."""
     values: list[Any] = [attributes]
-    for word in kind.split(".")[1:]:
-        values = [one[word] for one in values if isinstance(one, Mapping) and one.get(word)]
-        values = [inner for one in values for inner in (one if isinstance(one, list) else [one])]
+    for name in kind.split(".")[1:]:
+        values = [value[name] for value in values if isinstance(value, Mapping) and value.get(name)]
+        values = [inner for value in values for inner in (value if isinstance(value, list) else [value])]
     return bool(values)
 
 

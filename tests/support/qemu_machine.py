@@ -104,22 +104,22 @@ class Machine:
         self._reason = self._follow(self.folder / f"qmp-{number}")
         self.process.wait()
 
-    def _follow(self, where: Path) -> str:
+    def _follow(self, socket_path: Path) -> str:
         """Why it has ended, by QEMU's own word: guest-reset, guest-shutdown, or "" where it was killed."""
         reason = ""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as qmp:
             end = time.monotonic() + 30
             while time.monotonic() < end:
                 with contextlib.suppress(OSError):
-                    qmp.connect(str(where))
+                    qmp.connect(str(socket_path))
                     break
                 time.sleep(0.05)
             qmp.sendall(b'{"execute": "qmp_capabilities"}\n')
             with qmp.makefile() as lines:
                 for line in lines:
-                    said = json.loads(line)
-                    if said.get("event") == "SHUTDOWN":
-                        reason = said["data"]["reason"]
+                    message = json.loads(line)
+                    if message.get("event") == "SHUTDOWN":
+                        reason = message["data"]["reason"]
         return reason
 
     def _restarted(self) -> bool:
@@ -134,6 +134,6 @@ class Machine:
 
     def said(self) -> str:
         """All that its serial port has said, without a terminal's codes."""
-        logs = sorted(self.folder.glob("console-*.txt"), key=lambda one: int(one.stem.partition("-")[2]))
-        text = "".join(f"--- start {n} ---\n{one.read_text(errors='replace')}" for n, one in enumerate(logs, 1))
+        logs = sorted(self.folder.glob("console-*.txt"), key=lambda log: int(log.stem.partition("-")[2]))
+        text = "".join(f"--- start {n} ---\n{log.read_text(errors='replace')}" for n, log in enumerate(logs, 1))
         return re.sub(r"\x1b\[[0-9;?=]*[A-Za-z]", "", text).replace("\r", "")

@@ -67,10 +67,10 @@ class Rehearsal:
         """Ansible's inventory, without the marks that keep its texts from being templates."""
         return plain(json.loads((self.root / "inventory.yml").read_text()))
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
         """A command that the caller watches or ends."""
         return subprocess.Popen(
-            [*self.gpuprov, *map(str, words)],
+            [*self.gpuprov, *map(str, arguments)],
             cwd=self.file.parent,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
@@ -79,9 +79,9 @@ class Rehearsal:
             text=True,
         )
 
-    def run(self, *words: object) -> Done:
+    def run(self, *arguments: object) -> Done:
         """A command to its end; the deadline is generous, and a command that reaches it has failed."""
-        process = self.start(*words)
+        process = self.start(*arguments)
         try:
             stdout, stderr = process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -91,8 +91,8 @@ class Rehearsal:
         assert "Traceback" not in stderr, stderr
         return Done(process.returncode, stdout, stderr)
 
-    def up(self, *words: object) -> Done:
-        return self.run("up", self.file, "--sandbox", "--yes", "--json", *words)
+    def up(self, *arguments: object) -> Done:
+        return self.run("up", self.file, "--sandbox", "--yes", "--json", *arguments)
 
     def down(self) -> Done:
         return self.run("down", self.file, "--sandbox", "--yes", "--json")
@@ -106,20 +106,20 @@ class Rehearsal:
     def container(self, node: str) -> str:
         """The name of a node's container, which stays when its machine is replaced. Raises KeyError without one."""
         if node not in self.names:
-            before = f"gpuprov-{self.name}-"  # and behind it NODE.NETWORK
-            self.names |= {name.removeprefix(before).rpartition(".")[0]: name for name in self.containers()}
+            prefix = f"gpuprov-{self.name}-"  # and behind it NODE.NETWORK
+            self.names |= {name.removeprefix(prefix).rpartition(".")[0]: name for name in self.containers()}
         return self.names[node]
 
     def containers(self) -> list[str]:
         """Names of all containers of this cluster, running or not."""
-        said = subprocess.run(
+        completed = subprocess.run(
             ["podman", "ps", "--all", "--filter", f"label=gpuprov.cluster={self.name}", "--format", "{{.Names}}"],
             capture_output=True,
             text=True,
             check=True,
             timeout=60,
         )
-        return said.stdout.split()
+        return completed.stdout.split()
 
 
 def failing(document: dict[str, Any]) -> dict[str, set[str]]:
@@ -134,13 +134,13 @@ def unknown(document: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def _checks(document: dict[str, Any], *statuses: str) -> dict[str, set[str]]:
-    found = {
+    ids_by_node = {
         node["name"]: {
             id for check in node["checks"] if check["status"] in statuses for id in check.get("parts", [check["id"]])
         }
         for node in document["nodes"]
     }
-    return {name: ids for name, ids in found.items() if ids}
+    return {name: ids for name, ids in ids_by_node.items() if ids}
 
 
 def wrongs(done: Done) -> list[str]:

@@ -32,19 +32,19 @@ def load(role: str, name: str) -> ModuleType:
 Answer = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def on_node(node: Node, monkeypatch: pytest.MonkeyPatch, module: ModuleType, **others: Answer) -> list[list[str]]:
-    """Let the script's subprocess.run call the node's tools; `others` answer for programs that the node has not.
+def on_node(node: Node, monkeypatch: pytest.MonkeyPatch, module: ModuleType, **programs: Answer) -> list[list[str]]:
+    """Let the script's subprocess.run call the node's tools; `programs` answer for programs that the node has not.
     Returns the list that each command is added to."""
     called: list[list[str]] = []
 
     def run(command: Any, **_options: Any) -> subprocess.CompletedProcess[str]:
-        words = list(command)
-        called.append(words)
-        answer = others.get(words[0].replace("-", "_").replace(".", "_"))
+        argv = list(command)
+        called.append(argv)
+        answer = programs.get(argv[0].replace("-", "_").replace(".", "_"))
         if answer is not None:
-            return answer(words)
-        code, out, err = node.run(words[0], *words[1:])
-        return subprocess.CompletedProcess(words, code, out, err)
+            return answer(argv)
+        code, out, err = node.run(argv[0], *argv[1:])
+        return subprocess.CompletedProcess(argv, code, out, err)
 
     monkeypatch.setattr(module.subprocess, "run", run)
     return called

@@ -38,8 +38,8 @@ def toolkit(minor: str) -> dict[str, Any] | None:
 
 def packaged(system: str, driver: str, cuda: str) -> bool:
     """NVIDIA's repository of Ubuntu 24.04 begins with driver 555 and CUDA 12.5, that of Debian 12 with 545 and 12.4."""
-    least = {"ubuntu-24.04": ("555", "12.5"), "ubuntu-22.04": ("0", "0"), "debian-12": ("545", "12.4")}[system]
-    return numbers(driver) >= numbers(least[0]) and numbers(cuda) >= numbers(least[1])
+    minimum = {"ubuntu-24.04": ("555", "12.5"), "ubuntu-22.04": ("0", "0"), "debian-12": ("545", "12.4")}[system]
+    return numbers(driver) >= numbers(minimum[0]) and numbers(cuda) >= numbers(minimum[1])
 
 
 def build_cuda(build: str) -> str:
@@ -77,10 +77,10 @@ def _nvidia(stack: Stack, machine: Machine, gpu: Gpu) -> Iterator[str]:
     if not packaged(stack.os, driver, cuda):
         yield f"{stack.os} has no driver {driver} with CUDA {cuda}"
     state = FACTS["open_kernel_modules"][gpu.arch]
-    wanted = {"impossible": "proprietary", "required": "open"}.get(
+    expected = {"impossible": "proprietary", "required": "open"}.get(
         state, "open" if int(branch["branch"]) >= 560 else "proprietary"
     )
-    if stack.kernel_modules != wanted:
+    if stack.kernel_modules != expected:
         yield f"{stack.kernel_modules} modules for {gpu.arch} with {driver}"
     yield from _driver_packages(stack, machine, driver)
     if stack.nccl not in FACTS["nccl"]:
@@ -129,11 +129,11 @@ def _efa(stack: Stack, machine: Machine, gpu: Gpu) -> Iterator[str]:
 def _image(reference: str, driver: str, gpu: Gpu) -> Iterator[str]:
     if match := re.match(r"nvcr\.io/nvidia/pytorch:(\d\d\.\d\d)-py3", reference):
         row = next(r for r in FACTS["ngc_pytorch"] if r["tag"] == match[1])
-        least = next(r for r in FACTS["cuda"] if r["version"].startswith(".".join(row["cuda"].split(".")[:2]) + "."))
+        cuda_row = next(r for r in FACTS["cuda"] if r["version"].startswith(".".join(row["cuda"].split(".")[:2]) + "."))
         older = [d for d in row.get("datacenter_drivers", ()) if gpu.ecc and _same_branch(driver, d)]
         if int(driver[:3]) < int(row["min_driver_branch"]) and not older:
             yield f"{reference} wants driver {row['min_driver_branch']}"
-        if not runs_on(gpu.arch, least["archs_min"], least["archs_max"]):
+        if not runs_on(gpu.arch, cuda_row["archs_min"], cuda_row["archs_max"]):
             yield f"{reference} has no code for {gpu.arch}"
     elif match := re.match(r"docker\.io/pytorch/pytorch:([\d.]+)-cuda([\d.]+)-", reference):
         build = f"cu{match[2].replace('.', '')}"
@@ -155,8 +155,8 @@ def _image(reference: str, driver: str, gpu: Gpu) -> Iterator[str]:
         yield f"nothing is known of {reference}"
 
 
-def _same_branch(driver: str, least: str) -> bool:
-    return driver[:3] == least[:3] and numbers(driver) >= numbers(least)
+def _same_branch(driver: str, minimum: str) -> bool:
+    return driver[:3] == minimum[:3] and numbers(driver) >= numbers(minimum)
 
 
 def _amd(stack: Stack, gpu: Gpu) -> Iterator[str]:

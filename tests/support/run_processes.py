@@ -16,11 +16,11 @@ from tests.support.rehearsal import Rehearsal
 
 def left_over(rehearsal: Rehearsal) -> list[str]:
     """Everything of this cluster that a `down` should have removed."""
-    found = rehearsal.containers()
-    found += [str(path) for path in (rehearsal.file.parent / ".gpuprov").glob("**/*")]
+    remaining = rehearsal.containers()
+    remaining += [str(path) for path in (rehearsal.file.parent / ".gpuprov").glob("**/*")]
     octets = Path("/var/lib/gpuprov/sandbox/octets")
-    found += [str(o) for o in octets.glob("*/workspace") if str(rehearsal.file.parent) in o.read_text()]
-    return found + processes(rehearsal.file.parent)
+    remaining += [str(o) for o in octets.glob("*/workspace") if str(rehearsal.file.parent) in o.read_text()]
+    return remaining + processes(rehearsal.file.parent)
 
 
 def scratch_of(run: str) -> list[Path]:
@@ -30,21 +30,21 @@ def scratch_of(run: str) -> list[Path]:
 def processes(folder: Path, run: str = "") -> list[str]:
     """What runs for a cluster in this folder: by its arguments, its directory, the run that started it, or the sockets
     of its shared connections. Monitors of containers are not processes of a run."""
-    found = []
+    rows = []
     config = next(folder.glob(".gpuprov/*/ssh/config"), None)
-    named = re.search(r'ControlPath "(.*)/%C"', config.read_text()) if config else None
-    sockets = named[1].replace("%i", "0") if named else str(folder)
+    control_path = re.search(r'ControlPath "(.*)/%C"', config.read_text()) if config else None
+    sockets = control_path[1].replace("%i", "0") if control_path else str(folder)
     for entry in Path("/proc").iterdir():
         try:
             if not entry.name.isdigit() or (entry / "comm").read_text() == "conmon\n" or int(entry.name) == os.getpid():
                 continue
             line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-            mine = str(folder) in line or sockets in line or (entry / "cwd").readlink().is_relative_to(folder)
-            mine = mine or (run != "" and f"{NAME}={run}\0".encode() in (entry / "environ").read_bytes())
+            belongs = str(folder) in line or sockets in line or (entry / "cwd").readlink().is_relative_to(folder)
+            belongs = belongs or (run != "" and f"{NAME}={run}\0".encode() in (entry / "environ").read_bytes())
         except OSError:  # gone meanwhile
             continue
-        found += [f"{entry.name} {line}"] if mine else []
-    return found
+        rows += [f"{entry.name} {line}"] if belongs else []
+    return rows
 
 
 def until(true: Callable[[], bool], seconds: float = 120) -> bool:
@@ -60,15 +60,15 @@ def keeper_of(process: subprocess.Popen[str]) -> str:
     """The name of a run, from the arguments of its keeper; "" where it ended before it had one."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
 
-    def found() -> list[str]:
+    def keeper_names() -> list[str]:
         try:
             lines = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in children.read_text().split()]
         except OSError:
             return []
-        return [line[-2] for line in lines if any(word.endswith("keeper.py") for word in line)]
+        return [line[-2] for line in lines if any(argument.endswith("keeper.py") for argument in line)]
 
-    until(lambda: bool(found()) or process.poll() is not None)
-    return (found() or [""])[0]
+    until(lambda: bool(keeper_names()) or process.poll() is not None)
+    return (keeper_names() or [""])[0]
 
 
 def has_processes(run: str) -> bool:

@@ -27,8 +27,8 @@ def capture(name: str) -> str:
 
 def healthy(machine: str) -> dict[str, Any]:
     catalog = load()
-    found = catalog.machine(machine)
-    return hardware(found, catalog.gpu(found.gpu_model), "train-0", catalog)
+    machine_type = catalog.machine(machine)
+    return hardware(machine_type, catalog.gpu(machine_type.gpu_model), "train-0", catalog)
 
 
 @cache
@@ -58,8 +58,8 @@ class Node:
         self.monkeypatch.setattr(sys, "argv", [tool, *arguments])
         self.capsys.readouterr()
         code = main.main(tool, version)
-        said = self.capsys.readouterr()
-        return code, said.out, said.err
+        output = self.capsys.readouterr()
+        return code, output.out, output.err
 
     def says(self, tool: str, *arguments: str, version: str = "580.173.02") -> str:
         code, out, err = self.run(tool, *arguments, version=version)

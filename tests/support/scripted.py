@@ -163,10 +163,10 @@ def main() -> None:
     upgrade.upgrade = moved  # type: ignore[assignment]
     upgrade.document = lambda *_: {"nodes": [], "message": "every node runs the new lock"}
     down.down, down.made = removed, lambda _: NODES
-    thing = Thing("instance", "i-0a", "vision", "", "us-east-1")
-    found = gc.Cluster("vision", "", "us-east-1", (thing,), "")
-    gc.look = lambda *_: gc.Remainder((found,), ())
-    gc.chosen = lambda *_: [found]
+    instance = Thing("instance", "i-0a", "vision", "", "us-east-1")
+    cluster = gc.Cluster("vision", "", "us-east-1", (instance,), "")
+    gc.look = lambda *_: gc.Remainder((cluster,), ())
+    gc.chosen = lambda *_: [cluster]
     gc.remove = remove_left
     cli_gc._orphans = lambda *_: None  # type: ignore[assignment,return-value]
     binary.find = lambda _, **_more: None  # type: ignore[assignment,return-value]

@@ -30,8 +30,8 @@ FREE_MIB, ESP_MIB = 64, 96
 
 
 def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    if given := os.environ.get("GPUPROV_TEST_DISK"):
-        return Path(given)
+    if existing_disk := os.environ.get("GPUPROV_TEST_DISK"):
+        return Path(existing_disk)
     root, esp, identity = folder / "root", folder / "esp", Identity.of("a test")
     left_out = [f"--dpkgopt=path-exclude={pattern}" for pattern in image.LEFT_OUT]
     subprocess.run(
@@ -42,27 +42,27 @@ def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     bootable(root, esp, identity)
     monkeypatch.setattr(layout, "FREE_MIB", FREE_MIB)
     monkeypatch.setattr(layout, "ESP_MIB", ESP_MIB)
-    made = layout.make(root, esp, folder, identity, datetime.now(UTC))
+    disk = layout.make(root, esp, folder, identity, datetime.now(UTC))
     shutil.rmtree(root)
-    return made
+    return disk
 
 
 def bootable(root: Path, esp: Path, identity: Identity) -> None:
     """As a recipe's disk is made bootable, in place of a container in a chroot. The EFI system partition is a file
     system of its own, because entries name files as that has them; bootctl needs /proc to put its files in place."""
-    there = root / "boot" / "efi"
-    there.mkdir(exist_ok=True)
+    esp_mount = root / "boot" / "efi"
+    esp_mount.mkdir(exist_ok=True)
     script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
-    given = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id, "PATH": "/usr/sbin:/usr/bin"}
-    mounted = {there: "tmpfs", root / "proc": "proc"}
+    variables = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id, "PATH": "/usr/sbin:/usr/bin"}
+    mounted = {esp_mount: "tmpfs", root / "proc": "proc"}
     try:
-        for where, kind in mounted.items():
-            subprocess.run(["mount", "-t", kind, kind, str(where)], check=True, timeout=60)
+        for mount_point, kind in mounted.items():
+            subprocess.run(["mount", "-t", kind, kind, str(mount_point)], check=True, timeout=60)
         subprocess.run(
-            ["chroot", str(root), "sh", "-s"], input=BEFORE + script, text=True, check=True, timeout=900, env=given,
+            ["chroot", str(root), "sh", "-s"], input=BEFORE + script, text=True, check=True, timeout=900, env=variables,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        shutil.copytree(there, esp)
+        shutil.copytree(esp_mount, esp)
     finally:
-        for where in mounted:
-            subprocess.run(["umount", str(where)], check=False, timeout=60)
+        for mount_point in mounted:
+            subprocess.run(["umount", str(mount_point)], check=False, timeout=60)

@@ -38,9 +38,9 @@ def main(file: str) -> None:
     planned = first.plan(plan)
     nodes = first.apply(plan, planned)
     names = [node.name for node in nodes]
-    again = machines(*names).plan(plan)
-    anew = machines(*names).plan(plan, replace=names[:1])
-    anew.refuse_more(names[:1], names[:1])
+    unchanged = machines(*names).plan(plan)
+    replacing = machines(*names).plan(plan, replace=names[:1])
+    replacing.refuse_more(names[:1], names[:1])
     wider = replace(plan, groups=tuple(replace(g, spec=g.spec.model_copy(update={"count": 3})) for g in plan.groups))
     more = machines(*names)
     grown = more.apply(wider, more.plan(wider))
@@ -50,11 +50,11 @@ def main(file: str) -> None:
                 "preflight": [finding.status for finding in provider.preflight(plan, 0)],
                 "planned": [planned.add, planned.change, planned.destroy],
                 "nodes": {node.name: node.private_address for node in nodes},
-                "again": again.total,
-                "anew": [f"{action.what} {action.node}" for action in anew.actions],
+                "again": unchanged.total,
+                "anew": [f"{action.what} {action.node}" for action in replacing.actions],
                 "kept": [node.id for node in nodes] == [node.id for node in grown][: len(nodes)],
                 "grown": len(grown),
-                "made_by": {name: found.name for name, found in providers.made().items()},
+                "made_by": {name: provider.name for name, provider in providers.made().items()},
                 "destroyed": more.destroy(),
                 "left": provider.clean(Events()),
             }

@@ -94,12 +94,12 @@ class TencentApi:
 
         self.answers[action] = refused
 
-    def answer(self, service: str, action: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answer(self, service: str, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         with self._lock:
-            self.calls.append((service, action, asked))
+            self.calls.append((service, action, arguments))
             if action in self.answers:
-                found = self.answers[action]
-                return found(asked) if callable(found) else found
+                answer = self.answers[action]
+                return answer(arguments) if callable(answer) else answer
             if action in ("DescribeRoleList", "ListPolicies"):
                 return {"List": [], "TotalNum": 0}
             if action == "GetCallerIdentity":
@@ -107,30 +107,34 @@ class TencentApi:
                         "PrincipalId": ACCOUNT, "Type": "CAMUser"}  # fmt: skip
             for kind, listed in KINDS.items():
                 if action == listed.describe:
-                    return self._described(kind, listed, asked)
+                    return self._described(kind, listed, arguments)
                 if action == listed.delete:
-                    return self._deleted(kind, listed, asked)
+                    return self._deleted(kind, listed, arguments)
         raise Refused("InvalidAction", f"the stand-in has no {action}")
 
-    def _described(self, kind: str, listed: Listed, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        rows = [row for row in self.things[kind] if all(_fits(row, one) for one in asked.get("Filters") or ())]
-        if wanted := asked.get(f"{listed.number}s"):
-            if missing := set(wanted) - {row[listed.number] for row in rows}:
+    def _described(self, kind: str, listed: Listed, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        rows = [
+            row
+            for row in self.things[kind]
+            if all(_fits(row, tag_filter) for tag_filter in arguments.get("Filters") or ())
+        ]
+        if ids := arguments.get(f"{listed.number}s"):
+            if missing := set(ids) - {row[listed.number] for row in rows}:
                 raise Refused("ResourceNotFound", f"{missing} not found")
-            rows = [row for row in rows if row[listed.number] in wanted]
-        first = int(asked.get("Offset") or 0)
-        page = rows[first : first + int(asked.get("Limit") or 20)]
+            rows = [row for row in rows if row[listed.number] in ids]
+        first = int(arguments.get("Offset") or 0)
+        page = rows[first : first + int(arguments.get("Limit") or 20)]
         for row in [row for row in self.things[kind] if "_left" in row]:
             row["_left"] -= 1
             if row["_left"] < 0:
                 self.things[kind].remove(row)
-        shown = [{name: value for name, value in row.items() if not name.startswith("_")} for row in page]
-        return {listed.key: shown, "TotalCount": len(rows)}
+        public_rows = [{name: value for name, value in row.items() if not name.startswith("_")} for row in page]
+        return {listed.key: public_rows, "TotalCount": len(rows)}
 
-    def _deleted(self, kind: str, listed: Listed, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        given = asked[listed.argument]
-        for number in given if isinstance(given, list) else [given]:
-            row = next((one for one in self.things[kind] if one[listed.number] == number), None)
+    def _deleted(self, kind: str, listed: Listed, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        ids = arguments[listed.argument]
+        for number in ids if isinstance(ids, list) else [ids]:
+            row = next((candidate for candidate in self.things[kind] if candidate[listed.number] == number), None)
             if row is None:
                 raise Refused("ResourceNotFound", f"{number} not found")
             if row.get("DisableApiTermination"):
@@ -138,7 +142,7 @@ class TencentApi:
                     "UnsupportedOperation.InvalidInstanceNotSupportedProtectedInstance", f"{number} is protected"
                 )
             for other, key in listed.blocks:
-                if any(one.get(key) == number for one in self.things[other]):
+                if any(candidate.get(key) == number for candidate in self.things[other]):
                     raise Refused("ResourceInUse", f"The specified resource `{number}` is already in use.")
             if kind == "instance":
                 row |= {"InstanceState": "TERMINATING", "_left": self.slow}
@@ -147,10 +151,10 @@ class TencentApi:
         return {}
 
 
-def _fits(row: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    tags = {one.get("Key", one.get("TagKey")): one.get("Value", one.get("TagValue"))
-            for one in row.get("Tags") or row.get("TagSet") or ()}  # fmt: skip
-    name, values = asked["Name"], asked["Values"]
+def _fits(row: Mapping[str, Any], tag_filter: Mapping[str, Any]) -> bool:
+    tags = {tag.get("Key", tag.get("TagKey")): tag.get("Value", tag.get("TagValue"))
+            for tag in row.get("Tags") or row.get("TagSet") or ()}  # fmt: skip
+    name, values = tag_filter["Name"], tag_filter["Values"]
     if name == "tag-key":
         return any(value in tags for value in values)
     if name.startswith("tag:"):
@@ -158,45 +162,45 @@ def _fits(row: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
     return True
 
 
-def tags(kind: str, **given: str) -> dict[str, Any]:
+def tags(kind: str, **values: str) -> dict[str, Any]:
     """The tags of a row: VPC's API calls them otherwise."""
-    pairs = [{"Key": key.replace("_", "-"), "Value": value} for key, value in given.items()]
+    pairs = [{"Key": key.replace("_", "-"), "Value": value} for key, value in values.items()]
     return {"TagSet" if kind in ("vpc", "subnet", "group", "nat", "address") else "Tags": pairs}
 
 
-def _held_to_the_sdk(service: str, version: str, action: str, asked: Mapping[str, Any]) -> None:
+def _held_to_the_sdk(service: str, version: str, action: str, arguments: Mapping[str, Any]) -> None:
     name = f"tencentcloud.{service}.v{version.replace('-', '')}.models"
     if find_spec(f"tencentcloud.{service}") is None:  # CFS: its SDK is not installed for one call
         return
     model = getattr(import_module(name), f"{action}Request", None)
     if model is None:
         raise Refused("InvalidAction", f"{service} has no {action}")
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model()._deserialize(json.loads(json.dumps(asked)))
-    if said:
-        raise Refused("UnknownParameter", str(said[0].message))
+        model()._deserialize(json.loads(json.dumps(arguments)))
+    if caught:
+        raise Refused("UnknownParameter", str(caught[0].message))
 
 
 def _signed(handler: BaseHTTPRequestHandler, service: str, body: bytes) -> None:
     """As TC3-HMAC-SHA256 has it: https://cloud.tencent.com/document/api/213/30654"""
     form = re.compile(r"TC3-HMAC-SHA256 Credential=(\S+)/(\d{4}-\d\d-\d\d)/(\w+)/tc3_request, "
                       r"SignedHeaders=content-type;host, Signature=([0-9a-f]{64})")  # fmt: skip
-    found = form.fullmatch(handler.headers["Authorization"])
-    if found is None or found[3] != service:
+    authorization = form.fullmatch(handler.headers["Authorization"])
+    if authorization is None or authorization[3] != service:
         raise Refused("AuthFailure.InvalidAuthorization")
-    if found[1] != SECRET_ID:
+    if authorization[1] != SECRET_ID:
         raise Refused(
             "AuthFailure.SecretIdNotFound", "The SecretId is not found, please ensure that your SecretId is correct."
         )
     head = f"content-type:{handler.headers['Content-Type']}\nhost:{handler.headers['Host']}\n"
-    asked = f"POST\n/\n\n{head}\ncontent-type;host\n{hashlib.sha256(body).hexdigest()}"
-    told = f"TC3-HMAC-SHA256\n{handler.headers['X-TC-Timestamp']}\n{found[2]}/{service}/tc3_request\n"
-    told += hashlib.sha256(asked.encode()).hexdigest()
+    canonical_request = f"POST\n/\n\n{head}\ncontent-type;host\n{hashlib.sha256(body).hexdigest()}"
+    string_to_sign = f"TC3-HMAC-SHA256\n{handler.headers['X-TC-Timestamp']}\n{authorization[2]}/{service}/tc3_request\n"
+    string_to_sign += hashlib.sha256(canonical_request.encode()).hexdigest()
     key = f"TC3{SECRET_KEY}".encode()
-    for part in (found[2], service, "tc3_request"):
+    for part in (authorization[2], service, "tc3_request"):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    if hmac.new(key, told.encode(), hashlib.sha256).hexdigest() != found[4]:
+    if hmac.new(key, string_to_sign.encode(), hashlib.sha256).hexdigest() != authorization[4]:
         raise Refused("AuthFailure.SignatureFailure")
 
 
@@ -224,13 +228,13 @@ def serving(api: TencentApi, cos: Cos | None = None) -> Iterator[dict[str, str]]
                 _signed(self, service, body)
                 if VERSIONS.get(service) != version:
                     raise Refused("NoSuchVersion", f"{service} {version}")
-                asked = json.loads(body)
-                _held_to_the_sdk(service, version, action, asked)
+                arguments = json.loads(body)
+                _held_to_the_sdk(service, version, action, arguments)
                 api.region = self.headers["X-TC-Region"] or ""
-                said: Mapping[str, Any] = api.answer(service, action, asked)
+                answer: Mapping[str, Any] = api.answer(service, action, arguments)
             except Refused as refused:
-                said = {"Error": {"Code": refused.code, "Message": refused.message}}
-            page = json.dumps({"Response": {**said, "RequestId": "00000000-1111"}}).encode()
+                answer = {"Error": {"Code": refused.code, "Message": refused.message}}
+            page = json.dumps({"Response": {**answer, "RequestId": "00000000-1111"}}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(page)))

@@ -68,11 +68,11 @@ class Cos:
         prefix, after = query["prefix"][0], query.get("marker", [""])[0]
         keys = sorted(key for key in self.buckets[bucket] if key.startswith(prefix) and key > after)
         page = keys[:2]  # COS gives a thousand
-        told = "".join(f"<Contents><Key>{escape(key)}</Key></Contents>" for key in page)
+        contents = "".join(f"<Contents><Key>{escape(key)}</Key></Contents>" for key in page)
         more = str(len(keys) > len(page)).lower()
         return (
             200,
-            f"<ListBucketResult {NAMESPACE}><IsTruncated>{more}</IsTruncated>{told}</ListBucketResult>".encode(),
+            f"<ListBucketResult {NAMESPACE}><IsTruncated>{more}</IsTruncated>{contents}</ListBucketResult>".encode(),
             {},
         )
 
@@ -91,8 +91,8 @@ class Cos:
         tag = f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
         if handler.headers.get("If-None-Match") == tag:
             return 304, b"", {"ETag": tag}
-        said = {"ETag": tag, "Last-Modified": formatdate(usegmt=True)}
-        return 200, b"" if handler.command in ("PUT", "HEAD") else content, said
+        headers = {"ETag": tag, "Last-Modified": formatdate(usegmt=True)}
+        return 200, b"" if handler.command in ("PUT", "HEAD") else content, headers
 
     @staticmethod
     def _error(method: str, status: int, code: str) -> tuple[int, bytes, dict[str, str]]:

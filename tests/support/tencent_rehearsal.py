@@ -60,7 +60,9 @@ def boot(machines: Machines, api: TencentApi, kind: str, row: dict[str, Any]) ->
 def end(machines: Machines, api: TencentApi, kind: str, row: dict[str, Any]) -> None:
     if kind == MACHINE:
         machines.remove(row["id"])
-        api.things["instance"] = [one for one in api.things["instance"] if one["InstanceId"] != row["id"]]
+        api.things["instance"] = [
+            instance for instance in api.things["instance"] if instance["InstanceId"] != row["id"]
+        ]
 
 
 if __name__ == "__main__":

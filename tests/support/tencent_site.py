@@ -36,9 +36,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[TencentApi]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(client, "PAUSE_S", 0.01)
     monkeypatch.setattr(orphans, "PAUSE_S", 0.01)
-    found = TencentApi()
+    tencent_api = TencentApi()
     images = [("img-uefi", "UEFI 版"), ("img-487zeit5", ""), ("img-older000", "")]
-    found.answers = {
+    tencent_api.answers = {
         "DescribeZones": {"ZoneSet": [{"Zone": zone, "ZoneState": "AVAILABLE"} for zone in ZONES]},
         "DescribeZoneInstanceConfigInfos": {"InstanceTypeQuotaSet": [offer(zone) for zone in ZONES]},
         "DescribeAccountQuota": {"AccountQuotaOverview": {"AccountQuota": {
@@ -57,29 +57,31 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[TencentApi]:
             for number, more in images
         ]},
     }  # fmt: skip
-    with serving(found) as environment:
+    with serving(tencent_api) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        yield found
+        yield tencent_api
 
 
 def made(tmp_path: Path, *, group: dict[str, Any] | None = None, **site: Any) -> tuple[Tencent, Plan]:
     """The provider of a site with two machines, and its plan."""
     spec = plans.cluster_spec(MACHINE, count=2)
     sites = {"here": {**plans.SITES["tencent"], "zones": ZONES, "internet": "nat", **site}}
-    told = {**spec.model_dump(mode="json", exclude_unset=True), "sites": sites}
-    told["groups"]["train"] |= group or {}
-    spec = type(spec).model_validate_json(json.dumps(told))
-    found = plans.plan(spec)
-    bases = {"here": {found.groups[0].stack.os: BaseImage(id="img-487zeit5", why="test")}}
-    plan = replace(found, bases=bases)
+    document = {**spec.model_dump(mode="json", exclude_unset=True), "sites": sites}
+    document["groups"]["train"] |= group or {}
+    spec = type(spec).model_validate_json(json.dumps(document))
+    planned = plans.plan(spec)
+    bases = {"here": {planned.groups[0].stack.os: BaseImage(id="img-487zeit5", why="test")}}
+    plan = replace(planned, bases=bases)
     workspace = tmp_path / ".gpuprov" / "sites" / "here"
     workspace.mkdir(parents=True)
     return Tencent(Place("test", "here", spec.sites["here"], workspace)), plan
 
 
-def told(found: list[Finding], status: str) -> str:
-    return "\n".join(f"{one.subject}: {one.message} | {one.action}" for one in found if one.status == status)
+def told(findings: list[Finding], status: str) -> str:
+    return "\n".join(
+        f"{finding.subject}: {finding.message} | {finding.action}" for finding in findings if finding.status == status
+    )
 
 
 def account(api: TencentApi, *, identity: str = IDENTITY) -> None:

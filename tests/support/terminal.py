@@ -49,9 +49,9 @@ class Terminal:
         clean = {k: v for k, v in os.environ.items() if k not in (*changed, "COLUMNS", "LINES")}
         self.pyte_screen = pyte.HistoryScreen(columns, lines, history=HISTORY, ratio=1)
         self._stream = pyte.ByteStream(self.pyte_screen)
-        words = [str(word) for word in argv]
+        command = [str(argument) for argument in argv]
         self._child = pexpect.spawn(
-            words[0], words[1:], cwd=str(cwd), dimensions=(lines, columns), timeout=PATIENCE_S,
+            command[0], command[1:], cwd=str(cwd), dimensions=(lines, columns), timeout=PATIENCE_S,
             env={**clean, **{k: v for k, v in changed.items() if v is not None}}, preexec_fn=_hears_all,
         )  # fmt: skip
         self._child.delaybeforesend = None
@@ -89,14 +89,14 @@ class Terminal:
         """Read until all of these stand on the screen at once; gives the screen. AssertionError where they do not."""
         return self.wait_until(lambda screen: all(text in screen for text in texts), f"{texts}", seconds)
 
-    def wait_until(self, holds: Callable[[str], bool], what: str, seconds: float = PATIENCE_S) -> str:
+    def wait_until(self, holds: Callable[[str], bool], description: str, seconds: float = PATIENCE_S) -> str:
         """Read until the screen is as it has to be, which it is not while a frame is half drawn; gives the screen.
-        AssertionError with `what` where it never is."""
+        AssertionError with `description` where it never is."""
         deadline = time.monotonic() + seconds
         running = True
         while not holds(self.screen):
             if not running or time.monotonic() > deadline:
-                raise AssertionError(f"{what} not on the screen:\n{self.text}")
+                raise AssertionError(f"{description} not on the screen:\n{self.text}")
             running = self.read()
         return self.screen
 
@@ -150,10 +150,10 @@ class Terminal:
 
 
 def answered(
-    rehearsal: Rehearsal, *words: object, question: str, answer: str = "y", lines: int = 40
+    rehearsal: Rehearsal, *arguments: object, question: str, answer: str = "y", lines: int = 40
 ) -> tuple[int, str]:
     """A command that asks, typed by a person: its exit status, and all that was on the screen."""
-    argv = [*rehearsal.gpuprov, *words]
+    argv = [*rehearsal.gpuprov, *arguments]
     with Terminal(argv, cwd=rehearsal.file.parent, columns=240, lines=lines) as terminal:
         terminal.wait_for(question, "[y/N]:", seconds=DEADLINE_S)
         terminal.type(f"{answer}\r")
@@ -162,6 +162,6 @@ def answered(
         return status, terminal.text
 
 
-def gpuprov(*words: object) -> list[object]:
+def gpuprov(*arguments: object) -> list[object]:
     """The command line of this checkout."""
-    return [sys.executable, "-m", "provisioner", *words]
+    return [sys.executable, "-m", "provisioner", *arguments]

@@ -17,9 +17,9 @@ PROVIDER = "registry.terraform.io/hashicorp/aws"
 
 def mirror() -> Path | None:
     """A filesystem mirror that holds the AWS provider, or None."""
-    named = [Path(os.environ[name]) for name in (ENVIRONMENT, "TF_PLUGIN_CACHE_DIR") if os.environ.get(name)]
-    usual = [Path.home() / ".terraform.d" / "plugins", Path("/usr/local/share/terraform/plugins")]
-    for folder in (*named, *usual, *sorted(Path("/opt").glob("*plugins*"))):
+    configured = [Path(os.environ[name]) for name in (ENVIRONMENT, "TF_PLUGIN_CACHE_DIR") if os.environ.get(name)]
+    default_folders = [Path.home() / ".terraform.d" / "plugins", Path("/usr/local/share/terraform/plugins")]
+    for folder in (*configured, *default_folders, *sorted(Path("/opt").glob("*plugins*"))):
         if any(folder.glob(f"{PROVIDER}/*/*/terraform-provider-aws*")):
             return folder
     return None
@@ -28,11 +28,11 @@ def mirror() -> Path | None:
 def cli_config(folder: Path) -> Path:
     """Write Terraform's CLI configuration into that folder: the mirror where there is one, else downloads kept for
     the next time."""
-    found = mirror()
-    if found:
+    mirror_folder = mirror()
+    if mirror_folder:
         text = (
             "provider_installation {\n"
-            f'  filesystem_mirror {{\n    path    = "{found}"\n    include = ["{PROVIDER}"]\n  }}\n'
+            f'  filesystem_mirror {{\n    path    = "{mirror_folder}"\n    include = ["{PROVIDER}"]\n  }}\n'
             f'  direct {{\n    exclude = ["{PROVIDER}"]\n  }}\n}}\n'
         )
     else:

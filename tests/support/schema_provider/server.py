@@ -63,11 +63,11 @@ class Answers(rpc.ProviderServicer):
         self._schema = schema(cloud.name)[1]
 
     def GetProviderSchema(self, request: Any, context: Any) -> Any:
-        found = self._schema
+        document = self._schema
         return pb.GetProviderSchema.Response(
-            provider=_proto(found["provider"]),
-            resource_schemas={name: _proto(one) for name, one in found["resource_schemas"].items()},
-            data_source_schemas={name: _proto(one) for name, one in found["data_source_schemas"].items()},
+            provider=_proto(document["provider"]),
+            resource_schemas={name: _proto(table) for name, table in document["resource_schemas"].items()},
+            data_source_schemas={name: _proto(table) for name, table in document["data_source_schemas"].items()},
             server_capabilities=pb.ServerCapabilities(plan_destroy=False),
         )
 
@@ -93,7 +93,7 @@ class Answers(rpc.ProviderServicer):
         wrong += [
             f'"{first}": all of `{first},{second}` must be specified'
             for first, second in rules.get("required_with", [])
-            if _certain(config, first) and not _said(config, second)
+            if _certain(config, first) and not _is_configured(config, second)
         ]
         for path, values in rules.get("one_of", {}).items():
             wrong += [
@@ -101,41 +101,41 @@ class Answers(rpc.ProviderServicer):
                 for value in _at(config, path)
                 if value is not None and not isinstance(value, Unknown) and value not in values
             ]
-        return pb.ValidateResourceConfig.Response(diagnostics=[_error(one) for one in wrong])
+        return pb.ValidateResourceConfig.Response(diagnostics=[_error(message) for message in wrong])
 
     def UpgradeResourceState(self, request: Any, context: Any) -> Any:
         return pb.UpgradeResourceState.Response(upgraded_state=_packed(json.loads(request.raw_state.json)))
 
     def PlanResourceChange(self, request: Any, context: Any) -> Any:
-        kind, prior, wanted = (
+        kind, prior, desired = (
             request.type_name,
             decode(request.prior_state.msgpack),
             decode(request.proposed_new_state.msgpack),
         )
-        if wanted is None:
+        if desired is None:
             return pb.PlanResourceChange.Response(planned_state=_packed(None))
-        anew, config = self._anew(kind, prior, wanted), decode(request.config.msgpack)
+        replacing, config = self._replacing_paths(kind, prior, desired), decode(request.config.msgpack)
 
         def leaf(path: str, attribute: Mapping[str, Any], value: Any) -> Any:
             if not attribute.get("computed"):
                 return value
             # What the configuration does not say is the cloud's to tell: kept while the resource stands.
-            return UNKNOWN if value is None or (anew and not _said(config, path)) else value
+            return UNKNOWN if value is None or (replacing and not _is_configured(config, path)) else value
 
-        planned = mapped(self._schema["resource_schemas"][kind]["block"], wanted, leaf)
+        planned = mapped(self._schema["resource_schemas"][kind]["block"], desired, leaf)
         return pb.PlanResourceChange.Response(
             planned_state=_packed(planned),
             requires_replace=[
-                pb.AttributePath(steps=[pb.AttributePath.Step(attribute_name=path.split(".")[0])]) for path in anew
+                pb.AttributePath(steps=[pb.AttributePath.Step(attribute_name=path.split(".")[0])]) for path in replacing
             ],
         )
 
-    def _anew(self, kind: str, prior: Any, wanted: Any) -> list[str]:
+    def _replacing_paths(self, kind: str, prior: Any, desired: Any) -> list[str]:
         """The attributes whose change makes a new resource."""
         if prior is None:
             return []
         rules = self._cloud.rules(kind).get("force_new", [])
-        return [path for path in rules if _at(prior, path) != _at(wanted, path)]
+        return [path for path in rules if _at(prior, path) != _at(desired, path)]
 
     def ApplyResourceChange(self, request: Any, context: Any) -> Any:
         kind, prior, planned = (
@@ -155,22 +155,22 @@ class Answers(rpc.ProviderServicer):
 
     def ReadResource(self, request: Any, context: Any) -> Any:
         state = decode(request.current_state.msgpack)
-        found, wrong = self._cloud.read(request.type_name, state["id"])
+        resource, wrong = self._cloud.read(request.type_name, state["id"])
         return pb.ReadResource.Response(
-            new_state=_packed(state if wrong else found), diagnostics=[_error(wrong)] if wrong else []
+            new_state=_packed(state if wrong else resource), diagnostics=[_error(wrong)] if wrong else []
         )
 
     def ImportResourceState(self, request: Any, context: Any) -> Any:
-        found, wrong = self._cloud.read(request.type_name, request.id)
-        if found is None:
+        resource, wrong = self._cloud.read(request.type_name, request.id)
+        if resource is None:
             wrong = wrong or f"Cannot import non-existent remote object: {request.type_name} {request.id}"
             return pb.ImportResourceState.Response(diagnostics=[_error(wrong)])
-        one = pb.ImportResourceState.ImportedResource(type_name=request.type_name, state=_packed(found))
-        return pb.ImportResourceState.Response(imported_resources=[one])
+        imported = pb.ImportResourceState.ImportedResource(type_name=request.type_name, state=_packed(resource))
+        return pb.ImportResourceState.Response(imported_resources=[imported])
 
     def ReadDataSource(self, request: Any, context: Any) -> Any:
-        found, wrong = self._cloud.data(request.type_name, decode(request.config.msgpack))
-        return pb.ReadDataSource.Response(state=_packed(found), diagnostics=[_error(wrong)] if wrong else [])
+        result, wrong = self._cloud.data(request.type_name, decode(request.config.msgpack))
+        return pb.ReadDataSource.Response(state=_packed(result), diagnostics=[_error(wrong)] if wrong else [])
 
 
 def _packed(value: Any) -> Any:
@@ -183,14 +183,14 @@ def _error(text: str) -> Any:
 
 def _at(value: Any, path: str) -> list[Any]:
     """Every value at a path such as os_disk.caching, through all blocks of a list."""
-    here = [value]
-    for word in path.split("."):
-        found = [one.get(word) for one in here if isinstance(one, dict)]
-        here = [inner for one in found for inner in (one if isinstance(one, list) else [one])]
-    return here
+    values = [value]
+    for name in path.split("."):
+        inner_values = [item.get(name) for item in values if isinstance(item, dict)]
+        values = [inner for item in inner_values for inner in (item if isinstance(item, list) else [item])]
+    return values
 
 
-def _said(config: Any, path: str) -> bool:
+def _is_configured(config: Any, path: str) -> bool:
     return any(value is not None for value in _at(config, path))
 
 
@@ -200,8 +200,8 @@ def _certain(config: Any, path: str) -> bool:
     return any(value is not None and not isinstance(value, Unknown) for value in _at(config, path))
 
 
-def _proto(found: Mapping[str, Any]) -> Any:
-    return pb.Schema(version=found.get("version", 0), block=_block(found["block"]))
+def _proto(table: Mapping[str, Any]) -> Any:
+    return pb.Schema(version=table.get("version", 0), block=_block(table["block"]))
 
 
 def _block(block: Mapping[str, Any]) -> Any:
@@ -209,15 +209,16 @@ def _block(block: Mapping[str, Any]) -> Any:
     return pb.Schema.Block(
         attributes=[
             pb.Schema.Attribute(
-                name=name, type=json.dumps(one["type"]).encode(), **{flag: one.get(flag, False) for flag in flags}
+                name=name, type=json.dumps(attribute["type"]).encode(),
+                **{flag: attribute.get(flag, False) for flag in flags}
             )
-            for name, one in block.get("attributes", {}).items()
+            for name, attribute in block.get("attributes", {}).items()
         ],
         block_types=[
             pb.Schema.NestedBlock(
-                type_name=name, block=_block(one["block"]), nesting=NESTING[one["nesting_mode"]],
-                min_items=one.get("min_items", 0), max_items=one.get("max_items", 0),
+                type_name=name, block=_block(nested["block"]), nesting=NESTING[nested["nesting_mode"]],
+                min_items=nested.get("min_items", 0), max_items=nested.get("max_items", 0),
             )
-            for name, one in block.get("block_types", {}).items()
+            for name, nested in block.get("block_types", {}).items()
         ],
     )  # fmt: skip

@@ -42,8 +42,8 @@ def blank(kind: Type, text: str) -> Any:
         return {"string": text, "number": 0, "bool": False}.get(kind)
     outer, inner = kind
     if outer == "object":
-        return {name: blank(one, text) for name, one in inner.items()}
-    return [blank(one, text) for one in inner] if outer == "tuple" else {} if outer == "map" else []
+        return {name: blank(inner_type, text) for name, inner_type in inner.items()}
+    return [blank(inner_type, text) for inner_type in inner] if outer == "tuple" else {} if outer == "map" else []
 
 
 def mapped(block: Mapping[str, Any], value: Any, leaf: Callable[[str, Mapping[str, Any], Any], Any]) -> Any:
@@ -55,13 +55,15 @@ def mapped(block: Mapping[str, Any], value: Any, leaf: Callable[[str, Mapping[st
 def _block(block: Mapping[str, Any], value: Any, leaf: Callable[[str, Mapping[str, Any], Any], Any], at: str) -> Any:
     if value is None or isinstance(value, Unknown):
         return value
-    found = {name: leaf(f"{at}{name}", schema, value.get(name)) for name, schema in block.get("attributes", {}).items()}
+    filled = {
+        name: leaf(f"{at}{name}", schema, value.get(name)) for name, schema in block.get("attributes", {}).items()
+    }
     for name, nested in block.get("block_types", {}).items():
-        inner, there = nested["block"], value.get(name)
-        if isinstance(there, list):
-            found[name] = [_block(inner, one, leaf, f"{at}{name}.") for one in there]
-        elif isinstance(there, dict) and nested["nesting_mode"] == "map":
-            found[name] = {key: _block(inner, one, leaf, f"{at}{name}.") for key, one in there.items()}
+        inner, nested_value = nested["block"], value.get(name)
+        if isinstance(nested_value, list):
+            filled[name] = [_block(inner, item, leaf, f"{at}{name}.") for item in nested_value]
+        elif isinstance(nested_value, dict) and nested["nesting_mode"] == "map":
+            filled[name] = {key: _block(inner, item, leaf, f"{at}{name}.") for key, item in nested_value.items()}
         else:
-            found[name] = _block(inner, there, leaf, f"{at}{name}.")
-    return found
+            filled[name] = _block(inner, nested_value, leaf, f"{at}{name}.")
+    return filled

@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def test_an_interrupt_ends_every_ssh_and_starts_no_other(sign: signal.Signals, f
     assert (process.returncode, err) == (130, "gpuprov: interrupted\n")
     started = [int(path.name) for path in pids.iterdir()]
     assert len(started) == PARALLEL
-    assert all(gone(pid) for pid in started)
+    assert all(has_ended(pid) for pid in started)
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf", "1e9"])

@@ -137,12 +137,12 @@ def test_a_defect_says_so_and_keeps_the_traceback(
 
     assert run(command(breaks)) == 1
     out, err = capsys.readouterr()
-    (kept,) = (tmp_path / "gpuprov").iterdir()
+    (traceback_file,) = (tmp_path / "gpuprov").iterdir()
     assert out == ""
-    assert str(kept) in err
+    assert str(traceback_file) in err
     assert "Traceback" not in err
-    assert "ZeroDivisionError: a defect" in kept.read_text()
-    assert kept.stat().st_mode & 0o777 == 0o600
+    assert "ZeroDivisionError: a defect" in traceback_file.read_text()
+    assert traceback_file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_defect_with_nowhere_to_write_is_shown(
@@ -193,8 +193,8 @@ def test_interrupt_exits_130(tmp_path: Path) -> None:
 def test_a_verbatim_command_takes_options_as_they_stand(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def passes(words: list[str]) -> None:
-        print(words)
+    def passes(arguments: list[str]) -> None:
+        print(arguments)
 
     monkeypatch.setattr(cli, "try_it", passes, raising=False)
     monkeypatch.setitem(COMMANDS, "try", Entry("provisioner.cli.main:try_it", "for a test", verbatim=True))
@@ -217,11 +217,13 @@ def test_a_folder_that_may_not_be_written_is_no_defect(
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("command_name", "message"),
     [("statsu", "there is no command statsu: did you mean status"), ("frobnicate", "there is no command frobnicate\n")],
 )
-def test_a_mistyped_command_gets_the_nearest(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([word, "x.yaml"]) == 2
+def test_a_mistyped_command_gets_the_nearest(
+    command_name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command_name, "x.yaml"]) == 2
     assert message in capsys.readouterr().err + "\n"
 
 
@@ -232,10 +234,10 @@ def test_a_paste_is_judged_from_standard_input() -> None:
         argv = [sys.executable, "-m", "provisioner", "verify", "--bundle", "-"]
         return subprocess.run(argv, input=text, capture_output=True, timeout=120, check=False, cwd=ROOT)
 
-    found = judged(line.encode())
-    assert found.returncode == 1
-    assert b"pasted  gpu.xid" in found.stdout
-    assert b"read as dmesg: pasted" in found.stderr
+    completed = judged(line.encode())
+    assert completed.returncode == 1
+    assert b"pasted  gpu.xid" in completed.stdout
+    assert b"read as dmesg: pasted" in completed.stderr
     assert judged(b"").returncode == 2
     binary = judged(bytes(range(256)) * 20)
     assert (binary.returncode, b"not used: pasted: no text" in binary.stderr) == (1, True)

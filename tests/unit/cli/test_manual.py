@@ -32,16 +32,18 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 def test_no_message_names_a_file_of_the_source_tree() -> None:
-    assert [where for where, text in messages() if re.search(r"docs/[\w-]+\.md", text)] == []
+    assert [location for location, text in messages() if re.search(r"docs/[\w-]+\.md", text)] == []
 
 
 def test_each_page_that_a_message_names_is_there_with_its_section() -> None:
-    named = {(where, command) for where, text in messages() for command in re.findall(r"`gpuprov docs ([^`{]+)`", text)}
-    assert len(named) > 20
-    for where, command in named:
+    named_pages = {
+        (location, command) for location, text in messages() for command in re.findall(r"`gpuprov docs ([^`{]+)`", text)
+    }
+    assert len(named_pages) > 20
+    for location, command in named_pages:
         topic, *heading = shlex.split(command)
-        assert len(heading) <= 1, where
-        assert manual.section(manual.page(topic), heading[0]) if heading else manual.page(topic), where
+        assert len(heading) <= 1, location
+        assert manual.section(manual.page(topic), heading[0]) if heading else manual.page(topic), location
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,10 @@ def called(file: Path, *arguments: str) -> tuple[int, list[str], str]:
 
 
 def test_what_stands_behind_the_command_is_its_own(file: Path) -> None:
-    code, words, _ = called(file, "ssh", str(file), "train-0", "df", "-h", "--json")
-    assert (code, words[0], words[-4:]) == (0, "ssh", ["train-0", "df", "-h", "--json"])
-    code, words, _ = called(file, "ssh", str(file), "train-0", "--", "nvidia-smi", "-L")
-    assert words[-3:] == ["train-0", "nvidia-smi", "-L"]
+    code, argv, _ = called(file, "ssh", str(file), "train-0", "df", "-h", "--json")
+    assert (code, argv[0], argv[-4:]) == (0, "ssh", ["train-0", "df", "-h", "--json"])
+    code, argv, _ = called(file, "ssh", str(file), "train-0", "--", "nvidia-smi", "-L")
+    assert argv[-3:] == ["train-0", "nvidia-smi", "-L"]
     assert called(file, "ssh", str(file), "train-0")[1][-2:] == ["-t", "train-0"]
 
 
@@ -87,7 +87,7 @@ def test_what_stands_behind_the_command_is_its_own(file: Path) -> None:
 def test_what_is_none_of_gpuprovs_is_refused(
     arguments: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([str(file) if word == "FILE" else word for word in arguments]) == 2
+    assert run([str(file) if argument == "FILE" else argument for argument in arguments]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -108,27 +108,27 @@ def test_nodes_by_group_and_name_before_or_after_the_file(selection: list[str], 
 
 def test_a_copy_goes_by_scp_and_the_pinned_keys(file: Path) -> None:
     config = str(open_cluster(file, sandbox=False).paths.ssh / "config")
-    code, words, _ = called(file, "cp", str(file), "-r", "./data:v1", "train-0:/tmp/data")
-    assert (code, words[:4]) == (0, ["scp", "-q", "-F", config])
-    assert words[-4:] == ["-r", "--", "./data:v1", "train-0:/tmp/data"]
+    code, argv, _ = called(file, "cp", str(file), "-r", "./data:v1", "train-0:/tmp/data")
+    assert (code, argv[:4]) == (0, ["scp", "-q", "-F", config])
+    assert argv[-4:] == ["-r", "--", "./data:v1", "train-0:/tmp/data"]
     assert called(file, "cp", str(file), "infer-0:/var/log/syslog", ".")[1][-2:] == ["infer-0:/var/log/syslog", "./."]
 
 
 def test_a_configuration_for_a_users_own_ssh(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ssh-config", str(file)]) == 0
-    mine = file.parent / "config"
-    mine.write_text(capsys.readouterr().out + "\nHost other\n  User me\n")
+    config_file = file.parent / "config"
+    config_file.write_text(capsys.readouterr().out + "\nHost other\n  User me\n")
     paths = open_cluster(file, sandbox=False).paths
 
-    def told(host: str) -> dict[str, str]:
-        done = subprocess.run(["ssh", "-G", "-F", str(mine), host], capture_output=True, text=True, check=True)
+    def options_of(host: str) -> dict[str, str]:
+        done = subprocess.run(["ssh", "-G", "-F", str(config_file), host], capture_output=True, text=True, check=True)
         return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
-    train = told("lab-train-1")
+    train = options_of("lab-train-1")
     assert (train["hostname"], train["user"], train["hostkeyalias"]) == ("203.0.113.8", "ubuntu", "train-1.lab")
     assert (train["stricthostkeychecking"], train["userknownhostsfile"]) == ("true", str(paths.known_hosts))
     assert train["identityfile"] == str(ssh.identity(paths))
     assert "controlpath" not in train
-    assert "ops@bastion" in told("lab-infer-0")["proxycommand"]
-    other = told("other")  # nothing of it is for other hosts
+    assert "ops@bastion" in options_of("lab-infer-0")["proxycommand"]
+    other = options_of("other")  # nothing of it is for other hosts
     assert (other["user"], other["stricthostkeychecking"]) == ("me", "ask")

@@ -12,16 +12,16 @@ from provisioner.events import Event, Kind, Stage
 T = 1_000.0
 
 
-def seen(*events: tuple[Any, ...]) -> RunView:
+def view_of(*events: tuple[Any, ...]) -> RunView:
     """A view of (seconds, stage, kind, message[, fields])."""
     view = RunView()
-    for at, stage, kind, message, *rest in events:
-        view.see(Event(stage, kind, message, time=T + at, **(rest[0] if rest else {})))
+    for at, stage, kind, message, *fields in events:
+        view.see(Event(stage, kind, message, time=T + at, **(fields[0] if fields else {})))
     return view
 
 
-def only(view: RunView, at: float, most: int = 10) -> Row:
-    rows = view.rows(T + at, most)
+def only(view: RunView, at: float, maximum: int = 10) -> Row:
+    rows = view.rows(T + at, maximum)
     assert len(rows) == 1
     return rows[0]
 
@@ -32,7 +32,7 @@ def task(node: str, at: float, message: str, done: int, total: int = 10) -> tupl
 
 def test_a_wait_says_whom_for_and_from_five_seconds_on_until_when() -> None:
     nodes = ["a-0", "a-1", "a-2"]
-    view = seen(
+    view = view_of(
         (0, "fleet", "started", "waiting for ssh", {"total": 3, "until": T + 300, "data": {"nodes": nodes}}),
         (1, "fleet", "progress", "host key pinned", {"node": "a-1", "unit": "node"}),
         (2, "fleet", "log", "sshd answers", {"node": "a-0", "unit": "node"}),
@@ -44,7 +44,7 @@ def test_a_wait_says_whom_for_and_from_five_seconds_on_until_when() -> None:
 
 
 def test_the_slowest_node_is_the_one_that_has_done_least_and_is_at_it_longest() -> None:
-    view = seen(
+    view = view_of(
         (0, "configure", "started", "running the roles on 3 nodes", {"total": 3}),
         task("a-0", 1, "cuda : Install", 4), task("a-1", 2, "cuda : Install", 4), task("a-2", 3, "efa : Install", 9),
     )  # fmt: skip
@@ -55,7 +55,7 @@ def test_the_slowest_node_is_the_one_that_has_done_least_and_is_at_it_longest() 
 
 
 def test_a_task_that_is_told_again_goes_on() -> None:
-    view = seen(
+    view = view_of(
         (0, "configure", "started", "roles", {}),
         task("a-0", 1, "cuda : Install", 4),
         task("a-0", 9, "cuda : Install", 5),
@@ -65,7 +65,7 @@ def test_a_task_that_is_told_again_goes_on() -> None:
 
 def test_a_failed_node_keeps_its_row_to_the_end_and_the_reason_comes_first() -> None:
     failed = {"node": "a-1", "unit": "task", "data": {"task": "cuda : Install", "reason": "no space left on device"}}
-    view = seen(
+    view = view_of(
         (0, "configure", "started", "roles", {}), task("a-0", 1, "x", 10), task("a-1", 1, "cuda : Install", 4),
         (2, "configure", "failed", "cuda : Install: no space left on device", failed),
         (3, "configure", "started", "comparing 2 configured nodes with the lock", {"total": 2}),
@@ -78,7 +78,7 @@ def test_a_failed_node_keeps_its_row_to_the_end_and_the_reason_comes_first() -> 
 
 
 def test_of_many_nodes_the_failed_and_the_slowest_are_shown_and_the_rest_is_counted() -> None:
-    view = seen((0, "configure", "started", "roles", {}), *(task(f"a-{n}", 1, "x", n % 11) for n in range(300)))
+    view = view_of((0, "configure", "started", "roles", {}), *(task(f"a-{n}", 1, "x", n % 11) for n in range(300)))
     view.see(Event("configure", "failed", "broken", node="a-299", unit="task", time=T + 2))
     _, *nodes = view.rows(T + 3, 8)
     assert len(nodes) == 8
@@ -89,7 +89,7 @@ def test_of_many_nodes_the_failed_and_the_slowest_are_shown_and_the_rest_is_coun
 
 @pytest.mark.parametrize("how", ["done", "failed", "interrupted"])
 def test_the_end_of_a_run_ends_what_was_at_work(how: Any) -> None:
-    view = seen((0, "stack", "started", "solving"), (2, "stack", "done", "locked"), (3, "terraform", "started", "5"))
+    view = view_of((0, "stack", "started", "solving"), (2, "stack", "done", "locked"), (3, "terraform", "started", "5"))
     view.end(how, T + 9)
     assert [(row.label, row.outcome, row.seconds) for row in view.rows(T + 99, 1)] == [
         ("stack", "done", 2), ("terraform", how, 6),
@@ -97,7 +97,7 @@ def test_the_end_of_a_run_ends_what_was_at_work(how: Any) -> None:
 
 
 def test_a_stage_that_begins_again_has_one_row_at_its_new_place() -> None:
-    view = seen(
+    view = view_of(
         (0, "terraform", "started", "virginia", {"total": 5}), (1, "terraform", "done", "virginia: 5 resources"),
         (2, "fleet", "started", "waiting", {}), (3, "terraform", "started", "ohio", {"total": 2}),
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_stage_that_begins_again_has_one_row_at_its_new_place() -> None:
 
 @pytest.mark.parametrize(("stage", "kind"), [("verify", "warning"), ("run", "log"), ("hooks", "warning")])
 def test_what_concerns_no_stage_at_work_makes_no_row(stage: Stage, kind: Kind) -> None:
-    assert seen((0, stage, kind, "something")).rows(T, 5) == []
+    assert view_of((0, stage, kind, "something")).rows(T, 5) == []
 
 
 def test_clock() -> None:

@@ -69,7 +69,11 @@ def test_validate_takes_the_only_file_of_the_folder(
     ],
 )
 def test_a_command_without_its_file_says_what_to_type(
-    words: list[str], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(words) == 2
@@ -96,10 +100,10 @@ def test_validate_asks_the_solver(stack: str, tmp_path: Path, capsys: pytest.Cap
     path.write_text(f"name: old\n{sites}\n{groups}\n{stack}\n")
     assert spec.check(path) == []
     assert run(["validate", str(path)]) == 2
-    place, words = STACK_PROBLEMS[stack]
-    assert capsys.readouterr().out.startswith(f"{path}:{place}: ")
+    position, message = STACK_PROBLEMS[stack]
+    assert capsys.readouterr().out.startswith(f"{path}:{position}: ")
     run(["validate", str(path)])
-    assert words in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("machine", ["p4d.24xlarge", "amd-mi300x-node"])
@@ -177,7 +181,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--provider", "asw"], "did you mean aws?"),
         (["--provider", "gcp"], "known: aws"),
@@ -186,10 +190,10 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--machine", "Standard_NC6s_v3"], "no longer sold"),
     ],
 )
-def test_init_refuses(options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_refuses(options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cluster.yaml"
     assert run(["init", str(path), *options]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not path.exists()
 
 
@@ -224,8 +228,8 @@ def test_catalog_of_each_machine(machine: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("argument", "words"), [(["p4d"], "did you mean"), (["--provider", "asw"], "did you mean aws?")]
+    ("argument", "message"), [(["p4d"], "did you mean"), (["--provider", "asw"], "did you mean aws?")]
 )
-def test_catalog_of_what_is_not_there(argument: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_catalog_of_what_is_not_there(argument: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["catalog", *argument]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -41,15 +41,15 @@ def in_a_terminal(*argv: str, **env: str) -> str:
     leader, follower = pty.openpty()
     done = subprocess.Popen(argv, cwd=ROOT, stdout=follower, stdin=follower, env=os.environ | env)
     os.close(follower)
-    said = b""
+    output = b""
     try:
         while part := os.read(leader, 65536):
-            said += part
+            output += part
     except OSError:  # how Linux tells a terminal's end
         pass
     os.close(leader)
     assert done.wait(timeout=60) == 0
-    return said.decode()
+    return output.decode()
 
 
 @pytest.mark.parametrize("columns", ["", "0", "80", "30"])
@@ -57,13 +57,13 @@ def in_a_terminal(*argv: str, **env: str) -> str:
 def test_status_never_cuts_a_name_or_an_address(columns: str, terminal: bool, file: Path) -> None:
     argv = [sys.executable, "-m", "provisioner", "status", str(file), "--offline"]
     if terminal:
-        said = in_a_terminal(*argv, COLUMNS=columns)
+        output = in_a_terminal(*argv, COLUMNS=columns)
     else:
         env = os.environ | {"COLUMNS": columns}
-        said = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
-    for whole in (NAME, MACHINE, ADDRESS):
-        assert whole in said
-    assert "…" not in said
+        output = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+    for cell in (NAME, MACHINE, ADDRESS):
+        assert cell in output
+    assert "…" not in output
     if not terminal:
-        assert any(all(word in line for word in (NAME, MACHINE, ADDRESS, "a-site-with-a-long-name", "unknown"))
-                   for line in said.splitlines())  # fmt: skip
+        assert any(all(value in line for value in (NAME, MACHINE, ADDRESS, "a-site-with-a-long-name", "unknown"))
+                   for line in output.splitlines())  # fmt: skip

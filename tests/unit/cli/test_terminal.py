@@ -36,10 +36,10 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path) -> START:
     """Starts a scripted command at a terminal; `gates` are open from the beginning."""
 
-    def at(*words: str, gates: str = "asked", env: dict[str, str | None] | None = None, **size: int) -> Terminal:
+    def at(*arguments: str, gates: str = "asked", env: dict[str, str | None] | None = None, **size: int) -> Terminal:
         for gate in gates.split():
             (folder / "gates" / gate).touch()
-        argv = [sys.executable, "-m", "tests.support.scripted", *words]
+        argv = [sys.executable, "-m", "tests.support.scripted", *arguments]
         return Terminal(argv, cwd=folder, env={"GPUPROV_TEST_GATES": str(folder / "gates"), **(env or {})}, **size)
 
     return at
@@ -89,8 +89,8 @@ ASKING = {
 
 @pytest.mark.parametrize("command", ASKING)
 def test_yes_goes_on_to_the_end(command: str, folder: Path, start: START) -> None:
-    words, question, _, _ = ASKING[command]
-    with start(*words, gates=ALL) as terminal:
+    arguments, question, _, _ = ASKING[command]
+    with start(*arguments, gates=ALL) as terminal:
         terminal.wait_for(question, QUESTION)
         terminal.type("y\r")
         assert terminal.end() == 0
@@ -103,8 +103,8 @@ def test_yes_goes_on_to_the_end(command: str, folder: Path, start: START) -> Non
     [(command, "n\r") for command in ASKING] + [("up", keys) for keys in ("\r", "what?\rn\r", CTRL_D, "ü\rn\r")],
 )
 def test_no_nothing_and_the_end_of_input_are_a_no(command: str, keys: str, folder: Path, start: START) -> None:
-    words, question, declined, status = ASKING[command]
-    with start(*words) as terminal:
+    arguments, question, declined, status = ASKING[command]
+    with start(*arguments) as terminal:
         terminal.wait_for(question, QUESTION)
         terminal.type(keys)
         assert terminal.end() == status
@@ -117,8 +117,8 @@ def test_no_nothing_and_the_end_of_input_are_a_no(command: str, keys: str, folde
 
 @pytest.mark.parametrize("command", ["up", "replace"])
 def test_ctrl_c_at_the_question_makes_nothing(command: str, folder: Path, start: START) -> None:
-    words, question, declined, _ = ASKING[command]
-    with start(*words) as terminal:
+    arguments, question, declined, _ = ASKING[command]
+    with start(*arguments) as terminal:
         terminal.wait_for(question, QUESTION)
         terminal.type(CTRL_C)
         assert terminal.end() == 130
@@ -155,8 +155,8 @@ def test_without_a_terminal_to_ask_at_nothing_is_begun(stream: str, folder: Path
 
 def test_rows_survive_the_question_and_stages_that_begin_again(folder: Path, start: START) -> None:
     with start(*UP, columns=140) as terminal:
-        before = terminal.wait_for(QUESTION)
-        assert re.search(r"✓ stack +.*locked: driver 580.95.05", before)
+        screen_at_question = terminal.wait_for(QUESTION)
+        assert re.search(r"✓ stack +.*locked: driver 580.95.05", screen_at_question)
         terminal.type("y\r")
         terminal.wait_for("3 of 4 nodes; waiting for train-3")
         open_gate(folder, "ssh")
@@ -279,9 +279,9 @@ def test_an_encoding_without_our_marks(encoding: str, start: START) -> None:
 
 def test_help_and_errors_of_every_command_at_a_narrow_terminal(folder: Path) -> None:
     for command in ("unlock", "quarantine train-9 --reason fan", "ssh train-0", "exec true", "verify", "status"):
-        name, *rest = command.split()
-        words = [name, "cluster.yaml", *rest]
-        with Terminal(gpuprov(*words), cwd=folder, columns=40) as terminal:
+        name, *options = command.split()
+        arguments = [name, "cluster.yaml", *options]
+        with Terminal(gpuprov(*arguments), cwd=folder, columns=40) as terminal:
             terminal.end()
             assert "internal error" not in terminal.text, terminal.text
             assert "Traceback" not in terminal.text
@@ -296,9 +296,11 @@ def events_file(folder: Path) -> Path:
     return run / "events.jsonl"
 
 
-def say(file: Path, stage: str, kind: str, message: str, **rest: object) -> None:
+def say(file: Path, stage: str, kind: str, message: str, **fields: object) -> None:
     with file.open("a") as stream:
-        stream.write(json.dumps({"stage": stage, "kind": kind, "message": message, "time": time.time(), **rest}) + "\n")
+        stream.write(
+            json.dumps({"stage": stage, "kind": kind, "message": message, "time": time.time(), **fields}) + "\n"
+        )
 
 
 def test_status_watch_shows_the_run_of_another_process_until_ctrl_c(folder: Path) -> None:

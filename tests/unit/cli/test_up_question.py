@@ -49,9 +49,11 @@ def cluster(tmp_path: Path) -> Cluster:
     ],
 )
 def test_hosts_of_ones_own_are_told_apart(cluster: Cluster, changes: NodeChanges, question: str) -> None:
-    wanted = plan(cluster.spec)
-    made = [(group, f"1 {group.machine.name}") for group in wanted.groups if {*group.node_names()} & {*changes.create}]
-    assert lifecycle._intended(cluster, wanted, changes, made) == question
+    desired = plan(cluster.spec)
+    created = [
+        (group, f"1 {group.machine.name}") for group in desired.groups if {*group.node_names()} & {*changes.create}
+    ]
+    assert lifecycle._intended(cluster, desired, changes, created) == question
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,18 @@ ROLES = Path(__file__).resolve().parents[3] / "ansible" / "roles"
 
 def of_the_roles() -> set[str]:
     """What roles take from the distribution, by their defaults."""
-    found: set[str] = set()
+    names: set[str] = set()
     for file in ROLES.glob("*/defaults/main.yml"):
         for name, value in (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).items():
             if name.endswith(("_distribution_packages", "base_packages", "_docker_package")):
-                found |= {value} if isinstance(value, str) else {one for one in value if isinstance(one, str)}
-    return found
+                names |= {value} if isinstance(value, str) else {item for item in value if isinstance(item, str)}
+    return names
 
 
 def test_what_a_role_installs_is_not_there_before() -> None:
-    there = of_the_roles() & set(image.PACKAGES)
-    assert {"docker.io", "mdadm", "fio", "rdma-core", "dmidecode"} <= there
-    assert there & set(cloud_base.PACKAGES) == {"unattended-upgrades"}  # Debian's cloud images have it
+    preinstalled = of_the_roles() & set(image.PACKAGES)
+    assert {"docker.io", "mdadm", "fio", "rdma-core", "dmidecode"} <= preinstalled
+    assert preinstalled & set(cloud_base.PACKAGES) == {"unattended-upgrades"}  # Debian's cloud images have it
     assert set(cloud_base.LACKS) < set(image.PACKAGES)
 
 

@@ -28,5 +28,5 @@ def test_a_gpu_that_there_is_not(
         "groups:\n  train: {site: here, machine: p4d.24xlarge, count: 1}\naccess: {allow: [203.0.113.0/24]}\n"
     )
     assert run(["sandbox", "fault", str(file), "train-0", "gpu-lost", "--gpu", "9"]) == 2
-    said = capsys.readouterr().err
-    assert "train-0: p4d.24xlarge has GPUs 0 to 7, not 9" in said and CONTAINER not in said
+    stderr = capsys.readouterr().err
+    assert "train-0: p4d.24xlarge has GPUs 0 to 7, not 9" in stderr and CONTAINER not in stderr

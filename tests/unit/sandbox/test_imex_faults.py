@@ -37,9 +37,9 @@ def test_the_nodes_own_daemon_condemns_and_others_warn(
 ) -> None:
     node = make_node(GB200)
     monkeypatch.setattr(kernel, "daemons", lambda: {"nvidia-imex": 1})
-    for place, text in (("etc/nvidia-imex/nodes_config.cfg", "\n".join(IMEX_HOSTS)), ("proc/net/fib_trie", TRIE)):
-        (node.root / place).parent.mkdir(parents=True, exist_ok=True)
-        (node.root / place).write_text(text, encoding="utf-8")
+    for path, text in (("etc/nvidia-imex/nodes_config.cfg", "\n".join(IMEX_HOSTS)), ("proc/net/fib_trie", TRIE)):
+        (node.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (node.root / path).write_text(text, encoding="utf-8")
     if fault:
         node.become(faults.with_faults(healthy(GB200), [faults.Active(fault, 0)], "580.173.02"))
     texts = healthy_texts(GB200) | {"imex.json": node.says("nvidia-imex-ctl", "-N", "-j")}

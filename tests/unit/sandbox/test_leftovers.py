@@ -171,8 +171,8 @@ def test_a_record_of_a_removal_leads_to_a_namespace(podman: FakePodman, namespac
     """CNI gives the lease back first."""
     namespace("netns-left", "10.77.7.4")
     (leftovers.RECORDS / f"{NODE}.4711").write_text(f"removing {A}\n")
-    found = ["network namespace netns-left", f"network of removed container {A[:12]}", f"record {NODE}.4711"]
-    assert find(podman) == found
+    expected = ["network namespace netns-left", f"network of removed container {A[:12]}", f"record {NODE}.4711"]
+    assert find(podman) == expected
 
 
 def test_a_network_without_our_label_is_somebodys(podman: FakePodman) -> None:
@@ -225,23 +225,23 @@ def test_an_empty_namespace_that_was_made_since_a_start_that_was_cut_off(
     namespace("somebodys", "")
     assert find(podman) == []  # nothing says that it is a sandbox's
     record = start_of(A)
-    found = ["network namespace netns-empty", f"record {NODE}.4711"]
-    assert find(podman) == found
+    with_namespace = ["network namespace netns-empty", f"record {NODE}.4711"]
+    assert find(podman) == with_namespace
     podman.has(A, NODE, "created", key="")
-    assert find(podman) == found
+    assert find(podman) == with_namespace
     inode = path.stat().st_ino
     monkeypatch.setattr(podman_state, "processes", lambda: {77: ["/sbin/init"]})
     monkeypatch.setattr(namespaces, "_inode", {77: inode}.get)  # somebody's container runs in it
-    others = [f"firewall rules of container {A[:12]}", f"record {NODE}.4711"]
-    assert find(podman) == others
+    with_rules = [f"firewall rules of container {A[:12]}", f"record {NODE}.4711"]
+    assert find(podman) == with_rules
     monkeypatch.setattr(namespaces, "_inode", {77: inode + 1}.get)
-    assert find(podman) == found
+    assert find(podman) == with_namespace
     monkeypatch.setattr(namespaces, "_inode", {}.get)
     path.write_text("10.88.0.3")  # one of podman's other networks: another container is about to start in it
-    assert find(podman) == others
+    assert find(podman) == with_rules
     path.write_text("")
     os.utime(record, (path.stat().st_ctime + 60,) * 2)
-    assert find(podman) == others  # it was there before
+    assert find(podman) == with_rules  # it was there before
 
 
 def test_a_namespace_that_was_written_down_after_all(podman: FakePodman, namespace: Callable[[str, str], Path]) -> None:
@@ -274,14 +274,14 @@ def test_a_podman_that_is_older_than_a_namespace_may_have_made_it(
     monkeypatch.setattr(podman_state, "processes", lambda: {77: arguments})
     monkeypatch.setattr(namespaces, "_inode", lambda _: None)
     monkeypatch.setattr(podman_commands, "_start_of", lambda _: path.stat().st_ctime - age)
-    found = ["network namespace netns-empty", f"record {record.name}"]
+    expected = ["network namespace netns-empty", f"record {record.name}"]
     rules = [f"firewall rules of container {A[:12]}"]
-    assert find(podman) == (rules if waits else found)
+    assert find(podman) == (rules if waits else expected)
     monkeypatch.setattr(podman_commands, "is_root", lambda _: False)
-    assert find(podman) == found
+    assert find(podman) == expected
     monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
     monkeypatch.setattr(podman_commands, "LONGEST_S", -60)  # no start takes that long
-    assert find(podman) == found
+    assert find(podman) == expected
 
 
 def test_what_an_older_podman_may_use_is_removed_when_it_has_ended(
@@ -325,11 +325,11 @@ def test_an_end_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_start_of_a_process_is_known_to_the_second() -> None:
-    before = time.time()
+    started = time.time()
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             assert (
-                before - podman_commands.MARGIN_S
+                started - podman_commands.MARGIN_S
                 < podman_commands._start_of(process.pid)
                 < time.time() + podman_commands.MARGIN_S
             )
@@ -396,15 +396,15 @@ def test_monitors_whose_container_is_ours(
     """By what the runtime knows, or by a record where that one does not know it; never by what the monitor says."""
     e, ours = "e" * 64, {"gpuprov.octet": "7"}
     podman.has(A, NODE, key="")
-    for container, own in {A: ours, B: ours, C: {}, D: {"gpuprov.octet": "17"}}.items():
-        runtime(container, own)
+    for container, container_annotations in {A: ours, B: ours, C: {}, D: {"gpuprov.octet": "17"}}.items():
+        runtime(container, container_annotations)
     start_of(e)
     rows = [A, B, C, D, e, "f" * 64, f"{B}/../../victim", "."]
     processes = {number: monitor(container) for number, container in enumerate(rows)} | {20: monitor(B, "web")}
     monkeypatch.setattr(podman_state, "processes", lambda: processes)
     monkeypatch.setattr(monitors, "_runs", lambda _, program: program == "/usr/bin/conmon")
-    found = [f"monitor {NODE} (process 1)", f"monitor {NODE} (process 4)", f"container of the runtime {B[:12]}"]
-    assert [line for line in find(podman) if "record" not in line and "rules" not in line] == found
+    expected = [f"monitor {NODE} (process 1)", f"monitor {NODE} (process 4)", f"container of the runtime {B[:12]}"]
+    assert [line for line in find(podman) if "record" not in line and "rules" not in line] == expected
     monkeypatch.setattr(podman_commands, "is_root", lambda _: False)
     assert "monitor" not in " ".join(find(podman))
     monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
@@ -414,10 +414,10 @@ def test_monitors_whose_container_is_ours(
 
 def test_a_process_that_calls_itself_a_monitor_is_none() -> None:
     """Any local user can choose a command line."""
-    words = ["conmon", "-c", "read x", "-n", NODE]
-    with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE) as process:
+    argv = ["conmon", "-c", "read x", "-n", NODE]
+    with subprocess.Popen(argv, executable="/bin/sh", stdin=subprocess.PIPE) as process:
         program = f"/proc/{process.pid}/exe"
-        assert until(lambda: podman_state.arguments(process.pid)[:5] == words)
+        assert until(lambda: podman_state.arguments(process.pid)[:5] == argv)
         assert not monitors._runs(process.pid, "/usr/bin/env")
         assert monitors._runs(process.pid, program)
         assert podman_commands.is_root(process.pid) == (os.geteuid() == 0)
@@ -427,16 +427,16 @@ def test_a_process_that_calls_itself_a_monitor_is_none() -> None:
 
 def test_a_monitor_is_killed_unless_another_process_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(podman_commands, "is_root", lambda _: True)
-    words = ["sh", "-c", "read x; exit 3", "conmon", "-n", NODE]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+    argv = ["sh", "-c", "read x; exit 3", "conmon", "-n", NODE]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
         monkeypatch.setattr(monitors, "CONTAINER_ID", re.compile("read x; exit 3"))
         pid, program = process.pid, f"/proc/{process.pid}/exe"
         assert until(lambda: podman_state.arguments(pid)[0] == "sh")
-        monitors.kill(Monitor(pid, "gpuprov-another.7", words[2], program))
+        monitors.kill(Monitor(pid, "gpuprov-another.7", argv[2], program))
         assert process.poll() is None
-        monitors.kill(Monitor(pid, NODE, words[2], program))
+        monitors.kill(Monitor(pid, NODE, argv[2], program))
         assert process.wait(60) == -9
-    monitors.kill(Monitor(pid, NODE, words[2], program))  # it is gone
+    monitors.kill(Monitor(pid, NODE, argv[2], program))  # it is gone
 
 
 def test_what_only_the_runtime_knows_by_its_annotation(
@@ -444,8 +444,8 @@ def test_what_only_the_runtime_knows_by_its_annotation(
 ) -> None:
     ours = {"gpuprov.octet": "7"}
     states = {A: ours, B: {"gpuprov.octet": "17"}, C: None, D: ours, "somebodys": ours}
-    for container, own in states.items():
-        runtime(container, own)
+    for container, container_annotations in states.items():
+        runtime(container, container_annotations)
     podman.has(D, NODE, key="/run/netns/netns-node")
     assert find(podman) == [f"container of the runtime {A[:12]}"]
     assert leftovers.remove(NETWORK, podman=podman) == []
@@ -484,8 +484,8 @@ def test_what_stays_is_told_and_its_record_stays(
     monkeypatch.setattr(backends.Cni, "tear_down", refuse)
     remaining = leftovers.remove(NETWORK, podman=podman)
     assert remaining == [
-        f"{what}: CNI plugin bridge failed: the device is busy"
-        for what in ("network namespace netns-left", f"network of removed container {A[:12]}")
+        f"{leftover}: CNI plugin bridge failed: the device is busy"
+        for leftover in ("network namespace netns-left", f"network of removed container {A[:12]}")
     ]
     assert record.exists()
 
@@ -520,19 +520,19 @@ def test_cni_is_told_to_delete_by_its_plugins(
     result.write_text("{}")
     address = lease("10.77.7.4", A)
     backends.Cni().tear_down(NETWORK, Remains(A, "10.77.7.4", Path("/run/netns/netns-left")))
-    made = calls(tmp_path)
-    assert [call["name"] for call in made] == ["firewall", "portmap", "bridge"]
+    plugin_calls = calls(tmp_path)
+    assert [call["name"] for call in plugin_calls] == ["firewall", "portmap", "bridge"]
     assert all(
         call["environment"] == {
             "CNI_COMMAND": "DEL", "CNI_CONTAINERID": A, "CNI_NETNS": "/run/netns/netns-left", "CNI_IFNAME": "eth0",
             "CNI_PATH": str(tmp_path),
         }
-        for call in made
+        for call in plugin_calls
     )  # fmt: skip
-    assert all(call["document"]["name"] == "gpuprov-7" for call in made)
+    assert all(call["document"]["name"] == "gpuprov-7" for call in plugin_calls)
     port = {"hostPort": 22, "containerPort": 22, "protocol": "tcp", "hostIP": "127.77.7.4"}
-    assert made[1]["document"]["runtimeConfig"]["portMappings"] == [port]
-    assert made[2]["document"]["ipam"] == {"type": "host-local", "ranges": [[{"subnet": "10.77.7.0/24"}]]}
+    assert plugin_calls[1]["document"]["runtimeConfig"]["portMappings"] == [port]
+    assert plugin_calls[2]["document"]["ipam"] == {"type": "host-local", "ranges": [[{"subnet": "10.77.7.0/24"}]]}
     assert not result.exists() and not address.exists()
 
 
@@ -541,15 +541,19 @@ def test_masquerading_goes_with_its_network_also_where_no_rule_leads_to_its_chai
 ) -> None:
     """`iptables-save -t nat` after a kill: `bridge` had made the chain, and not yet the rule in POSTROUTING. Chains of
     other networks, and CNI's own, stay."""
-    left, linked, other = "CNI-3932fc78bf1efdf02c9a2793", "CNI-4a2fb16d0cbe5a7d2f0d9b11", "CNI-77aa0b7cbe0e0d2ff0d9b113"
+    unlinked, linked, other = (
+        "CNI-3932fc78bf1efdf02c9a2793",
+        "CNI-4a2fb16d0cbe5a7d2f0d9b11",
+        "CNI-77aa0b7cbe0e0d2ff0d9b113",
+    )
     saved = tmp_path / "saved"
     saved.write_text(
         "*nat\n"
-        + "".join(f":{chain} - [0:0]\n" for chain in ("POSTROUTING", "CNI-HOSTPORT-MASQ", left, linked, other))
+        + "".join(f":{chain} - [0:0]\n" for chain in ("POSTROUTING", "CNI-HOSTPORT-MASQ", unlinked, linked, other))
         + "".join(
             f'-A {chain} ! -d 224.0.0.0/4 -m comment --comment "name: \\"{network}\\" id: \\"{A}\\"" -j {target}\n'
             for chain, network, target in [
-                (left, NETWORK.name, "MASQUERADE"),
+                (unlinked, NETWORK.name, "MASQUERADE"),
                 (linked, NETWORK.name, "MASQUERADE"),
                 ("POSTROUTING", NETWORK.name, linked),
                 (other, "gpuprov-70", "MASQUERADE"),
@@ -563,7 +567,7 @@ def test_masquerading_goes_with_its_network_also_where_no_rule_leads_to_its_chai
         (tmp_path / name).chmod(0o755)
     backends.Cni().forget(NETWORK)
     changes = (tmp_path / "changes").read_text().splitlines()
-    assert changes == ["-D POSTROUTING", f"-F {left}", f"-F {linked}", f"-X {left}", f"-X {linked}"]
+    assert changes == ["-D POSTROUTING", f"-F {unlinked}", f"-F {linked}", f"-X {unlinked}", f"-X {linked}"]
 
 
 def test_the_rules_of_a_start_whose_namespace_podman_removed(
@@ -678,9 +682,9 @@ def test_layers_without_a_container_on_the_sandboxs_images(
     ["system service --time 0", "play kube x.yaml", "kube play x.yaml", "container clone x", "container restore x"],
 )
 def test_commands_that_make_layers(podman: FakePodman, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    now = time.time()
-    monkeypatch.setattr(podman_commands, "_start_of", lambda _: now - 60)
-    assert podman_commands.users(now, layers.CHANGING, {77: ["podman", *command.split()]}) == {77}
+    timestamp = time.time()
+    monkeypatch.setattr(podman_commands, "_start_of", lambda _: timestamp - 60)
+    assert podman_commands.users(timestamp, layers.CHANGING, {77: ["podman", *command.split()]}) == {77}
 
 
 def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(

@@ -25,9 +25,9 @@ def test_a_simulated_brake_lasts_or_is_over(
     monkeypatch.setattr(probe, "run", lambda argv, *_, **__: probe.result(node.says(*argv), 0))
     request = {"tools": {"nvidia-smi.xml": FILES["nvidia-smi.xml"].to_json()}, "wait": 0.0}
     answer = probe.job("nvidia-smi.xml", 30.0, request)
-    found = {"nvidia-smi.xml": answer, **answer.pop("beside", {})}
-    assert len(found) == looks
-    texts = healthy_texts(P4D) | {name: one["text"] for name, one in found.items()}
+    answers = {"nvidia-smi.xml": answer, **answer.pop("beside", {})}
+    assert len(answers) == looks
+    texts = healthy_texts(P4D) | {name: look["text"] for name, look in answers.items()}
     judged = judge({"a": Case(bundle(texts), expected(P4D, "quick"), None)})["a"]
     result = next(check for check in judged.checks if check.id == "gpu.power_brake")
     assert (result.status, result.severity) == (status, "fatal")

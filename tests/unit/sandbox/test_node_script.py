@@ -109,8 +109,8 @@ def test_a_node_is_made_and_removed_with_its_volume(machine: Machine) -> None:
 
 
 def published(machine: Machine) -> list[str]:
-    words = machine.state["arguments"]
-    return [words[at + 1] for at, word in enumerate(words) if word == "--publish"]
+    arguments = machine.state["arguments"]
+    return [arguments[at + 1] for at, argument in enumerate(arguments) if argument == "--publish"]
 
 
 def test_behind_a_jump_host_its_ports_are_published_and_those_of_nodes_are_not(machine: Machine) -> None:
@@ -166,8 +166,8 @@ def test_a_creation_that_fails_leaves_no_volume(machine: Machine) -> None:
 
 def test_a_process_that_calls_itself_a_monitor_has_nothing_killed(machine: Machine) -> None:
     """Any local user can start one, with the id of any container."""
-    words = ["conmon", "-c", "read x", "-n", NAME, "-c", "a" * 64]
-    forged = subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE)
+    argv = ["conmon", "-c", "read x", "-n", NAME, "-c", "a" * 64]
+    forged = subprocess.Popen(argv, executable="/bin/sh", stdin=subprocess.PIPE)
     try:
         assert machine.run("destroy").returncode == 0
         assert machine.deleted() == []

@@ -31,9 +31,9 @@ def test_faults_are_told_by_the_disk(make_node: MakeNode) -> None:
     node = make_node("p4d.24xlarge")
     bad = [faults.Active(name, None) for name in ("nvme-warns", "nvme-worn", "scratch-flash-fails")]
     node.become(faults.with_faults(healthy("p4d.24xlarge"), bad))
-    found = [json.loads(node.says(*ASK)) for _ in range(2)]
-    assert [(one["critical_warning"], one["percent_used"]) for one in found] == [(4, 104)] * 2
-    assert [one["media_errors"] for one in found] == [1, 2]
+    smart_logs = [json.loads(node.says(*ASK)) for _ in range(2)]
+    assert [(smart_log["critical_warning"], smart_log["percent_used"]) for smart_log in smart_logs] == [(4, 104)] * 2
+    assert [smart_log["media_errors"] for smart_log in smart_logs] == [1, 2]
     other = json.loads(node.says("nvme", "smart-log", "/dev/nvme2", "--output-format=json"))
     assert (other["critical_warning"], other["percent_used"], other["media_errors"]) == (0, 2, 0)
 

@@ -66,10 +66,10 @@ def test_packages_are_read_by_dpkg_and_say_that_they_are_simulated(tmp_path: Pat
     deb = packages.build(package(name), [package("libcuda1"), package("libnvidia-ml1")], "amd64")
     file = tmp_path / deb.filename
     file.write_bytes(deb.build())
-    told = subprocess.run(["dpkg-deb", "--field", file], capture_output=True, text=True, check=True).stdout
-    assert f"Package: {name}\n" in told
-    assert "Version: 580.173.02-1\n" in told
-    assert "simulated by gpuprov" in told
+    fields = subprocess.run(["dpkg-deb", "--field", file], capture_output=True, text=True, check=True).stdout
+    assert f"Package: {name}\n" in fields
+    assert "Version: 580.173.02-1\n" in fields
+    assert "simulated by gpuprov" in fields
     listed = subprocess.run(["dpkg-deb", "--contents", file], capture_output=True, text=True, check=True).stdout
     assert f"./usr/share/doc/{name}/simulated" in listed
     assert (
@@ -85,7 +85,7 @@ def test_dependencies_are_those_that_the_lock_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("suite", "components", "where", "index"),
+    ("suite", "components", "suite_folder", "index"),
     [
         ("/", "", "", "Packages"),
         ("./", "", "", "Packages"),
@@ -94,21 +94,21 @@ def test_dependencies_are_those_that_the_lock_has() -> None:
     ],
 )
 def test_repositories_are_signed_and_whole(
-    tmp_path: Path, secrets: Keys, suite: str, components: str, where: str, index: str
+    tmp_path: Path, secrets: Keys, suite: str, components: str, suite_folder: str, index: str
 ) -> None:
-    wanted = stack(package("libnccl2", "2.27.7-1+cuda13.0"), package("nvidia-open"), suite=suite, components=components)
-    assert repository.write_repositories(tmp_path, [wanted], secrets, "amd64") == 2
-    base = tmp_path / repository.folder("cuda", wanted.os)
+    lock = stack(package("libnccl2", "2.27.7-1+cuda13.0"), package("nvidia-open"), suite=suite, components=components)
+    assert repository.write_repositories(tmp_path, [lock], secrets, "amd64") == 2
+    base = tmp_path / repository.folder("cuda", lock.os)
     ring = tmp_path / "ring.gpg"
     subprocess.run(["gpg", "--batch", "--quiet", "--dearmor", "-o", ring, tmp_path / "keys/cuda.asc"], check=True)
     checked = subprocess.run(
-        ["gpgv", "--keyring", ring, base / where / "InRelease"], capture_output=True, text=True, check=False
+        ["gpgv", "--keyring", ring, base / suite_folder / "InRelease"], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stderr
-    release = (base / where / "Release").read_text()
-    listing = (base / where / index).read_bytes()
+    release = (base / suite_folder / "Release").read_text()
+    listing = (base / suite_folder / index).read_bytes()
     assert f" {hashlib.sha256(listing).hexdigest()} {len(listing)} {index}\n" in release
-    assert gzip.decompress((base / where / f"{index}.gz").read_bytes()) == listing
+    assert gzip.decompress((base / suite_folder / f"{index}.gz").read_bytes()) == listing
     for paragraph in listing.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
         file = (base / fields["Filename"]).read_bytes()
@@ -129,11 +129,11 @@ def test_two_distributions_have_a_repository_each(tmp_path: Path, secrets: Keys)
 
 def test_a_suite_can_not_lead_out_of_its_repository(tmp_path: Path, secrets: Keys) -> None:
     # A lock with such a suite is refused when it is read; this is the second wall.
-    wanted = stack(package("xx"))
-    out = wanted.repositories[0].model_copy(update={"suite": "../../../out/"})
+    lock = stack(package("xx"))
+    out = lock.repositories[0].model_copy(update={"suite": "../../../out/"})
     with pytest.raises(GpuprovError, match="points outside"):
         repository.write_repositories(
-            tmp_path / "m", [wanted.model_copy(update={"repositories": (out,)})], secrets, "amd64"
+            tmp_path / "m", [lock.model_copy(update={"repositories": (out,)})], secrets, "amd64"
         )
     assert not (tmp_path / "out").exists()
 
@@ -151,9 +151,9 @@ def test_a_changed_release_is_not_signed(tmp_path: Path, secrets: Keys) -> None:
 
 
 def test_keys_are_private_made_once_and_fit_together(tmp_path: Path) -> None:
-    made = keys(tmp_path / "k")
-    assert keys(tmp_path / "k") == made
-    assert len(made.fingerprint) == 40
+    created = keys(tmp_path / "k")
+    assert keys(tmp_path / "k") == created
+    assert len(created.fingerprint) == 40
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "k").iterdir()} == {0}
     verified = subprocess.run(
         ["openssl", "verify", "-CAfile", tmp_path / "k/ca.pem", tmp_path / "k/registry.pem"],
@@ -212,8 +212,8 @@ def test_node_numbers_stay_when_groups_grow_shrink_and_come(tmp_path: Path) -> N
     assert {name: grown[name] for name in first} == first
     assert len(set(grown.values())) == 5
     network.node_numbers(tmp_path, ["a-0", "b-0", "c-0"])
-    again = network.node_numbers(tmp_path, ["a-0", "b-0", "c-0", "d-0"])
-    assert again["d-0"] not in grown.values()
+    regrown = network.node_numbers(tmp_path, ["a-0", "b-0", "c-0", "d-0"])
+    assert regrown["d-0"] not in grown.values()
     assert network.node_numbers(tmp_path, grown) == grown, "they may still have their machines"
     (tmp_path / network.NUMBERS).write_text("{half")
     assert len(set(network.node_numbers(tmp_path, ["a-0", "b-0"]).values())) == 2
@@ -222,8 +222,8 @@ def test_node_numbers_stay_when_groups_grow_shrink_and_come(tmp_path: Path) -> N
 def test_more_nodes_than_there_are_numbers_is_refused(tmp_path: Path) -> None:
     full = network.node_numbers(tmp_path, [f"n-{i}" for i in range(250)])
     assert sorted(full.values()) == list(range(4, 254))
-    others = network.node_numbers(tmp_path, ["m-0", "m-1"])
-    assert sorted(others.values()) == sorted({full["n-0"], full["n-1"]})
+    other_nodes = network.node_numbers(tmp_path, ["m-0", "m-1"])
+    assert sorted(other_nodes.values()) == sorted({full["n-0"], full["n-1"]})
     with pytest.raises(GpuprovError, match="251 nodes are too many"):
         network.node_numbers(tmp_path, [f"n-{i}" for i in range(251)])
 
@@ -256,7 +256,9 @@ def test_octets_are_one_a_workspace_and_taken_over_when_it_is_gone(octets: Path)
 def test_an_octet_that_cannot_be_cleared_is_not_chosen(octets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = {"gpuprov-249"}
     remaining = ["network namespace netns-1: the device is busy"]
-    monkeypatch.setattr(network.leftovers, "remove", lambda one: list(remaining) if one.name in stuck else [])
+    monkeypatch.setattr(
+        network.leftovers, "remove", lambda candidate: list(remaining) if candidate.name in stuck else []
+    )
     (octets / "a").mkdir()
     assert network.allocate_octet(octets / "a") == 248
     stuck.add("gpuprov-248")  # no node stands in it: it moves on
@@ -278,7 +280,9 @@ def test_an_octet_that_is_somebodys_is_not_chosen_and_does_not_stop_down(
     octets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreign = {"gpuprov-249"}
-    monkeypatch.setattr(network.leftovers, "find_foreign", lambda one: ["lab1"] if one.name in foreign else [])
+    monkeypatch.setattr(
+        network.leftovers, "find_foreign", lambda candidate: ["lab1"] if candidate.name in foreign else []
+    )
     (workspace := octets / "a").mkdir()
     assert network.allocate_octet(workspace) == 248
     foreign.add("gpuprov-248")
@@ -336,7 +340,9 @@ def test_a_node_whose_lease_podman_keeps_gets_another_number(octets: Path, monke
     assert network.node_numbers(workspace, ["n-0", "n-1", "n-2"], {4}) == {"n-0": 6, "n-1": 5, "n-2": 7}
     with pytest.raises(GpuprovError, match="250 nodes are too many for one sandbox cluster, 249 is the most"):
         network.node_numbers(workspace, [f"n-{i}" for i in range(250)], {4})
-    monkeypatch.setattr(network.leftovers, "leased", lambda one: {2} if one.name == f"gpuprov-{octet}" else set())
+    monkeypatch.setattr(
+        network.leftovers, "leased", lambda candidate: {2} if candidate.name == f"gpuprov-{octet}" else set()
+    )
     assert network.allocate_octet(workspace) == 250  # it was the number of the mirror
 
 
@@ -350,15 +356,17 @@ def test_octets_are_never_given_twice(octets: Path) -> None:
 
 def test_an_archive_is_an_archive_in_a_rehearsal_too(tmp_path: Path, secrets: Keys) -> None:
     """Nodes fetch it, compare it and make a repository of it, as of a vendor's."""
-    mine = stack(package("efa", "1.50.0-1", "efa"), package("efa-config", "1.50.0-1", "efa"), package("nvidia-open"))
+    lock = stack(package("efa", "1.50.0-1", "efa"), package("efa-config", "1.50.0-1", "efa"), package("nvidia-open"))
     vendors = Archive(url="https://efa.example.com/efa-1.tar.gz", folder="efa/DEBS/")
     repositories = tuple(
-        r.model_copy(update={"archives": (vendors,)}) if r.name == "efa" else r for r in mine.repositories
+        r.model_copy(update={"archives": (vendors,)}) if r.name == "efa" else r for r in lock.repositories
     )
-    made = assets.Assets("i", tmp_path, Podman("podman", "crun"), secrets.fingerprint, "ca", "amd64", b"busybox")
-    local = made.localise(mine.model_copy(update={"repositories": repositories}))
-    (one,) = (r for r in local.repositories if r.name == "efa")
-    (archive,) = one.archives
+    rehearsal_assets = assets.Assets(
+        "i", tmp_path, Podman("podman", "crun"), secrets.fingerprint, "ca", "amd64", b"busybox"
+    )
+    local = rehearsal_assets.localise(lock.model_copy(update={"repositories": repositories}))
+    (efa,) = (r for r in local.repositories if r.name == "efa")
+    (archive,) = efa.archives
     assert repository.write_repositories(tmp_path / "http", [local], secrets, "amd64") == 3
     served = tmp_path / "http" / archive.url.split("/", 3)[3]
     assert (hashlib.sha256(served.read_bytes()).hexdigest(), served.stat().st_size) == (archive.sha256, archive.size)
@@ -367,7 +375,7 @@ def test_an_archive_is_an_archive_in_a_rehearsal_too(tmp_path: Path, secrets: Ke
         inside = {hashlib.sha256(tar.extractfile(m).read()).hexdigest() for m in tar if m.name.endswith(".deb")}  # type: ignore[union-attr]
     assert inside == {p.sha256 for p in local.packages if p.repository == "efa"}
     assert not any(p.sha256 for p in local.packages if p.repository != "efa")
-    assert made.localise(local) == local
+    assert rehearsal_assets.localise(local) == local
 
 
 def test_what_decides_of_packages_is_all_there() -> None:

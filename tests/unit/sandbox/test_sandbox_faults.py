@@ -112,35 +112,35 @@ def test_every_fault_names_a_check_that_exists() -> None:
 @pytest.mark.parametrize("machine", ["p4d.24xlarge", "dgx-h100", "GN10Xp.20XLARGE320", "workstation-rtx4090"])
 @pytest.mark.parametrize("name", sorted(CHANGES))
 def test_a_fault_changes_its_outputs_and_no_others(make_node: MakeNode, machine: str, name: str) -> None:
-    fault, good = faults.find_fault(name), healthy(machine)
-    if not fault.applies(good):
+    fault, healthy_state = faults.find_fault(name), healthy(machine)
+    if not fault.applies(healthy_state):
         with pytest.raises(GpuprovError, match=r"which .* does not have"):
-            faults._refuse(fault, good)
+            faults._refuse(fault, healthy_state)
         return
     node = make_node(machine)
-    index = min(3, len(good["gpus"]) - 1)
+    index = min(3, len(healthy_state["gpus"]) - 1)
     if machine not in HEALTHY:
         HEALTHY[machine] = {key: node.run(*command) for key, command in OUTPUTS.items()}
-    before = HEALTHY[machine]
-    bad = faults.with_faults(good, [faults.Active(name, index)], "580.173.02")
+    healthy_outputs = HEALTHY[machine]
+    bad = faults.with_faults(healthy_state, [faults.Active(name, index)], "580.173.02")
     node.become(bad)
     after = {key: node.run(*command) for key, command in OUTPUTS.items()}
     stamp = "<timestamp>"
-    differ = {key for key in OUTPUTS if _plain(before[key], stamp) != _plain(after[key], stamp)}
+    differ = {key for key in OUTPUTS if _plain(healthy_outputs[key], stamp) != _plain(after[key], stamp)}
     assert differ == CHANGES[name]
-    assert faults.with_faults(good, [], None) | {"faults": []} == good | {"faults": []}
+    assert faults.with_faults(healthy_state, [], None) | {"faults": []} == healthy_state | {"faults": []}
 
 
-def _plain(said: tuple[int, str, str], stamp: str) -> tuple[int, list[str]]:
-    return said[0], [line for line in said[1].splitlines() if stamp not in line]
+def _plain(result: tuple[int, str, str], stamp: str) -> tuple[int, list[str]]:
+    return result[0], [line for line in result[1].splitlines() if stamp not in line]
 
 
-@pytest.mark.parametrize(("version", "whole"), [("580.173.02", 7), ("595.91.07", 8)])
-def test_a_bad_driver_is_dormant_until_it_is_loaded(make_node: MakeNode, version: str, whole: int) -> None:
+@pytest.mark.parametrize(("version", "healthy_gpus"), [("580.173.02", 7), ("595.91.07", 8)])
+def test_a_bad_driver_is_dormant_until_it_is_loaded(make_node: MakeNode, version: str, healthy_gpus: int) -> None:
     node = make_node("p4d.24xlarge")
     name = f"bad-driver:{version}"
     node.become(faults.with_faults(healthy("p4d.24xlarge"), [faults.Active(name, 3)], "580.173.02"))
-    assert node.says("nvidia-smi", "-q", "-x").count("<total>40960 MiB</total>") == whole
+    assert node.says("nvidia-smi", "-q", "-x").count("<total>40960 MiB</total>") == healthy_gpus
 
 
 @pytest.mark.parametrize("name", ["gpu-lost:595.91.07", "bad-driver:", "bad-driver:new", "bad-driver:595;reboot"])
@@ -152,20 +152,20 @@ def test_a_version_where_none_belongs_is_refused(name: str) -> None:
 
 def test_faults_do_not_touch_the_healthy_node() -> None:
     for fault in FAULTS:
-        good = healthy("dgx-h100")
-        kept = deepcopy(good)
-        if fault.applies(good):
-            faults.with_faults(good, [faults.Active(fault.name, 3)], "580.173.02")
-        assert good == kept
+        healthy_state = healthy("dgx-h100")
+        original = deepcopy(healthy_state)
+        if fault.applies(healthy_state):
+            faults.with_faults(healthy_state, [faults.Active(fault.name, 3)], "580.173.02")
+        assert healthy_state == original
 
 
 def test_two_faults_at_once_and_one_cleared() -> None:
-    good = healthy("p4d.24xlarge")
-    both = faults.with_faults(good, [faults.Active("gpu-lost", 3), faults.Active("xid-48", 1)])
-    one = faults.with_faults(good, [faults.Active("xid-48", 1)])
+    healthy_state = healthy("p4d.24xlarge")
+    both = faults.with_faults(healthy_state, [faults.Active("gpu-lost", 3), faults.Active("xid-48", 1)])
+    single = faults.with_faults(healthy_state, [faults.Active("xid-48", 1)])
     assert [entry["name"] for entry in both["faults"]] == ["gpu-lost", "xid-48"]
     assert not both["gpus"][3]["present"]
-    assert one["gpus"] == good["gpus"]
+    assert single["gpus"] == healthy_state["gpus"]
     json.dumps(both)
 
 
@@ -193,9 +193,9 @@ def test_another_version_of_the_same_branch(version: str) -> None:
 def test_hardware_of_every_machine_in_the_catalogue() -> None:
     catalog = load()
     for machine in catalog.machines():
-        found = healthy(machine.name)
-        assert len(found["gpus"]) == machine.gpu_count
-        assert len({item["uuid"] for item in found["gpus"]}) == machine.gpu_count
-        assert len({row["slot"] for row in found["pci"]}) == len(found["pci"]), machine.name
-        assert all(found["topology"][i][i] == "X" for i in range(machine.gpu_count))
-        assert found == healthy(machine.name)
+        hardware = healthy(machine.name)
+        assert len(hardware["gpus"]) == machine.gpu_count
+        assert len({item["uuid"] for item in hardware["gpus"]}) == machine.gpu_count
+        assert len({row["slot"] for row in hardware["pci"]}) == len(hardware["pci"]), machine.name
+        assert all(hardware["topology"][i][i] == "X" for i in range(machine.gpu_count))
+        assert hardware == healthy(machine.name)

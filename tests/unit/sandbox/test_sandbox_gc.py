@@ -22,14 +22,14 @@ from provisioner.spec import schema
 class Podman:
     """The containers of this machine. `stuck`: one that can't be removed."""
 
-    def __init__(self, alive: Path, gone: Path, released: list[Path]) -> None:
-        self.released, self.stuck, self.gone = released, "", gone
-        self.owners = {7: str(gone), 9: str(alive)}
+    def __init__(self, alive: Path, missing: Path, released: list[Path]) -> None:
+        self.released, self.stuck, self.gone = released, "", missing
+        self.owners = {7: str(missing), 9: str(alive)}
         self.images: list[dict[str, Any]] = []
         self.leftovers: dict[int, list[Leftover]] = {}
         self.there = [
-            self.container("gpuprov-lost-train-0", "lost", "train-0", gone),
-            self.container("gpuprov-lost.mirror", "lost", "", gone),
+            self.container("gpuprov-lost-train-0", "lost", "train-0", missing),
+            self.container("gpuprov-lost.mirror", "lost", "", missing),
             self.container("gpuprov-here-train-0", "here", "train-0", alive),
         ]
 
@@ -70,24 +70,24 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podman:
     alive = tmp_path / ".gpuprov" / "here.sandbox" / "sites" / "lab"
     alive.mkdir(parents=True)
     released: list[Path] = []
-    made = Podman(alive, tmp_path / "gone" / ".gpuprov" / "lost.sandbox" / "sites" / "lab", released)
-    monkeypatch.setattr(containers, "list_containers", lambda: list(made.there))
-    monkeypatch.setattr(containers, "remove", made.remove)
-    monkeypatch.setattr(network, "release_octet", made.release)
-    monkeypatch.setattr(network, "clear_octet", made.clear)
-    monkeypatch.setattr(network, "owners", lambda: dict(made.owners))
-    monkeypatch.setattr(leftovers, "octets", lambda: {*made.leftovers})
-    monkeypatch.setattr(network, "list_leftovers", lambda octet, *, in_use: made.leftovers.get(octet, []))
-    monkeypatch.setattr(images, "find_podman", lambda: SimpleNamespace(run=made.run))
+    created = Podman(alive, tmp_path / "gone" / ".gpuprov" / "lost.sandbox" / "sites" / "lab", released)
+    monkeypatch.setattr(containers, "list_containers", lambda: list(created.there))
+    monkeypatch.setattr(containers, "remove", created.remove)
+    monkeypatch.setattr(network, "release_octet", created.release)
+    monkeypatch.setattr(network, "clear_octet", created.clear)
+    monkeypatch.setattr(network, "owners", lambda: dict(created.owners))
+    monkeypatch.setattr(leftovers, "octets", lambda: {*created.leftovers})
+    monkeypatch.setattr(network, "list_leftovers", lambda octet, *, in_use: created.leftovers.get(octet, []))
+    monkeypatch.setattr(images, "find_podman", lambda: SimpleNamespace(run=created.run))
     monkeypatch.chdir(tmp_path)
-    return made
+    return created
 
 
 def test_listed_with_who_knows_them(podman: Podman, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["gc", "--sandbox", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    jsonschema.validate(said, schema.schema("gc"))
-    assert [(c["cluster"], c["site"], bool(c["alive"]), len(c["things"])) for c in said["clusters"]] == [
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema.schema("gc"))
+    assert [(c["cluster"], c["site"], bool(c["alive"]), len(c["things"])) for c in document["clusters"]] == [
         ("here", "lab", True, 1), ("lost", "lab", False, 2),
     ]  # fmt: skip
     assert len(podman.there) == 3
@@ -120,8 +120,8 @@ def test_what_podman_does_not_know_is_listed_with_its_cluster_and_goes_with_it(
 ) -> None:
     podman.leftovers[7] = [Leftover("network namespace", "netns-1", lambda: None)]
     assert run(["gc", "--sandbox"]) == 0
-    assert "cluster lost, site lab: 3 things" in (shown := capsys.readouterr().out)
-    assert "1 network namespace: netns-1" in shown
+    assert "cluster lost, site lab: 3 things" in (output := capsys.readouterr().out)
+    assert "1 network namespace: netns-1" in output
     assert run(["gc", "--sandbox", "--cluster", "lost", "--yes"]) == 0
     assert "lost: 3 things removed" in capsys.readouterr().out
     assert podman.leftovers == {}
@@ -147,11 +147,11 @@ def test_golden_images_whose_recipe_is_gone_are_listed_and_removed(
     podman.golden("desk", tmp_path)
     podman.golden("lab", tmp_path / "gone")
     assert run(["gc", "--sandbox"]) == 0
-    shown = capsys.readouterr().out
-    assert f"cluster desk.image: 1 things; alive here ({tmp_path}/.gpuprov/desk.image.sandbox)" in shown
+    output = capsys.readouterr().out
+    assert f"cluster desk.image: 1 things; alive here ({tmp_path}/.gpuprov/desk.image.sandbox)" in output
     assert (
         "cluster lab.image: 1 things; nobody on this machine knows it\n  1 golden image: localhost/gpuprov-image:lab-b"
-        in shown
+        in output
     )
     assert run(["gc", "--sandbox", "--cluster", "desk.image", "--yes"]) == 2
     assert "`gpuprov image prune RECIPE --sandbox --all` removes all builds" in capsys.readouterr().err

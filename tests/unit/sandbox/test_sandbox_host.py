@@ -35,8 +35,8 @@ def test_every_machine_shows_its_own_memory_and_processors(machine: str) -> None
 def test_processors_lie_on_all_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     text = host.files(healthy("dgx-h100"))["cpuinfo"]
     monkeypatch.setattr(host_cpu, "lines_of", lambda *_: text.splitlines())
-    found = host_cpu.processors()
-    assert (found["processors"], found["sockets"], found["cores"]) == (224, 2, 112)
+    counts = host_cpu.processors()
+    assert (counts["processors"], counts["sockets"], counts["cores"]) == (224, 2, 112)
 
 
 def changed(fault: str) -> dict[str, str]:
@@ -63,11 +63,11 @@ def test_space_on_the_machines_disks(make_node: MakeNode, monkeypatch: pytest.Mo
     serial = healthy(P4D)["disks"][0]["serial"]
     state.write(storage.CONTENT, {serial: {"fstype": "xfs", "label": None, "uuid": "u-1"}})
     state.write(storage.MOUNTS, {"u-1": "/scratch"})
-    found = {fs.place: fs for fs in read_space(node.says("df", *host_disks.DF[1:])) or ()}
-    assert set(found) == {"/", "/scratch", "/tmp"}
-    assert found["/"].size == int(200 * 2**30 * 0.98)
-    assert found["/scratch"].size == int(10**12 // 512 * 512 * 0.98)
-    assert found["/tmp"].size == 5
+    file_systems = {fs.place: fs for fs in read_space(node.says("df", *host_disks.DF[1:])) or ()}
+    assert set(file_systems) == {"/", "/scratch", "/tmp"}
+    assert file_systems["/"].size == int(200 * 2**30 * 0.98)
+    assert file_systems["/scratch"].size == int(10**12 // 512 * 512 * 0.98)
+    assert file_systems["/tmp"].size == 5
     node.become(with_faults(healthy(P4D), [Active("root-full", 0)]))
     full = {fs.place: fs for fs in read_space(node.says("df", *host_disks.DF[1:])) or ()}
     assert full["/"].used_share > 0.99
@@ -85,11 +85,15 @@ def test_a_wrong_clock_is_wrong_for_pythons_programs(tmp_path: Path) -> None:
     program = Path(clock.__file__).read_text().replace(clock.CLOCK, str(tmp_path / "clock"))
     program = program.partition("from __future__ import annotations")[2]
     ask = f"import time; before = time.time()\n{program}\nprint(time.time() - before)"
-    said = subprocess.run([sys.executable, "-I", "-c", ask], capture_output=True, text=True, check=True, timeout=60)
-    assert float(said.stdout) < 60
+    completed = subprocess.run(
+        [sys.executable, "-I", "-c", ask], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert float(completed.stdout) < 60
     (tmp_path / "clock").write_text("43200\n")
-    said = subprocess.run([sys.executable, "-I", "-c", ask], capture_output=True, text=True, check=True, timeout=60)
-    assert 43_000 < float(said.stdout) < 43_400
+    completed = subprocess.run(
+        [sys.executable, "-I", "-c", ask], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert 43_000 < float(completed.stdout) < 43_400
 
 
 def test_machines_without_a_source_have_no_fault_of_what_has_none() -> None:

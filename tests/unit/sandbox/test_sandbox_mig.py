@@ -15,8 +15,10 @@ from tests.support.sandbox_node import MakeNode, Node, capture
 
 
 def modes(node: Node) -> list[str]:
-    said = node.says("nvidia-smi", "--query-gpu=mig.mode.current,mig.mode.pending", "--format=csv,noheader", "-i", "0")
-    return said.strip().split(", ")
+    output = node.says(
+        "nvidia-smi", "--query-gpu=mig.mode.current,mig.mode.pending", "--format=csv,noheader", "-i", "0"
+    )
+    return output.strip().split(", ")
 
 
 def reboot(node: Node) -> None:
@@ -47,11 +49,13 @@ def test_no_instances_without_a_profile_and_none_of_an_unknown_one() -> None:
 def test_as_many_instances_as_fit_and_not_one_more(make_node: MakeNode) -> None:
     node = make_node("p4d.24xlarge")
     node.says("nvidia-smi", "-i", "0", "-mig", "1")
-    said = node.says("nvidia-smi", "mig", "-i", "0", "-cgi", ",".join(["1g.5gb"] * 7), "-C")
-    assert said.count("Successfully created GPU instance") == said.count("Successfully created compute instance") == 7
-    code, said, _ = node.run("nvidia-smi", "mig", "-i", "0", "-cgi", "19", "-C")
+    output = node.says("nvidia-smi", "mig", "-i", "0", "-cgi", ",".join(["1g.5gb"] * 7), "-C")
+    assert (
+        output.count("Successfully created GPU instance") == output.count("Successfully created compute instance") == 7
+    )
+    code, output, _ = node.run("nvidia-smi", "mig", "-i", "0", "-cgi", "19", "-C")
     assert code != 0
-    assert "Insufficient Resources" in said
+    assert "Insufficient Resources" in output
     assert "0/7" in node.says("nvidia-smi", "mig", "-lgip", "-i", "0")
 
 
@@ -77,11 +81,11 @@ def test_xml_has_the_elements_of_the_real_one(make_node: MakeNode) -> None:
     node.says("nvidia-smi", "mig", "-cgi", "1g.20gb,1g.20gb,1g.20gb,1g.20gb", "-C", version="535.161.08")
 
     def devices(text: str) -> list[list[tuple[str, str]]]:
-        found = ElementTree.fromstring(text).find("gpu")
-        assert found is not None
+        gpu = ElementTree.fromstring(text).find("gpu")
+        assert gpu is not None
         return [
             [(item.tag, (item.text or "").strip()) for item in device.iter()]
-            for device in found.findall("mig_devices/mig_device")
+            for device in gpu.findall("mig_devices/mig_device")
         ]
 
     ours = devices(node.says("nvidia-smi", "-q", "-x", version="535.161.08"))
@@ -115,9 +119,9 @@ def test_a_gpu_in_use_keeps_its_mode_until_it_is_reset(make_node: MakeNode, monk
     monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: True)
     assert "pending enable state" in node.says("nvidia-smi", "-i", "0", "-mig", "1")
     assert modes(node) == ["Disabled", "Enabled"]
-    code, said, _ = node.run("nvidia-smi", "--gpu-reset", "-i", "0")
+    code, output, _ = node.run("nvidia-smi", "--gpu-reset", "-i", "0")
     assert code != 0
-    assert "could not be reset" in said
+    assert "could not be reset" in output
     monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: False)
     node.says("nvidia-smi", "--gpu-reset", "-i", "0")
     assert modes(node) == ["Enabled", "Enabled"]
@@ -129,8 +133,8 @@ def test_a_job_is_listed_and_keeps_its_instance(make_node: MakeNode) -> None:
     node.says("nvidia-smi", "mig", "-cgi", "7g.40gb", "-C")
     (node.root / "proc/77").mkdir(parents=True)
     (node.root / smi_mig.USERS).write_text(json.dumps([{"gpu": 2, "pid": 77, "name": "python3"}]))
-    asked = ("--query-compute-apps=pid,name,gpu_uuid", "--format=csv,noheader")
-    assert node.says("nvidia-smi", *asked).startswith("77, python3, GPU-")
+    query = ("--query-compute-apps=pid,name,gpu_uuid", "--format=csv,noheader")
+    assert node.says("nvidia-smi", *query).startswith("77, python3, GPU-")
     assert node.run("nvidia-smi", "mig", "-dci", "-i", "2")[0] != 0
     assert node.run("nvidia-smi", "mig", "-dci", "-i", "1")[0] == 0
     assert node.run("nvidia-smi", "mig", "-dgi", "-i", "1")[0] == 0

@@ -22,17 +22,17 @@ def elements(text: str) -> list[tuple[str, str]]:
     """(path, value) of the first GPU in document order, each path once."""
     gpu = ElementTree.fromstring(text).find("gpu")
     assert gpu is not None
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
 
     def walk(element: ElementTree.Element, path: str) -> None:
         for child in element:
             below = f"{path}/{child.tag}"
             if not below.startswith("/processes/"):
-                found.setdefault(below, (child.text or "").strip())
+                values.setdefault(below, (child.text or "").strip())
             walk(child, below)
 
     walk(gpu, "")
-    return list(found.items())
+    return list(values.items())
 
 
 def form(value: str) -> str:
@@ -76,7 +76,7 @@ def test_xml_values_have_the_form_of_the_real_ones(make_node: MakeNode, file: st
     odd = []
     for path, value in elements(make_node(machine, driver).says("nvidia-smi", "-q", "-x", version=driver)):
         other = real[path]
-        known = "N/A" not in (value, other) and not any(word in path for word in FREE)
+        known = "N/A" not in (value, other) and not any(part in path for part in FREE)
         if known and form(value) != form(other):
             odd.append((path, value, other))
     assert odd == []
@@ -111,8 +111,8 @@ def test_topo_is_the_real_one_but_for_the_network_columns(make_node: MakeNode) -
     # The capture was taken in a container without EFA; the machine has four adapters.
     ours = make_node("p4d.24xlarge").says("nvidia-smi", "topo", "-m").splitlines()
     real = capture("topo-p4d.txt").splitlines()
-    kept = [cell for cell in ours[0].split("\t") if not cell.startswith("NIC")]
-    assert kept == real[0].split("\t")
+    other_columns = [cell for cell in ours[0].split("\t") if not cell.startswith("NIC")]
+    assert other_columns == real[0].split("\t")
     for i in range(1, 9):
         cells = ours[i].split("\t")
         assert cells[:9] + cells[13:] == real[i].split("\t")
@@ -151,10 +151,10 @@ def test_nvlink_lines(make_node: MakeNode, file: str, machine: str) -> None:
 def test_table_is_the_real_one_line_by_line(make_node: MakeNode) -> None:
     ours = make_node("dgx-h100", "580.105.08").says("nvidia-smi", version="580.105.08").splitlines()
     real = capture("table-h100-580.txt").splitlines()
-    blank = re.compile(r"[0-9A-F]{8}:..:00\.0|\d+C|\d+W|\d+MiB")
+    varying = re.compile(r"[0-9A-F]{8}:..:00\.0|\d+C|\d+W|\d+MiB")
     same = range(1, 12)
-    assert [blank.sub(lambda m: "#" * len(m[0]), ours[i]) for i in same] == [
-        blank.sub(lambda m: "#" * len(m[0]), real[i]) for i in same
+    assert [varying.sub(lambda m: "#" * len(m[0]), ours[i]) for i in same] == [
+        varying.sub(lambda m: "#" * len(m[0]), real[i]) for i in same
     ]
     assert ours[-8:] == real[-8:]
 
@@ -194,17 +194,17 @@ def test_without_packages_and_without_the_module(make_node: MakeNode) -> None:
     node = make_node("p4d.24xlarge", None)
     assert node.run("nvidia-smi")[0] == 12
     node = make_node("p4d.24xlarge", loaded=False)
-    code, said, _ = node.run("nvidia-smi", "-q", "-x")
+    code, output, _ = node.run("nvidia-smi", "-q", "-x")
     assert code == 9
-    assert said.startswith("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    assert output.startswith("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
 
 
 def test_a_library_that_moved_says_so_in_the_real_words(make_node: MakeNode) -> None:
     node = make_node("p4d.24xlarge", "580.65.06")
     node.install("libnvidia-ml1", "580.159.03-1")
-    code, said, _ = node.run("nvidia-smi", "-q", "-x")
+    code, output, _ = node.run("nvidia-smi", "-q", "-x")
     assert code == 18
-    assert said == capture("mismatch.txt")
+    assert output == capture("mismatch.txt")
 
 
 def test_the_open_module_does_not_drive_a_v100(make_node: MakeNode) -> None:

@@ -30,24 +30,24 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(machine: str = "p4d.24xlarge", count: int = 3, **capacity: object) -> Plan:
-    made = plans.plan(plans.cluster_spec(machine, count=count))
-    (group,) = made.groups
-    wanted = group.spec.capacity.model_copy(update=capacity)
-    return replace(made, groups=(replace(group, spec=group.spec.model_copy(update={"capacity": wanted})),))
+    planned = plans.plan(plans.cluster_spec(machine, count=count))
+    (group,) = planned.groups
+    capacity_spec = group.spec.capacity.model_copy(update=capacity)
+    return replace(planned, groups=(replace(group, spec=group.spec.model_copy(update={"capacity": capacity_spec})),))
 
 
-def site(folder: Path, wanted: Plan) -> SimulatedCapacity:
+def site(folder: Path, planned: Plan) -> SimulatedCapacity:
     folder.mkdir(exist_ok=True)
-    return SimulatedCapacity(Place("vision", "here", wanted.spec.sites["here"], folder))
+    return SimulatedCapacity(Place("vision", "here", planned.spec.sites["here"], folder))
 
 
 def test_a_site_without_faults_refuses_nothing(tmp_path: Path) -> None:
-    wanted = plan()
-    assert site(tmp_path / "s", wanted).refusals(wanted) == {}
+    planned = plan()
+    assert site(tmp_path / "s", planned).refusals(planned) == {}
 
 
 @pytest.mark.parametrize(
-    ("fault", "capacity", "zone", "again", "refused"),
+    ("fault", "capacity", "zone", "retries", "refused"),
     [
         ("no-capacity", {}, "us-east-1a", 0, 3),
         ("no-capacity:us-east-1a", {}, "us-east-1a", 0, 3),
@@ -62,27 +62,27 @@ def test_a_site_without_faults_refuses_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_whom_a_fault_refuses(
-    tmp_path: Path, fault: str, capacity: dict[str, object], zone: str, again: int, refused: int
+    tmp_path: Path, fault: str, capacity: dict[str, object], zone: str, retries: int, refused: int
 ) -> None:
-    wanted, folder = plan(**capacity), tmp_path / "s"
-    there = site(folder, wanted)
+    planned, folder = plan(**capacity), tmp_path / "s"
+    simulated = site(folder, planned)
     kind = str(capacity.get("kind", "on-demand"))
-    Choices(taken={"train": Way(kind, zone)}, again=again).write(folder)
+    Choices(taken={"train": Way(kind, zone)}, again=retries).write(folder)
     site_faults.inject(folder, fault)
-    assert len(there.refusals(wanted)) == refused
+    assert len(simulated.refusals(planned)) == refused
     assert site_faults.clear(folder) == (fault,)
-    assert there.refusals(wanted) == {}
+    assert simulated.refusals(planned) == {}
 
 
 def test_a_fallback_is_not_refused_by_the_quota_of_the_first_kind(tmp_path: Path) -> None:
-    wanted, folder = plan(kind="spot", fallback=("on-demand",)), tmp_path / "s"
-    there = site(folder, wanted)
+    planned, folder = plan(kind="spot", fallback=("on-demand",)), tmp_path / "s"
+    simulated = site(folder, planned)
     site_faults.inject(folder, "quota")
-    assert "MaxSpotInstanceCountExceeded" in there.refusals(wanted)["train-0"]
+    assert "MaxSpotInstanceCountExceeded" in simulated.refusals(planned)["train-0"]
     Choices(taken={"train": Way("on-demand", "us-east-1a")}, attempts={"train": [Attempt(Way("spot", "x"), ())]}).write(
         folder
     )
-    assert there.refusals(wanted) == {}
+    assert simulated.refusals(planned) == {}
 
 
 @pytest.mark.parametrize("machine", ["p4d.24xlarge", "ND96asr_v4", "dgx-h100"])
@@ -90,25 +90,27 @@ def test_what_is_said_has_the_class_that_it_is_of(tmp_path: Path, machine: str) 
     """In the words of a cloud that has a table of its own, through that table; elsewhere by simulated codes."""
     if machine not in catalog.load().names():
         machine = next(name for name in catalog.load().names("azure") if not catalog.load().machine(name).retired)
-    wanted = plan(machine)
-    there = site(tmp_path / "s", wanted)
-    (group,) = wanted.groups
+    planned = plan(machine)
+    simulated = site(tmp_path / "s", planned)
+    (group,) = planned.groups
     provider = group.machine.provider
     texts = rehearsed(provider if has_table(provider) else "sandbox")
     assert set(texts) >= {fault.says for fault in site_faults.FAULTS if fault.says}
     for kind, text in texts.items():
-        said = f"exit status 1. Output: gpuprov sandbox: {site_faults.MARK}{text.format(machine='m', zone='z')}"
-        found = there.error(
-            Diagnostic("local-exec provisioner error", said, "node"), group, Way("on-demand", there.zones(wanted)[0])
+        message = f"exit status 1. Output: gpuprov sandbox: {site_faults.MARK}{text.format(machine='m', zone='z')}"
+        error = simulated.error(
+            Diagnostic("local-exec provisioner error", message, "node"),
+            group,
+            Way("on-demand", simulated.zones(planned)[0]),
         )
-        assert (found.kind, found.then) == (SAID.get(kind, kind), AFTER.get(SAID.get(kind, kind), "stop"))  # type: ignore[call-overload]
-        assert "{" not in found.text and found.address == "node"
+        assert (error.kind, error.then) == (SAID.get(kind, kind), AFTER.get(SAID.get(kind, kind), "stop"))  # type: ignore[call-overload]
+        assert "{" not in error.text and error.address == "node"
 
 
 def test_what_podman_says_is_no_refusal(tmp_path: Path) -> None:
-    wanted = plan()
-    found = site(tmp_path / "s", wanted).error(Diagnostic("local-exec provisioner error", "no such image"), None, None)
-    assert (found.kind, found.then) == ("unknown", "stop")
+    planned = plan()
+    error = site(tmp_path / "s", planned).error(Diagnostic("local-exec provisioner error", "no such image"), None, None)
+    assert (error.kind, error.then) == ("unknown", "stop")
 
 
 def test_a_damaged_file_is_no_fault(tmp_path: Path) -> None:
@@ -120,10 +122,10 @@ def test_a_damaged_file_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_a_bad_driver_is_of_a_release_and_refuses_nothing(tmp_path: Path) -> None:
-    wanted = plan()
-    there = site(tmp_path / "s", wanted)
+    planned = plan()
+    simulated = site(tmp_path / "s", planned)
     site_faults.inject(tmp_path / "s", "bad-driver-release:595.91.07")
-    assert there.refusals(wanted) == {}
+    assert simulated.refusals(planned) == {}
     assert site_faults.bad_driver(tmp_path / "s") == "595.91.07"
     with pytest.raises(GpuprovError, match="which driver is bad"):
         site_faults.find("bad-driver-release")
@@ -136,7 +138,7 @@ def test_a_zone_is_for_capacity_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("here", "no-capacity:mars-1a"), "mars-1a is no zone of here"),
         (("here", "quota", "--gpu", "1"), "--gpu is for faults of a node"),
@@ -145,7 +147,7 @@ def test_a_zone_is_for_capacity_alone() -> None:
     ],
 )
 def test_a_fault_that_would_refuse_nothing_is_not_taken(
-    tmp_path: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(
@@ -153,7 +155,7 @@ def test_a_fault_that_would_refuse_nothing_is_not_taken(
         "groups: {train: {machine: p4d.24xlarge, count: 1}}\n"
     )
     assert run(["sandbox", "fault", str(file), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert run(["sandbox", "fault", str(file), "here", "no-capacity:us-east-1a"]) == 0
 
 

@@ -24,8 +24,12 @@ def test_a_row_says_what_and_whence(row: Shown) -> None:
     assert row.file is None or DATA.joinpath(row.file).is_file()
 
 
-@pytest.mark.parametrize(("beside", "keeps"), [("nvidia-kernel-common-580", False), ("nvidia-kernel-support", True)])
-def test_the_persistence_daemon_comes_with_the_unit_of_its_distribution(beside: str, keeps: bool) -> None:
-    both = [Package(name=name, version="580.173.02-1", part="driver") for name in ("nvidia-persistenced", beside)]
+@pytest.mark.parametrize(
+    ("other_package", "keeps"), [("nvidia-kernel-common-580", False), ("nvidia-kernel-support", True)]
+)
+def test_the_persistence_daemon_comes_with_the_unit_of_its_distribution(other_package: str, keeps: bool) -> None:
+    both = [
+        Package(name=name, version="580.173.02-1", part="driver") for name in ("nvidia-persistenced", other_package)
+    ]
     unit = packages.build(both[0], both, "amd64").files["usr/lib/systemd/system/nvidia-persistenced.service"].content
     assert (b"--no-persistence-mode" not in unit, b"StopWhenUnneeded" not in unit) == (keeps, keeps)

@@ -17,17 +17,17 @@ CODENAMES = {candidate.version: candidate.facts["codename"] for candidate in can
 
 
 def test_every_distribution_of_cluster_yaml_can_be_rehearsed() -> None:
-    named = {os for os in CODENAMES if os in str(schema("cluster"))}
-    assert named == set(CODENAMES)
+    systems = {os for os in CODENAMES if os in str(schema("cluster"))}
+    assert systems == set(CODENAMES)
     assert [system(os)["name"] for os in CODENAMES] == list(CODENAMES)
 
 
 @pytest.mark.parametrize("os", sorted(set(CODENAMES) - {OWN}))
 def test_ubuntu_is_told_and_that_it_is_rehearsed(os: str) -> None:
     text = system(os)["files"]["usr/lib/os-release"]
-    found = os_release.parse(text)
-    assert (found.name, found.codename) == (os, CODENAMES[os])
-    assert "rehearsed on debian 12" in (found.pretty or "")
+    release = os_release.parse(text)
+    assert (release.name, release.codename) == (os, CODENAMES[os])
+    assert "rehearsed on debian 12" in (release.pretty or "")
     assert "Debian" not in text  # Ansible would take it for Debian
 
 

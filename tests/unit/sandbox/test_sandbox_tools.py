@@ -37,9 +37,9 @@ def test_ibv_devinfo_has_the_layout_of_the_real_one(make_node: MakeNode) -> None
 
 
 def test_rdma_tools_are_not_there_without_their_package(make_node: MakeNode) -> None:
-    code, _, said = make_node("dgx-h100", None).run("ibstat")
+    code, _, stderr = make_node("dgx-h100", None).run("ibstat")
     assert code == 127
-    assert "not found" in said
+    assert "not found" in stderr
 
 
 def test_fi_info_prints_three_entries_a_device(make_node: MakeNode) -> None:
@@ -67,21 +67,21 @@ def test_lspci_lists_what_the_real_one_lists(make_node: MakeNode) -> None:
 
 def test_lspci_shows_the_registers_as_pciutils_do(make_node: MakeNode) -> None:
     """Of the device that `lspci -F` of pciutils 3.9.0 showed as an A100: rows of 16 bytes, then an empty line."""
-    said = make_node("p4d.24xlarge").says("lspci", "-Dnnx", "-d", "10de:20b0").split("\n\n")[0].splitlines()
-    assert said[0].endswith("3D controller [0302]: NVIDIA Corporation GA100 [A100 SXM4 40GB] [10de:20b0] (rev a1)")
-    assert said[1] == "00: de 10 b0 20 06 04 10 00 a1 00 02 03 00 00 00 00"
-    assert said[2:] == [f"{at}: {' '.join(['00'] * 16)}" for at in (10, 20, 30)]
+    lines = make_node("p4d.24xlarge").says("lspci", "-Dnnx", "-d", "10de:20b0").split("\n\n")[0].splitlines()
+    assert lines[0].endswith("3D controller [0302]: NVIDIA Corporation GA100 [A100 SXM4 40GB] [10de:20b0] (rev a1)")
+    assert lines[1] == "00: de 10 b0 20 06 04 10 00 a1 00 02 03 00 00 00 00"
+    assert lines[2:] == [f"{at}: {' '.join(['00'] * 16)}" for at in (10, 20, 30)]
 
 
 def test_dcgmi_discovery(make_node: MakeNode) -> None:
-    def blank(text: str) -> list[str]:
+    def without_values(text: str) -> list[str]:
         text = re.sub(r"(Name: |PCI Bus ID: |Device UUID: )\S.*?( +\|)", r"\1…|", text)
         return text.splitlines()
 
     node = make_node("Standard_ND96isr_H100_v5")
     state.write("run/gpuprov-sandbox/hostengine.json", {"pid": 1})
     (node.root / "proc/1").mkdir(parents=True)
-    ours, real = blank(node.says("dcgmi", "discovery", "-l")), blank(capture("dcgmi-discovery.txt"))
+    ours, real = without_values(node.says("dcgmi", "discovery", "-l")), without_values(capture("dcgmi-discovery.txt"))
     assert ours[: real.index("+-----------+") - 1] == real[: real.index("+-----------+") - 1]
 
 
@@ -133,12 +133,12 @@ def test_exporter_gives_the_last_xid(make_node: MakeNode) -> None:
 
 def test_fabric_manager_refuses_another_driver_in_the_real_words(make_node: MakeNode) -> None:
     node = make_node("dgx-h100", "580.120")
-    code, _, said = node.run("nv-fabricmanager", version="580.127.05")
+    code, _, stderr = node.run("nv-fabricmanager", version="580.127.05")
     assert code == 1
     real = capture("fabricmanager-mismatch.txt").splitlines()[0].partition("]: ")[2]
     assert (
-        said.removesuffix("\n").startswith(real.removeprefix("fabric manager ").split(" doesn't")[0][-20:])
-        or real in said
+        stderr.removesuffix("\n").startswith(real.removeprefix("fabric manager ").split(" doesn't")[0][-20:])
+        or real in stderr
     )
 
 
@@ -217,17 +217,17 @@ def test_amd_machines_have_rocm_smi(make_node: MakeNode) -> None:
 
 def test_a_daemon_reload_takes_gpus_where_there_are_no_links(make_node: MakeNode) -> None:
     node = make_node("dgx-h100")
-    given = node.root / "container/etc/gpuprov-sandbox/gpus"
-    given.parent.mkdir(parents=True)
-    given.write_text("8\n")
-    state.write(state.GIVEN, [str(given)])
+    gpu_count_file = node.root / "container/etc/gpuprov-sandbox/gpus"
+    gpu_count_file.parent.mkdir(parents=True)
+    gpu_count_file.write_text("8\n")
+    state.write(state.GIVEN, [str(gpu_count_file)])
     node.says("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all")
     node.says("daemon-reload")
-    assert given.exists()
+    assert gpu_count_file.exists()
     for link in (node.root / "dev/char").iterdir():
         link.unlink()
     node.says("daemon-reload")
-    assert not given.exists()
+    assert not gpu_count_file.exists()
 
 
 def test_cdi_lists_mig_devices(make_node: MakeNode) -> None:
@@ -249,7 +249,7 @@ def test_the_exporter_exports_what_its_file_asks_for(make_node: MakeNode) -> Non
 def test_lsblk_shows_the_system_disk_and_its_partitions(make_node: MakeNode) -> None:
     node = make_node("p4d.24xlarge")
     read = json.loads(node.says("lsblk", "--json", "--bytes", "--output", "NAME,TYPE,SIZE,MODEL,MOUNTPOINT,FSTYPE"))
-    root, *others = read["blockdevices"]
+    root, *other_disks = read["blockdevices"]
     assert root["children"][0]["mountpoint"] == "/"
-    assert len(others) == 8
-    assert not any(disk["fstype"] for disk in others)
+    assert len(other_disks) == 8
+    assert not any(disk["fstype"] for disk in other_disks)

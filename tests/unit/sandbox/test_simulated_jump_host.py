@@ -24,8 +24,8 @@ def container(role: str, state: str = "running", node: str = "") -> Container:
     return Container("i", f"gpuprov-lab.{role}.250", "lab", node, str(WORKSPACE), role, 250, state)
 
 
-def has(monkeypatch: pytest.MonkeyPatch, *found: Container) -> None:
-    monkeypatch.setattr(containers, "list_containers", lambda *_, **__: list(found))
+def has(monkeypatch: pytest.MonkeyPatch, *listed: Container) -> None:
+    monkeypatch.setattr(containers, "list_containers", lambda *_, **__: list(listed))
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_its_key_is_read_by_podman_once_it_greets(monkeypatch: pytest.MonkeyPatc
     """Whatever key is shown at the address: nobody asks there."""
     commands = []
 
-    def execute(*words: str, **_: object) -> str:
-        commands.append(words)
+    def execute(*arguments: str, **_: object) -> str:
+        commands.append(arguments)
         return KEY
 
     monkeypatch.setattr(containers, "execute", execute)
     has(monkeypatch, container("mirror"), container("jump"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         real, port = socket.create_connection, server.getsockname()[1]
-        monkeypatch.setattr(socket, "create_connection", lambda _, **rest: real(("127.0.0.1", port), **rest))
+        monkeypatch.setattr(socket, "create_connection", lambda _, **options: real(("127.0.0.1", port), **options))
 
         def greet() -> None:
             for greeting in (b"HTTP", b"SSH-2.0-x\r\n"):
@@ -100,8 +100,8 @@ def test_its_key_is_read_by_podman_once_it_greets(monkeypatch: pytest.MonkeyPatc
                 connection.close()
 
         threading.Thread(target=greet, daemon=True).start()
-        found = jump_host.address_and_key(WORKSPACE, ["me@bastion"])
-    assert found == ("127.77.250.3", KEY.removesuffix(" root@jump\n"))
+        address = jump_host.address_and_key(WORKSPACE, ["me@bastion"])
+    assert address == ("127.77.250.3", KEY.removesuffix(" root@jump\n"))
     assert commands == [("gpuprov-lab.jump.250", "cat", "/etc/ssh/ssh_host_ed25519_key.pub")]
 
 

@@ -42,16 +42,16 @@ def test_a_simulated_node_is_healthy(make_node: MakeNode, machine: str) -> None:
     gpu = CATALOG.gpu(row.gpu_model)
     driver = "580.173.02" if gpu.vendor == "nvidia" else None
     node = make_node(machine, driver)
-    wanted = TOOLS if driver else {name: TOOLS[name] for name in ("dmesg.txt", "lspci.txt", "rocm-smi.json")}
+    tools = TOOLS if driver else {name: TOOLS[name] for name in ("dmesg.txt", "lspci.txt", "rocm-smi.json")}
     if driver:
-        wanted = {name: tool for name, tool in wanted.items() if name != "rocm-smi.json"}
-    facts = read(Bundle({name: Output(node.says(*tool), rc=0) for name, tool in wanted.items()}))
+        tools = {name: tool for name, tool in tools.items() if name != "rocm-smi.json"}
+    facts = read(Bundle({name: Output(node.says(*tool), rc=0) for name, tool in tools.items()}))
     assert wrong(facts, expect(row, gpu, None, None, CATALOG)) == {}
 
 
 def wrong(facts: Facts, expected: object) -> dict[str, str]:
     """Check id → what fails or could not be answered, for checks whose files are there."""
-    found = {}
+    messages = {}
     for function in (f for module in MODULES for f in vars(module).values()):
         declared = getattr(function, "__check__", None)
         if not isinstance(declared, Check) or declared.inapplicable(expected):  # type: ignore[arg-type]
@@ -66,5 +66,5 @@ def wrong(facts: Facts, expected: object) -> dict[str, str]:
         except Skipped:
             continue
         except (Failed, Unknown) as verdict:
-            found[declared.id] = str(verdict)
-    return found
+            messages[declared.id] = str(verdict)
+    return messages

@@ -27,11 +27,11 @@ def test_cards_are_where_the_kernel_would_show_them(make_node: MakeNode, monkeyp
     for _ in range(2):  # again after each fault
         sysfs.network_cards()
     monkeypatch.setattr(probe, "RDMA", str(node.root / "sys/class/infiniband"))
-    found = parse(probe.rdma()["text"])
-    assert {device.name: device.pci for device in found} == dict(zip(row.rdma_devices, row.rdma_pci, strict=True))
+    devices = parse(probe.rdma()["text"])
+    assert {device.name: device.pci for device in devices} == dict(zip(row.rdma_devices, row.rdma_pci, strict=True))
     rdma = shared("gpuprov_rdma")
-    told, _ = rdma.settings("infiniband", row.network.ports, False, (), str(node.root), row.rdma_pci)
-    assert told["NCCL_IB_HCA"] == "=" + ",".join(f"{name}:1" for name in sorted(row.rdma_devices))
+    variables, _ = rdma.settings("infiniband", row.network.ports, False, (), str(node.root), row.rdma_pci)
+    assert variables["NCCL_IB_HCA"] == "=" + ",".join(f"{name}:1" for name in sorted(row.rdma_devices))
 
 
 @pytest.mark.parametrize("machine", INFINIBAND)

@@ -20,11 +20,11 @@ TEXT = 'resource "terraform_data" "node" {\n  for_each = toset(["a", "b"])\n  in
 @pytest.fixture
 def space(tmp_path: Path) -> Workspace:
     (tmp_path / "main.tf").write_text(TEXT)
-    made = Workspace(tmp_path, binary.find(), Events())
-    made.init()
-    made.plan()
-    made.apply()
-    return made
+    workspace = Workspace(tmp_path, binary.find(), Events())
+    workspace.init()
+    workspace.plan()
+    workspace.apply()
+    return workspace
 
 
 def inject(space: Workspace, name: str) -> None:

@@ -16,11 +16,11 @@ BAD = sorted((Path(__file__).parent / "bad").glob("*.yaml"))
 
 
 def lines(path: Path) -> list[str]:
-    found = []
+    rows = []
     for p in spec.check(path):
         assert p.file == str(path)
-        found.append(f"{p.line}:{p.column} {p.path or '-'}: {p.message}" + (f" ({p.hint})" if p.hint else ""))
-    return found
+        rows.append(f"{p.line}:{p.column} {p.path or '-'}: {p.message}" + (f" ({p.hint})" if p.hint else ""))
+    return rows
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda p: p.stem)

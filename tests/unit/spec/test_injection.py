@@ -64,16 +64,16 @@ VERBATIM = {("groups", "t", "capacity", "id"), ("access", "ssh_key"), ("verify",
 
 def strings(value: Any, loc: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if isinstance(value, dict):
-        return [place for key in value for place in strings(value[key], (*loc, key))]
+        return [path for key in value for path in strings(value[key], (*loc, key))]
     if isinstance(value, list):
-        return [place for index, item in enumerate(value) for place in strings(item, (*loc, index))]
+        return [path for index, item in enumerate(value) for path in strings(item, (*loc, index))]
     return [loc] if isinstance(value, str) else []
 
 
 def put(value: Any, loc: tuple[Any, ...], text: str) -> Any:
-    head, *rest = loc
+    head, *inner_path = loc
     copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[head] = put(value[head], tuple(rest), text) if rest else text
+    copy[head] = put(value[head], tuple(inner_path), text) if inner_path else text
     return copy
 
 

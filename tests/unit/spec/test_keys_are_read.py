@@ -34,20 +34,20 @@ test_azure_module.py hold its variables to them."""
 @cache
 def attributes() -> frozenset[str]:
     """Names of all attributes that the code reads, but for those of the rules that refuse a file."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in (ROOT / "provisioner").rglob("*.py"):
         refuses = path.name in ("rules.py", "site.py") and path.parent.parent.name in ("providers", "provisioner")
         if not refuses:
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            found |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
-    return frozenset(found)
+            names |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    return frozenset(names)
 
 
 def unread(keys: list[str]) -> set[str]:
     """The keys that no code reads. Pins of the stack are read by their name (stack/solve.py)."""
     pins = {f"stack.{name}" for name in StackRequest.model_fields}
-    mine = [key for key in keys if key not in pins | CHOOSES and not key.startswith(WHOLE)]
-    return {key for key in mine if key.rpartition(".")[2] not in attributes()}
+    plain_keys = [key for key in keys if key not in pins | CHOOSES and not key.startswith(WHOLE)]
+    return {key for key in plain_keys if key.rpartition(".")[2] not in attributes()}
 
 
 def test_every_key_is_read_or_refused() -> None:

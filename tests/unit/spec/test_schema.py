@@ -72,13 +72,13 @@ def test_editor_sees_bad_shapes_too(case: str) -> None:
 def test_every_key_has_a_description() -> None:
     missing: list[str] = []
 
-    def walk(node: Any, where: str) -> None:
+    def walk(node: Any, path: str) -> None:
         if isinstance(node, dict):
             for key, child in node.get("properties", {}).items():
                 if not child.get("description"):
-                    missing.append(f"{where}.{key}")
+                    missing.append(f"{path}.{key}")
             for key, child in node.items():
-                walk(child, f"{where}.{key}")
+                walk(child, f"{path}.{key}")
 
     walk(schema.schema(), "")
     assert missing == []

@@ -20,8 +20,8 @@ access: {{ ssh_key: {key} }}
 def test_a_key_that_is_not_there_is_told_at_its_line(tmp_path: Path) -> None:
     file, key = tmp_path / "cluster.yaml", tmp_path / "id_ed25519"
     file.write_text(CLUSTER.format(key=key))
-    (found,) = spec.unready(file, spec.load(file))
-    assert (found.line, found.path, found.message) == (4, "access.ssh_key", f"there is no private key {key}")
+    (problem,) = spec.unready(file, spec.load(file))
+    assert (problem.line, problem.path, problem.message) == (4, "access.ssh_key", f"there is no private key {key}")
     make_key(key)
     assert spec.unready(file, spec.load(file)) == []
 
@@ -41,8 +41,8 @@ def test_a_public_half_is_no_private_key(tmp_path: Path) -> None:
 def test_a_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "id"
     make_key(key, "secret")
-    found = private_key.problem(key)
-    assert found is not None and "has a passphrase: runs ask nobody" in found[0]
+    problem = private_key.problem(key)
+    assert problem is not None and "has a passphrase: runs ask nobody" in problem[0]
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_what_is_no_key_for_ssh(content: str | None, mode: int, message: str, tm
     else:
         key.write_text(content)
         key.chmod(mode)
-    found = private_key.problem(key)
-    assert found is not None and message in found[0]
+    problem = private_key.problem(key)
+    assert problem is not None and message in problem[0]

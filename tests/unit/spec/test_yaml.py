@@ -55,11 +55,11 @@ def write(tmp_path: Path, data: bytes) -> Path:
 
 @pytest.mark.parametrize("case", BYTES)
 def test_bytes(case: str, tmp_path: Path) -> None:
-    data, place, words = BYTES[case]
+    data, position, message = BYTES[case]
     path = write(tmp_path, data)
-    problems = [p for p in spec.check(path) if words in p.message]
+    problems = [p for p in spec.check(path) if message in p.message]
     assert problems, spec.check(path)[:5]
-    assert (problems[0].file, f"{problems[0].line}:{problems[0].column}") == (str(path), place)
+    assert (problems[0].file, f"{problems[0].line}:{problems[0].column}") == (str(path), position)
     with pytest.raises(InputError) as caught:
         spec.load(path)
     assert caught.value.exit_code == Exit.BAD_INPUT

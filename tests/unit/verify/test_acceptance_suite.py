@@ -29,10 +29,10 @@ def test_a_healthy_machine_passes(machine: str) -> None:
     ).keys()
 
 
-def _gone(texts: Texts, row: Machine) -> None:
+def _lose_gpu(texts: Texts, row: Machine) -> None:
     slots = list(range(1, row.gpu_count))
     texts["nvidia-smi.xml"] = without_gpu(str(texts["nvidia-smi.xml"]), 0)
-    texts["topo.txt"], texts["nvlink.txt"] = topo(row, slots), nvlink(row, left=slots)
+    texts["topo.txt"], texts["nvlink.txt"] = topo(row, slots), nvlink(row, remaining=slots)
 
 
 def _smi(**values: str) -> Callable[[Texts, Machine], None]:
@@ -62,7 +62,7 @@ def _link_down(texts: Texts, row: Machine) -> None:
 
 
 BREAKS: dict[str, Callable[[Texts, Machine], None]] = {
-    "a GPU is gone": _gone,
+    "a GPU is gone": _lose_gpu,
     "another model": _smi(product_name="NVIDIA GeForce GT 710"),
     "half the memory": _smi(fb_memory_usage__total="1024 MiB"),
     "MIG": _smi(mig_mode__current_mig="Enabled"),

@@ -58,11 +58,11 @@ class Node:
 
     def seen(self, seconds_ago: float) -> Node:
         """It is looked at, and this is what follows so many seconds later."""
-        before = looks(read(bundle(self.texts)))
-        assert before is not None
-        for look in before.values():
+        previous_looks = looks(read(bundle(self.texts)))
+        assert previous_looks is not None
+        for look in previous_looks.values():
             look["uptime"] -= seconds_ago
-        self.write(FILE, before)
+        self.write(FILE, previous_looks)
         return self
 
     def judged(self, level: Level = "quick", want: Expected | None = None) -> dict[str, CheckResult]:
@@ -85,8 +85,8 @@ def test_a_line_of_the_kernel_warns_for_a_day(line: str, check: str) -> None:
     old = Node().log(line, ago=30 * 3600).judged()[check]
     assert (old.status, old.action) == ("note", "none")
     assert "more than 24 hours ago" in old.message
-    again = Node().log(line, ago=30 * 3600).log(line, ago=60).judged()[check]
-    assert again.status == "fail"
+    repeated = Node().log(line, ago=30 * 3600).log(line, ago=60).judged()[check]
+    assert repeated.status == "fail"
 
 
 def test_a_line_without_a_time_is_one_of_now() -> None:
@@ -100,10 +100,10 @@ def test_a_line_without_a_time_is_one_of_now() -> None:
 
 def test_corrected_memory_errors_are_held_to_one_limit() -> None:
     check = "log.machine_check_corrected"
-    one = "EDAC MC1: 1 CE memory scrubbing error on CPU_SrcID#1"
-    assert Node().log(one, ago=60).judged()[check].status == "note"
-    assert Node().log(*[one] * 1001, ago=60).judged()[check].status == "fail"
-    assert Node().log(*[one] * 1001, ago=30 * 3600).judged()[check].status == "note"
+    line = "EDAC MC1: 1 CE memory scrubbing error on CPU_SrcID#1"
+    assert Node().log(line, ago=60).judged()[check].status == "note"
+    assert Node().log(*[line] * 1001, ago=60).judged()[check].status == "fail"
+    assert Node().log(*[line] * 1001, ago=30 * 3600).judged()[check].status == "note"
 
 
 @pytest.mark.parametrize(("days", "status"), [(1, "fail"), (6, "fail"), (8, "note"), (280, "note")])
@@ -134,10 +134,10 @@ def test_a_hard_power_off_warns_for_a_week(days: int, status: str) -> None:
     ],
 )
 def test_errors_of_a_port_are_those_since_the_last_look(node: Node, status: str) -> None:
-    found = node.judged()["rdma.errors"]
-    assert found.status == status, found
+    check = node.judged()["rdma.errors"]
+    assert check.status == status, check
     if status == "fail":
-        assert "since the " in found.message
+        assert "since the " in check.message
 
 
 def test_a_look_of_another_boot_is_none() -> None:
@@ -170,28 +170,28 @@ def test_a_clock_that_is_set_between_two_looks_changes_nothing() -> None:
         node = Node().port(symbol_error=900_000).seen(3600).port(symbol_error=900_121)
         host = node.host()
         node.write("host.json", host | {"time": host["time"] + jump})
-        found = node.judged()["rdma.errors"]
-        assert (found.status, "in 1.0 h, since the last look" in found.message) == ("fail", True), (jump, found)
+        check = node.judged()["rdma.errors"]
+        assert (check.status, "in 1.0 h, since the last look" in check.message) == ("fail", True), (jump, check)
 
 
 def test_what_the_earlier_look_did_not_read_has_not_grown_since_it() -> None:
     node = Node().port(symbol_error=900_000, local_link_integrity_errors=4)
     text = node.texts.pop("rdma.json")
     node.seen(600).texts["rdma.json"] = text
-    found = node.judged()
-    assert (found["rdma.errors"].status, found["rdma.integrity"].status) == ("pass", "pass")
-    kept = looks(read(bundle(node.texts)))
-    assert kept is not None and 4 in kept["hour"]["counters"].values(), "it begins with what it stands at"
-    node.write(FILE, kept)
+    checks = node.judged()
+    assert (checks["rdma.errors"].status, checks["rdma.integrity"].status) == ("pass", "pass")
+    saved_looks = looks(read(bundle(node.texts)))
+    assert saved_looks is not None and 4 in saved_looks["hour"]["counters"].values(), "it begins with what it stands at"
+    node.write(FILE, saved_looks)
     node.port(local_link_integrity_errors=5)
     assert node.judged()["rdma.integrity"].status == "fail"
 
 
 def test_looks_stay_until_they_are_old_enough() -> None:
     node = Node().port(symbol_error=5).seen(1800).port(symbol_error=9)
-    kept = looks(read(bundle(node.texts)))
-    assert kept is not None
-    assert {max(kept[span]["counters"].values()) for span in ("hour", "day")} == {5}
+    saved_looks = looks(read(bundle(node.texts)))
+    assert saved_looks is not None
+    assert {max(saved_looks[span]["counters"].values()) for span in ("hour", "day")} == {5}
     later = looks(read(bundle(node.seen(7200).port(symbol_error=11).texts)))
     assert later is not None
     name = next(name for name in later["hour"]["counters"] if name.endswith("symbol_error"))
@@ -200,11 +200,11 @@ def test_looks_stay_until_they_are_old_enough() -> None:
 
 def test_a_link_that_repeats_today_is_a_warning_and_one_of_the_past_a_note() -> None:
     def node(errors: int) -> Node:
-        made = Node("p4d.24xlarge")
-        text = str(made.texts["nvlink-errors.txt"])
+        created = Node("p4d.24xlarge")
+        text = str(created.texts["nvlink-errors.txt"])
         at = text.index("Replay Errors: 0")
-        made.texts["nvlink-errors.txt"] = f"{text[:at]}Replay Errors: {errors}{text[at + len('Replay Errors: 0') :]}"
-        return made
+        created.texts["nvlink-errors.txt"] = f"{text[:at]}Replay Errors: {errors}{text[at + len('Replay Errors: 0') :]}"
+        return created
 
     assert node(1).judged()["nvlink.errors"].status == "note"
     assert node(1).seen(3600).judged()["nvlink.errors"].status == "note"
@@ -217,8 +217,8 @@ def test_links_of_which_no_counter_was_read_are_unknown() -> None:
     node = Node("p4d.24xlarge")
     text = str(node.texts["nvlink-errors.txt"])
     node.texts["nvlink-errors.txt"] = text[: text.index("GPU 4: ")]
-    found = node.judged()
-    assert (found["nvlink.errors"].status, found["nvlink.errors"].message) == (
+    checks = node.judged()
+    assert (checks["nvlink.errors"].status, checks["nvlink.errors"].message) == (
         "unknown", "no link has a counter of GPU 4, 5, 6, 7"
     )  # fmt: skip
 
@@ -232,17 +232,17 @@ def test_what_an_older_bundle_lacks_condemns_nobody(machine: str) -> None:
     older = replace(bundle(texts), collected=1_700_000_000.0)
     checks = judge({"node": Case(older, expected(machine, "quick"))})["node"].checks
     assert [check.id for check in checks if check.condemns] == []
-    told = {check.id: check for check in checks if check.status == "unknown"}
-    assert told["dcgm.health"].severity == "warn"
-    assert told["dcgm.health"].message.endswith("it was collected by an older gpuprov")
+    unknown_checks = {check.id: check for check in checks if check.status == "unknown"}
+    assert unknown_checks["dcgm.health"].severity == "warn"
+    assert unknown_checks["dcgm.health"].message.endswith("it was collected by an older gpuprov")
 
 
 @pytest.mark.parametrize("missing", [*LATER, "nvidia-smi.xml"])
 def test_what_was_asked_and_not_answered_condemns_as_before(missing: str) -> None:
     texts = dict(healthy(DGX))
     node = replace(bundle(texts), collected=1_700_000_000.0)
-    gone = replace(node, files={**node.files, missing: Output("", missing=True)})
+    without_file = replace(node, files={**node.files, missing: Output("", missing=True)})
     if missing == "nvidia-smi.xml":  # it is no file that an older gpuprov did not know
-        gone = replace(node, files={name: output for name, output in node.files.items() if name != missing})
-    checks = judge({"node": Case(gone, expected(DGX, "quick"))})["node"].checks
+        without_file = replace(node, files={name: output for name, output in node.files.items() if name != missing})
+    checks = judge({"node": Case(without_file, expected(DGX, "quick"))})["node"].checks
     assert any(check.condemns for check in checks)

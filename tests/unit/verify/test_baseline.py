@@ -40,12 +40,12 @@ MHZ = 1410.0
 
 def texts(machine: str = P4D, **values: Any) -> dict[str, Any]:
     """A healthy node at work; `values` are of the load program's result."""
-    found = healthy(machine)
-    found["load.json"] = ran(deepcopy(result(load().machine(machine))) | values)
-    if "nvidia-smi-load.xml" in found:
+    files = healthy(machine)
+    files["load.json"] = ran(deepcopy(result(load().machine(machine))) | values)
+    if "nvidia-smi-load.xml" in files:
         for gpu in range(load().machine(machine).gpu_count):
-            found["nvidia-smi-load.xml"] = edit(str(found["nvidia-smi-load.xml"]), gpu, clocks__sm_clock=f"{MHZ:g} MHz")
-    return found
+            files["nvidia-smi-load.xml"] = edit(str(files["nvidia-smi-load.xml"]), gpu, clocks__sm_clock=f"{MHZ:g} MHz")
+    return files
 
 
 def facts(machine: str = P4D, *without: str, **values: Any) -> Facts:
@@ -54,22 +54,22 @@ def facts(machine: str = P4D, *without: str, **values: Any) -> Facts:
 
 def gpus(machine: str = P4D, at: int = 3, **values: Any) -> list[dict[str, Any]]:
     """The load program's GPUs, one of them with other values."""
-    found: list[dict[str, Any]] = deepcopy(result(load().machine(machine))["gpus"])
-    found[at] |= values
-    return found
+    rows: list[dict[str, Any]] = deepcopy(result(load().machine(machine))["gpus"])
+    rows[at] |= values
+    return rows
 
 
 def test_a_gpu_that_was_changed_is_told_by_the_machines_own_record() -> None:
-    here = facts()
-    now = tuple(gpu.uuid for gpu in here.gpus or () if gpu.uuid)
-    record = Baseline(measured(here), True, "2026-01-31T12:00:00Z", gpus=now)
-    other = replace(record, gpus=(*now[:-1], "GPU-0000"))
+    node_facts = facts()
+    uuids = tuple(gpu.uuid for gpu in node_facts.gpus or () if gpu.uuid)
+    record = Baseline(measured(node_facts), True, "2026-01-31T12:00:00Z", gpus=uuids)
+    other = replace(record, gpus=(*uuids[:-1], "GPU-0000"))
     cases = {"same": record, "other": other, "of its group": replace(record, own=False, gpus=()), "none": None}
-    judged = judge({name: Case(bundle(texts()), expected(P4D), baseline=one) for name, one in cases.items()})
-    found = {name: next(c for c in one.checks if c.id == "gpu.replaced") for name, one in judged.items()}
-    status = {name: one.status for name, one in found.items()}
+    judged = judge({name: Case(bundle(texts()), expected(P4D), baseline=baseline) for name, baseline in cases.items()})
+    checks = {name: next(c for c in verdict.checks if c.id == "gpu.replaced") for name, verdict in judged.items()}
+    status = {name: gpu_check.status for name, gpu_check in checks.items()}
     assert status == {"same": "pass", "other": "fail", "of its group": "skip", "none": "skip"}
-    assert now[-1] in found["other"].message
+    assert uuids[-1] in checks["other"].message
 
 
 HEALTHY = {
@@ -184,9 +184,9 @@ def judged() -> dict[str, Judged]:
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_is_slower_than_its_record_is_found_by_its_check_alone(judged: dict[str, Judged], name: str) -> None:
-    found = judged[f"slower {name}"]
-    assert failed(found) == {f"baseline.{name}"}
-    assert "16.7% below its own record of 2026-11-02" in message(found, f"baseline.{name}")
+    verdict = judged[f"slower {name}"]
+    assert failed(verdict) == {f"baseline.{name}"}
+    assert "16.7% below its own record of 2026-11-02" in message(verdict, f"baseline.{name}")
 
 
 @pytest.mark.parametrize("name", ["as recorded", "faster", "a little slower"])
@@ -216,8 +216,8 @@ def test_without_a_record_or_a_measurement_there_is_nothing_to_say(judged: dict[
 
 def test_a_new_machine_is_told_whose_record_it_is_compared_with(judged: dict[str, Judged]) -> None:
     assert failed(judged["group"]) == {"baseline.memory"}
-    told = message(judged["group"], "baseline.memory")
-    assert "the record of 3 nodes of its group of 2026-11-02, with another lock" in told
+    text = message(judged["group"], "baseline.memory")
+    assert "the record of 3 nodes of its group of 2026-11-02, with another lock" in text
 
 
 def test_the_judge_gives_what_was_measured(judged: dict[str, Judged]) -> None:
@@ -226,19 +226,19 @@ def test_the_judge_gives_what_was_measured(judged: dict[str, Judged]) -> None:
 
 
 def test_a_check_of_the_users_own_may_ask_for_the_record(tmp_path: Any) -> None:
-    own = "def test_record(baseline, host):\n    assert baseline.values['memory'] == 2900\n"
-    (tmp_path / "mine.py").write_text(own + "\ndef test_plain(baseline):\n    assert baseline.own\n")
+    source = "def test_record(baseline, host):\n    assert baseline.values['memory'] == 2900\n"
+    (tmp_path / "mine.py").write_text(source + "\ndef test_plain(baseline):\n    assert baseline.own\n")
     cases = {"a": replace(case(record()), host="local://"), "b": replace(case(None), host="local://")}
-    found = pytest_runner.judge(cases, checks=[tmp_path])
-    of = {(n, c.id): c.status for n, j in found.items() for c in j.checks if c.id.startswith("mine.")}
+    verdicts = pytest_runner.judge(cases, checks=[tmp_path])
+    of = {(n, c.id): c.status for n, j in verdicts.items() for c in j.checks if c.id.startswith("mine.")}
     assert of["a", "mine.record"] == of["a", "mine.plain"] == "pass"
     assert of["b", "mine.record"] != "pass"
 
 
 @pytest.mark.parametrize("machine", ALL)
 def test_every_limit_is_the_catalogues(machine: str) -> None:
-    most = expected(machine).most
-    assert all(0 < most[id] <= 0.10 for id in BASELINE)
+    limits = expected(machine).most
+    assert all(0 < limits[id] <= 0.10 for id in BASELINE)
 
 
 # the record
@@ -280,21 +280,21 @@ def test_what_is_not_alike_is_not_compared(other: dict[str, Any]) -> None:
 
 
 def test_a_damaged_record_is_never_half_of_one() -> None:
-    whole = Record({"train-0": {"standard": entry(), "stress": entry(at="x")}}).to_json()
-    assert Record.from_json(json.loads(json.dumps(whole))).to_json() == whole
-    one = ("nodes", "train-0", "standard")
+    saved = Record({"train-0": {"standard": entry(), "stress": entry(at="x")}}).to_json()
+    assert Record.from_json(json.loads(json.dumps(saved))).to_json() == saved
+    path = ("nodes", "train-0", "standard")
     wrong: list[tuple[tuple[str, ...], Any]] = [
-        (("schema",), 3), (("nodes",), []), (one, None), (("nodes", "train-0"), {"deep": whole["nodes"]["train-0"]}),
-        ((*one, "id"), 7), ((*one, "simulated"), "no"), ((*one, "strange"), 1), ((*one, "measures"), {"speed": 1}),
-        ((*one, "measures", "memory"), {"value": 1.0, "unit": "MB/s"}), ((*one, "measures", "memory"), 5.0),
-        ((*one, "measures", "memory", "value"), "fast"), ((*one, "measures", "memory", "value"), float("inf")),
-        ((*one, "measures", "memory", "value"), -1), ((*one, "measures", "memory", "value"), True),
-        ((*one, "gpus"), "GPU-1"), ((*one, "gpus"), [7]),
+        (("schema",), 3), (("nodes",), []), (path, None), (("nodes", "train-0"), {"deep": saved["nodes"]["train-0"]}),
+        ((*path, "id"), 7), ((*path, "simulated"), "no"), ((*path, "strange"), 1), ((*path, "measures"), {"speed": 1}),
+        ((*path, "measures", "memory"), {"value": 1.0, "unit": "MB/s"}), ((*path, "measures", "memory"), 5.0),
+        ((*path, "measures", "memory", "value"), "fast"), ((*path, "measures", "memory", "value"), float("inf")),
+        ((*path, "measures", "memory", "value"), -1), ((*path, "measures", "memory", "value"), True),
+        ((*path, "gpus"), "GPU-1"), ((*path, "gpus"), [7]),
     ]  # fmt: skip
-    for (*way, last), value in wrong:
-        broken = deepcopy(whole)
+    for (*parents, last), value in wrong:
+        broken = deepcopy(saved)
         holder: Any = broken
-        for part in way:
+        for part in parents:
             holder = holder[part]
         holder[last] = value
         with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
@@ -322,34 +322,34 @@ def test_what_a_record_says_is_of_like_machines_alone(
 ) -> None:
     assert Record.from_json(json.loads(json.dumps(Record(nodes).to_json()))) == Record(nodes)
     like = [
-        e for found in nodes.values() if (e := found.get("standard"))
+        e for entry_by_level in nodes.values() if (e := entry_by_level.get("standard"))
         and (e.group, e.machine, e.simulated) == ("train", P4D, simulated)
     ]  # fmt: skip
-    found = of(nodes, id=id, simulated=simulated)
-    assert (found is None) == (not like)
-    if found is not None:
-        assert Baseline.from_json(json.loads(json.dumps(found.to_json()))) == found
-        for name, value in found.values.items():
+    baseline = of(nodes, id=id, simulated=simulated)
+    assert (baseline is None) == (not like)
+    if baseline is not None:
+        assert Baseline.from_json(json.loads(json.dumps(baseline.to_json()))) == baseline
+        for name, value in baseline.values.items():
             have = [e.measures[name] for e in like if name in e.measures]
-            assert value in have if found.own else value == pytest.approx(median(have))
+            assert value in have if baseline.own else value == pytest.approx(median(have))
 
 
 @given(values, values, st.floats(min_value=0, max_value=0.5))
-def test_slower_is_further_below_than_the_share(value: float, before: float, share: float) -> None:
-    assert not behind(before, before, share)
-    assert behind(value, before, share) == (1 - value / before > share) or abs(1 - value / before - share) < 1e-9
+def test_slower_is_further_below_than_the_share(value: float, previous: float, share: float) -> None:
+    assert not behind(previous, previous, share)
+    assert behind(value, previous, share) == (1 - value / previous > share) or abs(1 - value / previous - share) < 1e-9
 
 
 def test_the_report_has_the_value_beside_the_record_and_what_is_published() -> None:
     known = expected("Standard_ND96asr_v4")
     assert known.published == {"busbw": 235.26}
     assert expected(P4D).published == {}
-    said = reached({"busbw": 220.0, "memory": 2700.0, "clock": 1000.0}, Baseline({"busbw": 240.0}, own=False), known)
-    assert [one.name for one in said] == ["memory", "clock", "busbw"]
-    assert said[-1] == Reached("busbw", "GB/s", 220.0, 240.0, False, 235.26, True)
-    assert said[-1].to_json() == {
+    rows = reached({"busbw": 220.0, "memory": 2700.0, "clock": 1000.0}, Baseline({"busbw": 240.0}, own=False), known)
+    assert [row.name for row in rows] == ["memory", "clock", "busbw"]
+    assert rows[-1] == Reached("busbw", "GB/s", 220.0, 240.0, False, 235.26, True)
+    assert rows[-1].to_json() == {
         "value": 220.0, "unit": "GB/s", "record": 240.0, "of": "group", "change": -0.0833, "published": 235.26,
         "slower": True,
     }  # fmt: skip
-    assert said[0] == Reached("memory", "GB/s", 2700.0)
-    assert said[0].share is None
+    assert rows[0] == Reached("memory", "GB/s", 2700.0)
+    assert rows[0].share is None

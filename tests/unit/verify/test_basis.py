@@ -124,7 +124,7 @@ OTHERS: dict[str, Any] = {
 def catalogued(row: Machine) -> Iterator[None]:
     """The catalogue with another row of that name."""
     tables: list[dict[str, Machine]] = [load().listed, load()._machines]  # type: ignore[list-item]
-    own = load().machine(row.name)
+    original = load().machine(row.name)
     for rows in tables:
         if row.name in rows:
             rows[row.name] = row
@@ -133,7 +133,7 @@ def catalogued(row: Machine) -> Iterator[None]:
     finally:
         for rows in tables:
             if row.name in rows:
-                rows[row.name] = own
+                rows[row.name] = original
 
 
 def node_of(row: Machine) -> dict[str, Any]:
@@ -147,10 +147,10 @@ def condemning(row: Machine, names: dict[str, Machine]) -> list[str]:
     want = replace(expected(row.name, "stress"), level="stress")
     judged = judge({name: Case(bundle(node_of(node)), want) for name, node in names.items()})
     return [
-        f"{name}: {one.id} {one.status}: {one.message}"
+        f"{name}: {check_result.id} {check_result.status}: {check_result.message}"
         for name, verdict in judged.items()
-        for one in verdict.checks
-        if one.condemns
+        for check_result in verdict.checks
+        if check_result.condemns
     ]
 
 
@@ -191,7 +191,11 @@ def test_what_a_node_shows_by_itself_condemns_it_whatever_is_doubted() -> None:
     }
     judged = judge({failing: Case(bundle(node), want) for failing, node in cases.items()})
     for failing, verdict in judged.items():
-        assert failing in {one.id for one in verdict.checks if one.condemns and one.status == "fail"}, failing
+        assert failing in {
+            check_result.id
+            for check_result in verdict.checks
+            if check_result.condemns and check_result.status == "fail"
+        }, failing
 
 
 @check(
@@ -217,8 +221,8 @@ def outcome_of(function: Any, unverified: tuple[str, ...]) -> tuple[str, str]:
     plain = expected("dgx-h100")
     want = replace(plain, basis=dict.fromkeys(unverified, "unverified"))
     node = NodeUnderTest("n", read(bundle(healthy("dgx-h100"))), want, None)
-    found = health.result(declared, run(function, declared, node, Peers({"n": node.facts})))
-    return found.severity, found.message
+    result = health.result(declared, run(function, declared, node, Peers({"n": node.facts})))
+    return result.severity, result.message
 
 
 @pytest.mark.parametrize(
@@ -255,7 +259,7 @@ def test_a_value_that_nobody_doubts_costs_no_watching() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "shown", "condemned"),
+    ("machine", "listed", "condemned"),
     [
         ("p3dn.24xlarge", False, False),
         ("p3dn.24xlarge", True, True),
@@ -264,11 +268,11 @@ def test_a_value_that_nobody_doubts_costs_no_watching() -> None:
     ],
 )
 def test_scratch_of_disks_that_nobody_has_counted_and_none_shows_only_warns(
-    machine: str, shown: bool, condemned: bool
+    machine: str, listed: bool, condemned: bool
 ) -> None:
     group = Group.model_validate({"machine": machine, "storage": {"scratch": "/scratch"}})
     texts, want = healthy(machine), expected(machine, "standard", group)
-    if not shown:
+    if not listed:
         system = {
             "name": "sda",
             "type": "disk",
@@ -282,5 +286,5 @@ def test_scratch_of_disks_that_nobody_has_counted_and_none_shows_only_warns(
     host["mounts"] = [row for row in host["mounts"] if "/scratch" not in row]
     texts["host.json"] = json.dumps(host)
     (verdict,) = judge({"a": Case(bundle(texts), want)}).values()
-    (one,) = (check for check in verdict.checks if check.id == "storage.scratch")
-    assert (one.status != "pass", one.condemns) == (True, condemned), one.message
+    (scratch_check,) = (check for check in verdict.checks if check.id == "storage.scratch")
+    assert (scratch_check.status != "pass", scratch_check.condemns) == (True, condemned), scratch_check.message

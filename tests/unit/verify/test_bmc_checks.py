@@ -34,7 +34,7 @@ SERIAL = "CNIVC0014M0388"
 Edit = Callable[[dict[str, Any]], object]
 
 
-def shown(name: str, *edits: tuple[str, Edit]) -> str:
+def bmc_json(name: str, *edits: tuple[str, Edit]) -> str:
     """bmc.json of a tree that is changed."""
     known = json.loads(gzip.decompress((TREES / f"{name}.redfish.json.gz").read_bytes()))
     for uri, edit in edits:
@@ -42,18 +42,18 @@ def shown(name: str, *edits: tuple[str, Edit]) -> str:
     return json.dumps(of_tree(Tree(known.get)))
 
 
-def findings(name: str, wanted: Wanted, *edits: tuple[str, Edit]) -> dict[str, Finding]:
-    return {one.check: one for one in findings_of(parse(shown(name, *edits)), wanted)}
+def findings(name: str, required: Wanted, *edits: tuple[str, Edit]) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings_of(parse(bmc_json(name, *edits)), required)}
 
 
 def test_a_healthy_machine_passes() -> None:
-    found = findings(R750, Wanted(gpus=1, os_gpus=1, serial=SERIAL))
-    wrong = {name: one.status for name, one in found.items() if one.status != "pass"}
+    by_check = findings(R750, Wanted(gpus=1, os_gpus=1, serial=SERIAL))
+    wrong = {name: finding.status for name, finding in by_check.items() if finding.status != "pass"}
     assert wrong == {"conditions": "unknown", "events": "unknown"}
 
 
 def health(value: str | None) -> Edit:
-    return lambda one: one.update(Status={"State": "Enabled", "Health": value})
+    return lambda component: component.update(Status={"State": "Enabled", "Health": value})
 
 
 FAULTS: dict[str, tuple[str, Wanted, tuple[str, Edit], str, str]] = {
@@ -144,14 +144,16 @@ FAULTS: dict[str, tuple[str, Wanted, tuple[str, Edit], str, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_makes_its_check_red(name: str) -> None:
     tree, expected, edit, check, status = FAULTS[name]
-    before = {key: one.status for key, one in findings(tree, Wanted(expected.gpus and 1, None)).items()}
-    found = findings(tree, expected, edit)
-    assert found[check].status == status, found[check]
+    healthy_statuses = {
+        key: finding.status for key, finding in findings(tree, Wanted(expected.gpus and 1, None)).items()
+    }
+    by_check = findings(tree, expected, edit)
+    assert by_check[check].status == status, by_check[check]
     if tree == R750:
-        changed = {key for key, one in found.items() if one.status != before.get(key, "pass")}
+        changed = {key for key, finding in by_check.items() if finding.status != healthy_statuses.get(key, "pass")}
         assert changed <= {check, "health"}
     if status == "fail":
-        assert found[check].action
+        assert by_check[check].action
 
 
 def test_seen_by_neither_is_another_repair_than_lost_to_the_system() -> None:
@@ -164,53 +166,60 @@ def test_seen_by_neither_is_another_repair_than_lost_to_the_system() -> None:
 
 
 def test_what_could_not_be_read_is_no_missing_gpu() -> None:
-    found = findings("supermicro-sys-a21ge-nbrt-b200-partial", Wanted(gpus=8))
-    assert found["gpus"].status == "unknown"
+    by_check = findings("supermicro-sys-a21ge-nbrt-b200-partial", Wanted(gpus=8))
+    assert by_check["gpus"].status == "unknown"
 
 
 def test_new_events_are_told() -> None:
-    one = inventory.read(Tree(json.loads(gzip.decompress((TREES / f"{R750}.redfish.json.gz").read_bytes())).get))
+    inventory_of_bmc = inventory.read(
+        Tree(json.loads(gzip.decompress((TREES / f"{R750}.redfish.json.gz").read_bytes())).get)
+    )
     new = [
         logs.Entry("SEL", "7", "2026-11-22", "Critical", "a PSU was lost", "PSU.1"),
         logs.Entry("SEL", "8", "", "OK", "fine"),
     ]
-    read = parse(json.dumps(document(one, None, new)))
-    found = next(f for f in findings_of(read, Wanted(1)) if f.check == "events")
-    assert (found.status, "1 since the last look: PSU.1: a PSU was lost" in found.message) == ("warn", True)
+    read = parse(json.dumps(document(inventory_of_bmc, None, new)))
+    events_finding = next(f for f in findings_of(read, Wanted(1)) if f.check == "events")
+    assert (events_finding.status, "1 since the last look: PSU.1: a PSU was lost" in events_finding.message) == (
+        "warn",
+        True,
+    )
 
 
 def bmc(name: str = R750, **changes: Any) -> Bmc:
-    return replace(parse(shown(name)), **changes)
+    return replace(parse(bmc_json(name)), **changes)
 
 
 def test_firmware_that_differs_within_a_group() -> None:
-    one = bmc()
-    other = replace(one, firmware=one.firmware | {"BIOS": "1.9.0"})
-    found = firmware_differs({"a": one, "b": one, "c": other, "d": replace(one, firmware={})})
-    assert {name: f.status for name, f in found.items()} == {"a": "pass", "b": "pass", "c": "warn", "d": "unknown"}
-    assert "BIOS 1.9.0, not 1.8.2" in found["c"].message
-    two = firmware_differs({"a": one, "c": other})
+    usual_bmc = bmc()
+    other = replace(usual_bmc, firmware=usual_bmc.firmware | {"BIOS": "1.9.0"})
+    by_node = firmware_differs({"a": usual_bmc, "b": usual_bmc, "c": other, "d": replace(usual_bmc, firmware={})})
+    assert {name: f.status for name, f in by_node.items()} == {"a": "pass", "b": "pass", "c": "warn", "d": "unknown"}
+    assert "BIOS 1.9.0, not 1.8.2" in by_node["c"].message
+    two = firmware_differs({"a": usual_bmc, "c": other})
     assert [(f.status, "no common one" in f.message) for f in two.values()] == [("warn", True)] * 2
 
 
 def test_bios_settings_that_differ_within_a_group() -> None:
     """Whether an IOMMU has to be on nobody can say; that one machine of three has it off is told."""
-    one = bmc(DGX)
-    assert one.bios_settings is not None
-    rows = tuple(replace(row, value="Disable") if row.setting == "IOMMU" else row for row in one.bios_settings)
-    silent = replace(one, bios_settings=None, cap_w=None)
-    found = settings_differ({"a": one, "b": one, "c": replace(one, bios_settings=rows), "d": silent})
-    assert {name: f.status for name, f in found.items()} == {"a": "pass", "b": "pass", "c": "warn"}
-    assert found["c"].message == "VTdSupport Disable, not Enable"
-    found = settings_differ({"a": one, "b": one, "c": replace(one, cap_w=900.0), "d": silent})
-    assert found["c"].message == "power cap 900 W, not 500 W"
+    usual_bmc = bmc(DGX)
+    assert usual_bmc.bios_settings is not None
+    rows = tuple(replace(row, value="Disable") if row.setting == "IOMMU" else row for row in usual_bmc.bios_settings)
+    silent = replace(usual_bmc, bios_settings=None, cap_w=None)
+    by_node = settings_differ(
+        {"a": usual_bmc, "b": usual_bmc, "c": replace(usual_bmc, bios_settings=rows), "d": silent}
+    )
+    assert {name: f.status for name, f in by_node.items()} == {"a": "pass", "b": "pass", "c": "warn"}
+    assert by_node["c"].message == "VTdSupport Disable, not Enable"
+    by_node = settings_differ({"a": usual_bmc, "b": usual_bmc, "c": replace(usual_bmc, cap_w=900.0), "d": silent})
+    assert by_node["c"].message == "power cap 900 W, not 500 W"
 
 
 BIOS = f"{SYSTEM}/Bios"
 
 
 def attribute(**values: str) -> Edit:
-    return lambda one: one["Attributes"].update(values)
+    return lambda resource: resource["Attributes"].update(values)
 
 
 RED: dict[str, tuple[str, dict[str, Any], tuple[tuple[str, Edit], ...], str]] = {
@@ -250,32 +259,32 @@ ALONE = {"bmc.answers", "bmc.password", "bmc.events", "bmc.power_budget", "fleet
 """Judged in tests of their own, below."""
 
 
-def case(text: str | Output, group: str = "", **wanted: Any) -> Case:
+def case(text: str | Output, group: str = "", **required: Any) -> Case:
     """A machine of which nothing but its BMC is known."""
-    gpus = wanted.pop("gpu_count", 1)
+    gpus = required.pop("gpu_count", 1)
     output = text if isinstance(text, Output) else Output(text, rc=0)
     want = replace(
-        expected("dgx-h100"), gpu_count=gpus, bmc={"serial": SERIAL, "firmware": {}, "budget_w": None} | wanted
+        expected("dgx-h100"), gpu_count=gpus, bmc={"serial": SERIAL, "firmware": {}, "budget_w": None} | required
     )
     return Case(Bundle({"bmc.json": output}, collected=1.0), want, group=group)
 
 
 def leaking(known: str) -> str:
-    found = json.loads(known)
-    found["leaks"][0]["health"] = "Critical"
-    return json.dumps(found)
+    bmc_document = json.loads(known)
+    bmc_document["leaks"][0]["health"] = "Critical"
+    return json.dumps(bmc_document)
 
 
 @pytest.fixture(scope="module")
 def judged() -> dict[str, Judged]:
     cases = {}
-    for id, (name, wanted, edits, _) in RED.items():
-        text = leaking(shown(name)) if id == "bmc.leaks" else shown(name, *edits)
+    for id, (name, required, edits, _) in RED.items():
+        text = leaking(bmc_json(name)) if id == "bmc.leaks" else bmc_json(name, *edits)
         serials = json.loads(text)["serial"]
         cases[id] = case(
-            text, **({"serial": serials} | ({} if name == R750 else {"gpu_count": 8 if name == DGX else 4}) | wanted)
+            text, **({"serial": serials} | ({} if name == R750 else {"gpu_count": 8 if name == DGX else 4}) | required)
         )
-    healthy_text = json.loads(shown(R750)) | {"events": [], "site": {"drawn_w": 900.0, "silent": 0}}
+    healthy_text = json.loads(bmc_json(R750)) | {"events": [], "site": {"drawn_w": 900.0, "silent": 0}}
     event = {"time": "now", "severity": "Critical", "message": "PSU lost", "about": ""}
     cases["healthy"] = case(json.dumps(healthy_text), "g", firmware={"BIOS": "1.8.2"}, budget_w=1000.0)
     cases["known password"] = case(json.dumps(healthy_text | {"factory_password": True}))
@@ -289,8 +298,8 @@ def judged() -> dict[str, Judged]:
     cases["unpinned part"] = case(json.dumps(healthy_text), firmware={"CPLD": "1"})
     other = healthy_text | {"firmware": healthy_text["firmware"] | {"BIOS": "0.1"}}
     virtual = [row | {"value": "Disabled"} for row in healthy_text["bios_settings"] if row["setting"] == "SR-IOV"]
-    kept = [row for row in healthy_text["bios_settings"] if row["setting"] != "SR-IOV"]
-    unlike = healthy_text | {"bios_settings": kept + virtual}
+    other_settings = [row for row in healthy_text["bios_settings"] if row["setting"] != "SR-IOV"]
+    unlike = healthy_text | {"bios_settings": other_settings + virtual}
     cases |= {"like": case(json.dumps(healthy_text), "g"), "other": case(json.dumps(other), "g")}
     cases["unlike"] = case(json.dumps(unlike), "g")
     return judge(cases)
@@ -309,18 +318,18 @@ def failing(result: Judged) -> set[str]:
 
 @pytest.mark.parametrize("id", RED)
 def test_each_check_of_verify_is_red_by_its_own_fault(judged: dict[str, Judged], id: str) -> None:
-    name, _, _, said = RED[id]
+    name, _, _, message = RED[id]
     check = next(c for c in judged[id].checks if c.id == id)
-    assert (check.status, said in check.message) == ("fail", True), check
+    assert (check.status, message in check.message) == ("fail", True), check
     if name == R750:
         assert failing(judged[id]) <= {id, "bmc.health"}, "one fault, one check"
 
 
 def test_a_healthy_machine_is_green_and_every_check_is_proven(judged: dict[str, Judged]) -> None:
-    found = statuses(judged["healthy"])
-    assert {id: s for id, s in found.items() if s not in ("pass", "skip")} == {"bmc.conditions": "unknown"}
-    assert found["bmc.leaks"] == "skip", "it shows no detectors"
-    assert OURS == {*RED, *ALONE} == set(found)
+    status_by_check = statuses(judged["healthy"])
+    assert {id: s for id, s in status_by_check.items() if s not in ("pass", "skip")} == {"bmc.conditions": "unknown"}
+    assert status_by_check["bmc.leaks"] == "skip", "it shows no detectors"
+    assert OURS == {*RED, *ALONE} == set(status_by_check)
     assert statuses(judged["bmc.conditions"])["bmc.answers"] == "pass"
 
 
@@ -338,8 +347,8 @@ def test_a_password_that_its_maker_has_published(judged: dict[str, Judged]) -> N
 
 
 def test_firmware_of_a_group_in_verify(judged: dict[str, Judged]) -> None:
-    found = {name: statuses(judged[name]) for name in ("healthy", "like", "other", "unlike")}
-    assert {name: (one["fleet.firmware"], one["fleet.bios_settings"]) for name, one in found.items()} == {
+    by_node = {name: statuses(judged[name]) for name in ("healthy", "like", "other", "unlike")}
+    assert {name: (row["fleet.firmware"], row["fleet.bios_settings"]) for name, row in by_node.items()} == {
         "healthy": ("pass", "pass"), "like": ("pass", "pass"), "other": ("fail", "pass"), "unlike": ("pass", "fail"),
     }  # fmt: skip
     assert statuses(judged["event"])["fleet.bios_settings"] == "skip"
@@ -348,9 +357,9 @@ def test_firmware_of_a_group_in_verify(judged: dict[str, Judged]) -> None:
 
 @pytest.mark.parametrize("name", ["silent", "garbage"])
 def test_a_bmc_that_does_not_answer_is_unknown_and_condemns_nobody(judged: dict[str, Judged], name: str) -> None:
-    found = statuses(judged[name])
-    assert found["bmc.answers"] == found["bmc.power"] == found["bmc.gpus"] == "unknown"
-    assert "pass" not in found.values()
+    by_check = statuses(judged[name])
+    assert by_check["bmc.answers"] == by_check["bmc.power"] == by_check["bmc.gpus"] == "unknown"
+    assert "pass" not in by_check.values()
     assert not any(c.condemns for c in judged[name].checks if c.id.startswith("bmc."))
     answers = next(c for c in judged["silent"].checks if c.id == "bmc.answers")
     assert "does not accept the user and password" in answers.message
@@ -364,20 +373,20 @@ def test_a_gpu_that_the_bmc_still_sees_wants_another_repair() -> None:
     """The system has lost one of eight, and the BMC sees eight, or seven as well."""
     texts = healthy("dgx-h100")
     texts["nvidia-smi.xml"] = without_gpu(str(texts["nvidia-smi.xml"]), 3)
-    eight = json.loads(shown("supermicro-sys-821ge-tnhr"))
+    eight = json.loads(bmc_json("supermicro-sys-821ge-tnhr"))
     assert len(eight["gpus"]) == 8
     want = replace(expected("dgx-h100"), bmc={"serial": eight["serial"], "firmware": {}, "budget_w": None})
     seven = eight | {"gpus": eight["gpus"][1:], "gpus_complete": True}
-    found = judge({
-        name: Case(bundle(texts | {"bmc.json": json.dumps(one)}), want)
-        for name, one in (("lost", eight), ("gone", seven))
+    verdicts = judge({
+        name: Case(bundle(texts | {"bmc.json": json.dumps(bmc_document)}), want)
+        for name, bmc_document in (("lost", eight), ("gone", seven))
     })  # fmt: skip
-    lost, gone = (next(c for c in found[name].checks if c.id == "bmc.gpus") for name in ("lost", "gone"))
+    lost, removed = (next(c for c in verdicts[name].checks if c.id == "bmc.gpus") for name in ("lost", "gone"))
     assert (lost.status, lost.action) == ("fail", "reboot") and "lost to the system alone" in lost.message
-    assert (gone.status, gone.action) == (
+    assert (removed.status, removed.action) == (
         "fail",
         "replace",
-    ) and "sees 7 of 8 GPUs, and the operating system 7" in gone.message
+    ) and "sees 7 of 8 GPUs, and the operating system 7" in removed.message
 
 
 NOT_READ = ("", "[]", "{}", '{"schema": 2, "gpus": []}', '{"schema": 1, "gpus": [{}]}', "[" * 9000,
@@ -396,8 +405,8 @@ WHOLE = [name for file in sorted(TREES.glob("*.gz")) if (name := file.name.split
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_tree_gives_a_document_that_is_read(name: str) -> None:
-    found = parse(shown(name))
-    assert found.serials and {one.status for one in findings_of(found, Wanted(8))} <= {
+    bmc_document = parse(bmc_json(name))
+    assert bmc_document.serials and {finding.status for finding in findings_of(bmc_document, Wanted(8))} <= {
         "pass",
         "warn",
         "fail",
@@ -431,5 +440,5 @@ SETTINGS: dict[str, dict[str, bool | None] | None] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_bios_settings_are_read_in_each_vendors_words(name: str) -> None:
-    found = parse(shown(name)).bios_settings
-    assert (None if found is None else {one.attribute: one.good for one in found}) == SETTINGS[name]
+    settings = parse(bmc_json(name)).bios_settings
+    assert (None if settings is None else {setting.attribute: setting.good for setting in settings}) == SETTINGS[name]

@@ -70,46 +70,56 @@ class Fleet(Nodes):
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, fleet: Fleet, want: Expected, *candidates: str, seen: list[Event] | None = None,
-    others: Mapping[str, Subject] | None = None, **found: Any,
+    monkeypatch: pytest.MonkeyPatch, fleet: Fleet, want: Expected, *candidates: str,
+    event_log: list[Event] | None = None, subjects: Mapping[str, Subject] | None = None, **options: Any,
 ) -> Fabric:  # fmt: skip
     """What is told of train-9, which is verified alone."""
     monkeypatch.setattr(fabric_run, "collect", fleet.collect)
     node = subject("train-9", want)
-    ready = [(others or {}).get(name) or subject(name, replace(want, level="standard")) for name in candidates]
+    ready = [(subjects or {}).get(name) or subject(name, replace(want, level="standard")) for name in candidates]
     machine = want.machine
     bundles = {node.name: Bundle({"load.json": Output(str(healthy(machine)["load.json"]), rc=0)})}
-    events = Events(seen.append) if seen is not None else Events()
-    told = fabric(
+    events = Events(event_log.append) if event_log is not None else Events()
+    bundles_by_node = fabric(
         [node], bundles, events=events,
-        neighbours=lambda _: Neighbours(ready, command="gpuprov verify fleet.yaml --node train-9", **found),
+        neighbours=lambda _: Neighbours(ready, command="gpuprov verify fleet.yaml --node train-9", **options),
     )  # fmt: skip
-    assert {*told} == {"train-9"}, "what is borrowed is not judged"
-    return parse(told["train-9"].files[FILE].text)
+    assert {*bundles_by_node} == {"train-9"}, "what is borrowed is not judged"
+    return parse(bundles_by_node["train-9"].files[FILE].text)
 
 
 @pytest.mark.parametrize(("level", "met"), [("standard", ["train-0"]), ("stress", ["train-0", "train-1"])])
 def test_the_first_idle_neighbours_are_the_other_end(
     monkeypatch: pytest.MonkeyPatch, level: Any, met: list[str]
 ) -> None:
-    fleet, seen = Fleet(want := expected(P4D, level)), list[Event]()
-    found = run(monkeypatch, fleet, want, "train-0", "train-1", "train-2", seen=seen)
-    assert (found.state, found.ring, list(found.borrowed)) == ("fine", None, met)
-    assert [pair.partner for pair in found.pairs] == met
-    assert [{*one} for one in fleet.rounds] == [{name, "train-9"} for name in met]
+    fleet, events = Fleet(want := expected(P4D, level)), list[Event]()
+    result = run(monkeypatch, fleet, want, "train-0", "train-1", "train-2", event_log=events)
+    assert (result.state, result.ring, list(result.borrowed)) == ("fine", None, met)
+    assert [pair.partner for pair in result.pairs] == met
+    assert [{*requests_by_node} for requests_by_node in fleet.rounds] == [{name, "train-9"} for name in met]
     for requests in fleet.rounds:
         lent = {name: request.load["together"]["lent"] for name, request in requests.items() if request.load}
         assert lent == {name: name != "train-9" for name in requests}, "it is asked again when it is used"
-    assert len({json.dumps(r.load["options"]) for one in fleet.rounds for r in one.values() if r.load}) == 1
-    assert any("train-0 and train-1, proven and idle" in event.message for event in seen)
+    assert (
+        len(
+            {
+                json.dumps(r.load["options"])
+                for requests_by_node in fleet.rounds
+                for r in requests_by_node.values()
+                if r.load
+            }
+        )
+        == 1
+    )
+    assert any("train-0 and train-1, proven and idle" in event.message for event in events)
     assert fleet.alone == []
 
 
 def test_one_with_a_job_and_one_that_does_not_answer_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(P4D, "standard"), busy={"train-0": JOB, "train-1": None})
-    found = run(monkeypatch, fleet, want, "train-0", "train-1", "train-2")
-    assert (found.state, found.borrowed) == ("fine", ("train-2",))
-    assert {name for one in fleet.rounds for name in one} == {"train-2", "train-9"}
+    result = run(monkeypatch, fleet, want, "train-0", "train-1", "train-2")
+    assert (result.state, result.borrowed) == ("fine", ("train-2",))
+    assert {name for requests_by_node in fleet.rounds for name in requests_by_node} == {"train-2", "train-9"}
 
 
 def test_no_more_neighbours_are_asked_than_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,30 +131,32 @@ def test_no_more_neighbours_are_asked_than_are_needed(monkeypatch: pytest.Monkey
 
 def test_a_job_that_comes_to_a_neighbour_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(P4D, "standard"), late=["train-0"])
-    found = run(monkeypatch, fleet, want, "train-0", "train-1")
-    assert (found.state, found.borrowed) == ("fine", ("train-1",))
+    result = run(monkeypatch, fleet, want, "train-0", "train-1")
+    assert (result.state, result.borrowed) == ("fine", ("train-1",))
 
 
 def test_a_node_that_works_with_neither_of_two_proven_ones_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [frozenset({"train-9", f"train-{i}"}) for i in range(LENT)]
     fleet = Fleet(want := expected(P4D, "standard"), bad=pairs)
-    found = run(monkeypatch, fleet, want, "train-0", "train-1", "train-2")
-    assert (found.state, {*found.borrowed}) == ("fault", {"train-0", "train-1"})
-    assert "with train-0: " in found.why and "with train-1: " in found.why
-    assert not any({"train-0", "train-1"} <= {*one} for one in fleet.rounds), "neighbours do not meet each other"
+    result = run(monkeypatch, fleet, want, "train-0", "train-1", "train-2")
+    assert (result.state, {*result.borrowed}) == ("fault", {"train-0", "train-1"})
+    assert "with train-0: " in result.why and "with train-1: " in result.why
+    assert not any({"train-0", "train-1"} <= {*requests_by_node} for requests_by_node in fleet.rounds), (
+        "neighbours do not meet each other"
+    )
 
 
 def test_with_one_neighbour_alone_nothing_tells_the_node_from_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(P4D, "standard"), bad=[frozenset({"train-9", "train-0"})])
-    found = run(monkeypatch, fleet, want, "train-0")
-    assert (found.state, "whether it is the node or the path" in found.why) == ("undecided", True)
-    assert found.why.endswith("; `gpuprov verify fleet.yaml` judges its neighbours, too")
+    result = run(monkeypatch, fleet, want, "train-0")
+    assert (result.state, "whether it is the node or the path" in result.why) == ("undecided", True)
+    assert result.why.endswith("; `gpuprov verify fleet.yaml` judges its neighbours, too")
 
 
 def test_a_path_to_one_of_two_neighbours_condemns_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(P4D, "stress"), bad=[frozenset({"train-9", "train-0"})])
-    found = run(monkeypatch, fleet, want, "train-0", "train-1")
-    assert (found.state, found.paths) == ("fine", ("train-0",))
+    result = run(monkeypatch, fleet, want, "train-0", "train-1")
+    assert (result.state, result.paths) == ("fine", ("train-0",))
 
 
 @pytest.mark.parametrize(
@@ -156,14 +168,14 @@ def test_without_an_idle_neighbour_it_is_unreached(
 ) -> None:
     """A new machine waits for its proof while a proven neighbour lives that can give it."""
     fleet = Fleet(want := expected(P4D, "standard"), busy=busy)
-    found = run(monkeypatch, fleet, want, "train-0", proven=proven, refused={"train-3": "in quarantine"})
-    assert (found.state, found.awaits_proof) == ("unreached", waits)
-    assert f"train-0: {busy['train-0'] or 'no answer within 60 s'}" in found.why
-    assert "train-3: in quarantine" in found.why
+    result = run(monkeypatch, fleet, want, "train-0", proven=proven, refused={"train-3": "in quarantine"})
+    assert (result.state, result.awaits_proof) == ("unreached", waits)
+    assert f"train-0: {busy['train-0'] or 'no answer within 60 s'}" in result.why
+    assert "train-3: in quarantine" in result.why
     when = "is idle" if busy["train-0"] is not None else "is healthy and in service"
-    assert f"`gpuprov verify fleet.yaml --node train-9` proves it once one of them {when}" in found.why
-    assert [{*one} for one in fleet.rounds] == [{"train-9"}], "NCCL alone works EFA's cards"
-    assert found.own_cards == OwnCards("ran", busbw_gbps=44.0)
+    assert f"`gpuprov verify fleet.yaml --node train-9` proves it once one of them {when}" in result.why
+    assert [{*requests_by_node} for requests_by_node in fleet.rounds] == [{"train-9"}], "NCCL alone works EFA's cards"
+    assert result.own_cards == OwnCards("ran", busbw_gbps=44.0)
 
 
 @pytest.mark.parametrize(
@@ -184,27 +196,27 @@ def test_what_nccl_says_of_a_nodes_own_cards(
 ) -> None:
     fleet = Fleet(want := expected(P4D, "standard"), busy={"train-0": JOB})
     fleet.rule = lambda names: {names[0]: document}
-    found = run(monkeypatch, fleet, want, "train-0")
-    assert (found.state, found.own_cards) == ("unreached", cards)
+    result = run(monkeypatch, fleet, want, "train-0")
+    assert (result.state, result.own_cards) == ("unreached", cards)
     (request,) = fleet.rounds[0].values()
     assert request.load is not None and request.load["together"]["nodes"] == 1
 
 
 def test_a_neighbour_that_gets_a_job_at_the_last_moment_leaves_it_unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(P4D, "standard"), late=["train-0"])
-    found = run(monkeypatch, fleet, want, "train-0")
-    assert (found.state, found.awaits_proof, f"train-0: {JOB}" in found.why) == ("unreached", True, True)
+    result = run(monkeypatch, fleet, want, "train-0")
+    assert (result.state, result.awaits_proof, f"train-0: {JOB}" in result.why) == ("unreached", True, True)
 
 
 def test_another_image_or_no_address_makes_no_partner(monkeypatch: pytest.MonkeyPatch) -> None:
     want = expected(P4D, "standard")
     assert want.images is not None
     other = replace(want, images=tuple({**image, "pull": "registry/other@sha256:1"} for image in want.images))
-    others = {"train-0": subject("train-0", other), "train-1": subject("train-1", want, address="")}
+    subjects = {"train-0": subject("train-0", other), "train-1": subject("train-1", want, address="")}
     fleet = Fleet(want)
-    found = run(monkeypatch, fleet, want, "train-0", "train-1", others=others)
-    assert (found.state, found.awaits_proof, fleet.asked) == ("unreached", False, [])
-    assert "train-0: it runs another image; train-1: its address in the group's network is not known" in found.why
+    result = run(monkeypatch, fleet, want, "train-0", "train-1", subjects=subjects)
+    assert (result.state, result.awaits_proof, fleet.asked) == ("unreached", False, [])
+    assert "train-0: it runs another image; train-1: its address in the group's network is not known" in result.why
 
 
 CARDS = {"state": "ran", "cards": [{**card(f"mlx5_ib{i}", 197.0), "to": f"mlx5_ib{i - 1}"} for i in range(1, 8)]}
@@ -212,40 +224,40 @@ CARDS = {"state": "ran", "cards": [{**card(f"mlx5_ib{i}", 197.0), "to": f"mlx5_i
 
 def test_a_nodes_own_cards_are_worked_where_no_neighbour_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(NDV4, "standard"), busy={"train-0": JOB}, cards=CARDS)
-    found = run(monkeypatch, fleet, want, "train-0")
-    assert found.state == "unreached" and found.own_cards is not None and found.own_cards.measured
-    assert found.own_cards.pairs[0] == CardPair("mlx5_ib1", "mlx5_ib0", 197.0)
+    result = run(monkeypatch, fleet, want, "train-0")
+    assert result.state == "unreached" and result.own_cards is not None and result.own_cards.measured
+    assert result.own_cards.pairs[0] == CardPair("mlx5_ib1", "mlx5_ib0", 197.0)
 
 
 def test_one_gpu_has_nobody_to_send_to(monkeypatch: pytest.MonkeyPatch) -> None:
     want = replace(expected(P4D, "standard"), gpu_count=1)
     fleet = Fleet(want, busy={"train-0": JOB})
-    found = run(monkeypatch, fleet, want, "train-0")
-    assert (found.state, found.own_cards, fleet.rounds) == ("unreached", None, [])
+    result = run(monkeypatch, fleet, want, "train-0")
+    assert (result.state, result.own_cards, fleet.rounds) == ("unreached", None, [])
 
 
 def test_own_cards_that_do_not_answer_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(want := expected(NDV4, "standard"), busy={"train-0": JOB})
     monkeypatch.setattr(fabric_run, "own_cards_answer", lambda _: (_ for _ in ()).throw(ValueError("x")))
-    found = run(monkeypatch, fleet, want, "train-0")
-    assert found.own_cards is not None and found.own_cards.state == "absent"
-    assert "the parser failed" in found.own_cards.why
+    result = run(monkeypatch, fleet, want, "train-0")
+    assert result.own_cards is not None and result.own_cards.state == "absent"
+    assert "the parser failed" in result.own_cards.why
 
 
 def test_the_only_node_of_its_group_has_nobody_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (P4D, NDV4):
         fleet = Fleet(want := expected(name, "standard"), cards=CARDS)
-        found = run(monkeypatch, fleet, want)
-        assert (found.state, found.why) == ("alone", "its group has no other node")
-        assert found.own_cards is not None and found.own_cards.measured
+        result = run(monkeypatch, fleet, want)
+        assert (result.state, result.why) == ("alone", "its group has no other node")
+        assert result.own_cards is not None and result.own_cards.measured
 
 
-def told(
-    monkeypatch: pytest.MonkeyPatch, subjects: Sequence[Subject], fleet: Fleet, found: Neighbours | None
+def fabric_by_node(
+    monkeypatch: pytest.MonkeyPatch, subjects: Sequence[Subject], fleet: Fleet, borrowed: Neighbours | None
 ) -> dict[str, Fabric]:
     monkeypatch.setattr(fabric_run, "collect", fleet.collect)
-    bundles = {one.name: Bundle({"load.json": Output(str(healthy(P4D)["load.json"]), rc=0)}) for one in subjects}
-    neighbours = (lambda _: found) if found is not None else None
+    bundles = {node.name: Bundle({"load.json": Output(str(healthy(P4D)["load.json"]), rc=0)}) for node in subjects}
+    neighbours = (lambda _: borrowed) if borrowed is not None else None
     verdicts = fabric(subjects, bundles, events=Events(), neighbours=neighbours)
     return {name: parse(bundle.files[FILE].text) for name, bundle in verdicts.items()}
 
@@ -254,17 +266,19 @@ def test_a_host_of_no_fleet_is_unreached_and_does_not_wait(monkeypatch: pytest.M
     want = replace(expected(NDV4, "standard"), images=None, packages=None)
     fleet = Fleet(want, cards=CARDS)
     host = subject("ubuntu@dgx01", want, group="", site="", address="")
-    (found,) = told(monkeypatch, [host], fleet, Neighbours()).values()
-    assert (found.state, found.awaits_proof, found.own_cards is not None) == ("unreached", False, True)
-    assert told(monkeypatch, [host], fleet, None)["ubuntu@dgx01"].state == "alone"
+    (result,) = fabric_by_node(monkeypatch, [host], fleet, Neighbours()).values()
+    assert (result.state, result.awaits_proof, result.own_cards is not None) == ("unreached", False, True)
+    assert fabric_by_node(monkeypatch, [host], fleet, None)["ubuntu@dgx01"].state == "alone"
 
 
 def test_without_an_image_that_can_run_between_nodes_a_group_is_unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = replace(expected(P4D, "standard"), images=())
     pair = [subject("train-0", bare), subject("train-1", bare)]
-    assert {one.state for one in told(monkeypatch, pair, Fleet(bare), Neighbours()).values()} == {"unreached"}
-    assert told(monkeypatch, pair[:1], Fleet(bare), Neighbours())["train-0"].state == "alone"
-    asks = told(monkeypatch, pair[:1], Fleet(bare), Neighbours(refused={"train-1": "in quarantine"}))
+    assert {result.state for result in fabric_by_node(monkeypatch, pair, Fleet(bare), Neighbours()).values()} == {
+        "unreached"
+    }
+    assert fabric_by_node(monkeypatch, pair[:1], Fleet(bare), Neighbours())["train-0"].state == "alone"
+    asks = fabric_by_node(monkeypatch, pair[:1], Fleet(bare), Neighbours(refused={"train-1": "in quarantine"}))
     assert (asks["train-0"].state, asks["train-0"].why) == ("unreached", "no locked image has PyTorch")
 
 
@@ -273,12 +287,12 @@ def test_a_new_machine_waits_for_a_node_of_the_run_that_has_a_job(monkeypatch: p
     busy = json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "python3"}]})
     loads = {"train-8": busy, "train-9": str(healthy(P4D)["load.json"])}
     monkeypatch.setattr(fabric_run, "collect", Fleet(want).collect)
-    found = fabric(
+    bundles = fabric(
         [subject("train-8", want), subject("train-9", want)],
         {name: Bundle({"load.json": Output(text, rc=0)}) for name, text in loads.items()}, events=Events(),
         neighbours=lambda _: Neighbours(refused={"train-8": "verified in this run", "train-7": "in quarantine"}),
     )  # fmt: skip
-    verdict = parse(found["train-9"].files[FILE].text)
+    verdict = parse(bundles["train-9"].files[FILE].text)
     assert (verdict.state, verdict.awaits_proof) == ("unreached", True)
     assert "train-8: not tested: a job is using the GPUs: python3 (pid 7)" in verdict.why
 
@@ -286,6 +300,8 @@ def test_a_new_machine_waits_for_a_node_of_the_run_that_has_a_job(monkeypatch: p
 def test_groups_with_several_nodes_borrow_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     want = expected(P4D, "standard")
     fleet = Fleet(want)
-    found = told(monkeypatch, [subject("train-0", want), subject("train-1", want)], fleet, Neighbours([subject("x-1")]))
-    assert {one.state for one in found.values()} == {"fine"}
+    results = fabric_by_node(
+        monkeypatch, [subject("train-0", want), subject("train-1", want)], fleet, Neighbours([subject("x-1")])
+    )
+    assert {result.state for result in results.values()} == {"fine"}
     assert fleet.asked == []

@@ -24,9 +24,9 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     files["topo.txt"] = Output("", timed_out=True, seconds=30.0)
     files["ibstat.txt"] = Output("", missing=True, error="ibstat is not installed")
     files["services.txt"] = Output("", rc=0)
-    whole = Bundle(files, collected=12.5, seconds=3.0)
-    whole.write(tmp_path / "node")
-    assert Bundle.read(tmp_path / "node") == whole
+    written = Bundle(files, collected=12.5, seconds=3.0)
+    written.write(tmp_path / "node")
+    assert Bundle.read(tmp_path / "node") == written
     assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "node").iterdir())
 
@@ -36,21 +36,21 @@ def test_what_is_sent_to_the_checks_arrives() -> None:
     files = dict(bundle(healthy("p4d.24xlarge")).files)
     files["topo.txt"] = Output("GPU0\r\n\ud800 \u20ac\x00\n", rc=0, seconds=0.5, error="\udcff", partial="a part")
     files["ibstat.txt"] = Output("", missing=True, error="ibstat is not installed")
-    whole, empty = Bundle(files, collected=12.5, seconds=3.0, received=13.0), Bundle(error="no route to host")
+    complete, empty = Bundle(files, collected=12.5, seconds=3.0, received=13.0), Bundle(error="no route to host")
     stream = io.BytesIO()
-    for place, one in enumerate((whole, empty)):
-        one.send(stream, {"node": place})
+    for index, sent in enumerate((complete, empty)):
+        sent.send(stream, {"node": index})
     stream.seek(0)
-    assert Bundle.receive(stream) == (whole, {"node": 0})
+    assert Bundle.receive(stream) == (complete, {"node": 0})
     assert Bundle.receive(stream) == (empty, {"node": 1})
 
 
 def test_files_copied_by_hand_are_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "topo.txt").write_text(str(healthy("p4d.24xlarge")["topo.txt"]))
     (tmp_path / "notes.txt").write_text("mine")
-    found = Bundle.read(tmp_path)
-    assert set(found.files) == {"topo.txt"}
-    document = facts_document(read(found))
+    copied = Bundle.read(tmp_path)
+    assert set(copied.files) == {"topo.txt"}
+    document = facts_document(read(copied))
     assert document["topology"]["GPU0"]["GPU7"] == "NV12"
     assert document["gpus"] is None
     assert document["unreadable"] == []
@@ -63,16 +63,16 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "lspci.txt").symlink_to("/etc/passwd")
     (tmp_path / "ibstat.txt").symlink_to("/dev/zero")
     (tmp_path / "fi_info.txt").write_text("")
-    given = {name: {"rc": 0} for name in ("dmesg.txt", "topo.txt", "nvlink.txt", "lspci.txt", "ibstat.txt")}
-    (tmp_path / "probe.json").write_text(json.dumps({"files": given}))
-    found = Bundle.from_json(Bundle.read(tmp_path).to_json())
-    assert all(output.text == "" for output in found.files.values())
-    said = {name: (source.state, source.reason) for name, source in read(found).sources.items()}
-    assert said["dmesg.txt"] == ("unreadable", "dmesg.txt is no file: it is a pipe")
-    assert said["topo.txt"] == ("unreadable", "topo.txt is no file: it is a directory")
+    statuses = {name: {"rc": 0} for name in ("dmesg.txt", "topo.txt", "nvlink.txt", "lspci.txt", "ibstat.txt")}
+    (tmp_path / "probe.json").write_text(json.dumps({"files": statuses}))
+    parsed = Bundle.from_json(Bundle.read(tmp_path).to_json())
+    assert all(output.text == "" for output in parsed.files.values())
+    sources = {name: (source.state, source.reason) for name, source in read(parsed).sources.items()}
+    assert sources["dmesg.txt"] == ("unreadable", "dmesg.txt is no file: it is a pipe")
+    assert sources["topo.txt"] == ("unreadable", "topo.txt is no file: it is a directory")
     for name in ("nvlink.txt", "lspci.txt", "ibstat.txt"):
-        assert said[name] == ("unreadable", f"{name} is no file: it is a symbolic link, which is not followed")
-    assert said["fi_info.txt"] == ("unreadable", "fi_info.txt is empty")
+        assert sources[name] == ("unreadable", f"{name} is no file: it is a symbolic link, which is not followed")
+    assert sources["fi_info.txt"] == ("unreadable", "fi_info.txt is empty")
 
 
 def test_a_status_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_status_of_wrong_types_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "probe.json").write_text(
         '{"files": {"topo.txt": {"rc": "0", "timed_out": 1, "error": 5}}, "collected": "x"}'
     )
-    found = Bundle.read(tmp_path)
-    assert found.files["topo.txt"] == Output("")
-    assert found.collected is None
+    parsed = Bundle.read(tmp_path)
+    assert parsed.files["topo.txt"] == Output("")
+    assert parsed.collected is None
 
 
 def test_no_directory(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_a_machine_that_is_simulated_says_so_whoever_asks() -> None:
     assert not real.simulated
     assert "simulated" not in facts_document(read(real))
     host = real.files["host.json"]
-    words = {"cpu": {"processors": 96, "models": {"simulated by gpuprov (p4d.24xlarge)": 96}}}
-    rehearsed = Bundle({**real.files, "host.json": Output(json.dumps(json.loads(host.text) | words), rc=0)})
+    processors = {"cpu": {"processors": 96, "models": {"simulated by gpuprov (p4d.24xlarge)": 96}}}
+    rehearsed = Bundle({**real.files, "host.json": Output(json.dumps(json.loads(host.text) | processors), rc=0)})
     assert rehearsed.simulated
     assert facts_document(read(rehearsed))["simulated"] is True
     subject = Subject("here", "", "", "p4d.24xlarge", rehearsed, expected("p4d.24xlarge"))

@@ -29,8 +29,8 @@ NO_DRIVER = (
 
 
 def judged(broken: Mapping[str, Output]) -> NodeReport:
-    whole = bundle(healthy(P4D))
-    case = Case(replace(whole, files={**whole.files, **broken}), expected(P4D))
+    healthy_bundle = bundle(healthy(P4D))
+    case = Case(replace(healthy_bundle, files={**healthy_bundle.files, **broken}), expected(P4D))
     return NodeReport("node", "", "", P4D, False, judge({"node": case})["node"].checks)
 
 
@@ -77,7 +77,7 @@ def test_another_failure_hides_no_unknown_from_the_page() -> None:
     failed = [check.id for check in node.checks if check.status == "fail"]
     assert failed
     page = html(Report((node,), {}, 0.0)).partition('id="node-node"')[0]
-    assert all(found in page for found in (*failed, "nvlink.topology"))
+    assert all(check_id in page for check_id in (*failed, "nvlink.topology"))
 
 
 def test_files_that_a_check_silences_are_those_of_the_bundle() -> None:
@@ -105,8 +105,8 @@ def test_a_finding_is_a_sentence_without_its_check_s_name() -> None:
         "packages.txt": Output(packages, rc=0),
         "nvidia-smi.xml": Output(smi.replace("<gpu_recovery_action>None<", "<gpu_recovery_action>Reset<", 1), rc=0),
     }
-    said = {check.id: check.message for check in judged(broken).checks if check.status == "fail"}
-    assert said["packages.unfinished"] == (
+    messages = {check.id: check.message for check in judged(broken).checks if check.status == "fail"}
+    assert messages["packages.unfinished"] == (
         "gpuprov-unfinished 1 is unpacked and not configured, nothing is half-installed"
     )
-    assert said["gpu.reset_required"] == "GPU 0: the driver asks for: Reset"
+    assert messages["gpu.reset_required"] == "GPU 0: the driver asks for: Reset"

@@ -104,12 +104,12 @@ def all_of(*changes: Callable[[Texts], object]) -> Callable[[Texts], object]:
 def lose(gpu: int, machine: str, links: dict[int, int] | None = None) -> Callable[[Texts], object]:
     """A GPU gone from the bus, as every tool then shows it."""
     row = load().machine(machine)
-    left = [i for i in range(row.gpu_count) if i != gpu]
+    remaining = [i for i in range(row.gpu_count) if i != gpu]
     return lambda t: t.update(
         {
             "nvidia-smi.xml": without_gpu(str(t["nvidia-smi.xml"]), gpu),
-            "topo.txt": topo(row, left),
-            "nvlink.txt": nvlink(row, links, left),
+            "topo.txt": topo(row, remaining),
+            "nvlink.txt": nvlink(row, links, remaining),
             "dcgm-exporter.prom": re.sub(rf'.*gpu="{gpu}".*\n', "", str(t["dcgm-exporter.prom"])),
         }
     )
@@ -519,20 +519,20 @@ def mutants() -> dict[str, Case]:
     for machine in (P4D, NDV4):
         texts = healthy(machine)
         for name in texts if machine == P4D else sorted(set(texts) - set(healthy(P4D))):
-            whole = str(texts[name])
-            ways: dict[str, Output | None] = {
+            complete_text = str(texts[name])
+            outputs: dict[str, Output | None] = {
                 "absent": None,
                 "empty": Output("", rc=1),
                 "garbage": Output("\x00\xff<<{]\n" * 40, rc=0),
-                "cut": Output(whole[: len(whole) // 2], truncated=True),
-                "hung": Output(whole[: len(whole) // 2], timed_out=True, seconds=30.0),
+                "cut": Output(complete_text[: len(complete_text) // 2], truncated=True),
+                "hung": Output(complete_text[: len(complete_text) // 2], timed_out=True, seconds=30.0),
                 "missing": Output("", missing=True),
             }
-            for way, output in ways.items():
+            for kind, output in outputs.items():
                 files = {k: v for k, v in bundle(texts).files.items() if k != name}
                 if output is not None:
                     files[name] = output
-                cases[f"{machine}/{name}/{way}"] = Case(Bundle(files), expected(machine, "stress"))
+                cases[f"{machine}/{name}/{kind}"] = Case(Bundle(files), expected(machine, "stress"))
     return cases
 
 
@@ -596,11 +596,11 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
 def test_no_check_passes_on_what_it_could_not_read(judged: dict[str, Judged], mutant: str) -> None:
     machine, name, _ = mutant.split("/")
     want = expected(machine, "stress")
-    found = statuses(judged[mutant])
+    by_check = statuses(judged[mutant])
     for check in declared():
         reads = {want.gpu_file if need == "gpus" else need for need in check.needs} | OUTCOMES.get(check.id, set())
         if name in reads:
-            assert found[check.id] != "pass", f"{check.id} passed"
+            assert by_check[check.id] != "pass", f"{check.id} passed"
     assert name in FILES
 
 
@@ -614,17 +614,19 @@ OUTCOMES = {
 
 
 def condemned(judged: Judged) -> bool:
-    return any(one.condemns or one.explained_by or one.lowered for one in judged.checks)
+    return any(check.condemns or check.explained_by or check.lowered for check in judged.checks)
 
 
 def test_judging_in_this_process_says_the_same(judged: dict[str, Judged]) -> None:
     """tests/support/judging.py, which the other files of this folder judge by."""
     cases = {name: case(FAULTS[name]) for name in [*FAULTS][::12]} | dict([*mutants().items()][::50])
-    for name, one in judging.judge(cases).items():
+    for name, verdict in judging.judge(cases).items():
         other = judged[name]
-        assert {c.id: c for c in one.checks} == {c.id: c for c in other.checks}, name
-        facts = one.facts if condemned(other) else {"fabric": one.facts["fabric"]}  # of more nodes than DETAILED
-        assert (dict(facts), one.measures) == (dict(other.facts), other.measures), name
+        assert {c.id: c for c in verdict.checks} == {c.id: c for c in other.checks}, name
+        facts = (
+            verdict.facts if condemned(other) else {"fabric": verdict.facts["fabric"]}
+        )  # of more nodes than DETAILED
+        assert (dict(facts), verdict.measures) == (dict(other.facts), other.measures), name
 
 
 def test_a_node_without_any_output_is_not_healthy() -> None:

@@ -58,8 +58,8 @@ def _log(file: str) -> Callable[[Texts, list[str]], None]:
 
 
 def _parent(document: Any, path: str) -> tuple[Any, Any]:
-    *way, last = path.split("|")
-    for part in way:
+    *parents, last = path.split("|")
+    for part in parents:
         document = document[int(part) if isinstance(document, list) else part]
     return document, int(last) if isinstance(document, list) else last
 
@@ -104,21 +104,21 @@ def _smi(file: str) -> Callable[[Texts, dict[str, Any]], None]:
 def _load(texts: Texts, values: dict[str, Any]) -> None:
     """The load program's result: of `gpu` where one is named, of `gpus` all, else of the node."""
     document = json.loads(str(texts["load.json"]))
-    head, _, said = document["output"].rpartition(" result ")
-    result = json.loads(said)
+    head, _, result_text = document["output"].rpartition(" result ")
+    result = json.loads(result_text)
     changed = {key: value for key, value in values.items() if key not in ("gpu", "gpus")}
-    for place in (
+    for target in (
         [result["gpus"][values["gpu"]]] if "gpu" in values else result["gpus"] if values.get("gpus") else [result]
     ):
-        place.update(changed)
+        target.update(changed)
     texts["load.json"] = json.dumps(document | {"output": f"{head} result {json.dumps(result)}"})
 
 
 def _unit(texts: Texts, units: dict[str, list[str]]) -> None:
     for name, (old, new) in units.items():
-        before, _, after = str(texts["units.txt"]).partition(f"Id={name}\n")
+        head, _, after = str(texts["units.txt"]).partition(f"Id={name}\n")
         assert old in after, name
-        texts["units.txt"] = f"{before}Id={name}\n{after.replace(old, new, 1)}"
+        texts["units.txt"] = f"{head}Id={name}\n{after.replace(old, new, 1)}"
 
 
 def _version(texts: Texts, versions: list[str]) -> None:
@@ -153,13 +153,13 @@ EDITS: dict[str, Callable[[Texts, Any], object]] = {
 
 def broken(texts: Texts, how: dict[str, Any]) -> Texts:
     for kind, values in how.items():
-        before = dict(texts)
+        original = dict(texts)
         EDITS[kind](texts, values)
-        assert texts != before, f"{kind} changes nothing"
+        assert texts != original, f"{kind} changes nothing"
     return texts
 
 
-def wanted(row: Row) -> Expected:
+def expectation_of(row: Row) -> Expected:
     """Of a node of a group with scratch, configured by a lock."""
     machine = row.get("machine", MACHINE)
     want = expected(machine, "stress", Group(machine=machine, storage=Storage(scratch="/scratch")))
@@ -174,33 +174,33 @@ def wanted(row: Row) -> Expected:
 
 def cases(row: Row, how: dict[str, Any]) -> dict[str, Case]:
     """The node n0, broken so, with the others of its group."""
-    machine, want = row.get("machine", MACHINE), wanted(row)
-    found = {}
+    machine, want = row.get("machine", MACHINE), expectation_of(row)
+    by_node = {}
     for number in range(row.get("in_group", 1)):
         texts = {**nth(machine, number), "fio.json": fio_json()}
-        found[f"n{number}"] = Case(bundle(broken(texts, how) if number == 0 else texts), want, group="a")
-    return found
+        by_node[f"n{number}"] = Case(bundle(broken(texts, how) if number == 0 else texts), want, group="a")
+    return by_node
 
 
-def failing(found: Judged) -> dict[str, str]:
-    return {one.id: one.severity for one in found.checks if one.status in ("fail", "note")}
+def failing(verdict: Judged) -> dict[str, str]:
+    return {check.id: check.severity for check in verdict.checks if check.status in ("fail", "note")}
 
 
 def tries() -> Iterator[Any]:
     for name, row in ROWS.items():
         if "finds" in row:
-            for place, one in enumerate((row, *row.get("also", ()))):
-                yield pytest.param(name, one, id=f"{name}-{place}" if place else name)
+            for index, attempt in enumerate((row, *row.get("also", ()))):
+                yield pytest.param(name, attempt, id=f"{name}-{index}" if index else name)
 
 
-@pytest.mark.parametrize(("name", "one"), list(tries()))
-def test_a_row_has_its_findings_and_no_other(name: str, one: Row) -> None:
-    judged = judge(cases(ROWS[name] | one, one["break"]))["n0"]
-    found = failing(judged)
+@pytest.mark.parametrize(("name", "attempt"), list(tries()))
+def test_a_row_has_its_findings_and_no_other(name: str, attempt: Row) -> None:
+    judged = judge(cases(ROWS[name] | attempt, attempt["break"]))["n0"]
+    findings = failing(judged)
     silent = {check.id for check in judged.checks if check.status == "unknown"}
-    assert silent >= {*one.get("unknown", ())}
-    assert found == one["finds"], {
-        c.id: (c.status, c.message) for c in judged.checks if c.id in {**found, **one["finds"]}
+    assert silent >= {*attempt.get("unknown", ())}
+    assert findings == attempt["finds"], {
+        c.id: (c.status, c.message) for c in judged.checks if c.id in {**findings, **attempt["finds"]}
     }
 
 
@@ -209,7 +209,7 @@ def test_a_row_has_its_findings_and_no_other(name: str, one: Row) -> None:
 )
 def test_the_bundles_are_healthy(machine: tuple[str, int]) -> None:
     judged = judge(cases({"machine": machine[0], "in_group": machine[1]}, {}))
-    assert {name: failing(one) for name, one in judged.items() if failing(one)} == {}
+    assert {name: failing(verdict) for name, verdict in judged.items() if failing(verdict)} == {}
 
 
 def test_every_row_says_one_thing() -> None:

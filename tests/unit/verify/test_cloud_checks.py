@@ -42,17 +42,17 @@ def text(record: Any = None, hook: str = "") -> str:
     return json.dumps({"record": record if isinstance(record, str) else json.dumps(record), "hook": hook})
 
 
-def judged(file: str | None, wanted: Expected | None = None) -> dict[str, CheckResult]:
-    wanted = wanted or spot()
+def judged(file: str | None, expectation: Expected | None = None) -> dict[str, CheckResult]:
+    expectation = expectation or spot()
     texts = healthy(P4D) | ({"interruption.json": file} if file is not None else {})
     if file is None:
         texts.pop("interruption.json", None)
-    report = judge(read(bundle(texts)), wanted)
+    report = judge(read(bundle(texts)), expectation)
     return {check.id: check for check in report.checks if check.id in ("cloud.interruption", "cloud.metadata")}
 
 
 @pytest.mark.parametrize(
-    ("changed", "statuses", "says"),
+    ("changed", "statuses", "message"),
     [
         ({}, ("pass", "pass"), ""),
         ({"rebalance": {"time": "2023-11-14T22:00:00Z", "seen": NOW}}, ("pass", "pass"), ""),
@@ -69,14 +69,14 @@ def judged(file: str | None, wanted: Expected | None = None) -> dict[str, CheckR
         ({"notice": NOTICE, "silent_since": NOW - 90}, ("fail", "fail"), "no reason reported"),
     ],
 )  # fmt: skip
-def test_what_the_watcher_wrote(changed: dict[str, Any], statuses: tuple[str, str], says: str) -> None:
-    found = judged(text(QUIET | changed))
-    assert (found["cloud.interruption"].status, found["cloud.metadata"].status) == statuses
-    assert says in found["cloud.interruption"].message + found["cloud.metadata"].message
+def test_what_the_watcher_wrote(changed: dict[str, Any], statuses: tuple[str, str], message: str) -> None:
+    checks = judged(text(QUIET | changed))
+    assert (checks["cloud.interruption"].status, checks["cloud.metadata"].status) == statuses
+    assert message in checks["cloud.interruption"].message + checks["cloud.metadata"].message
 
 
 @pytest.mark.parametrize(
-    ("file", "says"),
+    ("file", "message"),
     [
         (None, "not in the bundle"),
         (json.dumps({"record": None, "hook": ""}), "written nothing since boot"),
@@ -88,29 +88,29 @@ def test_what_the_watcher_wrote(changed: dict[str, Any], statuses: tuple[str, st
         ("[]", "no object"),
     ],
 )
-def test_what_can_not_be_read_is_unknown_and_never_fine(file: str | None, says: str) -> None:
+def test_what_can_not_be_read_is_unknown_and_never_fine(file: str | None, message: str) -> None:
     for check in judged(file).values():
         assert check.status == "unknown"
-        assert says in check.message
+        assert message in check.message
 
 
 def test_it_is_asked_and_judged_where_a_machine_can_be_taken_alone() -> None:
-    for wanted in (expected(P4D, "quick"), expected("dgx-h100", "quick")):
-        assert INTERRUPTION not in (wanted.units or ())
-        assert "interruption.json" not in {**request_for(wanted).files, **drift_request(wanted).files}
+    for expectation in (expected(P4D, "quick"), expected("dgx-h100", "quick")):
+        assert INTERRUPTION not in (expectation.units or ())
+        assert "interruption.json" not in {**request_for(expectation).files, **drift_request(expectation).files}
     assert {check.status for check in judged(text(QUIET | {"notice": NOTICE}), expected(P4D, "quick")).values()} == {
         "skip"
     }
     fallback = Capacity(kind="on-demand", fallback=("spot",))
-    wanted = expected(P4D, "quick", Group(machine=P4D, capacity=fallback))
-    assert "interruption.json" in request_for(wanted).files
-    assert "interruption.json" in drift_request(wanted).files
+    expectation = expected(P4D, "quick", Group(machine=P4D, capacity=fallback))
+    assert "interruption.json" in request_for(expectation).files
+    assert "interruption.json" in drift_request(expectation).files
 
 
 def test_a_rehearsal_has_no_metadata_service_to_miss() -> None:
-    found = judged(text(QUIET | {"silent_since": NOW - 900}), spot(simulated=True))
-    assert found["cloud.metadata"].status == "skip"
-    assert found["cloud.interruption"].status == "pass"
+    checks = judged(text(QUIET | {"silent_since": NOW - 900}), spot(simulated=True))
+    assert checks["cloud.metadata"].status == "skip"
+    assert checks["cloud.interruption"].status == "pass"
 
 
 def test_the_probe_reads_record_and_hook(tmp_path: Path) -> None:
@@ -119,12 +119,12 @@ def test_the_probe_reads_record_and_hook(tmp_path: Path) -> None:
     assert interruption.parse(there_is_none["text"]) == interruption.Interruption(False)
     record.write_text(json.dumps(QUIET | {"notice": NOTICE, "hook": HOOK}))
     hook.write_text("true\n")
-    found = interruption.parse(probe.interruption(str(record), str(hook))["text"])
-    assert found.digest == hashlib.sha256(b"true\n").hexdigest()
-    assert found.notice == interruption.Notice("terminate", "2023-11-14T22:15:00Z", NOW - 20)
-    assert found.notice.at == NOW + 100
-    assert found.hook is not None
-    assert found.hook.output == ("drained",)
+    parsed = interruption.parse(probe.interruption(str(record), str(hook))["text"])
+    assert parsed.digest == hashlib.sha256(b"true\n").hexdigest()
+    assert parsed.notice == interruption.Notice("terminate", "2023-11-14T22:15:00Z", NOW - 20)
+    assert parsed.notice.at == NOW + 100
+    assert parsed.hook is not None
+    assert parsed.hook.output == ("drained",)
     record.unlink()
     record.mkdir()
     assert probe.interruption(str(record), str(hook))["missing"]
@@ -160,9 +160,9 @@ REDEPLOY = {"EventId": "A", "EventType": "Redeploy", "ResourceType": "VirtualMac
 )
 def test_scheduled_events(machine: str, events: Any, status: str) -> None:
     document = json.dumps({"status": 200, "name": "train-0", "text": json.dumps(events)})
-    found = {c.id: c for c in judge(read(bundle(healthy(machine) | {"maintenance.json": document})),
+    check = {c.id: c for c in judge(read(bundle(healthy(machine) | {"maintenance.json": document})),
                                     expected(machine, "quick")).checks}["cloud.maintenance"]  # fmt: skip
-    assert found.status == status, found.message
+    assert check.status == status, check.message
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_metadata_that_wants_no_token(machine: str, openly: int | None, status: 
 
 
 def test_the_probe_asks_with_a_token_and_ends_in_time() -> None:
-    asked: list[tuple[str, str, str | None]] = []
+    requests: list[tuple[str, str, str | None]] = []
 
     class Service(http.server.BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
@@ -186,7 +186,7 @@ def test_the_probe_asks_with_a_token_and_ends_in_time() -> None:
             self.give(json.dumps(RETIRED), self.headers.get("X-aws-ec2-metadata-token"))
 
         def give(self, text: str, header: str | None) -> None:
-            asked.append((self.command, self.path, header))
+            requests.append((self.command, self.path, header))
             self.send_response(200)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -202,8 +202,8 @@ def test_the_probe_asks_with_a_token_and_ends_in_time() -> None:
         answer = probe.maintenance(5, {**want, "address": f"127.0.0.1:{server.server_address[1]}"})
         server.shutdown()
     path = "/latest/meta-data/events/maintenance/scheduled"
-    assert asked == [("GET", path, None), ("PUT", "/latest/api/token", "60"), ("GET", path, "t0k3n")]
+    assert requests == [("GET", path, None), ("PUT", "/latest/api/token", "60"), ("GET", path, "t0k3n")]
     assert maintenance.without_token(answer["text"]) == 200
     assert [e.kind for e in maintenance.parse(answer["text"])] == ["instance-retirement"]
-    gone = probe.maintenance(1, {**want, "address": "127.0.0.1:1"})
-    assert gone["text"] == "" and gone["error"]
+    unreachable = probe.maintenance(1, {**want, "address": "127.0.0.1:1"})
+    assert unreachable["text"] == "" and unreachable["error"]

@@ -30,8 +30,8 @@ LOCAL = ("sh", "-c")
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that is all of the probe's PATH but for the shell's own tools; jobs run image r@sha256:2 there."""
     monkeypatch.setattr(runner, "PATH", f"{tmp_path}:/usr/bin:/bin")
-    words = ["--gpus=all", "--network=host"]
-    (tmp_path / "images.json").write_text(json.dumps([{"pull": "r@sha256:2", "docker_run": words}]))
+    arguments = ["--gpus=all", "--network=host"]
+    (tmp_path / "images.json").write_text(json.dumps([{"pull": "r@sha256:2", "docker_run": arguments}]))
     monkeypatch.setattr(probe_job, "IMAGES", str(tmp_path / "images.json"))
     return tmp_path
 
@@ -42,23 +42,23 @@ def tool(directory: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def asked(files: dict[str, float], deadline: float) -> dict[str, Any]:
+def request_document(files: dict[str, float], deadline: float) -> dict[str, Any]:
     return ProbeRequest(files).to_json() | {"deadline": deadline}
 
 
 def test_a_command_and_how_it_ended(tools: Path) -> None:
     tool(tools, "ibstat", "echo out; echo complaint >&2; exit 3")
-    found = runner.run(["ibstat"], 5)
-    assert (found["text"], found["rc"], found["error"]) == ("out\n", 3, "complaint")
+    output = runner.run(["ibstat"], 5)
+    assert (output["text"], output["rc"], output["error"]) == ("out\n", 3, "complaint")
     assert runner.run(["ibstat"], 5, merge=True)["text"] == "out\ncomplaint\n"
     assert runner.run(["no-such-tool"], 5)["missing"]
 
 
 def test_a_hung_command_is_killed_with_its_children(tools: Path) -> None:
     tool(tools, "nvidia-smi", f"echo begun; (sleep 60; echo late > {tools}/late) & sleep 60")
-    found = runner.run(["nvidia-smi"], 0.3)
-    assert (found["timed_out"], found["rc"], found["text"]) == (True, None, "begun\n")
-    assert found["seconds"] < 10
+    output = runner.run(["nvidia-smi"], 0.3)
+    assert (output["timed_out"], output["rc"], output["text"]) == (True, None, "begun\n")
+    assert output["seconds"] < 10
 
 
 def test_a_command_that_closes_its_output_and_hangs(tools: Path) -> None:
@@ -68,16 +68,16 @@ def test_a_command_that_closes_its_output_and_hangs(tools: Path) -> None:
 
 def test_a_daemon_that_keeps_the_pipe_holds_nobody_up(tools: Path) -> None:
     tool(tools, "ibstat", "(sleep 5) & echo done")
-    found = runner.run(["ibstat"], 30)
-    assert (found["text"], found["rc"]) == ("done\n", 0)
-    assert found["seconds"] < 5
+    output = runner.run(["ibstat"], 30)
+    assert (output["text"], output["rc"]) == ("done\n", 0)
+    assert output["seconds"] < 5
 
 
 def test_a_flood_is_cut_and_said(tools: Path) -> None:
     tool(tools, "ibstat", "head -c 300000 /dev/zero")
-    found = runner.run(["ibstat"], 20, limit=100_000)
-    assert found["truncated"]
-    assert len(found["text"]) < 300_000
+    output = runner.run(["ibstat"], 20, limit=100_000)
+    assert output["truncated"]
+    assert len(output["text"]) < 300_000
     tool(tools, "dmesg", 'echo "NVRM: Xid (PCI:0000:10:1c): 79, x"; yes "[1.0] noise and more noise" | head -n 200000')
     log = node.kernel_log(20)
     assert not log["truncated"]
@@ -88,24 +88,26 @@ def test_a_flood_is_cut_and_said(tools: Path) -> None:
 def test_all_commands_run_at_once_and_one_that_hangs_costs_itself(tools: Path) -> None:
     tool(tools, "ibstat", "echo fine")
     tool(tools, "nvidia-smi", 'case "$*" in *topo*) echo topo;; *) sleep 60;; esac')
-    found = runner.probe(asked({"nvidia-smi.xml": 0.5, "topo.txt": 5, "ibstat.txt": 5}, deadline=20))
-    assert found["files"]["nvidia-smi.xml"]["timed_out"]
-    assert found["files"]["topo.txt"]["text"] == "topo\n"
-    assert found["files"]["ibstat.txt"]["text"] == "fine\n"
-    assert found["seconds"] < 10
+    document = runner.probe(request_document({"nvidia-smi.xml": 0.5, "topo.txt": 5, "ibstat.txt": 5}, deadline=20))
+    assert document["files"]["nvidia-smi.xml"]["timed_out"]
+    assert document["files"]["topo.txt"]["text"] == "topo\n"
+    assert document["files"]["ibstat.txt"]["text"] == "fine\n"
+    assert document["seconds"] < 10
 
 
 def test_the_whole_probe_is_bounded(tools: Path) -> None:
     tool(tools, "ibstat", "sleep 60")
-    found = runner.probe(asked({"ibstat.txt": 30, "kernel.txt": 5}, deadline=0.5))
-    assert found["files"]["ibstat.txt"]["timed_out"]
-    assert found["files"]["kernel.txt"]["rc"] == 0
+    document = runner.probe(request_document({"ibstat.txt": 30, "kernel.txt": 5}, deadline=0.5))
+    assert document["files"]["ibstat.txt"]["timed_out"]
+    assert document["files"]["kernel.txt"]["rc"] == 0
 
 
 def test_a_name_that_nobody_knows_costs_itself(tools: Path) -> None:
-    found = runner.probe({**asked({"kernel.txt": 5}, deadline=5), "files": {"strange.txt": 1, "kernel.txt": 5}})
-    assert "KeyError" in found["files"]["strange.txt"]["error"]
-    assert found["files"]["kernel.txt"]["rc"] == 0
+    document = runner.probe(
+        {**request_document({"kernel.txt": 5}, deadline=5), "files": {"strange.txt": 1, "kernel.txt": 5}}
+    )
+    assert "KeyError" in document["files"]["strange.txt"]["error"]
+    assert document["files"]["kernel.txt"]["rc"] == 0
 
 
 @pytest.fixture
@@ -127,8 +129,8 @@ def exporter() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 def test_the_exporter_is_really_scraped(exporter: http.server.ThreadingHTTPServer) -> None:
-    found = node.exporter(exporter.server_address[1], 5)
-    assert (found["rc"], found["text"].split("{")[0]) == (0, "DCGM_FI_DEV_GPU_TEMP")
+    output = node.exporter(exporter.server_address[1], 5)
+    assert (output["rc"], output["text"].split("{")[0]) == (0, "DCGM_FI_DEV_GPU_TEMP")
 
 
 def test_a_dead_and_a_silent_exporter() -> None:
@@ -153,9 +155,9 @@ esac
 
 def test_images_and_frameworks(tools: Path) -> None:
     tool(tools, "docker", DOCKER)
-    wanted = [{"reference": "r:1", "pull": "r@sha256:2"}]
+    images = [{"reference": "r:1", "pull": "r@sha256:2"}]
     files = {"container-images.json": 5.0, "framework.json": 5.0}
-    document = runner.probe({"deadline": 20, "files": files, "images": wanted})
+    document = runner.probe({"deadline": 20, "files": files, "images": images})
     from provisioner.verify.bundle import Bundle
 
     facts = read(Bundle.from_json(document))
@@ -176,8 +178,8 @@ def test_no_image_at_all_is_an_answer_and_no_docker_is_none(tools: Path) -> None
 
 def test_a_container_that_hangs_is_removed(tools: Path) -> None:
     tool(tools, "docker", f'echo "$*" >> {tools}/calls; case "$1" in run) sleep 60;; esac')
-    found = json.loads(probe_images.framework([{"reference": "r:1", "pull": "r@sha256:2"}], 0.3)["text"])
-    assert found["images"][0]["timed_out"]
+    document = json.loads(probe_images.framework([{"reference": "r:1", "pull": "r@sha256:2"}], 0.3)["text"])
+    assert document["images"][0]["timed_out"]
     calls = (tools / "calls").read_text().splitlines()
     name = calls[0].split("--name ")[1].split()[0]
     assert f"rm --force {name}" in calls
@@ -187,21 +189,21 @@ def test_a_container_that_hangs_is_removed(tools: Path) -> None:
 
 def test_no_image_runs_where_no_role_wrote_how_jobs_run(tools: Path) -> None:
     tool(tools, "docker", f'echo "$*" >> {tools}/calls')
-    found = json.loads(probe_images.framework([{"reference": "x:1", "pull": "x@sha256:3"}], 5)["text"])
-    assert "has no docker_run of x@sha256:3: `gpuprov up` writes" in found["images"][0]["error"]
+    document = json.loads(probe_images.framework([{"reference": "x:1", "pull": "x@sha256:3"}], 5)["text"])
+    assert "has no docker_run of x@sha256:3: `gpuprov up` writes" in document["images"][0]["error"]
     assert not (tools / "calls").exists()
 
 
 def test_a_node_that_hangs_up_leaves_no_word_on_standard_error(caplog: pytest.LogCaptureFixture) -> None:
     """Python 3.11.2 tells of the broken pipe when the connection is forgotten."""
-    found = collect({"a": ("sh", "-c", "exit 255 #")}, ProbeRequest({"kernel.txt": 5}))
+    bundles = collect({"a": ("sh", "-c", "exit 255 #")}, ProbeRequest({"kernel.txt": 5}))
     gc.collect()
-    assert "exit status 255" in found["a"].error
+    assert "exit status 255" in bundles["a"].error
     assert caplog.records == []
 
 
 def test_nodes_are_collected_at_once_and_half_dead_ones_say_so() -> None:
-    seen: list[Event] = []
+    events: list[Event] = []
     targets = {
         "good": LOCAL,
         "banner": ("sh", "-c", 'echo "Welcome"; exec sh -c "$0"'),
@@ -212,23 +214,23 @@ def test_nodes_are_collected_at_once_and_half_dead_ones_say_so() -> None:
         "nothing": ("/no/such/program",),
         "killed before": ("ssh", "-F", "/no/such/configuration", "node"),
     }
-    found = collect(targets, ProbeRequest({"kernel.txt": 5}), deadline_s=8, events=Events(seen.append))
-    assert {name for name, bundle in found.items() if not bundle.error} == {"good", "banner"}
-    assert found["good"].files["kernel.txt"].text == found["banner"].files["kernel.txt"].text != ""
-    assert found["good"].collected is not None
-    assert "no answer within 8 s" in found["hung"].error
-    assert "Connection refused" in found["refused"].error
-    assert "invalid answer from the probe" in found["nonsense"].error
-    assert "No such file" in found["nothing"].error
-    assert "no run has reached it yet, and `gpuprov up` goes on" in found["killed before"].error
-    assert sorted(event.node or "" for event in seen) == sorted(targets)
-    assert seen[-1].done == len(targets)
+    bundles = collect(targets, ProbeRequest({"kernel.txt": 5}), deadline_s=8, events=Events(events.append))
+    assert {name for name, bundle in bundles.items() if not bundle.error} == {"good", "banner"}
+    assert bundles["good"].files["kernel.txt"].text == bundles["banner"].files["kernel.txt"].text != ""
+    assert bundles["good"].collected is not None
+    assert "no answer within 8 s" in bundles["hung"].error
+    assert "Connection refused" in bundles["refused"].error
+    assert "invalid answer from the probe" in bundles["nonsense"].error
+    assert "No such file" in bundles["nothing"].error
+    assert "no run has reached it yet, and `gpuprov up` goes on" in bundles["killed before"].error
+    assert sorted(event.node or "" for event in events) == sorted(targets)
+    assert events[-1].done == len(targets)
 
 
 def test_a_request_cannot_leave_its_string() -> None:
     image = {"reference": "'\"\\\n$(touch /)`\u2028", "pull": "x"}
-    found = collect({"a": LOCAL}, ProbeRequest({"kernel.txt": 5}, images=(image,)), deadline_s=20)["a"]
-    assert not found.error
+    bundle = collect({"a": LOCAL}, ProbeRequest({"kernel.txt": 5}, images=(image,)), deadline_s=20)["a"]
+    assert not bundle.error
 
 
 def test_what_is_asked_of_a_machine() -> None:
@@ -255,9 +257,9 @@ def test_what_is_asked_of_a_machine() -> None:
 
 def test_expectations_survive_json() -> None:
     for machine in ("p4d.24xlarge", "Standard_ND96asr_v4", "amd-mi300x-node"):
-        whole = expected(machine)
-        again = Expected.from_json(json.loads(json.dumps(whole.to_json())))
-        assert json.dumps(again.to_json()) == json.dumps(whole.to_json())
+        original = expected(machine)
+        restored = Expected.from_json(json.loads(json.dumps(original.to_json())))
+        assert json.dumps(restored.to_json()) == json.dumps(original.to_json())
 
 
 def test_holds_are_those_of_apt_mark(tools: Path) -> None:

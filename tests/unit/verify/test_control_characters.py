@@ -40,7 +40,7 @@ def beginnings_of_lines(text: str, draw: random.Random) -> str:
 
 
 def some_words(text: str, draw: random.Random) -> str:
-    return re.sub(r"\w+", lambda word: word[0] + draw.choice(EVIL) if draw.random() < 0.05 else word[0], text)
+    return re.sub(r"\w+", lambda match: match[0] + draw.choice(EVIL) if draw.random() < 0.05 else match[0], text)
 
 
 def values(text: str, draw: random.Random) -> str:
@@ -48,9 +48,9 @@ def values(text: str, draw: random.Random) -> str:
     if text.startswith(("{", "[{")):
         return json.dumps(_texts(json.loads(text), draw))
     if text.lstrip().startswith("<"):
-        shown = [evil for evil in EVIL if not re.search("[\x00-\x08\x0b-\x1f]", evil)]
+        allowed = [evil for evil in EVIL if not re.search("[\x00-\x08\x0b-\x1f]", evil)]
         # The same of the same value: a GPU has its one name in every look at it.
-        evil = lambda value: shown[zlib.crc32(value.encode()) % len(shown)]  # noqa: E731
+        evil = lambda value: allowed[zlib.crc32(value.encode()) % len(allowed)]  # noqa: E731
         return re.sub(r">([^<>\n]+)<", lambda value: f">{value[1]}{evil(value[1])}<", text)
     return some_words(text, draw)
 
@@ -81,9 +81,9 @@ def test_no_control_of_a_bundle_comes_out(
         ["facts", "--bundle", str(node), "--json"],
     ):
         run(command)
-        said = capsys.readouterr()
-        assert len(said.out) > 500, said.err
-        assert not CONTROLS.findall(said.out + said.err), command
+        output = capsys.readouterr()
+        assert len(output.out) > 500, output.err
+        assert not CONTROLS.findall(output.out + output.err), command
     assert r"node\x1b[2J" in (tmp_path / "report.html").read_text(encoding="utf-8")
     for page in ("report.html", "report.xml", "report.json"):
         assert not CONTROLS.findall((tmp_path / page).read_text(encoding="utf-8")), page
@@ -94,21 +94,21 @@ def test_a_node_that_says_why_it_does_not_answer(tmp_path: Path, capsys: pytest.
     (tmp_path / STATUS).write_text(json.dumps({"error": "ssh: \x1b]0;PWNED\x07 \ud800", "files": {}}), encoding="utf-8")
     for command in (["verify", "--machine", P4D], ["facts"]):
         assert run([*command, "--bundle", str(tmp_path)]) == 1
-        said = capsys.readouterr()
-        assert not CONTROLS.findall(said.out + said.err)
-        assert r"\x1b]0;PWNED" in said.out + said.err
+        output = capsys.readouterr()
+        assert not CONTROLS.findall(output.out + output.err)
+        assert r"\x1b]0;PWNED" in output.out + output.err
 
 
 def test_what_an_own_check_says() -> None:
-    own = CheckResult(
+    result = CheckResult(
         "own\x1b", "fatal", "fail", "reboot", "\x9b", {"a\x07": ["\x1b"]}, ("\u202e",), "crashed: \x1b[2J"
     )
-    assert not CONTROLS.findall(f"{own.id}{own.says}{own.expected}{own.actual}{own.message}")
-    assert (own.expected, own.actual) == ({r"a\x07": [r"\x1b"]}, (r"\u202e",))
+    assert not CONTROLS.findall(f"{result.id}{result.says}{result.expected}{result.actual}{result.message}")
+    assert (result.expected, result.actual) == ({r"a\x07": [r"\x1b"]}, (r"\u202e",))
 
 
 @pytest.mark.parametrize(
-    "made",
+    "sanitize",
     [
         lambda text: Event("configure", "failed", text).message,
         lambda text: str(GpuprovError(text, where=text, hint=text)),
@@ -116,11 +116,11 @@ def test_what_an_own_check_says() -> None:
         lambda text: Difference("package", "libnccl2", "1", text, text).message,
     ],
 )
-def test_what_prints_is_given_nothing_else(made: Callable[[str], str]) -> None:
-    said = made("before" + "".join(EVIL) + "after")
-    assert not CONTROLS.findall(said)
-    assert "before" in said
-    assert "after" in said
+def test_what_prints_is_given_nothing_else(sanitize: Callable[[str], str]) -> None:
+    output = sanitize("before" + "".join(EVIL) + "after")
+    assert not CONTROLS.findall(output)
+    assert "before" in output
+    assert "after" in output
 
 
 def test_ordinary_texts_stay_as_they_are() -> None:

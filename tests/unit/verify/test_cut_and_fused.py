@@ -26,30 +26,30 @@ def judged(machine: str, **files: str) -> dict[str, CheckResult]:
 
 
 def test_cells_that_run_together_shift_no_column() -> None:
-    found = topo.parse(
+    topology = topo.parse(
         HEADER + "GPU0\t X \tNV18\tPIX\tPH0-115\t0-3\tN/A\nGPU1\tNV18\t X \tNODE\tPIX\t56-111,168-2231\tN/A\n"
     )
-    assert found.cells["GPU0"]["GPU1"] == "NV18"
-    assert found.near["GPU0"] == {"NIC0": "PIX", "NIC1": None}
-    assert found.near["GPU1"] == {"NIC0": "NODE", "NIC1": "PIX"}
-    assert found.numa == {"GPU0": None, "GPU1": None}
+    assert topology.cells["GPU0"]["GPU1"] == "NV18"
+    assert topology.near["GPU0"] == {"NIC0": "PIX", "NIC1": None}
+    assert topology.near["GPU1"] == {"NIC0": "NODE", "NIC1": "PIX"}
+    assert topology.numa == {"GPU0": None, "GPU1": None}
 
 
 def test_a_matrix_that_was_cut_accuses_no_gpu_of_a_lost_card() -> None:
-    whole = healthy("dgx-h100")["topo.txt"]
-    rows = str(whole).splitlines()
+    complete_text = healthy("dgx-h100")["topo.txt"]
+    rows = str(complete_text).splitlines()
     last = next(i for i, row in enumerate(rows) if row.startswith("GPU5"))
     checks = judged("dgx-h100", topo_txt="\n".join(rows[: last + 1]) + "\n")
-    assert judged("dgx-h100", topo_txt=str(whole))["gpu.nic_affinity"].status in ("pass", "unknown")
+    assert judged("dgx-h100", topo_txt=str(complete_text))["gpu.nic_affinity"].status in ("pass", "unknown")
     assert checks["gpu.nic_affinity"].status == "unknown"
     assert checks["gpu.numa_affinity"].status == "unknown"
 
 
 def test_links_that_are_down_are_seen_where_fewer_gpus_are_listed() -> None:
-    one = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n" + "".join(
+    output = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n" + "".join(
         f"\t Link {n}: {'<inactive>' if n == 3 else '26.562 GB/s'}\n" for n in range(18)
     )
-    check = judged("dgx-h100", nvlink_txt=one)["nvlink.links"]
+    check = judged("dgx-h100", nvlink_txt=output)["nvlink.links"]
     assert (check.status, check.message) == ("fail", "GPU 0 has 17 of 18")
 
 
@@ -71,10 +71,10 @@ def test_active_ports_of_the_other_kind_are_named() -> None:
     assert judged("dgx-h100", ibstat_txt=ports)["ib.ports"].status == "fail"
 
 
-@pytest.mark.parametrize("said", ["590.48.01.", "590.48.01 [Deprecated; use KMD Version instead]"])
-def test_a_version_is_a_version(said: str) -> None:
-    found = nvidia_smi.parse(f"<nvidia_smi_log><driver_version>{said}</driver_version></nvidia_smi_log>")
-    assert found.driver_version == "590.48.01"
+@pytest.mark.parametrize("version_text", ["590.48.01.", "590.48.01 [Deprecated; use KMD Version instead]"])
+def test_a_version_is_a_version(version_text: str) -> None:
+    smi = nvidia_smi.parse(f"<nvidia_smi_log><driver_version>{version_text}</driver_version></nvidia_smi_log>")
+    assert smi.driver_version == "590.48.01"
 
 
 def test_no_gpu_has_no_clean_inforom() -> None:
@@ -83,26 +83,26 @@ def test_no_gpu_has_no_clean_inforom() -> None:
 
 def test_a_part_of_lspci_condemns_nothing_that_it_leaves_out() -> None:
     """As `lspci | grep 3D` and `lspci | grep Mellanox` print it; what it shows is judged all the same."""
-    whole = str(healthy("dgx-h100")["lspci.txt"]).splitlines(keepends=True)
-    gpus = "".join(line for line in whole if "3D controller" in line)
+    lines = str(healthy("dgx-h100")["lspci.txt"]).splitlines(keepends=True)
+    gpus = "".join(line for line in lines if "3D controller" in line)
     card = "Infiniband controller [0207]: Mellanox Technologies MT2910 Family [ConnectX-7] [15b3:1021]"
     cards = "".join(f"{bus}:00.0 {card}\n" for bus in ("18", "29", "3a", "5d"))
-    seen = judged("dgx-h100", lspci_txt=gpus)
-    assert (seen["gpu.bus_present"].status, seen["nvswitch.present"].status) == ("pass", "unknown")
-    seen = judged("dgx-h100", lspci_txt=cards)
-    assert (seen["gpu.bus_present"].status, seen["nvswitch.present"].status) == ("unknown", "unknown")
-    assert seen["nvswitch.present"].message == "0 of 4 NVSwitches are in a part of what lspci prints"
+    checks = judged("dgx-h100", lspci_txt=gpus)
+    assert (checks["gpu.bus_present"].status, checks["nvswitch.present"].status) == ("pass", "unknown")
+    checks = judged("dgx-h100", lspci_txt=cards)
+    assert (checks["gpu.bus_present"].status, checks["nvswitch.present"].status) == ("unknown", "unknown")
+    assert checks["nvswitch.present"].message == "0 of 4 NVSwitches are in a part of what lspci prints"
     dead = judged("dgx-h100", lspci_txt=gpus.replace("(rev a1)", "(rev ff)", 1))
     assert dead["gpu.bus_present"].status == "fail"
-    lost = [line for line in whole if "NVSwitch" not in line]
+    lost = [line for line in lines if "NVSwitch" not in line]
     assert judged("dgx-h100", lspci_txt="".join(lost))["nvswitch.present"].status == "fail"
 
 
 def test_one_card_that_was_asked_for_is_not_seven_that_are_missing() -> None:
     cards = re.split(r"(?m)^(?=CA ')", str(healthy("dgx-h100")["ibstat.txt"]))
-    one = next(card for card in cards if "Link layer: InfiniBand" in card)
-    assert judged("dgx-h100", ibstat_txt=one)["ib.ports"].status == "unknown"
-    down = one.replace("State: Active", "State: Down")
+    infiniband_card = next(card for card in cards if "Link layer: InfiniBand" in card)
+    assert judged("dgx-h100", ibstat_txt=infiniband_card)["ib.ports"].status == "unknown"
+    down = infiniband_card.replace("State: Active", "State: Down")
     assert judged("dgx-h100", ibstat_txt=down)["ib.ports"].status == "fail"
     two = "".join([card for card in cards if "Link layer: InfiniBand" in card][:2])
     assert judged("dgx-h100", ibstat_txt=two)["ib.ports"].status == "fail"

@@ -24,18 +24,18 @@ from provisioner.verify.parsers import (
 
 def test_nvlink_cut_in_the_last_gpu() -> None:
     gpus = [f"GPU {i}: NVIDIA H200\n" + "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(18)) for i in range(2)]
-    whole = "".join(gpus)
-    assert [links.active for links in nvlink.parse(whole).values()] == [18, 18]
+    complete_text = "".join(gpus)
+    assert [links.active for links in nvlink.parse(complete_text).values()] == [18, 18]
     for end in ("\t Link 11: 26.562 GB/s\n", "\t Link 11: 26.5", "\t Link 11", "\t Lin"):
         cut = nvlink.parse(gpus[0] + gpus[1].split("\t Link 11")[0] + end)
         assert (cut[0].active, cut[1].active) == (18, None)
     # a GPU that has lost links prints them all the same
-    short = nvlink.parse(whole[::-1].replace("26.562 GB/s"[::-1], "<inactive>"[::-1], 3)[::-1])
+    short = nvlink.parse(complete_text[::-1].replace("26.562 GB/s"[::-1], "<inactive>"[::-1], 3)[::-1])
     assert (short[1].active, short[1].inactive) == (15, 3)
 
 
 def test_nvlink_counters_cut() -> None:
-    rows = [f"\t Link {n}: {what} Errors: 0\n" for n in range(2) for what in ("Replay", "Recovery", "CRC")]
+    rows = [f"\t Link {n}: {counter} Errors: 0\n" for n in range(2) for counter in ("Replay", "Recovery", "CRC")]
     with pytest.raises(Unreadable, match="cut"):
         nvlink_errors.parse("GPU 0: NVIDIA H200\n" + "".join(rows[:5]))
 
@@ -60,17 +60,17 @@ CA '{0}'
 
 @pytest.mark.parametrize("end", ["Number of ports: 1\n", "Port 1:", "State: Act", "State: Active"])
 def test_ibstat_cut(end: str) -> None:
-    one, two = CARD.format("mlx5_0"), CARD.format("mlx5_0") + CARD.format("mlx5_1")
-    assert [len(ibstat.parse(text).ports) for text in (one, two)] == [1, 2]
-    for text in (one, two) if end != "State: Active" else (two,):
+    one_card, two = CARD.format("mlx5_0"), CARD.format("mlx5_0") + CARD.format("mlx5_1")
+    assert [len(ibstat.parse(text).ports) for text in (one_card, two)] == [1, 2]
+    for text in (one_card, two) if end != "State: Active" else (two,):
         cut = text[: text.rindex(end) + len(end)]
-        if text == one:
+        if text == one_card:
             with pytest.raises(Unreadable, match="midst"):
                 ibstat.parse(cut)
         else:  # the ports before the cut are known, and that there may be more
-            found = ibstat.parse(cut)
-            assert [port.device for port in found.ports] == ["mlx5_0"]
-            assert "midst of mlx5_1" in found.excerpt
+            parsed = ibstat.parse(cut)
+            assert [port.device for port in parsed.ports] == ["mlx5_0"]
+            assert "midst of mlx5_1" in parsed.excerpt
     # a tool that broke off says so itself
     assert ibstat.parse(two[: two.rindex("State: Act")] + "\nibpanic: [1] main: stat of IB device failed\n").panic
 

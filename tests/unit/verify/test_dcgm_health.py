@@ -56,18 +56,18 @@ def test_a_bundle_is_judged_by_it(tmp_path: Path) -> None:
     (tmp_path / "health.out").write_text(TREE)
     supplied = read(tmp_path)
     assert supplied.placed == (("health.out", "dcgmi-health.json"),)
-    found = judge({"n": Case(supplied.bundle, expected(P4D))})["n"]
-    check = next(c for c in found.checks if c.id == "dcgm.health")
+    verdict = judge({"n": Case(supplied.bundle, expected(P4D))})["n"]
+    check = next(c for c in verdict.checks if c.id == "dcgm.health")
     assert check.status == "fail" and "GPU 3: NVLINK system" in check.message
 
 
 def test_the_run_level_can_be_chosen() -> None:
-    asked = replace(expected(P4D, "standard"), diag=4)
-    request = load_request(asked)
+    expectation = replace(expected(P4D, "standard"), diag=4)
+    request = load_request(expectation)
     assert request is not None and request.diag == 4 and request.files["dcgmi-diag.json"] == 9000.0
     standard = load_request(expected(P4D, "standard"))
     assert standard is not None and standard.diag == 1
     texts = dict(healthy(P4D)) | {"dcgmi-diag.json": diag()}
-    found = judge({"n": Case(bundle(texts), asked)})["n"]
-    check = next(c for c in found.checks if c.id == "dcgm.diag")
+    verdict = judge({"n": Case(bundle(texts), expectation)})["n"]
+    check = next(c for c in verdict.checks if c.id == "dcgm.diag")
     assert check.status == "unknown" and "-r 4 did not run memtest; pulse_test" in check.message

@@ -30,32 +30,34 @@ def described(machine: str) -> Described:
 
 @pytest.mark.parametrize("machine", ALL)
 def test_a_healthy_machine_is_healthy_by_its_own_description(machine: str) -> None:
-    found = described(machine)
+    described_machine = described(machine)
     row = KNOWN.machine(machine)
-    assert (found.machine["gpu"], found.machine["gpus"]) == (row.gpu_model, row.gpu_count)
-    description = MachineDescription.model_validate_json(json.dumps(found.machine))
-    known = KNOWN.with_described({found.name: description})
-    own = known.machine(found.name)
-    expected = replace(expect(own, known.gpu(own.gpu_model), None, None, known), level="quick")
+    assert (described_machine.machine["gpu"], described_machine.machine["gpus"]) == (row.gpu_model, row.gpu_count)
+    description = MachineDescription.model_validate_json(json.dumps(described_machine.machine))
+    known = KNOWN.with_described({described_machine.name: description})
+    machine_type = known.machine(described_machine.name)
+    expected = replace(expect(machine_type, known.gpu(machine_type.gpu_model), None, None, known), level="quick")
     results = judge({"node": Case(bundle(healthy(machine)), expected)})["node"].checks
-    assert [(one.id, one.message) for one in results if one.status in ("fail", "warn")] == []
+    assert [(check.id, check.message) for check in results if check.status in ("fail", "warn")] == []
 
 
 @pytest.mark.parametrize("machine", ALL)
 def test_a_machine_that_lacks_what_was_described_is_condemned(machine: str) -> None:
-    found = described(machine)
-    more = MachineDescription.model_validate_json(json.dumps(found.machine | {"gpus": found.machine["gpus"] + 1}))
+    described_machine = described(machine)
+    more = MachineDescription.model_validate_json(
+        json.dumps(described_machine.machine | {"gpus": described_machine.machine["gpus"] + 1})
+    )
     known = KNOWN.with_described({"more": more})
-    own = known.machine("more")
-    expected = expect(own, known.gpu(own.gpu_model), None, None, known, level="quick")
+    machine_type = known.machine("more")
+    expected = expect(machine_type, known.gpu(machine_type.gpu_model), None, None, known, level="quick")
     results = judge({"node": Case(bundle(healthy(machine)), expected)})["node"].checks
-    assert [one.id for one in results if one.status == "fail" and one.id == "gpu.count"] == ["gpu.count"]
+    assert [check.id for check in results if check.status == "fail" and check.id == "gpu.count"] == ["gpu.count"]
 
 
 def test_the_text_is_what_machines_takes(tmp_path: Path) -> None:
-    found = described("dgx-h100")
+    described_machine = described("dgx-h100")
     file = tmp_path / "types.yaml"
-    file.write_text(yaml_text.dump({"machines": {found.name: found.machine}}), encoding="utf-8")
+    file.write_text(yaml_text.dump({"machines": {described_machine.name: described_machine.machine}}), encoding="utf-8")
     (loaded,) = load_machines(file, KNOWN).values()
     assert loaded.nvlink is not None
     assert (loaded.nvlink.topology, loaded.nvlink.links_per_gpu) == ("nvswitch", 18)
@@ -71,8 +73,8 @@ def test_the_text_is_what_machines_takes(tmp_path: Path) -> None:
     ],
 )
 def test_a_product_that_the_catalogue_does_not_have(capture: str, gpu: tuple[object, ...]) -> None:
-    found = describe(read(read_bundle(CAPTURES / capture).bundle), KNOWN)
-    assert tuple(found.machine["gpu"].values()) == gpu
+    described_machine = describe(read(read_bundle(CAPTURES / capture).bundle), KNOWN)
+    assert tuple(described_machine.machine["gpu"].values()) == gpu
 
 
 def test_a_machine_with_a_fault_is_refused() -> None:

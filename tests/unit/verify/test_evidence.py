@@ -51,9 +51,9 @@ def test_a_measured_limit_names_what_was_measured() -> None:
 
 def slow(machine: str, **values: float | None) -> Case:
     texts = healthy(machine)
-    found = result(load().machine(machine))
-    found["gpus"][3] |= values
-    return Case(bundle(texts | {"load.json": ran(found)}), expected(machine))
+    document = result(load().machine(machine))
+    document["gpus"][3] |= values
+    return Case(bundle(texts | {"load.json": ran(document)}), expected(machine))
 
 
 def link(machine: str) -> Case:
@@ -115,10 +115,12 @@ def test_a_limit_without_evidence_warns_and_says_so(
     judged: dict[str, Judged], name: str, check: str, severity: str, limit: str
 ) -> None:
     # That one GPU is far behind its neighbours rests on nothing but them.
-    (found,) = (one for one in judged[name].checks if one.status == "fail" and one.id != "load.outlier")
-    assert (found.id, found.severity) == (check, severity)
-    assert found.condemns == (severity == "fatal")
-    assert found.message.endswith(f" (unverified: {limit})") == bool(limit)
+    (failure,) = (
+        candidate for candidate in judged[name].checks if candidate.status == "fail" and candidate.id != "load.outlier"
+    )
+    assert (failure.id, failure.severity) == (check, severity)
+    assert failure.condemns == (severity == "fatal")
+    assert failure.message.endswith(f" (unverified: {limit})") == bool(limit)
 
 
 def test_what_only_warns_explains_no_fatal_failure() -> None:
@@ -129,8 +131,11 @@ def test_what_only_warns_explains_no_fatal_failure() -> None:
         texts = nth("p4d.24xlarge", i) | ({"load.json": ran(slow_one)} if i == 1 else {})
         texts.pop("all_reduce.txt")
         cases[f"n{i}"] = Case(bundle(texts), expected("p4d.24xlarge"), group="train")
-    found = {check.id: check for check in judge(cases)["n1"].checks if check.status == "fail"}
-    assert {id: check.severity for id, check in found.items()} == {"nccl.bandwidth": "warn", "fleet.slow_nccl": "fatal"}
+    failures = {check.id: check for check in judge(cases)["n1"].checks if check.status == "fail"}
+    assert {id: check.severity for id, check in failures.items()} == {
+        "nccl.bandwidth": "warn",
+        "fleet.slow_nccl": "fatal",
+    }
 
 
 def test_the_nodes_own_timer_warns_alike() -> None:
@@ -157,13 +162,19 @@ def test_the_report_says_how_many_limits_are_unverified(capsys: pytest.CaptureFi
     report = verify(subjects, events=Events())
     everywhere = set(p4d.most)
     assert report.limits == len(everywhere) + len(set(p4d.limits) - everywhere) + len(set(dgx.limits) - everywhere)
-    one = verify(subjects[:2], events=Events())
-    assert (one.limits, one.unverified) == (len(p4d.limits), len(p4d.unverified))
-    assert json.loads(json.dumps(one.to_json()))["limits"] == {"total": one.limits, "unverified": one.unverified}
-    Console(width=200).print(table(one, explains=True))
-    shown = capsys.readouterr().out
-    assert f"{one.unverified} of the {one.limits} limits for these machines have no measurement" in shown
-    assert replace(one, limits=0, unverified=0).evidence == ""
+    dgx_left_out = verify(subjects[:2], events=Events())
+    assert (dgx_left_out.limits, dgx_left_out.unverified) == (len(p4d.limits), len(p4d.unverified))
+    assert json.loads(json.dumps(dgx_left_out.to_json()))["limits"] == {
+        "total": dgx_left_out.limits,
+        "unverified": dgx_left_out.unverified,
+    }
+    Console(width=200).print(table(dgx_left_out, explains=True))
+    output = capsys.readouterr().out
+    assert (
+        f"{dgx_left_out.unverified} of the {dgx_left_out.limits} limits for these machines have no measurement"
+        in output
+    )
+    assert replace(dgx_left_out, limits=0, unverified=0).evidence == ""
 
 
 def test_a_document_of_results_has_the_severity_that_counts() -> None:

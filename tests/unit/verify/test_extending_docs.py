@@ -82,10 +82,10 @@ def test_the_tools_output_arrives_and_is_judged(
     (tmp_path / "ipmitool").chmod(0o755)
     done = extending.python(copy, "-c", PROBE, str(tmp_path))
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["package"].startswith(str(copy))
-    assert found["asked of a cloud's machine"] is False
-    assert (found["fact"], found["check"]) == (fact, verdict)
+    document = json.loads(done.stdout)
+    assert document["package"].startswith(str(copy))
+    assert document["asked of a cloud's machine"] is False
+    assert (document["fact"], document["check"]) == (fact, verdict)
 
 
 def test_the_tests_that_the_pages_name_pass(copy: Path) -> None:

@@ -48,16 +48,16 @@ class Fabric:
 
 def search(count: int, fabric: Fabric, floor: float | None = None) -> dict[str, Verdict]:
     """The verdicts; every round is checked on the way."""
-    found = Search(names(count), floor=floor)
+    search_state = Search(names(count), floor=floor)
     rounds = 0
-    while sets := found.next_round():
+    while sets := search_state.next_round():
         rounds += 1
         used = [node for nodes in sets for node in nodes]
         assert len(used) == len(set(used)), "a node can be in one set at a time"
         assert all(2 <= len(nodes) <= max(2, RING) for nodes in sets)
-        found.report([fabric.run(nodes) for nodes in sets])
-    assert rounds == found.asked <= most_rounds(count)
-    return found.verdict()
+        search_state.report([fabric.run(nodes) for nodes in sets])
+    assert rounds == search_state.asked <= most_rounds(count)
+    return search_state.verdict()
 
 
 def at_fault(verdicts: dict[str, Verdict]) -> set[str]:
@@ -88,18 +88,18 @@ def test_every_single_bad_node_is_found_and_nobody_else(count: int, kind: str, f
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", range(3, 11))
 def test_a_bad_path_accuses_no_node(count: int, kind: str) -> None:
-    seen = 0
-    for one, other in combinations(names(count), 2):
-        verdicts = search(count, Fabric(paths={frozenset({one, other}): kind}))
+    suspected_count = 0
+    for first, second in combinations(names(count), 2):
+        verdicts = search(count, Fabric(paths={frozenset({first, second}): kind}))
         assert states(verdicts, names(count)) == {"fine"}
         suspected = paths(verdicts)
-        assert suspected <= {frozenset({one, other})}
+        assert suspected <= {frozenset({first, second})}
         rings = {verdict.ring for verdict in verdicts.values() if verdict.ring_ok is False}
         # A path between two nodes that never met is the ring's to find, where it goes over it.
-        assert suspected or all({one, other} <= set(ring) for ring in rings)
-        assert suspected or rings or kind == "slow", (one, other)
-        seen += bool(suspected)
-    assert seen >= count if count > 3 else seen == 3
+        assert suspected or all({first, second} <= set(ring) for ring in rings)
+        assert suspected or rings or kind == "slow", (first, second)
+        suspected_count += bool(suspected)
+    assert suspected_count >= count if count > 3 else suspected_count == 3
 
 
 @pytest.mark.parametrize("kinds", [("fails", "fails"), ("slow", "slow"), ("fails", "slow"), ("sockets", "fails")])
@@ -155,16 +155,16 @@ def test_a_node_that_goes_away_is_untested_and_its_partners_are_not_blamed(count
 
 @pytest.mark.parametrize("count", range(3, 40, 4))
 def test_every_node_meets_two_others_in_at_most_three_rounds(count: int) -> None:
-    found, rounds = Search(names(count)), 0
+    search_state, rounds = Search(names(count)), 0
     partners: dict[str, set[str]] = {node: set() for node in names(count)}
-    while (sets := found.next_round()) and len(sets[0]) == 2 and rounds < 3:
+    while (sets := search_state.next_round()) and len(sets[0]) == 2 and rounds < 3:
         rounds += 1
-        for one, other in sets:
-            assert other not in partners[one]
-            partners[one].add(other)
-            partners[other].add(one)
-        found.report([Fabric().run(nodes) for nodes in sets])
-    assert {len(found) for found in partners.values()} == {2}
+        for first, second in sets:
+            assert second not in partners[first]
+            partners[first].add(second)
+            partners[second].add(first)
+        search_state.report([Fabric().run(nodes) for nodes in sets])
+    assert {len(met_nodes) for met_nodes in partners.values()} == {2}
 
 
 @given(st.integers(2, 60), st.integers(0, 2**32), st.sampled_from([0.0, 0.01, 0.03]), st.booleans())
@@ -198,12 +198,12 @@ def test_whatever_breaks_it_ends_and_accuses_on_evidence_alone(
         frozenset(path): at_random.choice(KINDS) for path in combinations(names(count), 2) if at_random.random() < some
     }
     verdicts = search(count, Fabric(bad, broken, noise=0.05, at_random=at_random), FLOOR)
-    good = {node for node, verdict in verdicts.items() if verdict.state == "fine"}
+    fine_nodes = {node for node, verdict in verdicts.items() if verdict.state == "fine"}
     for node, verdict in verdicts.items():
         if verdict.state == "fault":
-            assert len({met.partner(node) for met in verdict.bad} & good) >= 2
+            assert len({meeting.partner(node) for meeting in verdict.bad} & fine_nodes) >= 2
             assert not verdict.good
-    assert not good & {node for node, kind in bad.items() if kind != "slow"}
+    assert not fine_nodes & {node for node, kind in bad.items() if kind != "slow"}
 
 
 def flaky(times: int) -> Callable[[tuple[str, ...]], Met]:
@@ -218,34 +218,34 @@ def flaky(times: int) -> Callable[[tuple[str, ...]], Met]:
     return run
 
 
-@pytest.mark.parametrize(("times", "told"), [(1, False), (2, True)])
-def test_a_path_that_was_slow_once_is_tried_again(times: int, told: bool) -> None:
-    found, run = Search(names(4)), flaky(times)
-    while sets := found.next_round():
-        found.report([run(nodes) for nodes in sets])
-    assert paths(found.verdict()) == ({frozenset({"n0", "n2"})} if told else set())
+@pytest.mark.parametrize(("times", "reported"), [(1, False), (2, True)])
+def test_a_path_that_was_slow_once_is_tried_again(times: int, reported: bool) -> None:
+    search_state, run = Search(names(4)), flaky(times)
+    while sets := search_state.next_round():
+        search_state.report([run(nodes) for nodes in sets])
+    assert paths(search_state.verdict()) == ({frozenset({"n0", "n2"})} if reported else set())
 
 
 @pytest.mark.parametrize("count", range(3, 9))
 def test_a_node_that_was_slow_twice_is_tried_a_third_time(count: int) -> None:
-    found, rounds = Search(names(count)), 0
-    while sets := found.next_round():
+    search_state, rounds = Search(names(count)), 0
+    while sets := search_state.next_round():
         rounds += 1
         unlucky = rounds <= (3 if count % 2 else 2)
-        found.report([Met(s, ok=True, gbps=15.0 if unlucky and "n1" in s else RATE) for s in sets])
-    assert states(found.verdict(), names(count)) == {"fine"}
+        search_state.report([Met(s, ok=True, gbps=15.0 if unlucky and "n1" in s else RATE) for s in sets])
+    assert states(search_state.verdict(), names(count)) == {"fine"}
     # Both its pairs were tried again, unless it had met one of them a second time already.
-    assert len(paths(found.verdict())) <= (count == 3)
+    assert len(paths(search_state.verdict())) <= (count == 3)
 
 
-@pytest.mark.parametrize(("one", "other", "smallest"), [("n0", "n20", 32), ("n3", "n4", 8), ("n30", "n31", 2)])
-def test_a_ring_that_fails_is_halved_until_it_is_small(one: str, other: str, smallest: int) -> None:
-    verdicts = search(32, Fabric(paths={frozenset({one, other}): "fails"}))
+@pytest.mark.parametrize(("first", "second", "smallest"), [("n0", "n20", 32), ("n3", "n4", 8), ("n30", "n31", 2)])
+def test_a_ring_that_fails_is_halved_until_it_is_small(first: str, second: str, smallest: int) -> None:
+    verdicts = search(32, Fabric(paths={frozenset({first, second}): "fails"}))
     assert {verdict.state for verdict in verdicts.values()} == {"fine"}
     assert paths(verdicts) == set()  # these two never met
     failed = {verdict.ring for verdict in verdicts.values() if verdict.ring_ok is False}
     assert [len(ring) for ring in failed] == [smallest]
-    assert all({one, other} <= set(ring) for ring in failed)
+    assert all({first, second} <= set(ring) for ring in failed)
 
 
 def test_a_fabric_that_fails_only_when_wide_says_how_wide() -> None:

@@ -31,8 +31,8 @@ P4D, NDV4, GEN3, ERDMA, ETHERNET = (
 )
 
 
-def pair(good: bool = True, why: str = "", partner: str = "train-1", **values: Any) -> dict[str, Any]:
-    return {"partner": partner, "good": good, "why": why, "gbps": 44.0, "transports": {"NET/IB+GDR": 32}} | values
+def pair(works: bool = True, reason: str = "", partner: str = "train-1", **values: Any) -> dict[str, Any]:
+    return {"partner": partner, "good": works, "why": reason, "gbps": 44.0, "transports": {"NET/IB+GDR": 32}} | values
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def judged() -> dict[str, Judged]:
         "a hundredth": [pair(False, "slow", gbps=0.3)],
         "a hundredth of the others": [pair(False, "slow", gbps=36.0)],
     }.items():
-        usual = 3600.0 if name == "a hundredth of the others" else 44.0
-        text = fabric_json(row, **limits | {"usual_gbps": usual}, pairs=bad)
+        typical_gbps = 3600.0 if name == "a hundredth of the others" else 44.0
+        text = fabric_json(row, **limits | {"usual_gbps": typical_gbps}, pairs=bad)
         cases[name] = case(P4D, text)
     cases["slow p4d"], cases["slow p4de"] = case(P4D, slow), case("p4de.24xlarge", slow)
     cases["nothing moved"] = case(
@@ -116,19 +116,19 @@ def judged() -> dict[str, Judged]:
     return judge(cases)
 
 
-def states(found: Judged) -> dict[str, str]:
-    return {check.id: check.status for check in found.checks if check.id in FABRIC_CHECKS}
+def states(verdict: Judged) -> dict[str, str]:
+    return {check.id: check.status for check in verdict.checks if check.id in FABRIC_CHECKS}
 
 
-def ids(found: Judged, status: str) -> set[str]:
-    return {check.id for check in found.checks if check.status == status}
+def ids(verdict: Judged, status: str) -> set[str]:
+    return {check.id for check in verdict.checks if check.status == status}
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_by_its_check_alone(judged: dict[str, Judged], name: str) -> None:
-    fault, found = FAULTS[name], judged[name]
-    assert ids(found, "fail") == {fault.fails}
-    assert any(fault.says in check.message for check in found.checks if check.id == fault.fails)
+    fault, verdict = FAULTS[name], judged[name]
+    assert ids(verdict, "fail") == {fault.fails}
+    assert any(fault.says in check.message for check in verdict.checks if check.id == fault.fails)
 
 
 def test_every_check_has_a_red_input() -> None:
@@ -136,27 +136,29 @@ def test_every_check_has_a_red_input() -> None:
 
 
 def test_a_pair_that_is_only_slow_condemns_where_the_limit_was_measured(judged: dict[str, Judged]) -> None:
-    found = {name: next(c for c in judged[f"slow {name}"].checks if c.id == "fabric.pairs") for name in ("p4d", "p4de")}
-    assert {name: (check.status, check.severity) for name, check in found.items()} == {
+    checks_by_name = {
+        name: next(c for c in judged[f"slow {name}"].checks if c.id == "fabric.pairs") for name in ("p4d", "p4de")
+    }
+    assert {name: (check.status, check.severity) for name, check in checks_by_name.items()} == {
         "p4d": ("fail", "warn"), "p4de": ("fail", "fatal"),
     }  # fmt: skip
-    assert found["p4d"].message == "slow (unverified: fabric)"
+    assert checks_by_name["p4d"].message == "slow (unverified: fabric)"
 
 
 def test_a_pair_in_which_nothing_moved_condemns_where_the_network_is_unverified(judged: dict[str, Judged]) -> None:
-    found = {
+    checks_by_name = {
         name: next(c for c in judged[name].checks if c.id == "fabric.pairs")
         for name in ("nothing moved", "slow where nobody knows the network")
     }
-    assert {name: (check.status, check.severity) for name, check in found.items()} == {
+    assert {name: (check.status, check.severity) for name, check in checks_by_name.items()} == {
         "nothing moved": ("fail", "fatal"), "slow where nobody knows the network": ("fail", "warn"),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["one of them over sockets", "a hundredth", "a hundredth of the others"])
 def test_a_pair_that_is_broken_whatever_the_limit_condemns(judged: dict[str, Judged], name: str) -> None:
-    (found,) = (c for c in judged[name].checks if c.status == "fail")
-    assert (found.id, found.severity) == ("fabric.pairs", "fatal")
+    (failure,) = (c for c in judged[name].checks if c.status == "fail")
+    assert (failure.id, failure.severity) == ("fabric.pairs", "fatal")
 
 
 @pytest.mark.parametrize("name", [P4D, NDV4, GEN3])
@@ -173,12 +175,12 @@ def test_what_was_not_tested_says_why(judged: dict[str, Judged], state: str, sta
 OWN = "fabric.own_cards"
 
 
-def unreached(own: list[dict[str, Any]] | None = None, *, state: str = "ran", waits: bool = True) -> str:
+def unreached(pairs: list[dict[str, Any]] | None = None, *, state: str = "ran", waits: bool = True) -> str:
     document: dict[str, Any] = {"state": "unreached", "why": "train-0: a job is using the GPUs", "awaits_proof": waits}
     cards = {
-        "own_cards": {"state": state, "why": "" if state == "ran" else "ib_write_bw is not installed", "pairs": own}
+        "own_cards": {"state": state, "why": "" if state == "ran" else "ib_write_bw is not installed", "pairs": pairs}
     }
-    return json.dumps(document | (cards if own is not None else {}))
+    return json.dumps(document | (cards if pairs is not None else {}))
 
 
 def ring(**rates: float | None) -> list[dict[str, Any]]:
@@ -190,8 +192,8 @@ def ring(**rates: float | None) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def by_nccl(why: str = "", gbps: float | None = 44.0) -> str:
-    cards = {"state": "ran", "why": why, "pairs": [], "busbw_gbps": gbps}
+def by_nccl(reason: str = "", gbps: float | None = 44.0) -> str:
+    cards = {"state": "ran", "why": reason, "pairs": [], "busbw_gbps": gbps}
     return json.dumps({**json.loads(unreached()), "own_cards": cards})
 
 
@@ -221,9 +223,9 @@ def met_nobody() -> dict[str, Judged]:
     return judge(cases)
 
 
-def result(found: Judged, id: str) -> tuple[str, str, str]:
-    (one,) = (check for check in found.checks if check.id == id)
-    return one.status, one.severity, one.message
+def result(verdict: Judged, id: str) -> tuple[str, str, str]:
+    (check_result,) = (check for check in verdict.checks if check.id == id)
+    return check_result.status, check_result.severity, check_result.message
 
 
 @pytest.mark.parametrize("name", UNREACHED)
@@ -231,15 +233,15 @@ def test_what_was_not_reached_is_unknown_and_condemns_where_it_can_be_proven_lat
     met_nobody: dict[str, Judged], name: str
 ) -> None:
     _, _, severity, cards, message = UNREACHED[name]
-    found = met_nobody[name]
+    verdict = met_nobody[name]
     for id in ("fabric.pairs", "fabric.transport"):
-        status, weight, reason = result(found, id)
+        status, weight, reason = result(verdict, id)
         assert (status, weight) == ("unknown", severity)
         assert reason.endswith("train-0: a job is using the GPUs")
         assert reason.startswith("measured between the node's own cards, not through") == (cards == "pass")
-    status, weight, reason = result(found, OWN)
+    status, weight, reason = result(verdict, OWN)
     assert (status, weight, message in reason) == (cards, "warn", True)
-    assert any(check.condemns for check in found.checks) == (severity == "fatal")
+    assert any(check.condemns for check in verdict.checks) == (severity == "fatal")
 
 
 def test_rates_between_own_cards_warn_as_unverified(met_nobody: dict[str, Judged]) -> None:
@@ -249,12 +251,12 @@ def test_rates_between_own_cards_warn_as_unverified(met_nobody: dict[str, Judged
 
 
 def test_a_pass_names_the_node_that_was_borrowed(met_nobody: dict[str, Judged]) -> None:
-    found = met_nobody["borrowed"]
-    assert result(found, "fabric.pairs") == ("pass", "fatal", "measured with train-1, borrowed for it and not judged")
-    (pairs,) = (check for check in found.checks if check.id == "fabric.pairs")
+    verdict = met_nobody["borrowed"]
+    assert result(verdict, "fabric.pairs") == ("pass", "fatal", "measured with train-1, borrowed for it and not judged")
+    (pairs,) = (check for check in verdict.checks if check.id == "fabric.pairs")
     assert pairs.actual == ["train-1 (borrowed): 44 GB/s"]
-    assert "borrowed nodes alone" in result(found, "fabric.ring")[2]
-    assert result(found, OWN)[0] == "skip"
+    assert "borrowed nodes alone" in result(verdict, "fabric.ring")[2]
+    assert result(verdict, OWN)[0] == "skip"
 
 
 def test_a_machine_whose_elastic_rdma_nobody_installs_is_ethernet() -> None:
@@ -262,9 +264,9 @@ def test_a_machine_whose_elastic_rdma_nobody_installs_is_ethernet() -> None:
     want = expected(ERDMA, "stress")
     assert (want.network, want.fabric, want.gpudirect, want.rdma_devices) == ("ethernet", "", False, ())
     texts = healthy(ERDMA) | {"fabric.json": fabric_json(load().machine(P4D)).replace("AWS Libfabric+GDR", "Socket")}
-    found = judge({"one": Case(bundle(texts), want)})["one"].checks
-    assert [check.id for check in found if check.condemns] == []
-    assert {check.status for check in found if check.id in FABRIC_CHECKS} == {"skip"}
+    results = judge({"one": Case(bundle(texts), want)})["one"].checks
+    assert [check.id for check in results if check.condemns] == []
+    assert {check.status for check in results if check.id in FABRIC_CHECKS} == {"skip"}
 
 
 def test_what_does_not_apply_is_skipped_and_what_is_not_known_unknown(judged: dict[str, Judged]) -> None:
@@ -300,10 +302,10 @@ def test_what_is_no_verdict_is_unreadable(text: str) -> None:
 
 
 def test_a_rate_that_is_no_number_is_none() -> None:
-    found = parse(
+    fabric = parse(
         '{"state": "fine", "pairs": [{"partner": "b", "good": true, "gbps": NaN, "transports": {"NET/IB": "x"}}]}'
     )
-    assert (found.pairs[0].gbps, found.pairs[0].transports) == (None, ())
+    assert (fabric.pairs[0].gbps, fabric.pairs[0].transports) == (None, ())
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(

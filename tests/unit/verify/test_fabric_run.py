@@ -49,23 +49,23 @@ class Nodes:
             assert request.load is not None
             together = request.load["together"]
             sets.setdefault((together["address"], together["port"]), []).append(name)
-        found: dict[str, Bundle] = {}
+        bundles: dict[str, Bundle] = {}
         for names in sets.values():
-            said = self.rule(names)
-            for place, name in enumerate(names):
-                document = said.get(name) or (part(WANT, len(names)) if place == 0 else done())
-                gone = document.get("gone")
-                found[name] = Bundle(error=gone) if gone else Bundle({FILE: Output(json.dumps(document), rc=0)})
-        return found
+            documents = self.rule(names)
+            for index, name in enumerate(names):
+                document = documents.get(name) or (part(WANT, len(names)) if index == 0 else done())
+                error = document.get("gone")
+                bundles[name] = Bundle(error=error) if error else Bundle({FILE: Output(json.dumps(document), rc=0)})
+        return bundles
 
 
 def subject(name: str, want: Expected = WANT, **values: Any) -> Subject:
     number = name.rpartition("-")[2]
-    given = {"group": name.partition("-")[0], "site": "lab", "machine": P4D, "address": f"10.0.0.{number}", **values}
-    return Subject(name, source=("ssh", name), expected=want, **given)
+    fields = {"group": name.partition("-")[0], "site": "lab", "machine": P4D, "address": f"10.0.0.{number}", **values}
+    return Subject(name, source=("ssh", name), expected=want, **fields)
 
 
-def own(machine: str = P4D, **changes: str) -> Bundle:
+def own_load(machine: str = P4D, **changes: str) -> Bundle:
     """What a node gave alone."""
     texts = {"load.json": str(healthy(machine)["load.json"])} | changes
     return Bundle({name: Output(text, rc=0) for name, text in texts.items()})
@@ -76,12 +76,12 @@ def verdicts(
     nodes: Nodes,
     subjects: Sequence[Subject],
     bundles: Mapping[str, Bundle] | None = None,
-    seen: list[Event] | None = None,
+    event_log: list[Event] | None = None,
     **how: float,
 ) -> dict[str, Fabric]:
     monkeypatch.setattr(fabric_run, "collect", nodes.collect)
-    all_of = {s.name: own() for s in subjects} | dict(bundles or {})
-    events = Events(seen.append) if seen is not None else Events()
+    all_of = {s.name: own_load() for s in subjects} | dict(bundles or {})
+    events = Events(event_log.append) if event_log is not None else Events()
     return {
         name: parse(bundle.files[FILE].text) for name, bundle in fabric(subjects, all_of, events=events, **how).items()
     }
@@ -92,12 +92,12 @@ def some(count: int, **values: Any) -> list[Subject]:
 
 
 def test_healthy_nodes_are_fine_and_every_round_is_asked_for_as_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, seen = Nodes(), list[Event]()
-    found = verdicts(monkeypatch, nodes, some(4), seen=seen)
-    assert {verdict.state for verdict in found.values()} == {"fine"}
+    nodes, events = Nodes(), list[Event]()
+    results = verdicts(monkeypatch, nodes, some(4), event_log=events)
+    assert {verdict.state for verdict in results.values()} == {"fine"}
     assert all(
         verdict.ring and verdict.ring.nodes == ("train-0", "train-1", "train-2", "train-3")
-        for verdict in found.values()
+        for verdict in results.values()
     )
     assert len(nodes.rounds) == 3  # two pairings and the ring
     for request in nodes.rounds[0].values():
@@ -107,14 +107,14 @@ def test_healthy_nodes_are_fine_and_every_round_is_asked_for_as_a_set(monkeypatc
         assert (together["nodes"], together["port"] in PORTS) == (2, True)
         assert "TCPStore" in together["launcher"]
     first = [r.load["together"] for r in nodes.rounds[0].values() if r.load and r.load["together"]["node"] == 0]
-    assert all(one["address"] == one["own"] for one in first)
-    assert len({one["port"] for one in first} | {one["address"] for one in first}) > 2
+    assert all(together["address"] == together["own"] for together in first)
+    assert len({together["port"] for together in first} | {together["address"] for together in first}) > 2
     assert max(nodes.deadlines) < 300
-    said = [event.message for event in seen]
-    assert re.fullmatch(r"4 nodes in pairs and rings, at most \d+ rounds", said[0])
-    assert seen[0].until is not None
+    messages = [event.message for event in events]
+    assert re.fullmatch(r"4 nodes in pairs and rings, at most \d+ rounds", messages[0])
+    assert events[0].until is not None
     rounds = ["round 1: 2 pairs", "round 2: 2 pairs", "round 3: 1 ring of up to 4 nodes"]
-    assert said[1:] == [f"{said[0]}; {turn}" for turn in rounds]
+    assert messages[1:] == [f"{messages[0]}; {turn}" for turn in rounds]
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(2, [1]), (4, [2]), (5, [2, 1])])
@@ -122,33 +122,37 @@ def test_level_standard_runs_each_node_in_one_pair_for_seconds(
     monkeypatch: pytest.MonkeyPatch, count: int, rounds: list[int]
 ) -> None:
     nodes = Nodes()
-    found = verdicts(monkeypatch, nodes, some(count, want=expected(P4D, "standard")))
-    assert {verdict.state for verdict in found.values()} == {"fine"} and len(found) == count
-    assert {verdict.ring for verdict in found.values()} == {None}
-    assert [len(asked) // 2 for asked in nodes.rounds] == rounds
-    options = {json.dumps(r.load["options"]) for asked in nodes.rounds for r in asked.values() if r.load}
+    results = verdicts(monkeypatch, nodes, some(count, want=expected(P4D, "standard")))
+    assert {verdict.state for verdict in results.values()} == {"fine"} and len(results) == count
+    assert {verdict.ring for verdict in results.values()} == {None}
+    assert [len(requests) // 2 for requests in nodes.rounds] == rounds
+    options = {json.dumps(r.load["options"]) for requests in nodes.rounds for r in requests.values() if r.load}
     assert options == {'{"budget": 10, "largest": 2}'}
 
 
 def test_level_standard_finds_the_node_that_goes_over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {"P2P": 96, "NET/Socket": 32}
     nodes = Nodes(lambda names: {names[0]: part(WANT, len(names), transports=slow)} if "train-0" in names else {})
-    found = verdicts(monkeypatch, nodes, some(4, want=expected(P4D, "standard")))
-    assert {name: verdict.wrong_way for name, verdict in found.items() if verdict.state == "fault"} == {"train-0": True}
+    results = verdicts(monkeypatch, nodes, some(4, want=expected(P4D, "standard")))
+    assert {name: verdict.wrong_way for name, verdict in results.items() if verdict.state == "fault"} == {
+        "train-0": True
+    }
 
 
 def test_nodes_that_up_has_looked_at_already_meet_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their bundles are given, and beside them how to reach them."""
-    looked = [replace(one, source=own(), reach=("ssh", one.name)) for one in some(2, want=expected(P4D, "standard"))]
+    looked = [
+        replace(node, source=own_load(), reach=("ssh", node.name)) for node in some(2, want=expected(P4D, "standard"))
+    ]
     nodes = Nodes()
     assert {verdict.state for verdict in verdicts(monkeypatch, nodes, looked).values()} == {"fine"}
-    assert [set(asked) for asked in nodes.rounds] == [{"train-0", "train-1"}]
+    assert [set(requests) for requests in nodes.rounds] == [{"train-0", "train-1"}]
 
 
 def test_at_level_standard_a_group_without_rdma_and_a_saved_bundle_meet_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     together = expected("p3.8xlarge", "standard", group=Group(machine="p3.8xlarge", placement="cluster"))
     assert verdicts(monkeypatch, Nodes(), some(2, want=together)) == {}
-    saved = [replace(one, source=own()) for one in some(2, want=expected(P4D, "standard"))]
+    saved = [replace(node, source=own_load()) for node in some(2, want=expected(P4D, "standard"))]
     states = {verdict.state for verdict in verdicts(monkeypatch, Nodes(), saved).values()}
     assert states == {"alone"}
 
@@ -160,26 +164,28 @@ def test_a_node_that_works_with_nobody_is_at_fault(monkeypatch: pytest.MonkeyPat
         taken = dict.fromkeys(names, done(rc=1, error=ERROR))
         return taken | {"train-2": done(rc=1, error="RuntimeError: ibv_reg_mr failed: Cannot allocate memory")}
 
-    found = verdicts(monkeypatch, Nodes(rule), some(5))
-    assert {name for name, verdict in found.items() if verdict.state == "fault"} == {"train-2"}
-    assert {found[name].state for name in found if name != "train-2"} == {"fine"}
-    assert "train-2: RuntimeError: ibv_reg_mr failed" in found["train-2"].why
-    assert [pair.good for pair in found["train-2"].pairs] == [False] * 3
+    results = verdicts(monkeypatch, Nodes(rule), some(5))
+    assert {name for name, verdict in results.items() if verdict.state == "fault"} == {"train-2"}
+    assert {results[name].state for name in results if name != "train-2"} == {"fine"}
+    assert "train-2: RuntimeError: ibv_reg_mr failed" in results["train-2"].why
+    assert [pair.good for pair in results["train-2"].pairs] == [False] * 3
 
 
 def test_sockets_are_the_wrong_way_and_the_node_that_takes_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {"P2P": 96, "NET/Socket": 32}
     nodes = Nodes(lambda names: {names[0]: part(WANT, len(names), transports=slow)} if "train-0" in names else {})
-    found = verdicts(monkeypatch, nodes, some(4))
-    assert {name: verdict.wrong_way for name, verdict in found.items() if verdict.state == "fault"} == {"train-0": True}
-    assert "32 channels over sockets" in found["train-0"].why
+    results = verdicts(monkeypatch, nodes, some(4))
+    assert {name: verdict.wrong_way for name, verdict in results.items() if verdict.state == "fault"} == {
+        "train-0": True
+    }
+    assert "32 channels over sockets" in results["train-0"].why
 
 
 def test_a_job_that_began_meanwhile_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = {"state": "busy", "busy": [{"pid": 7, "name": "python3"}]}
-    found = verdicts(monkeypatch, Nodes(lambda names: {n: busy for n in names if n == "train-1"}), some(4))
-    assert (found["train-1"].state, {found[f"train-{i}"].state for i in (0, 2, 3)}) == ("busy", {"fine"})
-    assert "python3 (pid 7)" in found["train-1"].why
+    results = verdicts(monkeypatch, Nodes(lambda names: {n: busy for n in names if n == "train-1"}), some(4))
+    assert (results["train-1"].state, {results[f"train-{i}"].state for i in (0, 2, 3)}) == ("busy", {"fine"})
+    assert "python3 (pid 7)" in results["train-1"].why
 
 
 def test_a_node_whose_program_hangs_does_not_pass_for_one_with_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,16 +199,16 @@ def test_a_node_whose_program_hangs_does_not_pass_for_one_with_a_job(monkeypatch
         hung = dict.fromkeys(names, done(timed_out=True, rc=None, seconds=184.0))
         return hung if rounds[0] == 1 else {"train-1": stuck}
 
-    found = verdicts(monkeypatch, Nodes(rule), some(4))["train-1"]
-    assert found.state == "undecided"
-    assert "no end within 184 s" in found.why and "a job is using the GPUs" in found.why
+    verdict = verdicts(monkeypatch, Nodes(rule), some(4))["train-1"]
+    assert verdict.state == "undecided"
+    assert "no end within 184 s" in verdict.why and "a job is using the GPUs" in verdict.why
 
 
 def test_a_node_that_goes_away_is_untested_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = {"gone": "no answer within 225 s"}
-    found = verdicts(monkeypatch, Nodes(lambda names: {n: gone for n in names if n == "train-1"}), some(4))
-    assert (found["train-1"].state, found["train-1"].why) == ("untested", "no answer within 225 s")
-    assert {found[f"train-{i}"].state for i in (0, 2, 3)} == {"fine"}
+    unreachable = {"gone": "no answer within 225 s"}
+    results = verdicts(monkeypatch, Nodes(lambda names: {n: unreachable for n in names if n == "train-1"}), some(4))
+    assert (results["train-1"].state, results["train-1"].why) == ("untested", "no answer within 225 s")
+    assert {results[f"train-{i}"].state for i in (0, 2, 3)} == {"fine"}
 
 
 def test_who_meets_whom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,35 +222,35 @@ def test_who_meets_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = json.dumps(done(rc=1, error="RuntimeError: x"))
     busy = json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "python3"}]})
     bundles = {
-        "train-3": own(**{"load.json": failed}), "train-4": own(**{"load.json": busy}),
+        "train-3": own_load(**{"load.json": failed}), "train-4": own_load(**{"load.json": busy}),
         "train-6": Bundle(error="no answer"),
     }  # fmt: skip
-    found = verdicts(monkeypatch, nodes, subjects, bundles)
-    partners = {name: {pair.partner for pair in verdict.pairs} for name, verdict in found.items() if verdict.pairs}
+    results = verdicts(monkeypatch, nodes, subjects, bundles)
+    partners = {name: {pair.partner for pair in verdict.pairs} for name, verdict in results.items() if verdict.pairs}
     assert partners == {
         "train-0": {"train-1", "train-2"}, "train-1": {"train-0", "train-2"}, "train-2": {"train-0", "train-1"},
         "infer-0": {"infer-1"}, "infer-1": {"infer-0"},
     }  # fmt: skip
-    others = {name: verdict.state for name, verdict in found.items() if not verdict.pairs}
-    assert others == {"lone-0": "alone", "train-3": "untested", "train-4": "busy", "train-7": "untested"}
-    assert {"train-5", "train-6", "desk-0"} & set(found) == set()
+    states_of_unpaired = {name: verdict.state for name, verdict in results.items() if not verdict.pairs}
+    assert states_of_unpaired == {"lone-0": "alone", "train-3": "untested", "train-4": "busy", "train-7": "untested"}
+    assert {"train-5", "train-6", "desk-0"} & set(results) == set()
 
 
 def test_a_node_that_lacks_a_gpu_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partners would be told of a bad path, and gpu.count has said whose fault it is."""
     short = ran(result(load().machine(P4D)) | {"ranks": 7})
-    found = verdicts(monkeypatch, Nodes(), some(4), {"train-2": own(**{"load.json": short})})
-    assert {found[f"train-{i}"].state for i in (0, 1, 3)} == {"fine"}
-    assert found["train-2"].state == "untested"
-    assert found["train-2"].why.startswith("only 7 of 8 GPUs took part in its own load")
+    results = verdicts(monkeypatch, Nodes(), some(4), {"train-2": own_load(**{"load.json": short})})
+    assert {results[f"train-{i}"].state for i in (0, 1, 3)} == {"fine"}
+    assert results["train-2"].state == "untested"
+    assert results["train-2"].why.startswith("only 7 of 8 GPUs took part in its own load")
 
 
 def test_what_was_looked_at_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = replace(subject("a"), source=own())
-    host = replace(subject("b", group=""), source=own(), reach=("ssh", "b"))
+    saved = replace(subject("a"), source=own_load())
+    host = replace(subject("b", group=""), source=own_load(), reach=("ssh", "b"))
     bare = subject("c", replace(WANT, images=()))
-    found = verdicts(monkeypatch, Nodes(), [saved, host, bare])
-    assert {name: (verdict.state, verdict.why) for name, verdict in found.items()} == {
+    results = verdicts(monkeypatch, Nodes(), [saved, host, bare])
+    assert {name: (verdict.state, verdict.why) for name, verdict in results.items()} == {
         "b": ("alone", "verified alone, without the other nodes of its group"),
         "c": ("alone", "no locked image has PyTorch"),
     }
@@ -253,26 +259,26 @@ def test_what_was_looked_at_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) 
 def test_many_nodes_take_turns_and_sets_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fabric_run, "AT_ONCE", 5)
     nodes = Nodes()
-    found = verdicts(monkeypatch, nodes, some(8))
-    assert {verdict.state for verdict in found.values()} == {"fine"}
+    results = verdicts(monkeypatch, nodes, some(8))
+    assert {verdict.state for verdict in results.values()} == {"fine"}
     assert [len(requests) for requests in nodes.rounds] == [4, 4, 4, 4, 8]
 
 
 def test_after_its_time_no_further_round_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Event] = []
+    events: list[Event] = []
     nodes = Nodes()
-    found = verdicts(monkeypatch, nodes, some(4), seen=seen, total_s=-1.0)
+    results = verdicts(monkeypatch, nodes, some(4), event_log=events, total_s=-1.0)
     assert nodes.rounds == []
-    assert {verdict.state for verdict in found.values()} == {"untested"}
-    assert all("the time was up" in verdict.why for verdict in found.values())
-    assert seen[-1].kind == "warning"
+    assert {verdict.state for verdict in results.values()} == {"untested"}
+    assert all("the time was up" in verdict.why for verdict in results.values())
+    assert events[-1].kind == "warning"
 
 
 MEMBERS = tuple(Member(f"train-{i}", ("ssh",), f"10.0.0.{i}", WANT) for i in range(2))
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "ok", "why"),
+    ("first", "second", "ok", "reason"),
     [
         (part(WANT, 2), done(), True, ""),
         (part(WANT, 2, wrong=3), done(), False, "3 wrong values"),
@@ -283,15 +289,17 @@ MEMBERS = tuple(Member(f"train-{i}", ("ssh",), f"10.0.0.{i}", WANT) for i in ran
         (done(rc=1, error=ERROR), done(rc=1, error="OSError: the cause"), False, "train-1: OSError: the cause"),
     ],
 )
-def test_what_the_parts_say_together(first: dict[str, Any], second: dict[str, Any], ok: bool, why: str) -> None:
-    came = {f"train-{i}": Bundle({FILE: Output(json.dumps(one), rc=0)}) for i, one in enumerate((first, second))}
-    found = met(MEMBERS, came)
-    assert (found.ok, found.absent, found.gbps) == (ok, (), 44.0 if ok else None)
-    assert why in found.why
+def test_what_the_parts_say_together(first: dict[str, Any], second: dict[str, Any], ok: bool, reason: str) -> None:
+    came = {
+        f"train-{i}": Bundle({FILE: Output(json.dumps(document), rc=0)}) for i, document in enumerate((first, second))
+    }
+    meeting = met(MEMBERS, came)
+    assert (meeting.ok, meeting.absent, meeting.gbps) == (ok, (), 44.0 if ok else None)
+    assert reason in meeting.why
 
 
 @pytest.mark.parametrize(
-    ("bundle", "why"),
+    ("bundle", "reason"),
     [
         (Bundle(error="no answer within 225 s"), "no answer within 225 s"),
         (Bundle({FILE: Output("", timed_out=True)}), "the probe gave no answer"),
@@ -303,10 +311,10 @@ def test_what_the_parts_say_together(first: dict[str, Any], second: dict[str, An
         ),
     ],
 )
-def test_who_did_not_take_part_is_no_witness(bundle: Bundle, why: str) -> None:
-    found = met(MEMBERS, {"train-0": Bundle({FILE: Output(json.dumps(part(WANT, 2)), rc=0)}), "train-1": bundle})
-    assert found.absent == ("train-1",)
-    assert why in found.why
+def test_who_did_not_take_part_is_no_witness(bundle: Bundle, reason: str) -> None:
+    meeting = met(MEMBERS, {"train-0": Bundle({FILE: Output(json.dumps(part(WANT, 2)), rc=0)}), "train-1": bundle})
+    assert meeting.absent == ("train-1",)
+    assert reason in meeting.why
 
 
 WAYS = {
@@ -328,7 +336,7 @@ WAYS = {
 
 @pytest.mark.parametrize("name", WAYS)
 def test_which_way_is_wrong(name: str) -> None:
-    machine, ways, why = WAYS[name]
+    machine, transports, reason = WAYS[name]
     want = expected(machine)
-    said = wrong_way(ways, rdma=want.fabric == "rdma", gpudirect=want.gpudirect)
-    assert said.startswith(why) and bool(said) == bool(why)
+    message = wrong_way(transports, rdma=want.fabric == "rdma", gpudirect=want.gpudirect)
+    assert message.startswith(reason) and bool(message) == bool(reason)

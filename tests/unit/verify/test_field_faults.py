@@ -90,13 +90,13 @@ def versions(old: str, new: str) -> Change:
     return lambda texts: texts.update({name: str(output).replace(old, new) for name, output in texts.items()})
 
 
-def light(port: int, reading: str, now: str) -> Change:
+def light(port: int, reading: str, replacement: str) -> Change:
     """mlxlink reads that of the port in the machine's order, in place of a healthy one."""
 
     def change(texts: Texts) -> None:
         document = json.loads(str(texts["mlxlink.json"]))
         card = [*document["cards"].values()][port]
-        document["cards"][[*document["cards"]][port]] = card | {"output": card["output"].replace(reading, now)}
+        document["cards"][[*document["cards"]][port]] = card | {"output": card["output"].replace(reading, replacement)}
         assert json.dumps(document) != texts["mlxlink.json"]
         texts["mlxlink.json"] = json.dumps(document)
 
@@ -117,8 +117,8 @@ def qos(device: int | None, old: str, new: str) -> Change:
 
     def change(texts: Texts) -> None:
         document = json.loads(str(texts["roce-qos.json"]))
-        for place, (name, card) in enumerate(document["cards"].items()):
-            if device in (place, None):
+        for index, (name, card) in enumerate(document["cards"].items()):
+            if device in (index, None):
                 assert any(old in value for value in card.values())
                 document["cards"][name] = {key: value.replace(old, new) for key, value in card.items()}
         texts["roce-qos.json"] = json.dumps(document)
@@ -350,8 +350,8 @@ def fleets() -> dict[str, list[Judged]]:
 
 @pytest.mark.parametrize("check", list(FLEETS))
 def test_the_node_that_differs_from_its_group_is_named(fleets: dict[str, list[Judged]], check: str) -> None:
-    found = [next(c.status for c in node.checks if c.id == check) for node in fleets[check]]
-    assert found == ["pass", "pass", "fail", "pass"]
+    statuses = [next(c.status for c in node.checks if c.id == check) for node in fleets[check]]
+    assert statuses == ["pass", "pass", "fail", "pass"]
 
 
 LEAVES = [(f"mlx5_{i}/1", f"leaf-{i}") for i in range(8)]

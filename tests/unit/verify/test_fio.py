@@ -77,7 +77,7 @@ ABSENT = {
 }
 
 
-def wanted(machine: str, level: str = "stress") -> Expected:
+def expectation_of(machine: str, level: str = "stress") -> Expected:
     scratch = "/scratch" if load().machine(machine).local_nvme.count else None
     return expected(machine, level, Group(machine=machine, storage=Storage(scratch=scratch)))  # type: ignore[arg-type]
 
@@ -85,7 +85,9 @@ def wanted(machine: str, level: str = "stress") -> Expected:
 def case(machine: str, text: str | None, level: str = "stress", baseline: Baseline | None = None) -> Case:
     texts = {name: value for name, value in healthy(machine).items() if name != "fio.json"}
     return Case(
-        bundle(texts | ({"fio.json": text} if text is not None else {})), wanted(machine, level), baseline=baseline
+        bundle(texts | ({"fio.json": text} if text is not None else {})),
+        expectation_of(machine, level),
+        baseline=baseline,
     )  # type: ignore[arg-type]
 
 
@@ -93,33 +95,35 @@ def case(machine: str, text: str | None, level: str = "stress", baseline: Baseli
 def judged() -> dict[str, Judged]:
     cases = {name: case(P4D, fio_json(**fault.values)) for name, fault in FAULTS.items()}
     cases |= {f"healthy {name}": case(name, fio_json()) for name in (P4D, DGX)}
-    cases |= {state: case(P4D, json.dumps({"state": "absent", "why": why})) for state, why in ABSENT.items()}
+    cases |= {state: case(P4D, json.dumps({"state": "absent", "why": reason})) for state, reason in ABSENT.items()}
     cases["busy"] = case(P4D, json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "train"}]}))
     cases["no disks"] = case(BARE, None)
     cases["quick"] = case(P4D, None, "quick")
     cases["not written"] = case(P4D, None)
     for i, scale in enumerate((1.0, 1.01, 0.99, 1.005, 0.7)):
-        cases[f"peer {i}"] = Case(bundle(nth(DGX, i) | {"fio.json": fio_json(scale)}), wanted(DGX), group="peers")
+        cases[f"peer {i}"] = Case(
+            bundle(nth(DGX, i) | {"fio.json": fio_json(scale)}), expectation_of(DGX), group="peers"
+        )
     for name, value in RECORD.items():
         cases[f"slower {name}"] = case(P4D, fio_json(), baseline=Baseline(RECORD | {name: value * 1.25}))
     cases["as recorded"] = case(P4D, fio_json(), baseline=Baseline(RECORD))
     return judge(cases)
 
 
-def ids(found: Judged, status: str) -> set[str]:
-    return {check.id for check in found.checks if check.status == status}
+def ids(verdict: Judged, status: str) -> set[str]:
+    return {check.id for check in verdict.checks if check.status == status}
 
 
-def message(found: Judged, check: str) -> str:
-    return next(one.message for one in found.checks if one.id == check)
+def message(verdict: Judged, check: str) -> str:
+    return next(result.message for result in verdict.checks if result.id == check)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_by_its_check_alone(judged: dict[str, Judged], name: str) -> None:
-    fault, found = FAULTS[name], judged[name]
-    assert ids(found, "fail") == {fault.fails}
-    assert fault.says in message(found, fault.fails)
-    assert ids(found, "unknown") & FIO_CHECKS == fault.unknown
+    fault, verdict = FAULTS[name], judged[name]
+    assert ids(verdict, "fail") == {fault.fails}
+    assert fault.says in message(verdict, fault.fails)
+    assert ids(verdict, "unknown") & FIO_CHECKS == fault.unknown
 
 
 def test_every_check_has_a_red_input_and_a_green_one(judged: dict[str, Judged]) -> None:
@@ -159,12 +163,12 @@ def test_the_slow_one_of_a_group_is_named(judged: dict[str, Judged]) -> None:
 
 
 def test_a_captured_run_is_read() -> None:
-    found = parse(fio_json())
-    assert [(p.name, p.gbps, p.error) for p in found.phases] == [
+    parsed = parse(fio_json())
+    assert [(p.name, p.gbps, p.error) for p in parsed.phases] == [
         ("write", 8.1, ""), ("read", 16.9, ""), ("random", pytest.approx(4.9152), "")]  # fmt: skip
-    random = found.phase("random")
+    random = parsed.phase("random")
     assert random is not None and random.iops == 1.2e6 and random.tail_ms == pytest.approx(16.71168)
-    assert (found.version, found.size, found.place) == ("fio-3.33", SIZE, "/scratch")
+    assert (parsed.version, parsed.size, parsed.place) == ("fio-3.33", SIZE, "/scratch")
 
 
 @pytest.mark.parametrize("text", [
@@ -246,39 +250,43 @@ def ask(node: Path, then: str = "", *, fio: bool = True, **scratch: Any) -> dict
     """fio.json after fio as a script has run."""
     if fio:
         program(node, "fio", SCRIPT.format(log=str(node / "log"), place=str(node / "scratch"), then=then))
-    request = load_request(wanted(P4D))
+    request = load_request(expectation_of(P4D))
     assert request is not None
-    asked = request.to_json()
-    assert asked["files"]["fio.json"] == 150
-    asked["load"]["scratch"] |= {"place": str(node / "scratch"), "bytes": 64 << 20} | scratch
-    found = runner.probe({**asked, "files": {"fio.json": 20.0}, "deadline": 25.0})
-    document: dict[str, Any] = json.loads(found["files"]["fio.json"]["text"])
+    request_document = request.to_json()
+    assert request_document["files"]["fio.json"] == 150
+    request_document["load"]["scratch"] |= {"place": str(node / "scratch"), "bytes": 64 << 20} | scratch
+    answer = runner.probe({**request_document, "files": {"fio.json": 20.0}, "deadline": 25.0})
+    document: dict[str, Any] = json.loads(answer["files"]["fio.json"]["text"])
     assert list((node / "scratch").iterdir()) == [], "nothing is left"
     return document
 
 
 def test_the_file_has_no_name_and_is_written_before_it_is_read(node: Path) -> None:
-    found = ask(node)
-    assert (found["state"], list(found["phases"]), found["bytes"]) == ("ran", ["write", "read", "random"], 64 << 20)
-    seen = [json.loads(line) for line in (node / "log").read_text().splitlines()]
-    assert all((size, links, names) == (64 << 20, 0, []) for _, size, links, names in seen)
-    assert [(o["rw"], o["bs"], o["direct"], o["runtime"]) for o, *_ in seen] == [
+    document = ask(node)
+    assert (document["state"], list(document["phases"]), document["bytes"]) == (
+        "ran",
+        ["write", "read", "random"],
+        64 << 20,
+    )
+    runs = [json.loads(line) for line in (node / "log").read_text().splitlines()]
+    assert all((size, links, names) == (64 << 20, 0, []) for _, size, links, names in runs)
+    assert [(o["rw"], o["bs"], o["direct"], o["runtime"]) for o, *_ in runs] == [
         ("write", "1M", "1", "30"), ("read", "1M", "1", "10"), ("randread", "4k", "1", "10")]  # fmt: skip
-    assert seen[0][0]["io_size"] == str(128 << 20)
-    assert parse(json.dumps(found)).phases[0].gbps == 5e-9
+    assert runs[0][0]["io_size"] == str(128 << 20)
+    assert parse(json.dumps(document)).phases[0].gbps == 5e-9
 
 
 def test_what_was_not_written_whole_is_not_read(node: Path) -> None:
-    found = ask(node, 'opts["size"] = opts["io_size"] = 1000')
-    assert list(found["phases"]) == ["write"]
+    document = ask(node, 'opts["size"] = opts["io_size"] = 1000')
+    assert list(document["phases"]) == ["write"]
 
 
 def test_a_failure_ends_it_and_a_hung_one_is_killed(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(node, 'sys.exit("no space")')["phases"]["write"]["rc"] == 1
     monkeypatch.setattr(probe_fio, "SLACK_S", 0.3)
-    found = ask(node, "import time; time.sleep(60)", write_s=0.1)
-    assert found["phases"] == {"write": found["phases"]["write"]}
-    assert found["phases"]["write"]["timed_out"] is True
+    document = ask(node, "import time; time.sleep(60)", write_s=0.1)
+    assert document["phases"] == {"write": document["phases"]["write"]}
+    assert document["phases"]["write"]["timed_out"] is True
 
 
 def test_nothing_runs_beside_a_job_or_where_it_cannot(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,11 @@ def fleet(machine: str, count: int, breaks: Mapping[int, Callable[[Texts], objec
     return cases
 
 
-def failing(found: Mapping[str, Judged]) -> dict[str, set[str]]:
+def failing(verdicts: Mapping[str, Judged]) -> dict[str, set[str]]:
     """Node → fleet checks that fail on it, where some do."""
-    wrong = {n: {c.id for c in j.checks if c.status == "fail" and c.id.startswith("fleet.")} for n, j in found.items()}
+    wrong = {
+        n: {c.id for c in j.checks if c.status == "fail" and c.id.startswith("fleet.")} for n, j in verdicts.items()
+    }
     return {name: ids for name, ids in wrong.items() if ids}
 
 
@@ -62,8 +64,8 @@ def found() -> dict[str, Judged]:
     """One group of five for each fault, with the fault on its third node; and one healthy group."""
     cases: dict[str, Case] = {}
     for check, breaks in FAULTS.items():
-        mine = fleet(NDV4, 5, {2: breaks}, check)
-        cases |= {f"{check}/{name}": case for name, case in mine.items()}
+        group_cases = fleet(NDV4, 5, {2: breaks}, check)
+        cases |= {f"{check}/{name}": case for name, case in group_cases.items()}
     cases |= {f"healthy/{name}": case for name, case in fleet(NDV4, 5, {}, "healthy").items()}
     cases |= {f"healthy p4d/{name}": case for name, case in fleet(P4D, 5, {}, "healthy p4d").items()}
     return judge(cases | dgx_os())
@@ -71,8 +73,8 @@ def found() -> dict[str, Judged]:
 
 @pytest.mark.parametrize("check", list(FAULTS))
 def test_the_odd_one_out_is_named_and_no_other(found: dict[str, Judged], check: str) -> None:
-    mine = {name: judged for name, judged in found.items() if name.startswith(f"{check}/")}
-    assert failing(mine) == {f"{check}/n2": {check}}
+    group = {name: judged for name, judged in found.items() if name.startswith(f"{check}/")}
+    assert failing(group) == {f"{check}/n2": {check}}
 
 
 def test_alike_nodes_are_fine(found: dict[str, Judged]) -> None:
@@ -81,7 +83,7 @@ def test_alike_nodes_are_fine(found: dict[str, Judged]) -> None:
 
 def dgx_os() -> dict[str, Case]:
     """Machines without a lock, which gpuprov leaves as they are: a rack with DGX OS, and one without."""
-    rows = [("rack", one) for one in ("a100-5.2.0", "a100-5.2.0", "a100-5.2.0", "gb300-7.6.0", "")] + [
+    rows = [("rack", release) for release in ("a100-5.2.0", "a100-5.2.0", "a100-5.2.0", "gb300-7.6.0", "")] + [
         ("plain", "")
     ] * 3
     cases = {}
@@ -94,16 +96,16 @@ def dgx_os() -> dict[str, Case]:
 
 
 def test_dgx_os_of_another_release_is_told(found: dict[str, Judged]) -> None:
-    mine = {name: judged for name, judged in found.items() if name.startswith("dgx/")}
-    told = {name: next(c for c in j.checks if c.id == "fleet.dgx_os") for name, j in mine.items()}
-    assert {name for name, c in told.items() if c.status == "fail"} == {"dgx/rack3", "dgx/rack4"}
-    assert {name for name, c in told.items() if c.status == "skip"} == {"dgx/plain5", "dgx/plain6", "dgx/plain7"}
-    assert told["dgx/rack3"].message.startswith("DGX OS 7.6.0; 3 of 5 have 5.2.0")
+    dgx_nodes = {name: judged for name, judged in found.items() if name.startswith("dgx/")}
+    by_node = {name: next(c for c in j.checks if c.id == "fleet.dgx_os") for name, j in dgx_nodes.items()}
+    assert {name for name, c in by_node.items() if c.status == "fail"} == {"dgx/rack3", "dgx/rack4"}
+    assert {name for name, c in by_node.items() if c.status == "skip"} == {"dgx/plain5", "dgx/plain6", "dgx/plain7"}
+    assert by_node["dgx/rack3"].message.startswith("DGX OS 7.6.0; 3 of 5 have 5.2.0")
 
 
 def test_a_slow_partner_is_another_nodes_fault() -> None:
-    one = sub("fabric.json", r'("latency_us": )31.0((?:(?!latency_us).)*"partner": "train-1")', r"\1 310.0\2")
-    assert failing(judge(fleet(NDV4, 4, {1: one}))) == {}
+    slow_partner = sub("fabric.json", r'("latency_us": )31.0((?:(?!latency_us).)*"partner": "train-1")', r"\1 310.0\2")
+    assert failing(judge(fleet(NDV4, 4, {1: slow_partner}))) == {}
 
 
 def test_two_nodes_are_too_few_to_say_which_one_is_odd() -> None:
@@ -135,9 +137,9 @@ def joined(domain: str, clique: int) -> Callable[[Texts], object]:
 
 def test_a_node_in_another_partition_of_its_rack() -> None:
     racks = {i: joined("rack-a" if i < 4 else "rack-b", 7 if i == 2 else 1) for i in range(6)}
-    found = judge(fleet("p6e-gb200.36xlarge", 6, racks))
-    assert failing(found) == {"n2": {"fleet.clique"}}
-    assert {c.status for c in found["n5"].checks if c.id == "fleet.clique"} == {"pass"}
+    verdicts = judge(fleet("p6e-gb200.36xlarge", 6, racks))
+    assert failing(verdicts) == {"n2": {"fleet.clique"}}
+    assert {c.status for c in verdicts["n5"].checks if c.id == "fleet.clique"} == {"pass"}
 
 
 def with_a_card(cell: str) -> Callable[[Texts], object]:

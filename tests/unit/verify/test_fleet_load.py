@@ -25,16 +25,16 @@ BUSY = json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "python3"}]})
 def node(number: int, machine: str = P4D, *, gpu: dict[str, float] | None = None, **values: Any) -> dict[str, Any]:
     """A healthy node at work, a little unlike its neighbours; `gpu` is of all its GPUs, `values` of the result."""
     row = load().machine(machine)
-    texts, found = dict(nth(machine, number)), deepcopy(result(row))
+    texts, document = dict(nth(machine, number)), deepcopy(result(row))
     texts |= load_files(row, texts)
     del texts["all_reduce.txt"]
     share = 1 + 0.002 * number
-    for one in found["gpus"]:
+    for gpu_row in document["gpus"]:
         for name in ("h2d_gbps", "d2h_gbps", "memory_gbps", "tflops", "tflops_last"):
-            one[name] *= share
-        one.update(gpu or {})
-    found["train"]["samples_per_s"] *= share
-    texts["load.json"] = ran(found | values)
+            gpu_row[name] *= share
+        gpu_row.update(gpu or {})
+    document["train"]["samples_per_s"] *= share
+    texts["load.json"] = ran(document | values)
     return texts
 
 
@@ -74,10 +74,14 @@ def judged() -> dict[str, Judged]:
 
 def of(judged: dict[str, Judged], group: str, status: str = "fail", among: set[str] = SLOW) -> dict[str, set[str]]:
     """Node of a group → checks of that status, where there are some."""
-    mine = {name.partition("/")[2]: found for name, found in judged.items() if name.partition("/")[0] == group}
-    assert mine
-    found = {name: {c.id for c in node.checks if c.status == status and c.id in among} for name, node in mine.items()}
-    return {name: ids for name, ids in found.items() if ids}
+    group_nodes = {
+        name.partition("/")[2]: verdict for name, verdict in judged.items() if name.partition("/")[0] == group
+    }
+    assert group_nodes
+    ids_by_node = {
+        name: {c.id for c in node.checks if c.status == status and c.id in among} for name, node in group_nodes.items()
+    }
+    return {name: ids for name, ids in ids_by_node.items() if ids}
 
 
 def message(judged: dict[str, Judged], node: str, id: str) -> str:

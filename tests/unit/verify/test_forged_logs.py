@@ -97,10 +97,10 @@ SYSLOG = (
 
 @pytest.mark.parametrize("program", ["bob[7]", "bob", "systemd-x[1]"])
 def test_a_syslog_line_is_its_programs(program: str, tmp_path: Path) -> None:
-    others = "Jan  1 00:00:02 n1 systemd[1]: x\n" + "Jan  1 00:00:02 n1 cron[1]: x\n" * 100
-    assert xids(f"{SYSLOG}{others}Jan  1 00:00:03 n1 {program}: {XID}\n", tmp_path) == []
-    assert xids(f"{SYSLOG}{others}Jan  1 00:00:03 n1 {program}: kernel: {XID}\n", tmp_path) == []
-    real = f"{SYSLOG}{others}Jan  1 00:00:03 n1 kernel: {XID}\n"
+    other_lines = "Jan  1 00:00:02 n1 systemd[1]: x\n" + "Jan  1 00:00:02 n1 cron[1]: x\n" * 100
+    assert xids(f"{SYSLOG}{other_lines}Jan  1 00:00:03 n1 {program}: {XID}\n", tmp_path) == []
+    assert xids(f"{SYSLOG}{other_lines}Jan  1 00:00:03 n1 {program}: kernel: {XID}\n", tmp_path) == []
+    real = f"{SYSLOG}{other_lines}Jan  1 00:00:03 n1 kernel: {XID}\n"
     assert xids(f"{real}Jan  1 00:00:04 n1 {program}: kernel: Linux version 5.15.0\n", tmp_path) == [79]
     assert xids(f"{real}Jan  1 00:00:04 n1 {program}: kernel: {LOADING}\n", tmp_path) == [79]
 

@@ -205,8 +205,8 @@ FAULTS: dict[str, Fault] = {
         P4D,
         both(
             lambda t: t.update({"nvidia-smi.xml": without_gpu(str(t["nvidia-smi.xml"]), 7)}),
-            lambda t: t.update({"nvlink.txt": nvlink(load().machine(P4D), {3: 10}, left=list(range(7)))}),
-            lambda t: t.update({"topo.txt": topo(load().machine(P4D), left=list(range(7)))}),
+            lambda t: t.update({"nvlink.txt": nvlink(load().machine(P4D), {3: 10}, remaining=list(range(7)))}),
+            lambda t: t.update({"topo.txt": topo(load().machine(P4D), remaining=list(range(7)))}),
         ),
         {"gpu.count", "nvlink.links"},
     ),

@@ -85,15 +85,15 @@ def test_a_line_is_read_whatever_stands_before_it(stamp: str, kind: str) -> None
     text = f"{stamp}Linux version 6.8.0-1024-aws (buildd@x)\n{stamp}{LINES[kind]}\n"
     for ends in ("\n", "\r\n"):
         log = dmesg.parse("\ufeff" + text.replace("\n", ends))
-        seen = {event.kind for event in log.events} | {"xid" for _ in log.xids} | {"sxid" for _ in log.sxids}
-        assert seen == {kind}
+        kinds = {event.kind for event in log.events} | {"xid" for _ in log.xids} | {"sxid" for _ in log.sxids}
+        assert kinds == {kind}
         assert log.from_boot
         assert all(event.count == 1 and LINES[kind].startswith(event.text[:60]) for event in log.events)
 
 
 def test_an_xid_that_was_cut_before_its_code_is_no_line_like_others() -> None:
-    found = dmesg.parse("[    0.000000] Linux version 6.8.0\n[98211.2] NVRM: Xid (PCI:0000:5d:00")
-    assert [(one.code, one.pci) for one in found.xids] == [(0, "0000:5d:00")]
+    log = dmesg.parse("[    0.000000] Linux version 6.8.0\n[98211.2] NVRM: Xid (PCI:0000:5d:00")
+    assert [(xid.code, xid.pci) for xid in log.xids] == [(0, "0000:5d:00")]
 
 
 def test_every_kind_has_a_line_here() -> None:
@@ -108,12 +108,18 @@ def test_a_healthy_boot_says_nothing() -> None:
 
 
 def test_two_messages_in_one_line() -> None:
-    one, two = "NVRM: Xid (PCI:0000:19:00): 31, pid=7, MMU fault", "NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off"
-    assert [(x.code, x.pci) for x in dmesg.parse(AT + one + AT + two).xids] == [(31, "0000:19:00"), (79, "0000:1a:00")]
+    first, second = (
+        "NVRM: Xid (PCI:0000:19:00): 31, pid=7, MMU fault",
+        "NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off",
+    )
+    assert [(x.code, x.pci) for x in dmesg.parse(AT + first + AT + second).xids] == [
+        (31, "0000:19:00"),
+        (79, "0000:1a:00"),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("words", "field", "value"),
+    ("total", "field", "value"),
     [
         ("GPU requires reset", "reset_required", True),
         ("[GPU requires reset]", "reset_required", True),
@@ -124,20 +130,20 @@ def test_two_messages_in_one_line() -> None:
         ("Not Supported", "lost", False),
     ],
 )
-def test_words_in_place_of_a_value(words: str, field: str, value: bool) -> None:
-    text = re.sub(r"<total>40960 MiB</total>", f"<total>{words}</total>", A100, count=1)
+def test_words_in_place_of_a_value(total: str, field: str, value: bool) -> None:
+    text = re.sub(r"<total>40960 MiB</total>", f"<total>{total}</total>", A100, count=1)
     (gpu,) = nvidia_smi.parse(text).gpus
     assert gpu.memory_mib is None
     assert (getattr(gpu, field) or False) is value
 
 
 @pytest.mark.parametrize(
-    ("action", "wants"),
+    ("action", "recovery"),
     [("None", None), ("Reset", "Reset"), ("Reboot", "Reboot"), ("Drain P2P", "Drain P2P"), ("N/A", None)],
 )
-def test_what_the_driver_wants(action: str, wants: str | None) -> None:
+def test_what_the_driver_wants(action: str, recovery: str | None) -> None:
     text = A100.replace("<gpu_recovery_action>None", f"<gpu_recovery_action>{action}")
-    assert nvidia_smi.parse(text).gpus[0].wants == wants
+    assert nvidia_smi.parse(text).gpus[0].wants == recovery
 
 
 @pytest.mark.parametrize("family", ["clocks_event_reason", "clocks_throttle_reason"])
@@ -157,10 +163,10 @@ def test_power_limits_under_both_names() -> None:
 def test_messages_in_the_midst_of_the_document() -> None:
     lost = "Unable to determine the device handle for GPU0000:0B:00.0: Unknown Error"
     warning = "WARNING: infoROM is corrupted at gpu 0000:0A:00.0"
-    found = nvidia_smi.parse("\ufeff" + A100.replace("</driver_version>", f"</driver_version>\n{lost}\n{warning}\n"))
-    assert found.unreachable == ("0000:0b:00",)
-    assert found.warnings == (warning,)
-    assert len(found.gpus) == 1
+    smi = nvidia_smi.parse("\ufeff" + A100.replace("</driver_version>", f"</driver_version>\n{lost}\n{warning}\n"))
+    assert smi.unreachable == ("0000:0b:00",)
+    assert smi.warnings == (warning,)
+    assert len(smi.gpus) == 1
 
 
 @pytest.mark.parametrize(
@@ -172,8 +178,8 @@ def test_messages_in_the_midst_of_the_document() -> None:
     ],
 )
 def test_a_gpu_without_a_handle_and_no_document(line: str) -> None:
-    found = nvidia_smi.parse(line + "\n")
-    assert (found.gpus, found.unreachable) == ((), ("0000:65:00",))
+    smi = nvidia_smi.parse(line + "\n")
+    assert (smi.gpus, smi.unreachable) == ((), ("0000:65:00",))
 
 
 def test_a_document_that_was_cut_is_unreadable() -> None:
@@ -188,10 +194,10 @@ def test_the_driver_of_branch_610() -> None:
 
 
 def test_health_of_the_fabric_in_words() -> None:
-    words = (
+    elements = (
         "<route_unhealthy>True</route_unhealthy><incorrect_configuration>Incorrect SystemGUID</incorrect_configuration>"
     )
-    text = A100.replace("<health>", f"<health>{words}")
+    text = A100.replace("<health>", f"<health>{elements}")
     assert nvidia_smi.parse(text).gpus[0].fabric_faults == (
         "route_unhealthy",
         "incorrect_configuration: Incorrect SystemGUID",
@@ -258,9 +264,9 @@ def test_amd_smi_in_both_shapes() -> None:
         ' "driver": {"name": "amdgpu", "version": "6.10.5"}, "vram": {"vendor": "HYNIX", "size": {"value": 196592}}}'
     )
     for text in (f"[{entry}]", f'{{"gpu_data": [{entry}]}}', f"WARNING: low power\n[{entry}]\n"):
-        found = rocm_smi.parse(text)
-        assert (found.driver_version, len(found.gpus)) == ("6.10.5", 1)
-        gpu = found.gpus[0]
+        smi = rocm_smi.parse(text)
+        assert (smi.driver_version, len(smi.gpus)) == ("6.10.5", 1)
+        gpu = smi.gpus[0]
         assert (gpu.model, gpu.memory_mib, gpu.pci, gpu.memory_vendor) == (
             "AMD Instinct MI300X",
             196592,

@@ -39,15 +39,15 @@ def broken() -> Bundle:
 BUNDLES = {"healthy": lambda: bundle(healthy(P4D)), "a GPU lost": broken, "unreachable": lambda: Bundle(error="gone")}
 
 
-@pytest.mark.parametrize("what", BUNDLES)
-def test_it_says_what_verify_says(what: str) -> None:
+@pytest.mark.parametrize("bundle_name", BUNDLES)
+def test_it_says_what_verify_says(bundle_name: str) -> None:
     """Not a second list: the same checks with the same ends."""
-    given, wanted = BUNDLES[what](), expected(P4D, "quick")
-    fleets = {c.id: (c.severity, c.status) for c in judge({"node": Case(given, wanted)})["node"].checks}
-    mine = {c.id: (c.severity, c.status) for c in health.judge(read(given), wanted).checks}
-    assert len(mine) > 100
-    assert mine == {id: end for id, end in fleets.items() if id in mine}
-    assert {id for id, (_, status) in fleets.items() if id not in mine and status != "skip"} == set()
+    node_bundle, expectation = BUNDLES[bundle_name](), expected(P4D, "quick")
+    fleets = {c.id: (c.severity, c.status) for c in judge({"node": Case(node_bundle, expectation)})["node"].checks}
+    by_health = {c.id: (c.severity, c.status) for c in health.judge(read(node_bundle), expectation).checks}
+    assert len(by_health) > 100
+    assert by_health == {id: end for id, end in fleets.items() if id in by_health}
+    assert {id for id, (_, status) in fleets.items() if id not in by_health and status != "skip"} == set()
 
 
 def test_every_check_is_found_once() -> None:
@@ -57,17 +57,17 @@ def test_every_check_is_found_once() -> None:
 
 def samples(text: str) -> dict[str, float]:
     """Metric, or check → value; every line must be one of Prometheus' text format."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith(("# HELP ", "# TYPE ")):
             if NOTE.match(line):
                 continue
             match = SAMPLE.match(line)
             assert match, line
-            assert (match[2] or match[1]) not in found
-            found[match[2] or match[1]] = float(match[4])
+            assert (match[2] or match[1]) not in values
+            values[match[2] or match[1]] = float(match[4])
     assert text.endswith("\n")
-    return found
+    return values
 
 
 def test_metrics_of_a_node() -> None:
@@ -76,9 +76,9 @@ def test_metrics_of_a_node() -> None:
     assert "amd.gpu_count" not in well
     bad = samples(health.metrics(health.judge(read(broken()), expected(P4D, "quick")), 1000.0, 1.5))
     assert (bad["gpu.count"], bad["gpuprov_node_ok"]) == (0, 0)
-    gone = samples(health.metrics(health.judge(read(Bundle(error="gone")), expected(P4D, "quick")), 1000.0, 1.5))
-    assert math.isnan(gone["gpu.count"])
-    assert gone["gpuprov_node_ok"] == 0
+    unreachable = samples(health.metrics(health.judge(read(Bundle(error="gone")), expected(P4D, "quick")), 1000.0, 1.5))
+    assert math.isnan(unreachable["gpu.count"])
+    assert unreachable["gpuprov_node_ok"] == 0
     assert samples(health.metrics(None, 1.0, 1.0))["gpuprov_node_ok"] == 0
 
 
@@ -92,18 +92,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(place: Path) -> subprocess.CompletedProcess[str]:
+def run(folder: Path) -> subprocess.CompletedProcess[str]:
     """As the unit runs it: isolated, and without site packages."""
     command = [sys.executable, "-I", "-S", "health.pyz", "expected.json", "out/gpuprov.prom"]
-    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_zip_judges_this_machine_with_the_standard_library_alone(place: Path) -> None:
     done = run(place)
     assert (done.returncode, done.stderr) == (0, "")
     out = place / "out" / "gpuprov.prom"
-    found = samples(out.read_text())
-    assert found["gpuprov_node_ok"] == 0, "this is no p4d"
+    metrics = samples(out.read_text())
+    assert metrics["gpuprov_node_ok"] == 0, "this is no p4d"
     assert out.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in out.parent.iterdir()] == ["gpuprov.prom"]
     assert re.search(r"^[a-z.]+: (fail|unknown): ", done.stdout, re.M)
@@ -165,12 +165,15 @@ def test_roles_get_it_where_it_is_wanted() -> None:
     off = plans.plan(plans.cluster_spec(P4D))
     assert inventory.group_variables("train", off)["gpuprov_health"] is None
     on = plans.plan(plans.cluster_spec(P4D, monitoring={"health_check": {"every": "5m"}}))
-    given = inventory.group_variables("train", on)["gpuprov_health"]
-    assert (given["every"], given["textfile"]) == ("5m", "/var/lib/node_exporter/textfile_collector/gpuprov.prom")
-    assert given["archive"] == archive.digest()
-    assert (given["expected"]["level"], given["expected"]["simulated"]) == ("quick", True)
-    assert given["expected"]["gpu_count"] == load().machine(P4D).gpu_count
-    json.dumps(given)
+    variables = inventory.group_variables("train", on)["gpuprov_health"]
+    assert (variables["every"], variables["textfile"]) == (
+        "5m",
+        "/var/lib/node_exporter/textfile_collector/gpuprov.prom",
+    )
+    assert variables["archive"] == archive.digest()
+    assert (variables["expected"]["level"], variables["expected"]["simulated"]) == ("quick", True)
+    assert variables["expected"]["gpu_count"] == load().machine(P4D).gpu_count
+    json.dumps(variables)
 
 
 def test_rights_are_given_to_the_file_and_not_to_what_has_its_name(

@@ -34,15 +34,15 @@ N_A = ("N/A", "[N/A]", "Not Supported", "Requested functionality has been deprec
 @cache
 def functions() -> tuple[tuple[Check, Callable[..., None], tuple[str, ...]], ...]:
     """Every check that judges one node by itself, and its fixtures."""
-    found = []
+    rows = []
     for info in pkgutil.iter_modules(checks.__path__):
         module = importlib.import_module(f"{checks.__name__}.{info.name}")
         for function in vars(module).values():
             declared = getattr(function, "__check__", None)
             fixtures = tuple(inspect.signature(function).parameters) if isinstance(declared, Check) else ()
             if isinstance(declared, Check) and set(fixtures) <= {"node", "expected"}:
-                found.append((declared, function, fixtures))
-    return tuple(found)
+                rows.append((declared, function, fixtures))
+    return tuple(rows)
 
 
 def judge(node: Facts, want: Expected) -> dict[str, str]:

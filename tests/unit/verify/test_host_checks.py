@@ -49,9 +49,9 @@ def put(path: str, value: Any) -> Callable[[Document], object]:
     """`a|b` set to a value; None takes it away."""
 
     def change(document: Document) -> None:
-        *way, last = path.split("|")
+        *parents, last = path.split("|")
         inner = document
-        for key in way:
+        for key in parents:
             inner = inner[key]
         assert last in inner, path
         if value is None:
@@ -64,9 +64,9 @@ def put(path: str, value: Any) -> Callable[[Document], object]:
 
 def sub(path: str, old: str, new: str) -> Callable[[Document], object]:
     def change(document: Document) -> None:
-        *way, last = path.split("|")
+        *parents, last = path.split("|")
         inner = document
-        for key in way:
+        for key in parents:
             inner = inner[key]
         assert old in inner[last], path
         inner[last] = inner[last].replace(old, new)
@@ -78,13 +78,13 @@ def memory(share: float) -> Callable[[Document], object]:
     return put("files|proc/meminfo", f"MemTotal: {int(1152 * 2**20 * share)} kB\nMemAvailable: {9 * 2**26} kB")
 
 
-def df(place: str, size: int, used: int, inodes: str = "26214400 901223") -> Callable[[Document], object]:
+def df(mount_point: str, size: int, used: int, inodes: str = "26214400 901223") -> Callable[[Document], object]:
     """A row of df in place of the one for that directory, or beside the others."""
 
     def change(document: Document) -> None:
-        rows = [row for row in document["df"]["text"].splitlines() if not row.startswith(f"{place} ")]
-        kind = "tmpfs tmpfs" if place in ("/tmp", "/dev/shm") else "dev ext4"
-        document["df"]["text"] = "\n".join([*rows, f"{place} {kind} {size} {used} {size - used} {inodes}"])
+        rows = [row for row in document["df"]["text"].splitlines() if not row.startswith(f"{mount_point} ")]
+        kind = "tmpfs tmpfs" if mount_point in ("/tmp", "/dev/shm") else "dev ext4"
+        document["df"]["text"] = "\n".join([*rows, f"{mount_point} {kind} {size} {used} {size - used} {inodes}"])
 
     return change
 
@@ -105,9 +105,9 @@ def unit(name: str, old: str, new: str) -> Callable[[Texts], object]:
     """One property of one unit."""
 
     def change(texts: Texts) -> None:
-        before, _, after = str(texts["units.txt"]).partition(f"Id={name}")
+        head, _, after = str(texts["units.txt"]).partition(f"Id={name}")
         assert old in after, name
-        texts["units.txt"] = f"{before}Id={name}{after.replace(old, new, 1)}"
+        texts["units.txt"] = f"{head}Id={name}{after.replace(old, new, 1)}"
 
     return change
 
@@ -117,8 +117,8 @@ CLOCK = "files|sys/devices/system/clocksource/clocksource0/current_clocksource"
 PASSWORDS = sub("sshd|text", "passwordauthentication no", "passwordauthentication yes")
 
 
-def modules(gone: int, other: tuple[str, str] = ("", "")) -> Callable[[Texts], object]:
-    text = dimms(load().machine(DGX), gone).replace(*other, 1)
+def modules(missing: int, other: tuple[str, str] = ("", "")) -> Callable[[Texts], object]:
+    text = dimms(load().machine(DGX), missing).replace(*other, 1)
     return lambda t: t.update({"dmidecode.txt": text})
 
 
@@ -415,9 +415,9 @@ FAULTS: dict[str, Fault] = {
 
 
 def want(machine: str) -> Expected:
-    found = expected(machine, "stress", Group(machine=machine, storage=Storage(scratch="/scratch")))
-    more = ("gpuprov-cdi.service", "nvidia-dcgm.service") if found.vendor == "nvidia" else ()
-    return replace(found, units=(*(found.units or ()), *more), kernel=KERNEL, repo_keys={"gpuprov-cuda.asc": KEY})
+    base = expected(machine, "stress", Group(machine=machine, storage=Storage(scratch="/scratch")))
+    more = ("gpuprov-cdi.service", "nvidia-dcgm.service") if base.vendor == "nvidia" else ()
+    return replace(base, units=(*(base.units or ()), *more), kernel=KERNEL, repo_keys={"gpuprov-cuda.asc": KEY})
 
 
 def files(machine: str) -> Texts:
@@ -490,11 +490,11 @@ def judged() -> dict[str, Judged]:
     cases = {name: case(fault) for name, fault in FAULTS.items()}
     cases |= {f"right: {name}": case(Fault(set(), breaks, machine=m)) for name, (m, breaks) in LEGITIMATE.items()}
     cases |= {f"healthy {name}": case(Fault(set(), machine=name)) for name in load().names()}
-    others = {name: given for name, given in files(P4D).items() if name != "host.json"}
-    cases["by hand"] = Case(replace(bundle(others), collected=None, received=None), want(P4D))
-    cases["not asked"] = Case(bundle(others), want(P4D))
-    cases["hung"] = Case(bundle(others | {"host.json": Output("", timed_out=True, seconds=15.0)}), want(P4D))
-    cases["bare"] = Case(bundle(others | {"host.json": json.dumps({"time": NOW})}), want(P4D))
+    other_files = {name: content for name, content in files(P4D).items() if name != "host.json"}
+    cases["by hand"] = Case(replace(bundle(other_files), collected=None, received=None), want(P4D))
+    cases["not asked"] = Case(bundle(other_files), want(P4D))
+    cases["hung"] = Case(bundle(other_files | {"host.json": Output("", timed_out=True, seconds=15.0)}), want(P4D))
+    cases["bare"] = Case(bundle(other_files | {"host.json": json.dumps({"time": NOW})}), want(P4D))
     return judge(cases)
 
 
@@ -529,21 +529,27 @@ def test_every_machine_of_the_catalogue_is_healthy(judged: dict[str, Judged]) ->
 
 
 def test_every_check_of_this_area_is_red_once_and_green_once(judged: dict[str, Judged]) -> None:
-    mine = {id for id in HOST_CHECKS if not id.startswith("fleet.")}
+    node_checks = {id for id in HOST_CHECKS if not id.startswith("fleet.")}
     red = set().union(*(fault.fails for fault in FAULTS.values()))
-    assert mine - red == set()
+    assert node_checks - red == set()
     green = set().union(*(ids(judged[f"healthy {name}"], "pass") for name in load().names()))
     green |= ids(judged["right: a /tmp of its own"], "pass") | ids(judged["headers of the kernel"], "pass")
-    assert mine - green == set()
+    assert node_checks - green == set()
 
 
 @pytest.mark.parametrize("name", ["not asked", "hung", "bare"])
 def test_nothing_passes_on_what_was_not_read(judged: dict[str, Judged], name: str) -> None:
-    others = {"host.clock_skew", "host.kernel_next", "host.reboot_required", "packages.unattended"}
-    others |= {"packages.unfinished", "services.imex", "services.expected", "services.failed", "storage.nvme_count"}
-    others |= {"storage.raid", "storage.nvme_size", "host.kernel", "services.jobs"}
+    other_checks = {"host.clock_skew", "host.kernel_next", "host.reboot_required", "packages.unattended"}
+    other_checks |= {
+        "packages.unfinished",
+        "services.imex",
+        "services.expected",
+        "services.failed",
+        "storage.nvme_count",
+    }
+    other_checks |= {"storage.raid", "storage.nvme_size", "host.kernel", "services.jobs"}
     # No variable that slows jobs down, no public address: that they are not there is all that can be said of them.
-    assert ids(judged[name], "pass") & HOST_CHECKS - others <= {"host.environment"}
+    assert ids(judged[name], "pass") & HOST_CHECKS - other_checks <= {"host.environment"}
 
 
 def test_a_bundle_put_together_by_hand_has_no_host_to_judge(judged: dict[str, Judged]) -> None:
@@ -552,16 +558,16 @@ def test_a_bundle_put_together_by_hand_has_no_host_to_judge(judged: dict[str, Ju
 
 
 def test_a_node_that_did_not_answer_has_an_unknown_clock() -> None:
-    found = judge({"silent": Case(Bundle(error="no answer within 20 s"), want(P4D))})["silent"]
-    assert "host.clock_skew" in ids(found, "unknown")
-    assert "host.memory" in ids(found, "unknown")
+    verdict = judge({"silent": Case(Bundle(error="no answer within 20 s"), want(P4D))})["silent"]
+    assert "host.clock_skew" in ids(verdict, "unknown")
+    assert "host.memory" in ids(verdict, "unknown")
 
 
 def test_what_a_rehearsal_cannot_show_is_skipped_for_its_nodes() -> None:
     simulated = replace(want(P4D), simulated=True)
-    found = judge({"node": Case(case(FAULTS["memlock"]).bundle, simulated)})["node"]
-    assert {"limits.memlock", "host.clocksource"} <= ids(found, "skip")
-    assert ids(found, "fail") == set()
+    verdict = judge({"node": Case(case(FAULTS["memlock"]).bundle, simulated)})["node"]
+    assert {"limits.memlock", "host.clocksource"} <= ids(verdict, "skip")
+    assert ids(verdict, "fail") == set()
 
 
 FLEET: dict[str, Callable[[Document], object]] = {
@@ -585,8 +591,8 @@ def fleet(check: str, breaks: Callable[[Document], object], skew: float = 0.0) -
         if number == 2:
             breaks(document)
         texts["host.json"] = json.dumps(document)
-        own = replace(bundle(texts), received=NOW + 0.3 * number - (skew if number == 2 else 0.0))
-        cases[f"{check}/n{number}"] = Case(own, expected(P4D, "stress"), group=check)
+        node_bundle = replace(bundle(texts), received=NOW + 0.3 * number - (skew if number == 2 else 0.0))
+        cases[f"{check}/n{number}"] = Case(node_bundle, expected(P4D, "stress"), group=check)
     return cases
 
 
@@ -615,8 +621,8 @@ def fleets() -> dict[str, Judged]:
     return judge(cases)
 
 
-def failing(found: dict[str, Judged], group: str) -> dict[str, set[str]]:
-    wrong = {name.partition("/")[2]: ids(j, "fail") for name, j in found.items() if name.startswith(f"{group}/")}
+def failing(verdicts: dict[str, Judged], group: str) -> dict[str, set[str]]:
+    wrong = {name.partition("/")[2]: ids(j, "fail") for name, j in verdicts.items() if name.startswith(f"{group}/")}
     return {name: checks for name, checks in wrong.items() if checks}
 
 
@@ -632,9 +638,9 @@ def test_twins_are_both_named(fleets: dict[str, Judged], check: str) -> None:
 
 def test_alike_nodes_are_fine_and_every_fleet_check_of_this_area_is_proven(fleets: dict[str, Judged]) -> None:
     assert failing(fleets, "healthy") == {}
-    mine = {id for id in HOST_CHECKS if id.startswith("fleet.")} - {"fleet.dgx_os"}  # test_fleet_checks.py's
-    assert mine == {*FLEET, *TWINS, "fleet.clock"}
-    assert mine <= ids(fleets["healthy/n1"], "pass")
+    fleet_checks = {id for id in HOST_CHECKS if id.startswith("fleet.")} - {"fleet.dgx_os"}  # test_fleet_checks.py's
+    assert fleet_checks == {*FLEET, *TWINS, "fleet.clock"}
+    assert fleet_checks <= ids(fleets["healthy/n1"], "pass")
 
 
 @pytest.mark.parametrize(

@@ -29,40 +29,40 @@ def parse(**changed: Any) -> host.Host:
 
 
 def test_a_document_is_read() -> None:
-    found = parse()
-    assert found.memory is not None
-    assert found.memory.total == int(1152 * 2**20 * 0.975)
-    assert (found.cpu.processors, found.cpu.threads_per_core) == (96, 2) if found.cpu else False
-    assert (found.numa_nodes, found.huge_pages_mode, found.synchronised) == (2, "madvise", True)
-    assert found.cmdline == ("console=tty1", "console=ttyS0", "panic=-1", "ro")
-    root = found.at("/var/lib/docker")
+    parsed = parse()
+    assert parsed.memory is not None
+    assert parsed.memory.total == int(1152 * 2**20 * 0.975)
+    assert (parsed.cpu.processors, parsed.cpu.threads_per_core) == (96, 2) if parsed.cpu else False
+    assert (parsed.numa_nodes, parsed.huge_pages_mode, parsed.synchronised) == (2, "madvise", True)
+    assert parsed.cmdline == ("console=tty1", "console=ttyS0", "panic=-1", "ro")
+    root = parsed.at("/var/lib/docker")
     assert root is not None
     assert (root.place, round(root.used_share, 2), round(root.inode_share or 0, 2)) == ("/", 0.2, 0.03)
-    assert found.limits["session"].memlock == (-1, -1)
-    assert found.sshd == {"port": ("22",), "permitrootlogin": ("without-password",), "passwordauthentication": ("no",)}
-    assert found.cdi is not None
-    assert (found.cdi[0].driver, found.cdi[0].devices) == ("580.105.08", ("0", "all"))
-    assert found.disks is not None
-    assert [(d.name, d.state, d.wear) for d in found.disks] == [("nvme0", "live", None), ("nvme1", "live", 0.03)]
-    assert found.public == ()
-    assert found.boots is not None
-    assert found.boots[-1][0] == "boot"
+    assert parsed.limits["session"].memlock == (-1, -1)
+    assert parsed.sshd == {"port": ("22",), "permitrootlogin": ("without-password",), "passwordauthentication": ("no",)}
+    assert parsed.cdi is not None
+    assert (parsed.cdi[0].driver, parsed.cdi[0].devices) == ("580.105.08", ("0", "all"))
+    assert parsed.disks is not None
+    assert [(d.name, d.state, d.wear) for d in parsed.disks] == [("nvme0", "live", None), ("nvme1", "live", 0.03)]
+    assert parsed.public == ()
+    assert parsed.boots is not None
+    assert parsed.boots[-1][0] == "boot"
 
 
 def test_the_probe_writes_what_the_parser_reads() -> None:
     written = probe_host.host(15, {})
-    found = host.parse(written["text"])
+    parsed = host.parse(written["text"])
     assert json.loads(written["text"])["failed"] == {}
-    assert found.memory is not None
-    assert found.cpu is not None
-    assert found.cpu.processors >= 1
-    assert found.space is not None
-    assert found.at("/") is not None
-    assert found.processes is not None
-    assert found.processes.count > 1
-    assert found.limits["session"].memlock is not None
-    assert found.resolve_seconds is not None
-    assert found.docker is None or found.docker.error or found.docker.version
+    assert parsed.memory is not None
+    assert parsed.cpu is not None
+    assert parsed.cpu.processors >= 1
+    assert parsed.space is not None
+    assert parsed.at("/") is not None
+    assert parsed.processes is not None
+    assert parsed.processes.count > 1
+    assert parsed.limits["session"].memlock is not None
+    assert parsed.resolve_seconds is not None
+    assert parsed.docker is None or parsed.docker.error or parsed.docker.version
 
 
 def test_the_probe_is_one_program() -> None:
@@ -98,11 +98,11 @@ def test_any_value_anywhere_is_read_or_left_out(changed: dict[str, Any]) -> None
     given_time = changed.get("time", 0)
     changed |= {"time": 1.0} if not isinstance(given_time, int | float) else {}
     try:
-        found = parse(**changed)
+        parsed = parse(**changed)
     except Unreadable:
         return
-    assert found.public is not None
-    json.dumps(asdict(found))
+    assert parsed.public is not None
+    json.dumps(asdict(parsed))
 
 
 @settings(max_examples=150, deadline=None)
@@ -144,8 +144,8 @@ unused devices: <none>
 
 
 def test_arrays() -> None:
-    found = {a.name: (a.active, a.level, a.members, a.failed, a.missing) for a in mdstat.parse(MDSTAT)}
-    assert found == {
+    arrays = {a.name: (a.active, a.level, a.members, a.failed, a.missing) for a in mdstat.parse(MDSTAT)}
+    assert arrays == {
         "md1": (True, "raid0", 4, 0, 0),
         "md0": (True, "raid1", 2, 1, 1),
         "md127": (False, None, 1, 0, 0),
@@ -156,11 +156,11 @@ def test_arrays() -> None:
 def test_an_array_that_is_broken_or_mended_or_not_understood() -> None:
     (broken,) = mdstat.parse("md1 : broken raid0 nvme5n1[2] nvme4n1[1]\n      9 blocks super 1.2 512k chunks\n")
     assert (broken.active, broken.state) == (False, "broken")
-    (mended,) = mdstat.parse(
+    (rebuilding,) = mdstat.parse(
         "md0 : active raid1 nvme2n1p2[2] nvme0n1p2[0](F)\n      9 blocks [2/1] [_U]\n"
         "      [=>...................]  recovery =  7.1% (1/9) finish=145.2min speed=99K/sec\n"
     )
-    assert (mended.missing, mended.lost, mended.rebuilt) == (1, ("nvme0n1p2",), "7.1 %")
+    assert (rebuilding.missing, rebuilding.lost, rebuilding.rebuilt) == (1, ("nvme0n1p2",), "7.1 %")
     with pytest.raises(Unreadable):
         mdstat.parse("md1 : gone raid0 nvme5n1[2]\n")
 
@@ -170,9 +170,9 @@ def test_rows_of_df_with_spaces_and_without_inodes() -> None:
         "Mounted on Filesystem Type 1B-blocks Used Avail Inodes IUsed\n"
         "/mnt/my data /dev/sdb1 vfat 100 40 60 0 0\n/ /dev/sda1 btrfs 1000 10 980 - -\n/bad row\n/x /d t 1 2 - 3 4\n"
     )
-    found = read_space(text)
-    assert found is not None
-    assert [(f.place, f.size, f.inodes) for f in found] == [("/mnt/my data", 100, 0), ("/", 1000, None)]
+    file_systems = read_space(text)
+    assert file_systems is not None
+    assert [(f.place, f.size, f.inodes) for f in file_systems] == [("/mnt/my data", 100, 0), ("/", 1000, None)]
 
 
 @pytest.mark.parametrize(
@@ -183,15 +183,17 @@ def test_ranges(text: str | None, count: int | None) -> None:
 
 
 def test_arguments_that_are_a_nodes_own_are_left_out() -> None:
-    one = read_cmdline("BOOT_IMAGE=/vmlinuz-6.8 root=UUID=aa ro ip=10.0.0.1::: iommu=pt")
-    other = read_cmdline("BOOT_IMAGE=/vmlinuz-6.9 root=UUID=bb ip=10.0.0.2::: iommu=pt ro")
-    assert one == other == ("iommu=pt", "ro")
+    first = read_cmdline("BOOT_IMAGE=/vmlinuz-6.8 root=UUID=aa ro ip=10.0.0.1::: iommu=pt")
+    second = read_cmdline("BOOT_IMAGE=/vmlinuz-6.9 root=UUID=bb ip=10.0.0.2::: iommu=pt ro")
+    assert first == second == ("iommu=pt", "ro")
 
 
 def test_sockets() -> None:
-    found = read_sockets(["tcp 0.0.0.0 22", "tcp ::ffff:10.0.0.1 5555", "tcp ::1 631", "tcp x 1", "tcp 1.2.3.4 99999"])
-    assert found is not None
-    assert [(s.address, s.port, s.loopback, s.everywhere) for s in found] == [
+    sockets = read_sockets(
+        ["tcp 0.0.0.0 22", "tcp ::ffff:10.0.0.1 5555", "tcp ::1 631", "tcp x 1", "tcp 1.2.3.4 99999"]
+    )
+    assert sockets is not None
+    assert [(s.address, s.port, s.loopback, s.everywhere) for s in sockets] == [
         ("0.0.0.0", 22, False, True),
         ("10.0.0.1", 5555, False, False),
         ("::1", 631, True, False),
@@ -217,11 +219,15 @@ def test_bonds() -> None:
 
 
 def test_descriptions_of_two_drivers_in_one_file_name_none() -> None:
-    found = read_cdi(
+    descriptions = read_cdi(
         {"/etc/cdi/a.json": ['"kind": "nvidia.com/gpu",', '"name": "0",', "libcuda.so.580.1", "libcuda.so.570.1"]}
     )
-    assert found is not None
-    assert (found[0].kinds, found[0].devices, found[0].driver) == (("nvidia.com/gpu",), ("0",), None)
+    assert descriptions is not None
+    assert (descriptions[0].kinds, descriptions[0].devices, descriptions[0].driver) == (
+        ("nvidia.com/gpu",),
+        ("0",),
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,9 +244,9 @@ def test_descriptions_of_two_drivers_in_one_file_name_none() -> None:
     ],
 )
 def test_why_docker_does_not_answer(said: dict[str, Any], error: str) -> None:
-    found = read_docker(said)
-    assert found is not None
-    assert found.error == error
+    docker = read_docker(said)
+    assert docker is not None
+    assert docker.error == error
 
 
 def test_starts_and_shutdowns_of_wtmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

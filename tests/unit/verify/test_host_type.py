@@ -22,27 +22,27 @@ assert verify.probe is one_machine.probe, "it is imported before anything is put
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Bundle) -> list[str]:
-    asked: list[str] = []
-    monkeypatch.setattr(one_machine, "probe", lambda host, request: asked.append(host) or answer)
-    return asked
+    hosts: list[str] = []
+    monkeypatch.setattr(one_machine, "probe", lambda host, request: hosts.append(host) or answer)
+    return hosts
 
 
 def test_a_host_tells_its_type(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = answering(monkeypatch, bundle(healthy(P4D)))
+    probed_hosts = answering(monkeypatch, bundle(healthy(P4D)))
     subjects, _ = one_machine.of_no_fleet(None, "local", None, "quick")
-    assert [one.machine for one in subjects] == [P4D] and len(asked) == 2
+    assert [subject.machine for subject in subjects] == [P4D] and len(probed_hosts) == 2
     assert f"machine: {P4D}, from " in capsys.readouterr().err
 
 
 def test_a_host_of_no_known_type_is_judged_on_what_needs_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = answering(monkeypatch, Bundle({"dmesg.txt": Output(OFF, rc=0)}))
+    probed_hosts = answering(monkeypatch, Bundle({"dmesg.txt": Output(OFF, rc=0)}))
     assert run(["verify", "--host", "local"]) == 1
-    said = capsys.readouterr()
-    assert "Xid 79" in said.out and "NOT HEALTHY" in said.out
-    assert "machine: not known" in said.err and "nothing is started on a machine of no known type" in said.err
-    assert asked == ["local"], "it is asked once"
+    output = capsys.readouterr()
+    assert "Xid 79" in output.out and "NOT HEALTHY" in output.out
+    assert "machine: not known" in output.err and "nothing is started on a machine of no known type" in output.err
+    assert probed_hosts == ["local"], "it is asked once"
 
 
 def test_a_range_of_no_known_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,9 @@ WORDS = (
 
 @pytest.mark.parametrize("size", [150_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
 def test_the_beginnings_of_kernel_messages_take_no_square(size: int) -> None:
-    for word in WORDS:
-        survives(dmesg.parse, "\n".join(["[    1.000000] " + word * (4080 // len(word))] * (size // 4096)))
-        survives(dmesg.parse, "[    1.000000] x\n[    1.000000] " + word * (size // len(word)))
+    for beginning in WORDS:
+        survives(dmesg.parse, "\n".join(["[    1.000000] " + beginning * (4080 // len(beginning))] * (size // 4096)))
+        survives(dmesg.parse, "[    1.000000] x\n[    1.000000] " + beginning * (size // len(beginning)))
 
 
 def test_what_is_crowded_into_one_line_is_still_read() -> None:
@@ -122,21 +122,21 @@ NUMBERS = (10**400, -(10**400), float("nan"), float("inf"), True, "1", [], {}, N
 @pytest.mark.parametrize("value", NUMBERS, ids=lambda value: str(value)[:8])
 def test_a_number_that_is_none_is_not_believed(key: str, value: object) -> None:
     document: dict[str, Any] = {"files": {"kernel.txt": {"text": "6.8.0\n", "rc": 0, key: value}}, key: value}
-    found = decode(answer(document))
-    assert not found.error
-    assert found.files["kernel.txt"].text == "6.8.0\n"
-    for said in (found.collected, found.seconds, found.received, found.files["kernel.txt"].seconds):
-        assert said is None
-    assert found.files["kernel.txt"].rc == (None if key == "rc" else 0)
+    decoded = decode(answer(document))
+    assert not decoded.error
+    assert decoded.files["kernel.txt"].text == "6.8.0\n"
+    for number in (decoded.collected, decoded.seconds, decoded.received, decoded.files["kernel.txt"].seconds):
+        assert number is None
+    assert decoded.files["kernel.txt"].rc == (None if key == "rc" else 0)
 
 
 def test_numbers_that_are_some_are_kept() -> None:
-    found = decode(answer({"files": {"a": 1}, "collected": 1.78e9, "seconds": 2}))
-    assert (found.collected, found.seconds, found.files) == (1.78e9, 2.0, {})
+    decoded = decode(answer({"files": {"a": 1}, "collected": 1.78e9, "seconds": 2}))
+    assert (decoded.collected, decoded.seconds, decoded.files) == (1.78e9, 2.0, {})
 
 
 @pytest.mark.parametrize(
-    ("out", "why"),
+    ("out", "reason"),
     [
         (b"", "no answer from the probe"),
         (b"Welcome\n", "no answer from the probe"),
@@ -150,19 +150,19 @@ def test_numbers_that_are_some_are_kept() -> None:
     ],
     ids=range(9),
 )
-def test_what_is_no_answer_is_a_bundle_that_says_so(out: bytes, why: str) -> None:
-    found = decode(out)
-    assert not found.files
-    assert "answer from the probe" in found.error
-    assert why in found.error
+def test_what_is_no_answer_is_a_bundle_that_says_so(out: bytes, reason: str) -> None:
+    decoded = decode(out)
+    assert not decoded.files
+    assert "answer from the probe" in decoded.error
+    assert reason in decoded.error
 
 
 def test_an_error_of_four_megabytes_is_told_once_and_short() -> None:
     flooded = {"text": "", "error": "x" * (4 << 20), "unfit": "y" * (4 << 20)}
     document = {"files": dict.fromkeys(FILES, flooded), "error": "z" * (4 << 20)}
-    found = Bundle.from_json(document)
-    assert {len(out.error) for out in found.files.values()} == {len(found.error)} == {SAID}
-    for bad in (Bundle.from_json(document | {"error": ""}), Bundle(error=found.error)):
+    received = Bundle.from_json(document)
+    assert {len(out.error) for out in received.files.values()} == {len(received.error)} == {SAID}
+    for bad in (Bundle.from_json(document | {"error": ""}), Bundle(error=received.error)):
         (node,) = judge({"a": Case(bad, expected(P4D))}).values()
         report = NodeReport("a", "", "", P4D, False, node.checks, error=bad.error)
         assert not report.ok
@@ -191,14 +191,14 @@ def test_slow(name):
 
 def test_a_check_that_does_not_end_on_a_node_is_unknown_there_alone(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    good, bad = Case(bundle(healthy(P4D)), expected(P4D)), Case(bundle(healthy(P4D)), expected(P4D))
-    found = judge({"bad": bad, "good": good}, checks=[tmp_path])
-    late = {check.id: check for check in found["bad"].checks}["own.slow"]
+    healthy_case, bad = Case(bundle(healthy(P4D)), expected(P4D)), Case(bundle(healthy(P4D)), expected(P4D))
+    verdicts_by_node = judge({"bad": bad, "good": healthy_case}, checks=[tmp_path])
+    late = {check.id: check for check in verdicts_by_node["bad"].checks}["own.slow"]
     assert (late.status, late.message) == ("unknown", "the check timed out on this node")
-    assert [row for row in statuses(found["good"]) if row[1] != "pass"] == [
-        row for row in statuses(judge({"good": good})["good"]) if row[1] != "pass"
+    assert [row for row in statuses(verdicts_by_node["good"]) if row[1] != "pass"] == [
+        row for row in statuses(judge({"good": healthy_case})["good"]) if row[1] != "pass"
     ]
-    assert {check.id: check.status for check in found["good"].checks}["own.slow"] == "pass"
+    assert {check.id: check.status for check in verdicts_by_node["good"].checks}["own.slow"] == "pass"
 
 
 def test_expressions_of_a_node_that_do_not_end_match_nothing() -> None:
@@ -210,10 +210,10 @@ def test_expressions_of_a_node_that_do_not_end_match_nothing() -> None:
 
 def test_facts_that_are_too_many_are_unknown_and_not_kept() -> None:
     many = "".join(f"a{number}\t1\tii \n" for number in range(300_000))
-    found = judge({"a": Case(bundle(healthy(P4D) | {"packages.txt": many}), expected(P4D))})["a"]
-    assert not any(check.status == "pass" for check in found.checks)
-    assert any("MiB of facts" in check.message for check in found.checks)
-    assert len(json.dumps(dict(found.facts))) < 100_000
+    verdict = judge({"a": Case(bundle(healthy(P4D) | {"packages.txt": many}), expected(P4D))})["a"]
+    assert not any(check.status == "pass" for check in verdict.checks)
+    assert any("MiB of facts" in check.message for check in verdict.checks)
+    assert len(json.dumps(dict(verdict.facts))) < 100_000
 
 
 # -- fuzzing ------------------------------------------------------------------------------------------------------
@@ -231,12 +231,12 @@ def node(name: str, facts: Facts) -> NodeUnderTest:
 
 def verdicts(nodes: Mapping[str, NodeUnderTest], of: set[str]) -> dict[tuple[str, str], tuple[str, str]]:
     peers = Peers({name: node.facts for name, node in nodes.items()})
-    found = {}
+    outcomes = {}
     for function, declared in plain_checks():
         for name in of:
             outcome = check_runner.run(function, declared, nodes[name], peers)
-            found[name, declared.id] = outcome.status, outcome.message
-    return found
+            outcomes[name, declared.id] = outcome.status, outcome.message
+    return outcomes
 
 
 @cache
@@ -249,14 +249,14 @@ def costs_itself_only(texts: Mapping[str, str | Output]) -> None:
     with limited(3 * GUARD_S):
         facts = read(Bundle.from_json(bundle(dict(texts)).to_json()))
         json.dumps(facts_document(facts))
-        found = verdicts({"bad": node("bad", facts), **fleet()}, {"bad", *fleet()})
+        outcomes = verdicts({"bad": node("bad", facts), **fleet()}, {"bad", *fleet()})
     changed = {
-        key: (undisturbed()[key], now)
-        for key, now in found.items()
-        if key[0] != "bad" and now[0] != undisturbed()[key][0]
+        key: (undisturbed()[key], outcome)
+        for key, outcome in outcomes.items()
+        if key[0] != "bad" and outcome[0] != undisturbed()[key][0]
     }
     assert not changed
-    assert all(len(message) <= check_runner.MESSAGE for _, message in found.values())
+    assert all(len(message) <= check_runner.MESSAGE for _, message in outcomes.values())
     unread = {name for name, source in facts.sources.items() if source.state == "unreadable"}
     assert not [name for name in unread if "the parser failed" in facts.source(name).reason]
 
@@ -265,8 +265,8 @@ def costs_itself_only(texts: Mapping[str, str | Output]) -> None:
 def test_what_a_fuzzer_found_once(case: Path) -> None:
     text = case.read_bytes().decode("utf-8", "replace")
     if case.parent.name == "probe.json":
-        found = decode(MARK.encode() + base64.b64encode(zlib.compress(text.encode())) + b"\n")
-        costs_itself_only(nth(P4D, 3) | dict(found.files))
+        decoded = decode(MARK.encode() + base64.b64encode(zlib.compress(text.encode())) + b"\n")
+        costs_itself_only(nth(P4D, 3) | dict(decoded.files))
         return
     costs_itself_only(nth(P4D, 3) | {case.parent.name: text})
 
@@ -326,14 +326,14 @@ def other_values(draw: st.DrawFn, text: str) -> str:
     """A JSON document with something else in some places."""
     document = json.loads(text)
     for _ in range(draw(st.integers(1, 3))):
-        place = document
-        while isinstance(place, dict | list) and place:
-            key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-            inner = place[key]
+        container = document
+        while isinstance(container, dict | list) and container:
+            key = draw(st.sampled_from(sorted(container) if isinstance(container, dict) else range(len(container))))
+            inner = container[key]
             if not isinstance(inner, dict | list) or not inner or draw(st.booleans()):
-                place[key] = draw(VALUES)
+                container[key] = draw(VALUES)
                 break
-            place = inner
+            container = inner
     return json.dumps(document)
 
 

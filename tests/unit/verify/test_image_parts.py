@@ -20,38 +20,38 @@ HELD = "datacenter-gpu-manager-4-core\t1:4.6.0-1ubuntu2\tii \n"
 
 
 def texts(**vendor: Any) -> dict[str, str | Output]:
-    found = healthy(ND)
-    host = json.loads(str(found["host.json"])) | {"vendor": {"cuda": ["12.8.1", "13.0.2"]} | vendor}
-    return found | {"host.json": json.dumps(host), "packages.txt": str(found["packages.txt"]) + HELD}
+    files = healthy(ND)
+    host = json.loads(str(files["host.json"])) | {"vendor": {"cuda": ["12.8.1", "13.0.2"]} | vendor}
+    return files | {"host.json": json.dumps(host), "packages.txt": str(files["packages.txt"]) + HELD}
 
 
-def said(found: dict[str, str | Output]) -> tuple[str, str]:
+def image_parts_result(files: dict[str, str | Output]) -> tuple[str, str]:
     want = replace(
         expected(ND), brought={part: {"version": v, "packages": NAMES.get(part, [])} for part, v in PARTS.items()}
     )
-    result = judge({"node": Case(bundle(found), want)})["node"]
-    (one,) = [r for r in result.checks if r.id == "image.parts"]
-    return one.status, one.message
+    result = judge({"node": Case(bundle(files), want)})["node"]
+    (check,) = [r for r in result.checks if r.id == "image.parts"]
+    return check.status, check.message
 
 
 GOOD = "# EFA installer version: 1.50.0\n"
 
 
 def test_packages_toolkits_and_the_installer_prove_the_parts() -> None:
-    assert said(texts(efa=GOOD))[0] == "pass"
+    assert image_parts_result(texts(efa=GOOD))[0] == "pass"
 
 
 def test_another_version_or_none_is_fatal_and_named() -> None:
     changed = texts(efa="# EFA installer version: 1.47.0\n", cuda=["12.8.1"])
     changed["packages.txt"] = str(changed["packages.txt"]).replace(HELD, "")
-    outcome, reason = said(changed)
+    outcome, reason = image_parts_result(changed)
     assert outcome == "fail"
     assert "dcgm is not there, locked 4.6.0" in reason and "cuda is 12.8.1, locked 13.0" in reason
     assert "efa is 1.47.0, locked 1.50.0" in reason and "nccl" not in reason
 
 
 def test_a_probe_that_does_not_know_what_images_bring_proves_nothing() -> None:
-    assert said(healthy(ND))[0] == "unknown"
+    assert image_parts_result(healthy(ND))[0] == "unknown"
 
 
 def test_up_does_not_take_another_image_for_the_locked_one() -> None:
@@ -65,5 +65,5 @@ def test_up_does_not_take_another_image_for_the_locked_one() -> None:
     files = {name: Output(str(text), rc=0) for name, text in texts().items()}
     assert "dcgm" not in str(differences(Bundle(files=files), lock))
     files["packages.txt"] = Output(str(texts()["packages.txt"]).replace("4.6.0", "4.5.2"), rc=0)
-    (found,) = [d for d in differences(Bundle(files=files), lock) if d.subject == "dcgm"]
-    assert found.message == "dcgm of the image is 4.5.2, locked 4.6.0" and not found.mended
+    (difference,) = [d for d in differences(Bundle(files=files), lock) if d.subject == "dcgm"]
+    assert difference.message == "dcgm of the image is 4.5.2, locked 4.6.0" and not difference.mended

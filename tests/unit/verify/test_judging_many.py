@@ -33,44 +33,44 @@ def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> 
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    wanted = expected(P4D)
-    found = {f"n{k}": Case(bundle(nth(P4D, k)), wanted, None, "all") for k in range(DETAILED + 2)}
+    expectation = expected(P4D)
+    healthy_cases = {f"n{k}": Case(bundle(nth(P4D, k)), expectation, None, "all") for k in range(DETAILED + 2)}
     texts = healthy(P4D)
     texts["nvidia-smi.xml"] = ""
-    return found | {BROKEN: Case(bundle(texts), wanted, None, "all")}
+    return healthy_cases | {BROKEN: Case(bundle(texts), expectation, None, "all")}
 
 
-def unasked(one: Judged) -> list[str]:
-    return [check.id for check in one.checks if check.message.startswith("not run: ")]
+def unasked(verdict: Judged) -> list[str]:
+    return [check.id for check in verdict.checks if check.message.startswith("not run: ")]
 
 
-def condemned(found: dict[str, Judged]) -> set[str]:
-    return {name for name, one in found.items() if any(check.condemns for check in one.checks)}
+def condemned(verdicts: dict[str, Judged]) -> set[str]:
+    return {name for name, verdict in verdicts.items() if any(check.condemns for check in verdict.checks)}
 
 
 def test_every_node_is_judged_and_the_broken_one_has_all_its_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
 ) -> None:
     several(tmp_path, monkeypatch)
-    found = judge(cases)
-    assert condemned(found) == {BROKEN}
-    assert not any(unasked(one) for one in found.values())
-    assert len({len(one.checks) for one in found.values()}) == 1
-    assert {name for name, one in found.items() if "gpus" in one.facts} == {BROKEN}
-    assert all(set(one.facts) == {"fabric"} for name, one in found.items() if name != BROKEN)
-    assert {len(one.uuids) for name, one in found.items() if name != BROKEN} == {8}
+    verdicts = judge(cases)
+    assert condemned(verdicts) == {BROKEN}
+    assert not any(unasked(verdict) for verdict in verdicts.values())
+    assert len({len(verdict.checks) for verdict in verdicts.values()}) == 1
+    assert {name for name, verdict in verdicts.items() if "gpus" in verdict.facts} == {BROKEN}
+    assert all(set(verdict.facts) == {"fabric"} for name, verdict in verdicts.items() if name != BROKEN)
+    assert {len(verdict.uuids) for name, verdict in verdicts.items() if name != BROKEN} == {8}
 
 
 def test_nodes_of_a_process_that_was_killed_are_unknown_and_the_others_are_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
 ) -> None:
     several(tmp_path, monkeypatch, KILLED)
-    found = judge(cases)
-    lost = {name for name, one in found.items() if unasked(one)}
+    verdicts = judge(cases)
+    lost = {name for name, verdict in verdicts.items() if unasked(verdict)}
     names = list(cases)
     assert lost == set(names[len(names) // 2 :])
-    assert condemned(found) == lost | {BROKEN}
-    assert all(check.status == "unknown" for name in lost for check in found[name].checks)
+    assert condemned(verdicts) == lost | {BROKEN}
+    assert all(check.status == "unknown" for name in lost for check in verdicts[name].checks)
 
 
 DIES = """
@@ -99,18 +99,18 @@ def test_a_node_whose_answers_end_the_process_that_reads_them_is_unknown_alone(
     several(tmp_path, monkeypatch, DIES)
     texts: dict[str, str | Output] = dict(healthy(P4D))
     texts["nvidia-smi.xml"] = Output("", rc=1, error="no GPU answers")
-    found = judge(cases | {BROKEN: Case(bundle(texts), expected(P4D), None, "all")})
-    assert condemned(found) == {BROKEN}
-    assert any("the process that read its answers was killed" in check.message for check in found[BROKEN].checks)
+    verdicts = judge(cases | {BROKEN: Case(bundle(texts), expected(P4D), None, "all")})
+    assert condemned(verdicts) == {BROKEN}
+    assert any("the process that read its answers was killed" in check.message for check in verdicts[BROKEN].checks)
 
 
 def test_where_no_further_process_starts_one_judges_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Case]
 ) -> None:
     several(tmp_path, monkeypatch, NO_FORK)
-    found = judge(cases)
-    assert condemned(found) == {BROKEN}
-    assert not any(unasked(one) for one in found.values())
+    verdicts = judge(cases)
+    assert condemned(verdicts) == {BROKEN}
+    assert not any(unasked(verdict) for verdict in verdicts.values())
 
 
 def test_a_users_check_comes_last_and_names_nodes_whose_facts_are_wanted(
@@ -123,12 +123,12 @@ def test_a_users_check_comes_last_and_names_nodes_whose_facts_are_wanted(
         "import os\ndef test_name(name):\n    assert name != 'n40'\ndef test_zend(name):\n    assert name != 'n50'\n",
         encoding="utf-8",
     )
-    found = judge(cases, checks=[checks])
-    assert condemned(found) == {BROKEN, "n40", "n50"}
-    assert {name for name, one in found.items() if "gpus" in one.facts} == {BROKEN, "n40", "n50"}
+    verdicts = judge(cases, checks=[checks])
+    assert condemned(verdicts) == {BROKEN, "n40", "n50"}
+    assert {name for name, verdict in verdicts.items() if "gpus" in verdict.facts} == {BROKEN, "n40", "n50"}
 
     (checks / "mine.py").write_text("import os\ndef test_ends(name):\n    os._exit(7)\n", encoding="utf-8")
-    found = judge(cases, checks=[checks])
-    ours = [check for one in found.values() for check in one.checks if not check.id.startswith("mine.")]
+    verdicts = judge(cases, checks=[checks])
+    ours = [check for verdict in verdicts.values() for check in verdict.checks if not check.id.startswith("mine.")]
     assert not any(check.message.startswith("not run: ") for check in ours)
-    assert condemned(found) == set(cases)  # the user's check is unknown on every node
+    assert condemned(verdicts) == set(cases)  # the user's check is unknown on every node

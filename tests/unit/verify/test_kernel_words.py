@@ -49,9 +49,9 @@ OFF = {
 @pytest.mark.parametrize("text", OFF)
 def test_a_gpu_that_fell_off_the_bus_in_any_wording(text: str) -> None:
     assert dmesg.parse(text).fallen_off == (OFF[text],)
-    found = outcome("gpu.xid", dmesg__txt=text)
-    assert (found.status, found.action) == ("fail", "reboot")
-    assert "fallen off the bus" in found.message
+    result = outcome("gpu.xid", dmesg__txt=text)
+    assert (result.status, result.action) == ("fail", "reboot")
+    assert "fallen off the bus" in result.message
 
 
 @pytest.mark.parametrize("name", ["gpu-fallen-off-three-lines", "gpu-fallen-off-bus-single-line-docs"])
@@ -83,9 +83,9 @@ NONE = "0x0 (None)"
     ],
 )
 def test_the_driver_says_what_it_wants_done(to: str, action: str) -> None:
-    found = outcome("gpu.xid", dmesg__txt=RECOVERY.format(NONE, to))
-    assert (found.status, found.action) == ("fail", action)
-    assert to in found.message
+    result = outcome("gpu.xid", dmesg__txt=RECOVERY.format(NONE, to))
+    assert (result.status, result.action) == ("fail", action)
+    assert to in result.message
 
 
 def test_the_last_word_of_the_driver_counts() -> None:
@@ -95,8 +95,8 @@ def test_the_last_word_of_the_driver_counts() -> None:
 
 @pytest.mark.parametrize(("code", "action"), [(168, "reboot"), (171, "reset"), (172, "reset"), (48, "reset")])
 def test_errors_of_memory_have_an_action(code: int, action: str) -> None:
-    found = outcome("gpu.xid", dmesg__txt=f"[1.5] NVRM: Xid (PCI:0000:18:00): {code}, pid=1, x\n")
-    assert (found.status, found.action) == ("fail", action)
+    result = outcome("gpu.xid", dmesg__txt=f"[1.5] NVRM: Xid (PCI:0000:18:00): {code}, pid=1, x\n")
+    assert (result.status, result.action) == ("fail", action)
 
 
 FATAL = "pcieport 0000:80:01.1: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)\n"
@@ -104,9 +104,9 @@ FATAL = "pcieport 0000:80:01.1: PCIe Bus Error: severity=Uncorrected (Fatal), ty
 
 @pytest.mark.parametrize("text", [FATAL, f"[ 12.5] {FATAL}", f"{FATAL}pcieport 0000:80:01.1: AER: device recovery\n"])
 def test_a_fatal_pcie_error_without_a_stamp(text: str) -> None:
-    found = outcome("log.pcie_aer", dmesg__txt=text)
-    assert found.status == "fail"
-    assert "0000:80:01.1" in found.message
+    result = outcome("log.pcie_aer", dmesg__txt=text)
+    assert result.status == "fail"
+    assert "0000:80:01.1" in result.message
 
 
 def test_a_text_of_anything_is_still_no_kernel_log() -> None:
@@ -185,15 +185,15 @@ def test_a_stamp_that_is_none(row: str) -> None:
     assert stamp(row) is None
 
 
-def xid(code: int, where: str = "0000:18:00") -> str:
-    return f"[    1.500000] NVRM: Xid (PCI:{where}): {code}, pid='<unknown>', name=<unknown>, x\n"
+def xid(code: int, address: str = "0000:18:00") -> str:
+    return f"[    1.500000] NVRM: Xid (PCI:{address}): {code}, pid='<unknown>', name=<unknown>, x\n"
 
 
 CLEAN = "[    0.000000] Linux version 6.8.0-1024-aws\n"
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "again", "told"),
+    ("before", "now", "again_status", "before_status"),
     [
         (CLEAN + xid(79), CLEAN, "pass", "fail"),
         (CLEAN + xid(48), CLEAN, "pass", "fail"),
@@ -206,10 +206,10 @@ CLEAN = "[    0.000000] Linux version 6.8.0-1024-aws\n"
         ("-- No entries --\n", CLEAN + xid(79), "skip", "skip"),
     ],
 )
-def test_a_reboot_does_not_make_a_fault_forgotten(before: str, now: str, again: str, told: str) -> None:
+def test_a_reboot_does_not_make_a_fault_forgotten(before: str, now: str, again_status: str, before_status: str) -> None:
     files = {"dmesg__txt": now, "dmesg_before__txt": before}
-    assert outcome("gpu.xid_again", **files).status == again
-    assert outcome("gpu.xid_before", **files).status == told
+    assert outcome("gpu.xid_again", **files).status == again_status
+    assert outcome("gpu.xid_before", **files).status == before_status
 
 
 def test_a_journal_that_is_not_kept_condemns_nobody() -> None:
@@ -266,8 +266,8 @@ ena_netdev.c, arm-smmu-v3.c, amdgpu_ras.c)."""
 
 @pytest.mark.parametrize("line", REAL, ids=lambda line: line[:50])
 def test_a_real_line_is_of_its_kind(line: str) -> None:
-    found = dmesg.parse(f"[0.1] Linux version 6.8.0\n{line}\n").events
-    assert [event.kind for event in found] == [REAL[line]]
+    events = dmesg.parse(f"[0.1] Linux version 6.8.0\n{line}\n").events
+    assert [event.kind for event in events] == [REAL[line]]
 
 
 @pytest.mark.parametrize(
@@ -292,5 +292,5 @@ def test_a_message_behind_the_name_of_its_function() -> None:
 
 @pytest.mark.parametrize("address", ["PCI:...", "PCI:xxxx:xx:00", "PCI:XXXX:XX:XX", "PCI:****:**:00.0"])
 def test_an_xid_whose_address_was_taken_out(address: str) -> None:
-    found = outcome("gpu.xid", dmesg__txt=f"kernel: NVRM: Xid ({address}): 79, GPU has fallen off the bus.\n")
-    assert found.status == "fail" and "Xid 79" in found.message
+    result = outcome("gpu.xid", dmesg__txt=f"kernel: NVRM: Xid ({address}): 79, GPU has fallen off the bus.\n")
+    assert result.status == "fail" and "Xid 79" in result.message

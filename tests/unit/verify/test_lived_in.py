@@ -61,10 +61,10 @@ def failing(node: Node, want: Expected) -> set[str]:
     return {check.id for check in node.judged(want=want).values() if check.status == "fail"}
 
 
-def of_today(node: Node, before: Node) -> None:
+def of_today(node: Node, healthy_node: Node) -> None:
     """The last line that a fault has brought to the kernel's log is a minute old, the others as much older as they
     were."""
-    log, old = str(node.texts["dmesg.txt"]).splitlines(), set(str(before.texts["dmesg.txt"]).splitlines())
+    log, old = str(node.texts["dmesg.txt"]).splitlines(), set(str(healthy_node.texts["dmesg.txt"]).splitlines())
     times = [float(match[1]) for line in log if line not in old and (match := TIME.match(line))]
 
     def later(match: re.Match[str]) -> str:
@@ -98,11 +98,11 @@ def takes_part(name: str, fault: Any) -> bool:
 @pytest.mark.parametrize("name", [name for name, fault in TEXTS.items() if takes_part(name, fault)])
 def test_a_fault_of_today_on_such_a_node_is_found_as_on_a_new_one(name: str) -> None:
     fault = TEXTS[name]
-    want, before, node = expected(fault.machine, "stress"), lived_in(fault.machine), lived_in(fault.machine)
+    want, healthy_node, node = expected(fault.machine, "stress"), lived_in(fault.machine), lived_in(fault.machine)
     fault.breaks(node.texts)
-    of_today(node, before)
-    usual = failing(before, want)
-    assert failing(node, want) - usual == fault.fails - usual
+    of_today(node, healthy_node)
+    failing_without_fault = failing(healthy_node, want)
+    assert failing(node, want) - failing_without_fault == fault.fails - failing_without_fault
 
 
 HOST = test_host_checks.FAULTS
@@ -114,11 +114,11 @@ def test_a_fault_of_the_host_on_such_a_node_is_found_as_on_a_new_one(name: str) 
     fault = HOST[name]
     texts = healthy(fault.machine) | test_host_checks.files(fault.machine)
     want = test_host_checks.want(fault.machine)
-    before, node = (lived_in(fault.machine, texts) for _ in range(2))
+    healthy_node, node = (lived_in(fault.machine, texts) for _ in range(2))
     host = node.host()
     fault.breaks(host)
     node.write("host.json", host)
     fault.texts(node.texts)
-    of_today(node, before)
-    usual = failing(before, want)
-    assert failing(node, want) - usual == fault.fails - usual
+    of_today(node, healthy_node)
+    failing_without_fault = failing(healthy_node, want)
+    assert failing(node, want) - failing_without_fault == fault.fails - failing_without_fault

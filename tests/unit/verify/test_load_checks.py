@@ -41,9 +41,9 @@ def gpu(index: int, machine: str = P4D, **values: Any) -> Callable[[Texts], obje
     """One GPU gave other values."""
 
     def change(texts: Texts) -> None:
-        found = deepcopy(result(load().machine(machine)))
-        found["gpus"][index].update(values)
-        texts["load.json"] = ran(found)
+        document = deepcopy(result(load().machine(machine)))
+        document["gpus"][index].update(values)
+        texts["load.json"] = ran(document)
 
     return change
 
@@ -52,15 +52,15 @@ def every(machine: str = P4D, **values: Any) -> Callable[[Texts], object]:
     """All GPUs gave other values."""
 
     def change(texts: Texts) -> None:
-        found = deepcopy(result(load().machine(machine)))
-        for one in found["gpus"]:
-            one.update(values)
-        texts["load.json"] = ran(found)
+        document = deepcopy(result(load().machine(machine)))
+        for gpu_row in document["gpus"]:
+            gpu_row.update(values)
+        texts["load.json"] = ran(document)
 
     return change
 
 
-def whole(machine: str = P4D, **values: Any) -> Callable[[Texts], object]:
+def result_with(machine: str = P4D, **values: Any) -> Callable[[Texts], object]:
     """The program's result has other values."""
     return lambda t: t.update({"load.json": ran(result(load().machine(machine)) | values)})
 
@@ -234,15 +234,15 @@ FAULTS: dict[str, Fault] = {
     "result and then a bad end": Fault(
         P4D, lambda t: t.update({"load.json": ran(result(load().machine(P4D)), rc=1)}), {"load.completes"}
     ),
-    "on the CPU": Fault(P4D, whole(device="cpu"), {"load.completes"}, "ran on cpu"),
+    "on the CPU": Fault(P4D, result_with(device="cpu"), {"load.completes"}, "ran on cpu"),
     "a GPU twice": Fault(
         P4D,
-        whole(gpus=result(load().machine(P4D))["gpus"][:7] + result(load().machine(P4D))["gpus"][:1]),
+        result_with(gpus=result(load().machine(P4D))["gpus"][:7] + result(load().machine(P4D))["gpus"][:1]),
         {"load.completes"},
         "7 GPUs in 8 rows",
     ),
     "seven GPUs": Fault(
-        P4D, whole(gpus=result(load().machine(P4D))["gpus"][:7]), {"load.completes"}, "7 GPUs took part"
+        P4D, result_with(gpus=result(load().machine(P4D))["gpus"][:7]), {"load.completes"}, "7 GPUs took part"
     ),
     "wrong product": Fault(P4D, gpu(3, wrong_products=2), {"load.results"}, "GPU 3: 2 wrong"),
     "other bits": Fault(P4D, gpu(3, digest=-78), {"load.results"}, "GPU 3"),
@@ -262,18 +262,20 @@ FAULTS: dict[str, Fault] = {
     "half the lanes, no limit": Fault("p3dn.24xlarge", gpu(3, "p3dn.24xlarge", h2d_gbps=28.0), {"load.host_copy"}),
     "slow to the next GPU": Fault(P4D, gpu(3, peer_gbps=20.0), {"load.peer_copy"}, "GPU 3: 20.0"),
     "sockets": Fault(
-        P4D, whole(transports={"P2P": 120, "NET/Socket": 8}), {"nccl.transport"}, "8 channels via NET/Socket"
+        P4D, result_with(transports={"P2P": 120, "NET/Socket": 8}), {"nccl.transport"}, "8 channels via NET/Socket"
     ),
-    "host memory": Fault(P4D, whole(transports={"SHM": 128}), {"nccl.transport"}, "128 channels via SHM"),
+    "host memory": Fault(P4D, result_with(transports={"SHM": 128}), {"nccl.transport"}, "128 channels via SHM"),
     "slow all_reduce": Fault(
         P4D,
-        both(whole(all_reduce=[{"bytes": 1 << 33, "busbw_gbps": 90.0}]), lambda t: t.pop("all_reduce.txt")),
+        both(result_with(all_reduce=[{"bytes": 1 << 33, "busbw_gbps": 90.0}]), lambda t: t.pop("all_reduce.txt")),
         {"nccl.bandwidth"},
         "90 GB/s at most",
     ),
-    "wrong sums": Fault(P4D, both(whole(wrong=3), lambda t: t.pop("all_reduce.txt")), {"nccl.bandwidth"}, "3 values"),
-    "loss rises": Fault(P4D, whole(train={**TRAIN, "loss_last": 9.2}), {"load.training"}, "9.100 to 9.200"),
-    "loss is no number": Fault(P4D, whole(train={**TRAIN, "loss_last": float("nan")}), {"load.training"}),
+    "wrong sums": Fault(
+        P4D, both(result_with(wrong=3), lambda t: t.pop("all_reduce.txt")), {"nccl.bandwidth"}, "3 values"
+    ),
+    "loss rises": Fault(P4D, result_with(train={**TRAIN, "loss_last": 9.2}), {"load.training"}, "9.100 to 9.200"),
+    "loss is no number": Fault(P4D, result_with(train={**TRAIN, "loss_last": float("nan")}), {"load.training"}),
     "hot under load": Fault(
         P4D, smi("nvidia-smi-load.xml", 3, **{REASON: "Active"}), {"load.throttle"}, "GPU 3: hw_thermal"
     ),
@@ -333,16 +335,16 @@ def judged() -> dict[str, Judged]:
     return judge(cases)
 
 
-def ids(found: Judged, *status: str) -> set[str]:
-    return {check.id for check in found.checks if check.status in status}
+def ids(verdict: Judged, *status: str) -> set[str]:
+    return {check.id for check in verdict.checks if check.status in status}
 
 
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_a_fault_is_found_by_its_check_alone(judged: dict[str, Judged], name: str) -> None:
-    fault, found = FAULTS[name], judged[name]
-    assert ids(found, "fail") == fault.fails
-    assert any(fault.says in check.message for check in found.checks if check.id in fault.fails)
-    assert fault.unknown <= ids(found, "unknown")
+    fault, verdict = FAULTS[name], judged[name]
+    assert ids(verdict, "fail") == fault.fails
+    assert any(fault.says in check.message for check in verdict.checks if check.id in fault.fails)
+    assert fault.unknown <= ids(verdict, "unknown")
 
 
 @pytest.mark.parametrize("machine", [*ALL, G5])
@@ -351,20 +353,20 @@ def test_a_healthy_node_at_work(judged: dict[str, Judged], machine: str) -> None
 
 
 def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> None:
-    mine = LOAD_CHECKS | REACH_CHECKS
+    area_checks = LOAD_CHECKS | REACH_CHECKS
     green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in (*ALL, G5)))
-    assert mine - green == set()
-    assert mine - set().union(*(fault.fails for fault in FAULTS.values())) == set()
+    assert area_checks - green == set()
+    assert area_checks - set().union(*(fault.fails for fault in FAULTS.values())) == set()
 
 
 def test_a_job_is_not_disturbed_and_the_node_stays_healthy() -> None:
     texts = healthy(P4D)
     texts["load.json"] = json.dumps({"state": "busy", "busy": [{"pid": 4711, "name": "python3"}]})
     del texts["all_reduce.txt"]
-    found = judge({"busy": Case(bundle(texts), expected(P4D))})["busy"]
-    assert ids(found, "skip") >= LOAD_CHECKS - {"load.stray_process"}
-    assert ids(found, "fail", "unknown") == set()
-    assert "python3 (pid 4711)" in next(c.message for c in found.checks if c.id == "load.completes")
+    verdict = judge({"busy": Case(bundle(texts), expected(P4D))})["busy"]
+    assert ids(verdict, "skip") >= LOAD_CHECKS - {"load.stray_process"}
+    assert ids(verdict, "fail", "unknown") == set()
+    assert "python3 (pid 4711)" in next(c.message for c in verdict.checks if c.id == "load.completes")
 
 
 @pytest.mark.parametrize(
@@ -396,11 +398,11 @@ def test_without_pytorch_a_locked_node_is_unknown_and_a_foreign_one_is_not_teste
     texts = healthy(P4D)
     texts["load.json"] = json.dumps({"state": "absent", "why": "no locked image has PyTorch"})
     want = expected(P4D)
-    found = judge({
+    verdicts = judge({
         "locked": Case(bundle(texts), want), "foreign": Case(bundle(texts), replace(want, images=None))
     })  # fmt: skip
-    assert "load.completes" in ids(found["locked"], "unknown")
-    assert ids(found["foreign"], "skip") >= LOAD_CHECKS
+    assert "load.completes" in ids(verdicts["locked"], "unknown")
+    assert ids(verdicts["foreign"], "skip") >= LOAD_CHECKS
 
 
 @pytest.mark.parametrize(
@@ -417,7 +419,7 @@ def test_without_pytorch_a_locked_node_is_unknown_and_a_foreign_one_is_not_teste
 def test_what_was_not_seen_again_is_unknown(name: str) -> None:
     texts = healthy(P4D)
     texts[name] = Output("", timed_out=True, seconds=30.0)
-    found = judge({"hung": Case(bundle(texts), expected(P4D))})["hung"]
+    verdict = judge({"hung": Case(bundle(texts), expected(P4D))})["hung"]
     blind = {
         "nvidia-smi-load.xml": {
             "load.throttle",
@@ -434,13 +436,13 @@ def test_what_was_not_seen_again_is_unknown(name: str) -> None:
         "interfaces-after.json": {"load.net_errors"},
         "dmesg-after.txt": {"load.xid"},
     }
-    assert ids(found, "unknown") == blind[name]
+    assert ids(verdict, "unknown") == blind[name]
 
 
 def test_gpus_that_are_cut_up_are_not_loaded_and_that_is_no_hole() -> None:
     mig = Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))
     texts = {name: text for name, text in healthy(P4D).items() if "load" not in name and "after" not in name}
     del texts["all_reduce.txt"]
-    found = judge({"cut": Case(bundle(texts), expected(P4D, group=mig))})["cut"]
-    assert ids(found, "skip") >= LOAD_CHECKS | {"nccl.bandwidth"}
-    assert not {check.id for check in found.checks if "load.json" in check.message}
+    verdict = judge({"cut": Case(bundle(texts), expected(P4D, group=mig))})["cut"]
+    assert ids(verdict, "skip") >= LOAD_CHECKS | {"nccl.bandwidth"}
+    assert not {check.id for check in verdict.checks if "load.json" in check.message}

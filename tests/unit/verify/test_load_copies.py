@@ -67,8 +67,8 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch: Any = ModuleType("torch")
     torch.distributed = ModuleType("torch.distributed")
     torch.int64, torch.uint8 = "int64", "uint8"
-    torch.arange = lambda words, dtype, device: Tensor(list(range(words)), device)
-    torch.empty = lambda words, dtype, device="cpu", pin_memory=False: Tensor([0] * words, device)
+    torch.arange = lambda count, dtype, device: Tensor(list(range(count)), device)
+    torch.empty = lambda count, dtype, device="cpu", pin_memory=False: Tensor([0] * count, device)
     torch.device = lambda *name: name
     torch.cuda = SimpleNamespace(device_count=lambda: 4)
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -98,15 +98,15 @@ def breaking(monkeypatch: pytest.MonkeyPatch, source: Any, target: Any, broken: 
 
 
 def test_right_copies_are_counted_as_right_in_every_ordered_pair(program: Any) -> None:
-    found = program.compare_copies(node())
-    assert (found["wrong_h2d"], found["wrong_d2h"]) == (0, 0)
-    assert found["wrong_peers"] == [[i, j, 0] for i in range(4) for j in range(4) if i != j]
+    counts = program.compare_copies(node())
+    assert (counts["wrong_h2d"], counts["wrong_d2h"]) == (0, 0)
+    assert counts["wrong_peers"] == [[i, j, 0] for i in range(4) for j in range(4) if i != j]
     assert "wrong_peers" not in program.compare_copies(node(1))
 
 
 def test_without_a_gpu_the_same_goes_through_the_host(program: Any) -> None:
-    found = program.compare_copies(node(cuda=False, processes=2))
-    assert found == {"wrong_h2d": 0, "wrong_d2h": 0, "wrong_peers": [[0, 1, 0], [1, 0, 0]]}
+    counts = program.compare_copies(node(cuda=False, processes=2))
+    assert counts == {"wrong_h2d": 0, "wrong_d2h": 0, "wrong_peers": [[0, 1, 0], [1, 0, 0]]}
 
 
 def flipped(source: Tensor, _target: Tensor) -> list[int]:
@@ -123,17 +123,17 @@ def displaced(source: Tensor, _target: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("broken", "least", "most"), [(flipped, 1, 1), (dropped, 1 << 16, 1 << 16), (displaced, 1 << 14, 1 << 16)]
+    ("broken", "minimum", "maximum"), [(flipped, 1, 1), (dropped, 1 << 16, 1 << 16), (displaced, 1 << 14, 1 << 16)]
 )
 def test_a_broken_direction_is_found_and_no_other(
-    program: Any, monkeypatch: pytest.MonkeyPatch, broken: Break, least: int, most: int
+    program: Any, monkeypatch: pytest.MonkeyPatch, broken: Break, minimum: int, maximum: int
 ) -> None:
     breaking(monkeypatch, ("cuda", 2), ("cuda", 1), broken)
-    found = program.compare_copies(node())
-    wrong = [(i, j, count) for i, j, count in found["wrong_peers"] if count]
+    counts = program.compare_copies(node())
+    wrong = [(i, j, count) for i, j, count in counts["wrong_peers"] if count]
     assert [(i, j) for i, j, _ in wrong] == [(2, 1)]
-    assert least <= wrong[0][2] <= most
-    assert (found["wrong_h2d"], found["wrong_d2h"]) == (0, 0)
+    assert minimum <= wrong[0][2] <= maximum
+    assert (counts["wrong_h2d"], counts["wrong_d2h"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_copies_with_the_host_are_compared_in_both_directions(
     program: Any, monkeypatch: pytest.MonkeyPatch, source: Any, target: Any, key: str
 ) -> None:
     breaking(monkeypatch, source, target, dropped)
-    found = program.compare_copies(node(3))
-    assert {name: count > 0 for name, count in found.items()} == {
+    counts = program.compare_copies(node(3))
+    assert {name: count > 0 for name, count in counts.items()} == {
         "wrong_h2d": key == "wrong_h2d",
         "wrong_d2h": key == "wrong_d2h",
     }
@@ -182,20 +182,20 @@ def test_a_driver_without_more_peer_mappings_leaves_pairs_uncompared(
 
 
 def loaded(**values: Any) -> Load:
-    found = result(load().machine(P4D))
-    found["gpus"][0] |= values
-    return parse(ran(found))
+    document = result(load().machine(P4D))
+    document["gpus"][0] |= values
+    return parse(ran(document))
 
 
 def status(**values: Any) -> tuple[str, str]:
-    found = result(load().machine(P4D))
+    document = result(load().machine(P4D))
     for name, value in values.items():
-        for gpu in found["gpus"]:
+        for gpu in document["gpus"]:
             if value is None:
                 gpu.pop(name, None)
             elif name in gpu:
                 gpu[name] = value
-    judged = judge({"x": Case(bundle(healthy(P4D) | {"load.json": ran(found)}), expected(P4D))})["x"]
+    judged = judge({"x": Case(bundle(healthy(P4D) | {"load.json": ran(document)}), expected(P4D))})["x"]
     (check,) = [check for check in judged.checks if check.id == "load.copies"]
     return check.status, check.message
 

@@ -55,12 +55,12 @@ def test_no_two_gpus_copy_over_the_host_or_to_a_peer_at_once(program: Any, monke
     turns = []
     for local in range(4):
         node = Node(local)
-        found = program.copies(node)
-        own, *crossing = node.copied
-        assert own == 0 and len(crossing) == 3  # within its own memory; then to, from the host and to its neighbour
+        rates = program.copies(node)
+        within, *crossing = node.copied
+        assert within == 0 and len(crossing) == 3  # within its own memory; then to, from the host and to its neighbour
         turns.append(set(crossing))
         assert node.barriers == 5
-        assert (found["h2d_gbps"], found["numa_node"]) == (pytest.approx((1 << 30) / 0.5 / 1e9), 1)
+        assert (rates["h2d_gbps"], rates["numa_node"]) == (pytest.approx((1 << 30) / 0.5 / 1e9), 1)
     assert turns == [{1}, {2}, {3}, {4}]
 
 

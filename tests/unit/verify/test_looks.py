@@ -31,11 +31,11 @@ def slowed(texts: Texts, *looks: dict[int, str]) -> Texts:
     """The texts with several looks at nvidia-smi, each with a reason on some GPUs."""
     xml = str(texts["nvidia-smi.xml"])
     for number, look in enumerate(looks, 1):
-        shown = xml
+        slowed_xml = xml
         for gpu, reason in look.items():
             values = {f"clocks_event_reasons__clocks_event_reason_{reason}": "Active"}
-            shown = edit(shown, gpu, **values)
-        texts["nvidia-smi.xml" if number == 1 else f"nvidia-smi-{number}.xml"] = shown
+            slowed_xml = edit(slowed_xml, gpu, **values)
+        texts["nvidia-smi.xml" if number == 1 else f"nvidia-smi-{number}.xml"] = slowed_xml
     return texts
 
 
@@ -56,9 +56,9 @@ def test_a_slowdown_condemns_where_each_look_shows_it(id: str, reason: str) -> N
     assert judged({3: reason}, {}).status == "note"
     other = judged({3: reason}, {4: reason}, {5: reason})
     assert other.status == "note"
-    one = judged({3: reason})
-    assert (one.status, one.severity) == ("fail", "warn")
-    assert "one look was made" in one.message
+    single_look = judged({3: reason})
+    assert (single_look.status, single_look.severity) == ("fail", "warn")
+    assert "one look was made" in single_look.message
     assert judged().status == "pass"
 
 
@@ -75,8 +75,8 @@ def test_a_real_node_with_the_brake_on_all_gpus_seen_once_is_not_condemned() -> 
     texts = healthy(DGX) | {"nvidia-smi.xml": capture("nvidia_smi/q-h100-8gpu-535.txt")}
     once = results(DGX, texts)["gpu.power_brake"]
     assert (once.status, once.severity) == ("fail", "warn")
-    again = {f"nvidia-smi-{n}.xml": capture("nvidia_smi/q-h100-8gpu-535.txt") for n in (2, 3)}
-    thrice = results(DGX, texts | again)["gpu.power_brake"]
+    later_looks = {f"nvidia-smi-{n}.xml": capture("nvidia_smi/q-h100-8gpu-535.txt") for n in (2, 3)}
+    thrice = results(DGX, texts | later_looks)["gpu.power_brake"]
     assert (thrice.status, thrice.severity) == ("fail", "fatal")
 
 
@@ -115,8 +115,8 @@ def test_a_link_that_trains_after_a_boot_condemns_where_it_does_not_come_up(
     machine: str, id: str, file: str, breaks: Callable[[Texts], str]
 ) -> None:
     stem, _, suffix = file.rpartition(".")
-    good = healthy(machine)
-    sick = breaks(good)
+    healthy_texts = healthy(machine)
+    sick = breaks(healthy_texts)
 
     def judged(uptime: float, *looks: str) -> tuple[str, str]:
         files = {file if n == 1 else f"{stem}-{n}.{suffix}": look for n, look in enumerate(looks, 1)}
@@ -124,50 +124,58 @@ def test_a_link_that_trains_after_a_boot_condemns_where_it_does_not_come_up(
         return result.status, result.severity
 
     assert judged(120, sick, sick, sick) == ("fail", "fatal")
-    assert judged(120, sick, sick, str(good[file])) == ("pass", "fatal")
-    assert judged(120, sick, str(good[file])) == ("pass", "fatal")
+    assert judged(120, sick, sick, str(healthy_texts[file])) == ("pass", "fatal")
+    assert judged(120, sick, str(healthy_texts[file])) == ("pass", "fatal")
     assert judged(120, sick) == ("fail", "warn")  # an older bundle
     assert judged(86400, sick) == ("fail", "fatal")  # nothing trains a day after the boot
-    assert judged(120, str(good[file])) == ("pass", "fatal")
+    assert judged(120, str(healthy_texts[file])) == ("pass", "fatal")
 
 
 # the probe
 
 
-def asked(tool: dict[str, Any], texts: list[str], monkeypatch: pytest.MonkeyPatch, seconds: float = 30.0) -> list[str]:
+def probed_files(
+    tool: dict[str, Any], texts: list[str], monkeypatch: pytest.MonkeyPatch, seconds: float = 30.0
+) -> list[str]:
     """The files that the probe makes where the tool gives these answers one after the other."""
     answers = iter(texts)
     monkeypatch.setattr(probe, "run", lambda *_, **__: probe.result(next(answers), 0))
     monkeypatch.setattr(probe.time, "sleep", lambda _: None)
-    found = probe.job("x", seconds, {"tools": {"x": tool}, "wait": 5.0})
-    return ["x", *found.get("beside", {})]
+    answer = probe.job("x", seconds, {"tools": {"x": tool}, "wait": 5.0})
+    return ["x", *answer.get("beside", {})]
 
 
 def tool_of(file: str) -> dict[str, Any]:
-    made = FILES[file].to_json()
-    assert made is not None
-    return made
+    document = FILES[file].to_json()
+    assert document is not None
+    return document
 
 
 def test_a_healthy_answer_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for file in ("nvidia-smi.xml", "nvlink.txt", "ibstat.txt"):
-        assert asked(tool_of(file), [str(healthy(DGX)[file])], monkeypatch) == ["x"]
+        assert probed_files(tool_of(file), [str(healthy(DGX)[file])], monkeypatch) == ["x"]
 
 
 def test_a_fault_is_looked_at_until_it_is_over_or_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = str(healthy(P4D)["nvidia-smi.xml"])
-    bad = str(slowed(healthy(P4D), {3: BRAKE})["nvidia-smi.xml"])
+    healthy_xml = str(healthy(P4D)["nvidia-smi.xml"])
+    braked_xml = str(slowed(healthy(P4D), {3: BRAKE})["nvidia-smi.xml"])
     tool = tool_of("nvidia-smi.xml")
-    assert asked(tool, [bad, bad, bad], monkeypatch) == ["x", "nvidia-smi-2.xml", "nvidia-smi-3.xml"]
-    assert asked(tool, [bad, good], monkeypatch) == ["x", "nvidia-smi-2.xml"]
-    assert asked(tool, [bad], monkeypatch, seconds=5.5) == ["x"]  # no look goes beyond the tool's deadline
+    assert probed_files(tool, [braked_xml, braked_xml, braked_xml], monkeypatch) == [
+        "x",
+        "nvidia-smi-2.xml",
+        "nvidia-smi-3.xml",
+    ]
+    assert probed_files(tool, [braked_xml, healthy_xml], monkeypatch) == ["x", "nvidia-smi-2.xml"]
+    assert probed_files(tool, [braked_xml], monkeypatch, seconds=5.5) == [
+        "x"
+    ]  # no look goes beyond the tool's deadline
 
 
 def test_a_link_that_is_down_is_looked_at_again_soon_after_a_boot_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     sick, tool = polling(healthy(DGX)), tool_of("ibstat.txt")
     for uptime, files in (("95.20 1.00\n", 3), ("86400.00 1.00\n", 1), ("", 3)):
         monkeypatch.setattr(probe, "read_file", lambda _, text=uptime: probe.result(text, 0))
-        assert len(asked(tool, [sick, sick, sick], monkeypatch)) == files
+        assert len(probed_files(tool, [sick, sick, sick], monkeypatch)) == files
 
 
 @pytest.mark.parametrize(
@@ -181,10 +189,10 @@ def test_real_outputs_of_ports_and_links_that_may_train(
 ) -> None:
     """A port that somebody switched off (Disabled) does not train."""
     monkeypatch.setattr(probe, "read_file", lambda _: probe.result("95.20 1.00\n", 0))
-    assert len(asked(tool_of(file), [capture(real)] * 3, monkeypatch)) == looks
+    assert len(probed_files(tool_of(file), [capture(real)] * 3, monkeypatch)) == looks
 
 
 def test_three_looks_fit_into_each_tools_deadline() -> None:
-    again = [tool for tool in FILES.values() if tool.momentary or tool.training]
-    assert {tool.file for tool in again} == {"nvidia-smi.xml", "nvlink.txt", "ibstat.txt"}
-    assert all(tool.seconds >= 2 * ProbeRequest({}).wait_s + 3 for tool in again)
+    repeated = [tool for tool in FILES.values() if tool.momentary or tool.training]
+    assert {tool.file for tool in repeated} == {"nvidia-smi.xml", "nvlink.txt", "ibstat.txt"}
+    assert all(tool.seconds >= 2 * ProbeRequest({}).wait_s + 3 for tool in repeated)

@@ -38,9 +38,9 @@ def load(key: str, fault: float) -> tuple[Change, Change]:
         def apply(texts: Texts) -> None:
             document = json.loads(str(texts["load.json"]))
             head, _, result = document["output"].rpartition(" result ")
-            found = json.loads(result)
-            found["gpus"][index][key] = value
-            document["output"] = f"{head} result {json.dumps(found)}"
+            measured = json.loads(result)
+            measured["gpus"][index][key] = value
+            document["output"] = f"{head} result {json.dumps(measured)}"
             texts["load.json"] = json.dumps(document)
 
         return apply
@@ -108,24 +108,24 @@ CASES: dict[str, tuple[str, str, tuple[Change, Change], str]] = {
 
 @pytest.mark.parametrize("id", CASES)
 def test_what_cannot_be_read_of_one_hides_no_fault_of_another(id: str) -> None:
-    machine, says, (unread, fault), silent = CASES[id]
+    machine, fault_text, (unread, fault), silent = CASES[id]
     texts = healthy(machine)
     want = replace(expected(machine), scratch="/scratch", scratch_gb=8000.0)
     unread(texts)
-    found = judged(Case(bundle(texts), want), "standard")[id]
-    assert (found.status, silent in found.message) == ("unknown", True), found
+    check = judged(Case(bundle(texts), want), "standard")[id]
+    assert (check.status, silent in check.message) == ("unknown", True), check
     fault(texts)
-    found = judged(Case(bundle(texts), want), "standard")[id]
-    assert (found.status, says in found.message) == ("fail", True), found
+    check = judged(Case(bundle(texts), want), "standard")[id]
+    assert (check.status, fault_text in check.message) == ("fail", True), check
 
 
 def test_all_faults_of_a_gpus_memory_are_named() -> None:
     texts = healthy(P4D)
     for index, values in ((1, {"ecc_mode__current_ecc": "Disabled"}), (2, {ECC: "3"}), (5, {ECC: "4"})):
         texts["nvidia-smi.xml"] = edit(str(texts["nvidia-smi.xml"]), index, **values)
-    found = judged(Case(bundle(texts), expected(P4D)), "quick")["gpu.ecc"]
-    assert (found.status, found.action) == ("fail", "reset")
-    assert all(word in found.message for word in ("enabled on GPU 1", "GPU 2: 3", "GPU 5: 4"))
+    check = judged(Case(bundle(texts), expected(P4D)), "quick")["gpu.ecc"]
+    assert (check.status, check.action) == ("fail", "reset")
+    assert all(phrase in check.message for phrase in ("enabled on GPU 1", "GPU 2: 3", "GPU 5: 4"))
 
 
 @pytest.mark.parametrize("id", ["gpu.memory", "gpu.ecc", "gpu.remap", "gpu.persistence"])
@@ -133,6 +133,6 @@ def test_a_list_of_gpus_accuses_none_of_what_it_does_not_tell(id: str) -> None:
     listed = "".join(
         f"GPU {n}: NVIDIA A100-SXM4-40GB (UUID: GPU-0000000{n}-0000-0000-0000-000000000000)\n" for n in range(8)
     )
-    found = judged(Case(Bundle({"nvidia-smi.xml": Output(listed)}), replace(expected(P4D), persistence=True)), "quick")
-    assert (found[id].status, found[id].action) == ("unknown", "none")
-    assert "known from `nvidia-smi -L` alone, which does not tell" in found[id].message
+    checks = judged(Case(Bundle({"nvidia-smi.xml": Output(listed)}), replace(expected(P4D), persistence=True)), "quick")
+    assert (checks[id].status, checks[id].action) == ("unknown", "none")
+    assert "known from `nvidia-smi -L` alone, which does not tell" in checks[id].message

@@ -28,8 +28,8 @@ def node(name: str, *measures: Reached, group: str = "train") -> NodeReport:
     return NodeReport(name, group, "here", "p4d.24xlarge", True, (PASSED,), measures=measures)
 
 
-def memory(value: float, record: float | None = None, *, own: bool = True, slow: bool = False) -> Reached:
-    return Reached("memory", "GB/s", value, record, own if record else None, None, slow)
+def memory(value: float, record: float | None = None, *, own_record: bool = True, slow: bool = False) -> Reached:
+    return Reached("memory", "GB/s", value, record, own_record if record else None, None, slow)
 
 
 BUSBW = Reached("busbw", "GB/s", 232.0, 240.0, True, 235.26)
@@ -37,7 +37,7 @@ FLEET = Report(
     (
         node("train-0", memory(1500.0, 1490.0), BUSBW),
         node("train-1", memory(1390.0, 1500.0, slow=True)),
-        node("train-2", memory(1480.0, 1500.0, own=False)),
+        node("train-2", memory(1480.0, 1500.0, own_record=False)),
         node("train-3"),
         node("infer-0", memory(900.0), group="infer"),
     ),
@@ -136,23 +136,23 @@ def render(report: Report) -> str:
 
 
 def test_the_terminal_has_one_line_for_all_who_are_slower() -> None:
-    told = "slower than the fleet's own record: train-1 (GPU memory -7.3%)"
-    assert render(FLEET).count(told) == 1
+    sentence = "slower than the fleet's own record: train-1 (GPU memory -7.3%)"
+    assert render(FLEET).count(sentence) == 1
     many = replace(FLEET, nodes=tuple(node(f"n{i}", memory(1.0, 2.0, slow=True)) for i in range(7)))
     assert slower(many).endswith("n4 (GPU memory -50.0%) and 2 more")
     assert "slower than" not in render(replace(FLEET, nodes=FLEET.nodes[:1]))
 
 
 def test_the_document_has_the_measures_of_those_that_have_some() -> None:
-    found: dict[str, Any] = {n["name"]: n for n in json.loads(json.dumps(FLEET.to_json()))["nodes"]}
-    assert list(found["train-0"]["measures"]) == ["memory", "busbw"]
-    assert found["infer-0"]["measures"]["memory"]["of"] is None
-    assert "measures" not in found["train-3"]
+    nodes: dict[str, Any] = {n["name"]: n for n in json.loads(json.dumps(FLEET.to_json()))["nodes"]}
+    assert list(nodes["train-0"]["measures"]) == ["memory", "busbw"]
+    assert nodes["infer-0"]["measures"]["memory"]["of"] is None
+    assert "measures" not in nodes["train-3"]
 
 
 def test_the_section_in_a_browser(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(html(FLEET))
-    for seen in chromium.measure(tmp_path / "report.html", [1400, 400], tmp_path).values():
-        assert seen["scroll"] <= seen["width"]
-        assert seen["wide"] == []
-        assert "GPU memory" in seen["text"] and "-7.3 %" in seen["text"]
+    for layout in chromium.measure(tmp_path / "report.html", [1400, 400], tmp_path).values():
+        assert layout["scroll"] <= layout["width"]
+        assert layout["wide"] == []
+        assert "GPU memory" in layout["text"] and "-7.3 %" in layout["text"]

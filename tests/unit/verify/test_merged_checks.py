@@ -17,7 +17,7 @@ def part(id: str, status: str, message: str = "", **changed: object) -> CheckRes
     return replace(PART, id=id, status=status, message=message, **changed)  # type: ignore[arg-type]
 
 
-def one(*parts: CheckResult) -> CheckResult:
+def merge_into_one(*parts: CheckResult) -> CheckResult:
     (result,) = merge(parts)
     return result
 
@@ -36,58 +36,67 @@ def test_an_on_call_engineer_has_at_most_150_names_that_warn_or_inform() -> None
 
 
 def test_a_failure_stands_for_all_with_its_own_sentence() -> None:
-    found = one(part("host.governor", "pass"), part("host.thp", "fail", "always", says="Huge pages.", actual="always"))
-    assert (found.id, found.status, found.severity) == ("host.settings", "fail", "warn")
-    assert (found.message, found.says, found.actual, found.parts) == ("always", "Huge pages.", "always", ("host.thp",))
+    merged = merge_into_one(
+        part("host.governor", "pass"), part("host.thp", "fail", "always", says="Huge pages.", actual="always")
+    )
+    assert (merged.id, merged.status, merged.severity) == ("host.settings", "fail", "warn")
+    assert (merged.message, merged.says, merged.actual, merged.parts) == (
+        "always",
+        "Huge pages.",
+        "always",
+        ("host.thp",),
+    )
 
 
 def test_several_failures_are_one_with_the_strongest_action() -> None:
-    found = one(
+    merged = merge_into_one(
         part("driver.vermagic", "fail", "module of 5.15"),
         part("host.reboot_required", "fail", "libc6", action="reboot"),
         part("kernel.hold", "unknown", "not read"),
     )
-    assert (found.id, found.action) == ("host.next_boot", "reboot")
-    assert found.message == "module of 5.15; libc6"
-    assert found.says == by_id()["host.next_boot"].says
-    assert found.parts == ("driver.vermagic", "host.reboot_required")
+    assert (merged.id, merged.action) == ("host.next_boot", "reboot")
+    assert merged.message == "module of 5.15; libc6"
+    assert merged.says == by_id()["host.next_boot"].says
+    assert merged.parts == ("driver.vermagic", "host.reboot_required")
 
 
 def test_what_could_not_be_observed_is_not_a_pass() -> None:
-    found = one(
+    merged = merge_into_one(
         part("host.governor", "pass"), part("host.thp", "unknown", "host.json is not there", unread="host.json")
     )
-    assert (found.status, found.message, found.unread) == ("unknown", "host.json is not there", "host.json")
-    assert found.to_json()["parts"] == ["host.thp"]
+    assert (merged.status, merged.message, merged.unread) == ("unknown", "host.json is not there", "host.json")
+    assert merged.to_json()["parts"] == ["host.thp"]
 
 
 def test_what_only_informs_is_a_note() -> None:
-    found = one(part("host.load", "fail", "load 90", severity="info"), part("host.users", "pass", severity="info"))
-    assert (found.id, found.status, found.severity, found.action) == ("host.busy", "note", "info", "none")
+    merged = merge_into_one(
+        part("host.load", "fail", "load 90", severity="info"), part("host.users", "pass", severity="info")
+    )
+    assert (merged.id, merged.status, merged.severity, merged.action) == ("host.busy", "note", "info", "none")
     (alone,) = merge([part("log.segfault", "fail", "python3", severity="info", action="vendor")])
     assert (alone.id, alone.status, alone.action, alone.warns) == ("log.segfault", "note", "none", False)
 
 
 def test_a_note_beside_a_failure_is_told_and_decides_nothing() -> None:
-    found = one(
+    merged = merge_into_one(
         part("log.nic_warning", "fail", "queue stood still", action="vendor"),
         part("log.nic_power", "fail", "25 W", severity="info", action="reboot"),
     )
-    assert (found.status, found.severity, found.action) == ("fail", "warn", "vendor")
-    assert found.message == "queue stood still (1 note beside it)"
-    assert found.actual == {"log.nic_warning": None, "log.nic_power": "25 W"}
+    assert (merged.status, merged.severity, merged.action) == ("fail", "warn", "vendor")
+    assert merged.message == "queue stood still (1 note beside it)"
+    assert merged.actual == {"log.nic_warning": None, "log.nic_power": "25 W"}
 
 
 def test_a_part_that_a_higher_level_answers_is_later_unless_another_passed() -> None:
     later = part("load.memory", "skip", "only from level standard on")
-    assert one(later, part("fleet.slow_memory", "skip", "for nvidia GPUs")).later
-    assert one(later, part("fleet.slow_memory", "pass")).status == "pass"
+    assert merge_into_one(later, part("fleet.slow_memory", "skip", "for nvidia GPUs")).later
+    assert merge_into_one(later, part("fleet.slow_memory", "pass")).status == "pass"
 
 
 def test_what_all_parts_owe_to_another_check_is_explained_by_it() -> None:
     explained = part("load.memory", "unknown", "explained by load.completes", explained_by="load.completes")
-    assert one(explained).explained_by == "load.completes"
-    assert one(explained, part("baseline.memory", "unknown", "not read")).explained_by == ""
+    assert merge_into_one(explained).explained_by == "load.completes"
+    assert merge_into_one(explained, part("baseline.memory", "unknown", "not read")).explained_by == ""
 
 
 @pytest.mark.parametrize("status", ["fail", "unknown"])

@@ -18,13 +18,13 @@ P4D = "p4d.24xlarge"
 UNWATCHED = "Error: Health watches not enabled. Please enable watches. \n"
 
 
-def status(check: str, texts: Texts, wanted: Expected) -> str:
-    found = judge({"n": Case(bundle(texts), wanted)})["n"]
-    return next(c.status for c in found.checks if c.id == check)
+def status(check: str, texts: Texts, expectation: Expected) -> str:
+    verdict = judge({"n": Case(bundle(texts), expectation)})["n"]
+    return next(c.status for c in verdict.checks if c.id == check)
 
 
-def unlocked(wanted: Expected) -> Expected:
-    return replace(wanted, packages=None, dcgm_exporter=None, tuned=None)
+def unlocked(expectation: Expected) -> Expected:
+    return replace(expectation, packages=None, dcgm_exporter=None, tuned=None)
 
 
 @pytest.mark.parametrize("check", ["dcgm.health", "dcgm.health_warning"])

@@ -25,7 +25,7 @@ def node(name: str, *checks: CheckResult, **more: Any) -> NodeReport:
     return NodeReport(name, "train", "here", "p4d.24xlarge", True, (check("gpu.count"), *checks), **more)
 
 
-def shown(report: Report, width: int = 250, **options: Any) -> str:
+def printed(report: Report, width: int = 250, **options: Any) -> str:
     stream = io.StringIO()
     Console(file=stream, width=width).print(table(report, **options))
     return stream.getvalue()
@@ -36,8 +36,8 @@ def report(*nodes: NodeReport, **more: Any) -> Report:
 
 
 def test_each_action_has_its_command_with_the_file_and_the_node() -> None:
-    one = node("train-1", check("gpu.ecc", "fail"), check("driver.loaded", "fail", "reboot"))
-    text = shown(report(one), file="my/cluster.yaml")
+    broken_node = node("train-1", check("gpu.ecc", "fail"), check("driver.loaded", "fail", "reboot"))
+    text = printed(report(broken_node), file="my/cluster.yaml")
     assert "replace train-1: gpuprov replace my/cluster.yaml train-1\n" in text
     assert "reboot train-1: gpuprov exec my/cluster.yaml --node train-1 sudo systemctl reboot; if it stays" in text
 
@@ -59,7 +59,7 @@ def test_many_nodes_get_a_few_commands() -> None:
 
 
 def test_machines_of_no_fleet_get_no_commands() -> None:
-    assert "what to do next" not in shown(report(node("a", check("gpu.ecc", "fail"))))
+    assert "what to do next" not in printed(report(node("a", check("gpu.ecc", "fail"))))
 
 
 def test_every_action_but_none_has_a_command() -> None:
@@ -67,20 +67,20 @@ def test_every_action_but_none_has_a_command() -> None:
 
 
 def test_the_way_out_of_quarantine_names_the_file() -> None:
-    held = {"owner": "gpuprov", "reason": "gpu.count: 7", "since": "2026-11-21T10:00:00Z", "checks": []}
-    assert "`gpuprov release my.yaml a`" in shown(report(node("a", quarantine=held)), file="my.yaml")
+    quarantine = {"owner": "gpuprov", "reason": "gpu.count: 7", "since": "2026-11-21T10:00:00Z", "checks": []}
+    assert "`gpuprov release my.yaml a`" in printed(report(node("a", quarantine=quarantine)), file="my.yaml")
 
 
 def test_a_narrow_terminal_gets_a_paragraph_for_each_row() -> None:
     wrong = (check("log.machine_check_corrected", "fail"), check("driver.loaded", "unknown", "none"))
-    lines = [line.rstrip() for line in shown(report(node("pasted", *wrong)), 80).splitlines()]
+    lines = [line.rstrip() for line in printed(report(node("pasted", *wrong)), 80).splitlines()]
     first = lines.index("log.machine_check_corrected  FAIL  do: replace")
     assert lines[first + 1 : first + 4] == [
         "    log.machine_check_corrected said so", "driver.loaded  UNKNOWN", "    driver.loaded said so"
     ]  # fmt: skip
-    several = shown(report(node("pasted", *wrong), node("other", *wrong)), 80)
+    several = printed(report(node("pasted", *wrong), node("other", *wrong)), 80)
     assert "other: driver.loaded  UNKNOWN\n" in several.replace(" \n", "\n")
-    assert "do: replace" not in shown(report(node("pasted", *wrong)), 120), "a table"
+    assert "do: replace" not in printed(report(node("pasted", *wrong)), 120), "a table"
 
 
 def test_a_warning_is_counted_as_a_warning() -> None:
@@ -93,20 +93,20 @@ def test_a_warning_is_counted_as_a_warning() -> None:
 
 def test_the_unknown_checks_of_the_rows_are_those_of_the_summary() -> None:
     cause = check("driver.responds", "fail", "reboot")
-    behind = [
+    explained = [
         check("gpu.ecc", "unknown", explained_by=cause.id),
         check("gpu.clocks", "unknown", explained_by=cause.id, severity="warn"),
     ]
     apart = [check("efa.devices", "unknown"), check("host.ntp", "unknown", severity="warn")]
-    one = node("a", cause, *behind, *apart)
-    rows = problems(one)
-    more = sum(int(found[1]) for _, text in rows if (found := re.search(r"(\d+) more", text)))
-    named = sum(row.status == "unknown" for row, _ in rows) + unknown_warnings(report(one)).count(".")
-    assert f"{more + named} unknown" in summary(one)
+    broken_node = node("a", cause, *explained, *apart)
+    rows = problems(broken_node)
+    more = sum(int(match[1]) for _, text in rows if (match := re.search(r"(\d+) more", text)))
+    named_count = sum(row.status == "unknown" for row, _ in rows) + unknown_warnings(report(broken_node)).count(".")
+    assert f"{more + named_count} unknown" in summary(broken_node)
 
 
 @pytest.mark.parametrize(
-    ("unverified", "options", "lowered", "told"),
+    ("unverified", "options", "lowered", "is_explained"),
     [
         (3, {}, False, False),
         (3, {"explains": True}, False, True),
@@ -115,29 +115,29 @@ def test_the_unknown_checks_of_the_rows_are_those_of_the_summary() -> None:
     ],
 )
 def test_what_limits_rest_on_is_explained_where_it_matters(
-    unverified: int, options: dict[str, Any], lowered: bool, told: bool
+    unverified: int, options: dict[str, Any], lowered: bool, is_explained: bool
 ) -> None:
-    one = node("a", check("gpu.temp", "fail", severity="warn", lowered=lowered))
-    text = shown(report(one, limits=9, unverified=unverified), **options)
-    assert ("3 of the 9 limits for these machines have no measurement" in text) is told
-    assert ("`gpuprov docs evidence`" in text) is told
+    warned_node = node("a", check("gpu.temp", "fail", severity="warn", lowered=lowered))
+    text = printed(report(warned_node, limits=9, unverified=unverified), **options)
+    assert ("3 of the 9 limits for these machines have no measurement" in text) is is_explained
+    assert ("`gpuprov docs evidence`" in text) is is_explained
 
 
 def test_the_last_line_counts_the_nodes_that_are_wanted() -> None:
-    assert "\n1 of 1 node healthy (SIMULATED" in shown(report(node("a")))
-    text = shown(report(node("a"), node("b")), absent=["infer-0"])
+    assert "\n1 of 1 node healthy (SIMULATED" in printed(report(node("a")))
+    text = printed(report(node("a"), node("b")), absent=["infer-0"])
     assert "2 of 3 nodes healthy (SIMULATED hardware); not verified: infer-0\n" in text
 
 
 def test_why_a_quick_look_was_enough_stands_below_the_verdict() -> None:
-    text = shown(report(node("a"), level="quick"), standing="quick was enough: nothing differs")
+    text = printed(report(node("a"), level="quick"), standing="quick was enough: nothing differs")
     assert text.endswith("healthy at level quick (SIMULATED hardware)\nquick was enough: nothing differs\n")
 
 
 def test_a_breaker_says_one_at_a_time_and_the_steps_name_each() -> None:
     bad = [node("a", check("gpu.ecc", "fail")), node("b", check("efa.devices", "fail"))]
     tripped = Breaker(("a", "b"), 0, 1, 3, "gpu.ecc", 1)
-    text = shown(replace(report(*bad), breaker=tripped), file="c.yaml")
+    text = printed(replace(report(*bad), breaker=tripped), file="c.yaml")
     assert "one node at a time" in text and "gpuprov replace c.yaml b\n" in text
 
 

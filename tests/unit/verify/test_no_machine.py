@@ -82,12 +82,12 @@ def test_a_fault_is_named(capture: str, tmp_path: Path, capsys: pytest.CaptureFi
 def test_no_healthy_machine_is_condemned_and_none_is_proven(
     capture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, node, said = judged(capture, tmp_path, capsys)
+    code, node, output = judged(capture, tmp_path, capsys)
     assert (code, node["ok"]) == (1, False)
     fatal = [(c["id"], c["message"]) for c in node["checks"] if c["status"] == "fail" and c["severity"] == "fatal"]
     assert fatal == []
     if not node["machine"]:
-        assert "judged is what needs none" in said
+        assert "judged is what needs none" in output
         assert any(c["message"] == NEEDS_MACHINE for c in node["checks"])
 
 

@@ -25,11 +25,12 @@ def report(count: int, pairs: Pairs, group: str = "train", **fabric: Any) -> Rep
     """A fleet whose nodes did these pairs, through the parser of fabric.json; each end says the same."""
     nodes = []
     for i in range(count):
-        mine = [(b if a == i else a, good, rate) for (a, b), (good, rate) in pairs.items() if i in (a, b)]
+        own_pairs = [(b if a == i else a, works, rate) for (a, b), (works, rate) in pairs.items() if i in (a, b)]
         rows = [
-            {"partner": f"train-{p}", "good": g, "gbps": r, "why": "" if g else f"<slow> with {p}"} for p, g, r in mine
+            {"partner": f"train-{p}", "good": g, "gbps": r, "why": "" if g else f"<slow> with {p}"}
+            for p, g, r in own_pairs
         ]
-        document = {"state": "fine" if mine else "alone", "pairs": rows, "floor_gbps": 35.0} | fabric
+        document = {"state": "fine" if own_pairs else "alone", "pairs": rows, "floor_gbps": 35.0} | fabric
         facts = json.loads(json.dumps({"fabric": asdict(parse(json.dumps(document)))}))
         nodes.append(NodeReport(f"train-{i}", group, "s", "p4d.24xlarge", True, (PASSED,), facts))
     return Report(tuple(nodes), {"verify": 1.0}, 0.0)
@@ -60,12 +61,12 @@ def test_each_pair_is_where_it_belongs_from_both_sides() -> None:
 
 
 def test_one_end_is_enough_and_the_last_run_of_a_pair_counts() -> None:
-    found = report(2, {(0, 1): (True, 40.0)})
-    first = json.loads(json.dumps(found.nodes[0].facts))
+    fleet = report(2, {(0, 1): (True, 40.0)})
+    first = json.loads(json.dumps(fleet.nodes[0].facts))
     first["fabric"]["pairs"].insert(0, first["fabric"]["pairs"][0] | {"good": False})
     silent = NodeReport("train-1", "train", "s", "p4d.24xlarge", True, (), {}, error="gone")
-    one = NodeReport("train-0", "train", "s", "p4d.24xlarge", True, (PASSED,), first)
-    (grid,) = grids(Report((one, silent), {}, 0.0))
+    answering = NodeReport("train-0", "train", "s", "p4d.24xlarge", True, (PASSED,), first)
+    (grid,) = grids(Report((answering, silent), {}, 0.0))
     assert [row["cells"][1 - i].text for i, row in enumerate(grid["rows"])] == ["40", "40"]
 
 
@@ -119,6 +120,6 @@ def test_sixty_four_nodes_fit_in_a_box_that_scrolls(tmp_path: Path) -> None:
         (i, (i + d) % MOST): ((i, d) != (20, 1), 44.0 - (i * 7 + d) % 10 / 10) for i in range(MOST) for d in (1, 9)
     }
     page = write(report(MOST, pairs), tmp_path / "r", title="vision")
-    for width, found in chromium.measure(page, [1400, 400], tmp_path).items():
-        assert found["scroll"] <= width and found["wide"] == []
-        assert "train: 128 pairs" in found["text"] and "✗ 4" in found["text"]
+    for width, layout in chromium.measure(page, [1400, 400], tmp_path).items():
+        assert layout["scroll"] <= width and layout["wide"] == []
+        assert "train: 128 pairs" in layout["text"] and "✗ 4" in layout["text"]

@@ -97,12 +97,12 @@ OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 def texts() -> dict[str, tuple[Callable[[str], object], str]]:
-    found = dict(OTHERS)
+    cases = dict(OTHERS)
     for tool, parse in PARSERS.items():
         for path in sorted((CAPTURES / tool).iterdir()):
             if path.suffix != ".yaml" and path.stat().st_size < 130_000:
-                found[f"{tool}/{path.name}"] = (parse, path.read_bytes().decode())
-    return found
+                cases[f"{tool}/{path.name}"] = (parse, path.read_bytes().decode())
+    return cases
 
 
 TEXTS = texts()
@@ -208,9 +208,9 @@ def test_framework_reports() -> None:
 
 
 def test_images_in_a_row_or_in_a_list() -> None:
-    one = {"Id": "sha256:1", "RepoTags": ["a:1"], "RepoDigests": ["a@sha256:2"]}
+    tagged = {"Id": "sha256:1", "RepoTags": ["a:1"], "RepoDigests": ["a@sha256:2"]}
     bare = {"Id": "sha256:3", "RepoTags": None, "RepoDigests": None}
-    assert images.parse(json.dumps(one) + "\n" + json.dumps(bare)) == images.parse(json.dumps([one, bare]))
+    assert images.parse(json.dumps(tagged) + "\n" + json.dumps(bare)) == images.parse(json.dumps([tagged, bare]))
     assert images.parse("[]") == ()
     assert images.tag("docker.io/library/debian") == images.tag("debian:latest")
     assert images.tag("localhost:5000/x") == "localhost:5000/x:latest"
@@ -218,8 +218,8 @@ def test_images_in_a_row_or_in_a_list() -> None:
 
 def test_partitions_of_one_amd_gpu_are_one_gpu() -> None:
     card = {"Card Series": "AMD Instinct MI300A", "PCI Bus": "0000:01:00.0", "VRAM Total Memory (B)": "137438953472"}
-    found = rocm_smi.parse(json.dumps({"card0": card, "card1": card, "card2": card | {"PCI Bus": "0001:01:00.0"}}))
-    assert [(gpu.index, gpu.partitions, gpu.memory_mib) for gpu in found.gpus] == [(0, 2, 131072), (1, 1, 131072)]
+    parsed = rocm_smi.parse(json.dumps({"card0": card, "card1": card, "card2": card | {"PCI Bus": "0001:01:00.0"}}))
+    assert [(gpu.index, gpu.partitions, gpu.memory_mib) for gpu in parsed.gpus] == [(0, 2, 131072), (1, 1, 131072)]
 
 
 def test_what_nvidia_smi_says_when_it_cannot() -> None:
@@ -233,16 +233,16 @@ def test_what_nvidia_smi_says_when_it_cannot() -> None:
 
 
 def test_units_with_and_without_a_file() -> None:
-    found = systemd.parse_units(UNITS)
-    assert found["docker.service"] == systemd.Unit("loaded", "active", "running", "enabled", "success")
-    assert (found["x.service"].load, found["x.service"].enabled) == ("not-found", "")
+    units = systemd.parse_units(UNITS)
+    assert units["docker.service"] == systemd.Unit("loaded", "active", "running", "enabled", "success")
+    assert (units["x.service"].load, units["x.service"].enabled) == ("not-found", "")
 
 
 def test_what_unattended_upgrades_spares() -> None:
-    found = apt_config.parse(APT)
-    assert found.periodic
-    assert found.blacklist == ("^nvidia-", "[")
-    assert (found.spares("nvidia-modprobe"), found.spares("libnvidia-cfg1"), found.spares("xnvidia-")) == (
+    config = apt_config.parse(APT)
+    assert config.periodic
+    assert config.blacklist == ("^nvidia-", "[")
+    assert (config.spares("nvidia-modprobe"), config.spares("libnvidia-cfg1"), config.spares("xnvidia-")) == (
         True,
         False,
         False,

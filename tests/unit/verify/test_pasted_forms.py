@@ -54,8 +54,8 @@ def test_a_table_without_its_end_counts_no_gpus(tmp_path: Path) -> None:
 
 def test_one_gpu_that_was_asked_for_by_its_number_counts_no_gpus(tmp_path: Path) -> None:
     table = capture("nvidia_smi/table-v100-8gpu-460.txt")
-    one = table[: table.index("|   1 ")] + table[table.index("| Processes:") :]
-    assert facts_of(f"root@a:~# nvidia-smi -i 0\n{one}", tmp_path).gpus_present is None
+    first_gpu = table[: table.index("|   1 ")] + table[table.index("| Processes:") :]
+    assert facts_of(f"root@a:~# nvidia-smi -i 0\n{first_gpu}", tmp_path).gpus_present is None
 
 
 @pytest.mark.parametrize("indent", ["", "    "])
@@ -88,15 +88,15 @@ def test_links_that_somebody_left_out_are_not_missing(elided: str) -> None:
     text = capture("nvlink/a100-8gpu-ok.txt")
     first, second = text.index("GPU 0"), text.index("GPU 1")
     half = text[first:second].splitlines()[:6]
-    found = nvlink.parse("\n".join([*half, elided, text[second:]]))
-    assert (found[0].active, found[0].inactive, found[0].note) == (None, None, "lines are left out")
-    assert found[1].active == 12
+    links = nvlink.parse("\n".join([*half, elided, text[second:]]))
+    assert (links[0].active, links[0].inactive, links[0].note) == (None, None, "lines are left out")
+    assert links[1].active == 12
 
 
 def test_links_as_dcgmi_lists_them() -> None:
     gpu, switch = "    gpuId 0:\n        U U D X _ _\n", "    physicalId 8:\n        D D\n"
-    found = nvlink.parse(f"|  NvLink Link Status  |\nGPUs:\n{gpu}NvSwitches:\n{switch}")
-    assert {index: (links.active, links.inactive) for index, links in found.items()} == {0: (2, 2)}
+    by_gpu = nvlink.parse(f"|  NvLink Link Status  |\nGPUs:\n{gpu}NvSwitches:\n{switch}")
+    assert {index: (links.active, links.inactive) for index, links in by_gpu.items()} == {0: (2, 2)}
 
 
 def test_a_test_of_dcgm_named_diagnostic_is_no_head_line() -> None:
@@ -108,9 +108,9 @@ def test_a_test_of_dcgm_named_diagnostic_is_no_head_line() -> None:
 def test_an_error_in_the_place_of_a_result_is_a_failure() -> None:
     row = "| Memory Bandwidth          | Error: unable to allocate memory on GPU 2      |\n"
     table = capture("dcgmi_diag/table-r1-pass.txt")
-    found = dcgmi_diag.parse(f"{table.rstrip()}\n{row}")
-    assert found.failed == ("Memory Bandwidth",)
-    assert "unable to allocate" in found.messages[0]
+    diagnosis = dcgmi_diag.parse(f"{table.rstrip()}\n{row}")
+    assert diagnosis.failed == ("Memory Bandwidth",)
+    assert "unable to allocate" in diagnosis.messages[0]
 
 
 def test_a_null_between_the_tests_of_dcgm_condemns_nobody() -> None:

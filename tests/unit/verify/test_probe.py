@@ -16,11 +16,11 @@ from provisioner.verify.probe import runner as probe
 
 def test_what_a_command_wrote_just_before_its_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a loaded node the command writes and ends between a select that found nothing and the next look at it."""
-    real, asked = select.select, []
+    real, calls = select.select, []
 
     def late(*arguments: Any) -> Any:
-        asked.append(arguments)
-        if len(asked) == 1:
+        calls.append(arguments)
+        if len(calls) == 1:
             time.sleep(1.0)  # the command ends meanwhile
             return [], [], []
         return real(*arguments)
@@ -31,17 +31,17 @@ def test_what_a_command_wrote_just_before_its_end_is_read(monkeypatch: pytest.Mo
 
 def test_a_daemon_that_holds_the_pipe_does_not_hold_the_probe() -> None:
     began = time.monotonic()
-    found = probe.run(["sh", "-c", "sleep 20 & echo done"], 10)
-    assert found["text"] == "done\n"
-    assert not found["timed_out"]
+    output = probe.run(["sh", "-c", "sleep 20 & echo done"], 10)
+    assert output["text"] == "done\n"
+    assert not output["timed_out"]
     assert time.monotonic() - began < 9
 
 
 def test_a_command_that_hangs_is_ended_with_its_children() -> None:
-    found = probe.run(["sh", "-c", "echo before; sleep 60 & wait"], 0.5)
-    assert found["timed_out"]
-    assert found["rc"] is None
-    assert found["text"] == "before\n"
+    output = probe.run(["sh", "-c", "echo before; sleep 60 & wait"], 0.5)
+    assert output["timed_out"]
+    assert output["rc"] is None
+    assert output["text"] == "before\n"
 
 
 def test_a_missing_tool_is_missing() -> None:

@@ -54,9 +54,9 @@ def script(file: Path, text: str) -> None:
     file.chmod(EXE)
 
 
-def environment(folder: Path, *words: str) -> None:
+def environment(folder: Path, *arguments: str) -> None:
     """What role pytorch_images writes for users."""
-    (folder / "images.json").write_text(json.dumps([{"pull": PULL, "docker_run": words}]))
+    (folder / "images.json").write_text(json.dumps([{"pull": PULL, "docker_run": arguments}]))
 
 
 def docker(folder: Path, then: str) -> None:
@@ -64,18 +64,18 @@ def docker(folder: Path, then: str) -> None:
     script(folder / "docker", text)
 
 
-def ask(deadline: float = 10.0, own: str = "127.0.0.1", *, lent: bool = False) -> Load:
-    part = {"launcher": "# launcher\n", "nodes": 2, "node": 1, "address": "10.0.0.4", "own": own, "port": 23456}
+def ask(deadline: float = 10.0, own_address: str = "127.0.0.1", *, lent: bool = False) -> Load:
+    part = {"launcher": "# launcher\n", "nodes": 2, "node": 1, "address": "10.0.0.4", "own": own_address, "port": 23456}
     return parse(answer(deadline, options={"budget": 40}, together={**part, "lent": lent}))
 
 
 def answer(deadline: float = 10.0, **part: Any) -> str:
     request = load_request(expected("p4d.24xlarge", "stress"))
     assert request is not None and request.load is not None
-    asked: dict[str, Any] = request.to_json()
-    asked["load"] = {**request.load, **part}
-    found = runner.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
-    return Bundle.from_json(found).files["fabric.json"].text
+    request_document: dict[str, Any] = request.to_json()
+    request_document["load"] = {**request.load, **part}
+    document = runner.probe({**request_document, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
+    return Bundle.from_json(document).files["fabric.json"].text
 
 
 @pytest.mark.parametrize("rows", [[{"pull": "x", "docker_run": JOB}], [{"pull": PULL, "docker_run": None}], "?", None])
@@ -122,7 +122,7 @@ def test_a_part_that_does_not_end_is_killed_and_removed(node: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "own", "apps", "state", "why"),
+    ("then", "own_address", "apps", "state", "reason"),
     [
         ("exit 0", "127.0.0.1", "4711, python3\n", "busy", ""),
         ("exit 0", "203.0.113.9", "", "absent", "no interface of this node has its address 203.0.113.9"),
@@ -130,11 +130,13 @@ def test_a_part_that_does_not_end_is_killed_and_removed(node: Path) -> None:
         ("echo 'Error: the rendezvous is taken' >&2; exit 75", "127.0.0.1", "", "absent", "the rendezvous is taken"),
     ],
 )
-def test_what_could_not_begin_says_so(node: Path, then: str, own: str, apps: str, state: str, why: str) -> None:
+def test_what_could_not_begin_says_so(
+    node: Path, then: str, own_address: str, apps: str, state: str, reason: str
+) -> None:
     docker(node, then)
     (node / "apps").write_text(apps)
-    load = ask(own=own)
-    assert (load.state, why in load.why) == (state, True)
+    load = ask(own_address=own_address)
+    assert (load.state, reason in load.why) == (state, True)
 
 
 def test_a_node_says_whether_it_is_idle_and_starts_nothing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +212,9 @@ def launch(folder: Path, node: int, *more: str, bad: str = "", address: str = "1
     source = (
         Path(launcher.__file__).read_text() + f"\nimport json\nmain(json.loads({json.dumps(json.dumps(PROGRAM))}))\n"
     )
-    words = ["--nodes", "2", "--node", str(node), "--address", address, "--port", str(free_port(folder)), *more]
+    arguments = ["--nodes", "2", "--node", str(node), "--address", address, "--port", str(free_port(folder)), *more]
     process = subprocess.Popen(
-        [sys.executable, "-", "gpuprov-together", *words, "--only", "all_reduce"],
+        [sys.executable, "-", "gpuprov-together", *arguments, "--only", "all_reduce"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(folder), "STORE": str(folder), **({"BAD": bad} if bad else {})},
     )  # fmt: skip
@@ -233,10 +235,10 @@ def free_port(folder: Path) -> int:
 
 
 def test_all_processes_of_all_nodes_know_their_place(tmp_path: Path) -> None:
-    nodes = [launch(tmp_path, place) for place in (0, 1)]
-    said = [node.communicate(timeout=60) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
-    rows = sorted(json.loads(line) for out, _ in said for line in out.splitlines())
+    nodes = [launch(tmp_path, number) for number in (0, 1)]
+    outputs = [node.communicate(timeout=60) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    rows = sorted(json.loads(line) for out, _ in outputs for line in out.splitlines())
     common = ["127.0.0.2", "True", "--only", "all_reduce"]
     assert rows == [[str(n * 2 + i), str(i), "4", common[0], str(n), *common[1:]] for n in (0, 1) for i in (0, 1)]
     assert (tmp_path / "listens").read_text() == "127.0.0.2", "the rendezvous is on that address alone"
@@ -244,11 +246,11 @@ def test_all_processes_of_all_nodes_know_their_place(tmp_path: Path) -> None:
 
 def test_one_process_that_fails_ends_all_of_all_nodes(tmp_path: Path) -> None:
     begun = time.monotonic()
-    nodes = [launch(tmp_path, place, bad="3") for place in (0, 1)]
-    said = [node.communicate(timeout=60) for node in nodes]
+    nodes = [launch(tmp_path, number, bad="3") for number in (0, 1)]
+    outputs = [node.communicate(timeout=60) for node in nodes]
     assert [node.returncode for node in nodes] == [1, 1]
-    assert "a process on another node failed" in said[0][1]
-    assert "a bad card" in said[1][1]
+    assert "a process on another node failed" in outputs[0][1]
+    assert "a bad card" in outputs[1][1]
     assert time.monotonic() - begun < 50
 
 

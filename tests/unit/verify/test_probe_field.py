@@ -74,10 +74,10 @@ def test_roce_cards_with_and_without_the_vendors_tool(
     qos = json.loads(capture("roce_qos/class-106-priority-3.json"))["cards"]["mlx5_0"]["qos"]
     (tmp_path.parent / f"{tmp_path.name}-qos").write_text(qos)
     program("mlnx_qos", f'[ "$1 $2" = "-i ens1np0" ] && cat {tmp_path.parent}/{tmp_path.name}-qos')
-    found = qos_parser.parse(text_of(roce_qos.roce_qos(5.0, {})))
-    cards = {card.device: (card.trust, card.pfc, card.traffic_class) for card in found.cards if card.device != "bin"}
+    parsed = qos_parser.parse(text_of(roce_qos.roce_qos(5.0, {})))
+    cards = {card.device: (card.trust, card.pfc, card.traffic_class) for card in parsed.cards if card.device != "bin"}
     assert cards == {"mlx5_0": ("dscp", (3,), 106), "bnxt_re0": (None, None, None)}
-    assert found.nccl_class == 106
+    assert parsed.nccl_class == 106
 
 
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,33 +119,33 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes, bool], lis
     """A server in place of NCCL, which answers once with that and closes, or does not."""
     server = socket.create_server(("127.0.0.1", 0))
     monkeypatch.setattr(nccl_ras, "RAS_PORT", server.getsockname()[1])
-    asked: list[bytes] = []
-    kept: list[socket.socket] = []
+    requests: list[bytes] = []
+    clients: list[socket.socket] = []
 
     def serve(answer: bytes, closes: bool) -> list[bytes]:
         def run() -> None:
             client, _ = server.accept()
-            asked.append(client.recv(100))
+            requests.append(client.recv(100))
             client.sendall(answer)
             if closes:
                 client.close()
             else:
-                kept.append(client)
+                clients.append(client)
 
         threading.Thread(target=run, daemon=True).start()
-        return asked
+        return requests
 
     yield serve
     server.close()
-    for client in kept:
+    for client in clients:
         client.close()
 
 
 def test_nccl_is_asked_as_its_own_client_asks(job: Callable[[bytes, bool], list[bytes]]) -> None:
-    asked = job(capture("nccl_ras/process-missing.txt").encode(), True)
-    found = ras_parser.parse(text_of(nccl_ras.nccl_ras(5.0, {})))
-    assert asked == [b"verbose status\n"]
-    assert found.missing == (ras_parser.Process(3487984, "172.16.64.213", "5"),)
+    requests = job(capture("nccl_ras/process-missing.txt").encode(), True)
+    parsed = ras_parser.parse(text_of(nccl_ras.nccl_ras(5.0, {})))
+    assert requests == [b"verbose status\n"]
+    assert parsed.missing == (ras_parser.Process(3487984, "172.16.64.213", "5"),)
 
 
 def test_a_job_that_does_not_end_its_answer_costs_the_deadline_alone(job: Callable[[bytes, bool], list[bytes]]) -> None:

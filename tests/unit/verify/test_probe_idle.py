@@ -44,11 +44,13 @@ class Node:
     def runs(self, name: str, *rows: str) -> None:
         arguments, cgroup = (*rows, "0::/system.slice/x.service")[:2] if rows else (name, "0::/system.slice/x.service")
         self.pids += 1
-        place = self.folder / "proc" / str(self.pids)
-        place.mkdir(parents=True)
-        (place / "comm").write_text(name + "\n")
-        (place / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in arguments.split(" ")))
-        (place / "cgroup").write_text(cgroup + "\n")
+        process_folder = self.folder / "proc" / str(self.pids)
+        process_folder.mkdir(parents=True)
+        (process_folder / "comm").write_text(name + "\n")
+        (process_folder / "cmdline").write_bytes(
+            b"".join(argument.encode() + b"\0" for argument in arguments.split(" "))
+        )
+        (process_folder / "cgroup").write_text(cgroup + "\n")
 
     def has(self, name: str, text: str = "") -> None:
         file = self.folder / name
@@ -111,8 +113,8 @@ def test_slurm_is_asked_for_the_jobs_that_have_the_node(node: Node, squeue: str 
     """An allocation without a step has no process on the node. Messages: SchedMD/slurm src/squeue/opts.c, libslurm."""
     node.runs("slurmd", "/usr/sbin/slurmd --systemd")
     if squeue is not None:
-        asked = f'test "$*" = "{" ".join(idle.SQUEUE[1:])}" || exit 3'
-        node.has("bin/squeue", f"#!/bin/sh\n{asked}\n{squeue}\n")
+        argument_check = f'test "$*" = "{" ".join(idle.SQUEUE[1:])}" || exit 3'
+        node.has("bin/squeue", f"#!/bin/sh\n{argument_check}\n{squeue}\n")
     assert node.reason == reason
 
 

@@ -58,15 +58,15 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 def torchrun(folder: Path, *lines: str, then: str = "") -> None:
-    said = "\n".join(f"echo '{probe_load.LOAD_MARK}{line}'" for line in lines)
+    commands = "\n".join(f"echo '{probe_load.LOAD_MARK}{line}'" for line in lines)
     program(
         folder,
         "torchrun",
-        f'#!/bin/sh\necho "$*" > {folder}/given\nhead -c 20 "$4" >> {folder}/given\n{said}\n{then}\n',
+        f'#!/bin/sh\necho "$*" > {folder}/given\nhead -c 20 "$4" >> {folder}/given\n{commands}\n{then}\n',
     )
 
 
-def asked(deadline: float = 20.0, **load: Any) -> Bundle:
+def probed_bundle(deadline: float = 20.0, **load: Any) -> Bundle:
     """load.json and the files beside it."""
     request = load_request(expected("p4d.24xlarge"))
     assert request is not None
@@ -76,17 +76,17 @@ def asked(deadline: float = 20.0, **load: Any) -> Bundle:
 
 
 def ask(deadline: float = 20.0, **load: Any) -> Facts:
-    return read(asked(deadline, **load))
+    return read(probed_bundle(deadline, **load))
 
 
-def good() -> str:
+def healthy_result() -> str:
     from provisioner.catalog import load
 
     return "result " + json.dumps(result(load().machine("p4d.24xlarge")))
 
 
 def test_the_program_runs_in_the_locked_image_and_its_result_comes_back(node: Path) -> None:
-    torchrun(node, "phase copies", "phase compute", good(), then="echo noise; echo trouble >&2")
+    torchrun(node, "phase copies", "phase compute", healthy_result(), then="echo noise; echo trouble >&2")
     facts = ask()
     assert facts.load is not None
     assert (facts.load.state, facts.load.finished, facts.load.rc, len(facts.load.gpus)) == ("ran", True, 0, 8)
@@ -146,7 +146,7 @@ def test_gpus_that_never_answer_under_load_say_why(node: Path) -> None:
 
 
 def test_a_job_on_the_gpus_is_left_alone(node: Path) -> None:
-    torchrun(node, good())
+    torchrun(node, healthy_result())
     (node / "apps").write_text("4711, python3 train.py\n4712, /opt/x\n")
     facts = ask()
     assert facts.load is not None
@@ -157,14 +157,14 @@ def test_a_job_on_the_gpus_is_left_alone(node: Path) -> None:
 
 def test_whose_a_process_is_comes_with_it(node: Path) -> None:
     (node / "apps").write_text(f"{os.getpid()}, python3\n99999999, gone\n")
-    own, gone = probe_load.busy("nvidia") or []
-    assert own["cgroup"] == Path("/proc/self/cgroup").read_text().strip()
-    assert own["parent"] == os.getppid()
-    assert gone == {"pid": 99999999, "name": "gone"}
+    own_process, ended_process = probe_load.busy("nvidia") or []
+    assert own_process["cgroup"] == Path("/proc/self/cgroup").read_text().strip()
+    assert own_process["parent"] == os.getppid()
+    assert ended_process == {"pid": 99999999, "name": "gone"}
 
 
 def test_without_an_answer_about_jobs_nothing_is_started(node: Path) -> None:
-    torchrun(node, good())
+    torchrun(node, healthy_result())
     program(node, "nvidia-smi", "#!/bin/sh\nexit 9\n")
     facts = ask()
     assert facts.load is not None and facts.load.state == "absent"
@@ -202,19 +202,19 @@ def test_the_nodes_own_pytorch_is_taken_and_nothing_is_written(node: Path) -> No
     text = f"""#!/bin/sh
 [ "$1" = -c ] && echo 2.9.0 && exit 0
 echo "$*" > {node}/given
-echo '{probe_load.LOAD_MARK}{good()}'
+echo '{probe_load.LOAD_MARK}{healthy_result()}'
 """
     program(node, "python3", text)
     facts = ask(image=None)
     assert facts.load is not None and facts.load.finished
     assert facts.load.launcher == "python3 of the node, PyTorch 2.9.0"
-    given = (node / "given").read_text()
-    assert f"/proc/{os.getpid()}/fd/" in given and "--seconds 5" in given
+    arguments = (node / "given").read_text()
+    assert f"/proc/{os.getpid()}/fd/" in arguments and "--seconds 5" in arguments
 
 
 def test_what_a_program_prints_is_bounded(node: Path) -> None:
     torchrun(node, *["phase x"] * 300, then="yes trouble | head -n 100000 >&2; yes noise | head -n 100000")
-    found = asked()
-    assert len(found.files["load.json"].text) < 20_000
-    facts = read(found)
+    answer = probed_bundle()
+    assert len(answer.files["load.json"].text) < 20_000
+    facts = read(answer)
     assert facts.load is not None and facts.load.phase == "x"

@@ -35,13 +35,13 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {"name": name, "state": "Active", "rate_gbps": rate, "speed": speed, "link_layer": "InfiniBand"}
         for name, (rate, speed) in RATES.items()
     ]
-    for name, *told in (("mlx5_10", "4: ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand"),
+    for name, *contents in (("mlx5_10", "4: ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand"),
                         ("mlx5_2", "4: ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand"),
                         ("mlx5_3", "1: DOWN", "200 Gb/sec (4X HDR)", "InfiniBand"),
                         ("mlx5_4", "4: ACTIVE", "100 Gb/sec (4X EDR)", "Ethernet")):  # fmt: skip
         folder = tmp_path / "verbs" / name / "ports/1"
         folder.mkdir(parents=True)
-        for file, text in zip(("state", "rate", "link_layer"), told, strict=True):
+        for file, text in zip(("state", "rate", "link_layer"), contents, strict=True):
             (folder / file).write_text(text + "\n", encoding="utf-8")
     source = str(Path(perftest.__file__).parents[3])
     tool = TOOL.format(python=sys.executable, source=source, machine={"nics": nics})
@@ -70,8 +70,8 @@ def ask(vendor: str = "nvidia", **load: Any) -> str:
 
 
 def test_each_card_with_itself(node: Path) -> None:
-    found = parse(ask())
-    assert [(card.device, card.gbps) for card in found.cards] == [("mlx5_2", 197.0), ("mlx5_10", 78.8)]
+    parsed = parse(ask())
+    assert [(card.device, card.gbps) for card in parsed.cards] == [("mlx5_2", 197.0), ("mlx5_10", 78.8)]
     (node / "ib_write_bw").unlink()
     assert parse(ask()).why == "ib_write_bw is not installed"
     assert parse(ask("amd")).state == "absent"
@@ -80,19 +80,19 @@ def test_each_card_with_itself(node: Path) -> None:
 def test_each_card_with_another_one_of_the_node(node: Path) -> None:
     """Through cable and switch: the slower one of two decides."""
     text = str(perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})["text"])
-    found = own_cards_answer(text)
-    pairs = [(pair.sender, pair.receiver, pair.gbps) for pair in found.pairs]
+    parsed = own_cards_answer(text)
+    pairs = [(pair.sender, pair.receiver, pair.gbps) for pair in parsed.pairs]
     assert pairs == [("mlx5_2", "mlx5_10", 78.8), ("mlx5_10", "mlx5_2", 78.8)]
     (node / "verbs/mlx5_10/ports/1/state").write_text("1: DOWN\n")
-    one = perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})
-    assert own_cards_answer(str(one["text"])).pairs == ()
+    answer = perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})
+    assert own_cards_answer(str(answer["text"])).pairs == ()
     assert own_cards_answer(str(perftest.own_cards(20.0, {"load": {"vendor": "amd"}})["text"])).state == "absent"
 
 
 def test_a_job_keeps_own_cards_from_being_worked(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perftest, "busy", lambda _: [{"pid": 7, "name": "python3"}])
-    found = own_cards_answer(str(perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})["text"]))
-    assert (found.state, found.why) == ("busy", "a job is using the GPUs: python3 (pid 7)")
+    parsed = own_cards_answer(str(perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})["text"]))
+    assert (parsed.state, parsed.why) == ("busy", "a job is using the GPUs: python3 (pid 7)")
 
 
 def test_storage_ports_are_not_worked(node: Path) -> None:
@@ -101,8 +101,8 @@ def test_storage_ports_are_not_worked(node: Path) -> None:
         (node / "pci" / address).mkdir(parents=True)
         (node / "verbs" / name / "device").symlink_to(node / "pci" / address)
     worked = {
-        here: [card.device for card in parse(ask(rails={**WANTED, "pci": here.split()})).cards]
-        for here in ("0000:18:00.0 0000:40:00.0", "0000:11:00.0 0000:12:00.0")
+        addresses: [card.device for card in parse(ask(rails={**WANTED, "pci": addresses.split()})).cards]
+        for addresses in ("0000:18:00.0 0000:40:00.0", "0000:11:00.0 0000:12:00.0")
     }
     assert worked == {
         "0000:18:00.0 0000:40:00.0": ["mlx5_2"],
@@ -113,10 +113,10 @@ def test_storage_ports_are_not_worked(node: Path) -> None:
 def test_the_cards_of_two_nodes(node: Path) -> None:
     """Both halves on this computer: the first serves, the second asks and has the rates."""
     part = {"nodes": 2, "address": "127.0.0.1", "port": free()}
-    asked = [{"rails": WANTED, "together": {**part, "node": place}} for place in (0, 1)]
-    first = threading.Thread(target=perftest.rails, args=(asked[0],), daemon=True)
+    requests = [{"rails": WANTED, "together": {**part, "node": number}} for number in (0, 1)]
+    first = threading.Thread(target=perftest.rails, args=(requests[0],), daemon=True)
     first.start()
-    rows = perftest.rails(asked[1])
+    rows = perftest.rails(requests[1])
     first.join(10)
     assert [card.gbps for card in cards(json.loads(json.dumps(rows)))] == [197.0, 78.8]
     assert perftest.rails({"rails": WANTED, "together": {**part, "nodes": 3, "node": 1}}) is None

@@ -24,9 +24,9 @@ def space(*capabilities: tuple[int, int]) -> bytes:
     """A bridge's configuration space with these extended capabilities: (id, control register), one after the other."""
     raw = bytearray(4096)
     for number, (kind, control) in enumerate(capabilities):
-        place = 0x100 + number * 0x20
-        following = place + 0x20 if number + 1 < len(capabilities) else 0
-        struct.pack_into("<IHH", raw, place, kind | 1 << 16 | following << 20, 0x1F, control)
+        offset = 0x100 + number * 0x20
+        following = offset + 0x20 if number + 1 < len(capabilities) else 0
+        struct.pack_into("<IHH", raw, offset, kind | 1 << 16 | following << 20, 0x1F, control)
     return bytes(raw)
 
 
@@ -47,11 +47,9 @@ def test_the_acs_control_register(tmp_path: Path, raw: bytes, control: int | Non
 
 def test_which_bridges_redirect() -> None:
     devices = {"0000:10:1c.0": {"iommu": "identity", "bridges": ["0000:10:00.0", "0000:11:00.0"]}}
-    found = read_pcie(
-        {"devices": devices, "acs": {"0000:10:00.0": FORWARDING, "0000:11:00.0": 0x1, "0000:9:0.0": 0x1D}}
-    )
-    assert found is not None
-    assert found.redirects == ("0000:10:00.0",)
+    pcie = read_pcie({"devices": devices, "acs": {"0000:10:00.0": FORWARDING, "0000:11:00.0": 0x1, "0000:9:0.0": 0x1D}})
+    assert pcie is not None
+    assert pcie.redirects == ("0000:10:00.0",)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +107,13 @@ def server() -> Iterator[str]:
 def test_what_the_node_reaches(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "listed", lambda _: [])
     addresses = [f"{server}/v2/", f"{server}/broken", "http://127.0.0.1:9/", "http://[::bad/"]
-    found = reach_parser.parse(reach.reach(5.0, {"reach": addresses})["text"])
-    said = {one.address: (one.status, one.error.partition(":")[0]) for one in found.addresses}
-    assert said[addresses[0]] == (401, "")
-    assert said[addresses[1]] == (503, "")
-    assert said[addresses[2]] == (None, "ConnectionRefusedError")
-    assert said[addresses[3]][0] is None
-    assert found.proxy is False
+    parsed = reach_parser.parse(reach.reach(5.0, {"reach": addresses})["text"])
+    answers = {row.address: (row.status, row.error.partition(":")[0]) for row in parsed.addresses}
+    assert answers[addresses[0]] == (401, "")
+    assert answers[addresses[1]] == (503, "")
+    assert answers[addresses[2]] == (None, "ConnectionRefusedError")
+    assert answers[addresses[3]][0] is None
+    assert parsed.proxy is False
 
 
 def test_a_file_is_written_read_back_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +127,7 @@ def test_a_file_is_written_read_back_and_gone(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ({"rc": 0, "error": ""}, ""),
         ({"rc": 2, "error": "sh: 3: cannot create /fs/.gpuprov-n1: Permission denied"}, ""),
@@ -138,28 +136,28 @@ def test_a_file_is_written_read_back_and_gone(tmp_path: Path, monkeypatch: pytes
         ({"rc": None, "timed_out": True, "seconds": 10.0}, "a write did not end within 10 s"),
     ],
 )
-def test_what_a_failed_write_says(written: object, said: str) -> None:
+def test_what_a_failed_write_says(written: object, message: str) -> None:
     row = {"mounted": "s:/x /fs nfs4 rw", "answers": {"rc": 0}, "written": written}
-    (found,) = shared_parser.parse(json.dumps({"/fs": row}))
-    assert found.unwritten.startswith(said)
-    assert bool(found.unwritten) is bool(said)
+    (shared_path,) = shared_parser.parse(json.dumps({"/fs": row}))
+    assert shared_path.unwritten.startswith(message)
+    assert bool(shared_path.unwritten) is bool(message)
 
 
 def test_a_file_system_of_the_network_is_asked_whether_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = tmp_path / "a b"
-    there.mkdir()
+    mount_point = tmp_path / "a b"
+    mount_point.mkdir()
     rows = [
         f"server:/x {tmp_path}/a\\040b nfs4 rw 0 0",
         f"x@tcp:/y {tmp_path}/gone lustre rw 0 0",
         "/dev/sda1 / ext4 rw",
     ]
     monkeypatch.setattr(host_disks, "lines_of", lambda _: rows)
-    found = {one.place: one for one in read_remote(host_disks.remote()) or ()}
-    assert (found[str(there)].kind, found[str(there)].fault) == ("nfs4", "")
-    assert "No such file" in found[f"{tmp_path}/gone"].fault
-    assert len(found) == 2
+    by_path = {row.place: row for row in read_remote(host_disks.remote()) or ()}
+    assert (by_path[str(mount_point)].kind, by_path[str(mount_point)].fault) == ("nfs4", "")
+    assert "No such file" in by_path[f"{tmp_path}/gone"].fault
+    assert len(by_path) == 2
 
 
 ARMORED = b"""-----BEGIN PGP PUBLIC KEY BLOCK-----
@@ -182,16 +180,18 @@ def test_the_fingerprint_of_a_key_is_what_gpg_says() -> None:
         assert host_software.fingerprint(raw) == ""
 
 
-@pytest.mark.parametrize(("journal", "kept"), [("[    0.0] Linux version 6.8\n[    9.1] NVRM: Xid", True), ("", False)])
+@pytest.mark.parametrize(
+    ("journal", "has_xid"), [("[    0.0] Linux version 6.8\n[    9.1] NVRM: Xid", True), ("", False)]
+)
 def test_a_ring_that_was_overwritten_is_read_from_the_journal(
-    monkeypatch: pytest.MonkeyPatch, journal: str, kept: bool
+    monkeypatch: pytest.MonkeyPatch, journal: str, has_xid: bool
 ) -> None:
-    said = {"dmesg": "[99999.1] late\n", "journalctl": journal}
+    outputs = {"dmesg": "[99999.1] late\n", "journalctl": journal}
     monkeypatch.setattr(
-        node, "run", lambda argv, _: {"text": said[argv[0]], "rc": 0, "seconds": 0.0, "truncated": False}
+        node, "run", lambda argv, _: {"text": outputs[argv[0]], "rc": 0, "seconds": 0.0, "truncated": False}
     )
-    assert ("Xid" in node.kernel_log(5.0)["text"]) is kept
-    assert ("late" in node.kernel_log(5.0)["text"]) is not kept
+    assert ("Xid" in node.kernel_log(5.0)["text"]) is has_xid
+    assert ("late" in node.kernel_log(5.0)["text"]) is not has_xid
 
 
 @pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", " GPU0\tX\tOK\t\n", " GPU0\tX\tOK\t\n GPU1\tOK\t\n"])
@@ -200,9 +200,9 @@ def test_a_matrix_that_is_not_whole_is_unreadable(text: str) -> None:
         p2p.parse(text)
 
 
-@pytest.mark.parametrize(("wanted", "asked", "domains"), [(0, 1, 1), (1, 1, 1), (2, 2, 2), (4, 3, 3)])
+@pytest.mark.parametrize(("device_count", "attempts", "domains"), [(0, 1, 1), (1, 1, 1), (2, 2, 2), (4, 3, 3)])
 def test_efa_devices_that_come_late_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch, wanted: int, asked: int, domains: int
+    monkeypatch: pytest.MonkeyPatch, device_count: int, attempts: int, domains: int
 ) -> None:
     """With each question one more is there."""
     turns: list[int] = []
@@ -214,5 +214,5 @@ def test_efa_devices_that_come_late_are_waited_for(
 
     monkeypatch.setattr(node, "run", run)
     monkeypatch.setattr(node, "EFA_WAIT_S", 0.0)
-    assert node.efa_devices(45.0, wanted)["text"].count("domain:") == 3 * domains
-    assert len(turns) == asked
+    assert node.efa_devices(45.0, device_count)["text"].count("domain:") == 3 * domains
+    assert len(turns) == attempts

@@ -24,7 +24,7 @@ def run(directory: Path, content: str, *, host: str | None = None, deadline_s: f
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("conftest.py", "def pytest_collection_modifyitems(items):\n    items[:] = []\n", "no check was found"),
         ("conftest.py", "import nothing_of_that_name\n", "pytest ended with status 4"),
@@ -34,7 +34,9 @@ def run(directory: Path, content: str, *, host: str | None = None, deadline_s: f
         ("mine.py", "import unittest\nclass Test(unittest.TestCase):\n    def test(self): pass\n", "unittest.TestCase"),
     ],
 )
-def test_what_a_users_files_do_costs_no_check_of_gpuprovs(tmp_path: Path, file: str, content: str, said: str) -> None:
+def test_what_a_users_files_do_costs_no_check_of_gpuprovs(
+    tmp_path: Path, file: str, content: str, message: str
+) -> None:
     (tmp_path / "checks").mkdir()
     (tmp_path / "checks" / "other.py").write_text("def test_other():\n    pass\n" if file == "mine.py" else "")
     (tmp_path / "checks" / file).write_text(content)
@@ -46,11 +48,11 @@ def test_what_a_users_files_do_costs_no_check_of_gpuprovs(tmp_path: Path, file: 
         == judged.checks[: -2 if "other" in {check.id.partition(".")[2] for check in judged.checks} else -1]
     )
     (theirs,) = [check for check in judged.checks if check.id == "verify.checks"]
-    assert (theirs.status, said in theirs.message) == ("unknown", True), theirs
+    assert (theirs.status, message in theirs.message) == ("unknown", True), theirs
 
 
 def test_a_child_that_a_users_check_forks_reports_nothing(tmp_path: Path) -> None:
-    found = run(
+    checks = run(
         tmp_path / "checks",
         """
 import os, sys
@@ -70,12 +72,12 @@ def test_returns(node):
         assert False, "the parent's"
 """,
     )
-    assert (found["site.fork"].status, found["site.fork"].message) == ("fail", "the parent's")
-    assert found["mine.returns"].status == "fail"
+    assert (checks["site.fork"].status, checks["site.fork"].message) == ("fail", "the parent's")
+    assert checks["mine.returns"].status == "fail"
 
 
 def test_what_ends_badly_after_a_check_is_no_pass(tmp_path: Path) -> None:
-    found = run(
+    checks = run(
         tmp_path / "checks",
         """
 import pytest
@@ -89,14 +91,14 @@ def test_thing(thing):
     pass
 """,
     )
-    assert (found["mine.thing"].status, found["mine.thing"].message) == (
+    assert (checks["mine.thing"].status, checks["mine.thing"].message) == (
         "unknown",
         "after the check: ValueError: not put back",
     )
 
 
 def test_checks_of_a_user_have_the_same_fixtures(tmp_path: Path) -> None:
-    found = run(
+    checks = run(
         tmp_path / "checks",
         """
 from provisioner.verify.check import check, compare, unknown
@@ -119,19 +121,19 @@ def test_system_exit():
     raise SystemExit(0)
 """,
     )
-    assert (found["site.scratch"].status, found["site.scratch"].expected, found["site.scratch"].actual) == (
+    assert (checks["site.scratch"].status, checks["site.scratch"].expected, checks["site.scratch"].actual) == (
         "fail",
         2,
         9,
     )
-    assert (found["mine.plain"].status, found["mine.plain"].severity) == ("pass", "fatal")
-    assert found["mine.plain"].says == "All GPUs are there."
-    assert found["mine.plain_fails"].status == "fail"
-    assert "the kernel is old" in found["mine.plain_fails"].message
-    assert found["mine.crash"].status == "unknown"
-    assert "AttributeError" in found["mine.crash"].message
-    assert found["mine.system_exit"].status != "pass"
-    assert found["gpu.count"].status == "pass"
+    assert (checks["mine.plain"].status, checks["mine.plain"].severity) == ("pass", "fatal")
+    assert checks["mine.plain"].says == "All GPUs are there."
+    assert checks["mine.plain_fails"].status == "fail"
+    assert "the kernel is old" in checks["mine.plain_fails"].message
+    assert checks["mine.crash"].status == "unknown"
+    assert "AttributeError" in checks["mine.crash"].message
+    assert checks["mine.system_exit"].status != "pass"
+    assert checks["gpu.count"].status == "pass"
 
 
 def test_host_is_testinfra_and_only_where_the_node_can_be_reached(tmp_path: Path) -> None:
@@ -147,32 +149,32 @@ def test_what_hangs_is_unknown_and_what_was_found_before_counts(tmp_path: Path) 
     run(tmp_path / "quick", "def test_ends():\n    pass\n")
     deadline_s = 2.0 + 3 * (time.monotonic() - begun)  # for all but the one that hangs, on any computer
     hangs = "import time\n\ndef test_hang():\n    time.sleep(600)\n"
-    found = run(tmp_path / "checks", hangs, deadline_s=deadline_s)
-    assert found["mine.hang"].status == "unknown"
-    assert f"did not end within {deadline_s:.0f} s" in found["mine.hang"].message
-    assert found["gpu.count"].status == "pass"
+    checks = run(tmp_path / "checks", hangs, deadline_s=deadline_s)
+    assert checks["mine.hang"].status == "unknown"
+    assert f"did not end within {deadline_s:.0f} s" in checks["mine.hang"].message
+    assert checks["gpu.count"].status == "pass"
 
 
 def test_a_check_that_kills_the_process_costs_itself_only(tmp_path: Path) -> None:
-    found = run(
+    checks = run(
         tmp_path / "checks", "import os, signal\n\ndef test_kill():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    assert found["mine.kill"].status == "unknown"
-    assert found["gpu.count"].status == "pass"
+    assert checks["mine.kill"].status == "unknown"
+    assert checks["gpu.count"].status == "pass"
 
 
 def test_a_broken_directory_is_said_and_condemns(tmp_path: Path) -> None:
-    found = run(tmp_path / "checks", "def broken(:\n")
-    assert found["verify.checks"].condemns
-    assert "mine.py" in found["verify.checks"].message
-    assert found["gpu.count"].status == "pass"
+    checks = run(tmp_path / "checks", "def broken(:\n")
+    assert checks["verify.checks"].condemns
+    assert "mine.py" in checks["verify.checks"].message
+    assert checks["gpu.count"].status == "pass"
 
 
 OWN = "from provisioner.verify.check import check\n\n@check('{}', severity='info', action='none', says='mine')\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("\ndef broken(:\n", "checks/mine.py:2: SyntaxError: invalid syntax"),
         ("import nowhere\n", "checks/mine.py:1: ModuleNotFoundError: No module named 'nowhere'"),
@@ -194,16 +196,16 @@ OWN = "from provisioner.verify.check import check\n\n@check('{}', severity='info
     ],
     ids=("syntax", "import", "raises", "sys.exit", "pytest.exit", "an id of gpuprov's", "an id twice", "a severity"),
 )
-def test_what_cannot_be_taken_of_own_checks_is_said_in_a_line(tmp_path: Path, content: str, said: str) -> None:
+def test_what_cannot_be_taken_of_own_checks_is_said_in_a_line(tmp_path: Path, content: str, message: str) -> None:
     """A line that can be the reason of a quarantine; gpuprov's own checks are judged as ever."""
     folder = tmp_path / "checks"
     folder.mkdir()
     (folder / "mine.py").write_text(content)
     case = Case(bundle(healthy(P4D)), expected(P4D))
-    found = judge({"a": case, "b": case}, checks=[folder])
-    for node_ in found.values():
+    verdicts = judge({"a": case, "b": case}, checks=[folder])
+    for node_ in verdicts.values():
         broken = [check for check in node_.checks if check.condemns]
-        assert [(check.id, check.message) for check in broken] == [("verify.checks", said)]
+        assert [(check.id, check.message) for check in broken] == [("verify.checks", message)]
         assert [check.status for check in node_.checks if check.id == "gpu.count"] == ["pass"]
 
 
@@ -216,15 +218,15 @@ def test_the_users_pytest_settings_do_not_reach_the_checks(tmp_path: Path, monke
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --collect-only\npython_files = nothing\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only -k nothing")
-    found = run(tmp_path / "checks", "def test_fine(node):\n    assert node\n")
-    assert found["mine.fine"].status == "pass"
+    checks = run(tmp_path / "checks", "def test_fine(node):\n    assert node\n")
+    assert checks["mine.fine"].status == "pass"
 
 
 def test_nodes_are_judged_each_by_its_own_expectations() -> None:
     short = healthy("Standard_ND96asr_v4")
-    found = judge({"a": Case(bundle(healthy(P4D)), expected(P4D)), "b": Case(bundle(short), expected(P4D))})
-    assert [c.status for c in found["a"].checks if c.id == "efa.devices"] == ["pass"]
-    assert [c.status for c in found["b"].checks if c.id == "efa.devices"] == ["unknown"]
+    verdicts = judge({"a": Case(bundle(healthy(P4D)), expected(P4D)), "b": Case(bundle(short), expected(P4D))})
+    assert [c.status for c in verdicts["a"].checks if c.id == "efa.devices"] == ["pass"]
+    assert [c.status for c in verdicts["b"].checks if c.id == "efa.devices"] == ["unknown"]
     assert judge({}) == {}
 
 
@@ -261,6 +263,6 @@ def test_a_fleet_of_none_is_not_healthy() -> None:
 
 
 def test_judged_facts_are_the_facts_document() -> None:
-    found: Judged = judge({"a": Case(Bundle(error="gone"), expected(P4D))})["a"]
-    assert found.facts["gpus"] is None
-    assert found.facts["error"] == "gone"
+    verdict: Judged = judge({"a": Case(Bundle(error="gone"), expected(P4D))})["a"]
+    assert verdict.facts["gpus"] is None
+    assert verdict.facts["error"] == "gone"

@@ -59,15 +59,15 @@ def of_fio() -> Iterator[tuple[str, Case, set[str]]]:
 def judged(case: Case, level: str) -> dict[str, CheckResult]:
     node = NodeUnderTest("a", read(case.bundle), replace(case.expected, level=level), None)  # type: ignore[arg-type]
     peers = Peers({"a": node.facts})
-    results, follows, silences = {}, {}, {}
+    results, followed, silenced = {}, {}, {}
     for function, declared in plain_checks():
-        found = check_runner.run(function, declared, node, peers)
+        outcome = check_runner.run(function, declared, node, peers)
         results[declared.id] = CheckResult(
-            declared.id, declared.severity, found.status, found.action or declared.action,  # type: ignore[arg-type]
-            message=found.message, unread=found.unread,
+            declared.id, declared.severity, outcome.status, outcome.action or declared.action,  # type: ignore[arg-type]
+            message=outcome.message, unread=outcome.unread,
         )  # fmt: skip
-        follows[declared.id], silences[declared.id] = declared.follows, declared.silences
-    return {result.id: result for result in blame(results, follows, silences)}
+        followed[declared.id], silenced[declared.id] = declared.follows, declared.silences
+    return {result.id: result for result in blame(results, followed, silenced)}
 
 
 def failing(case: Case, level: str) -> set[str]:
@@ -77,7 +77,11 @@ def failing(case: Case, level: str) -> set[str]:
 @pytest.mark.parametrize("faults", [of_checks, of_gpus, of_load, of_fabric, of_fio])
 def test_a_failing_input_fails_at_level_quick_too(faults: Callable[[], Iterator[tuple[str, Case, set[str]]]]) -> None:
     """Name, node, and the checks that fail on it where a level runs them."""
-    wrong = {name: (found, fails) for name, case, fails in faults() if (found := failing(case, "quick")) != fails}
+    wrong = {
+        name: (failing_checks, fails)
+        for name, case, fails in faults()
+        if (failing_checks := failing(case, "quick")) != fails
+    }
     assert not wrong
 
 
@@ -90,11 +94,11 @@ def alone(**files: str) -> dict[str, CheckResult]:
 
 def test_a_driver_that_no_file_tells_of_is_not_called_unloaded() -> None:
     listed = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
-    found = alone(nvidia_smi__xml=listed, packages__txt="nvidia-open\t580.173.02-0ubuntu1\tii \n")[
+    check = alone(nvidia_smi__xml=listed, packages__txt="nvidia-open\t580.173.02-0ubuntu1\tii \n")[
         "driver.loaded_is_installed"
     ]
-    assert found.status == "unknown"
-    assert found.message.endswith("nvidia-version.txt is not in the bundle")
+    assert check.status == "unknown"
+    assert check.message.endswith("nvidia-version.txt is not in the bundle")
 
 
 def test_a_lost_gpu_explains_that_containers_have_none() -> None:
@@ -102,22 +106,22 @@ def test_a_lost_gpu_explains_that_containers_have_none() -> None:
     texts["nvidia-smi.xml"] = without_gpu(str(texts["nvidia-smi.xml"]), 0)
     texts["host.json"] = json.dumps(json.loads(str(texts["host.json"])) | {"cdi": {}})
     want = replace(expected("workstation-rtx4090"), units=("gpuprov-cdi.service",))
-    found = judged(Case(bundle(texts), want), "quick")
-    assert (found["gpu.count"].status, found["container.cdi"].status) == ("fail", "unknown")
-    assert found["container.cdi"].explained_by == "gpu.count"
+    checks = judged(Case(bundle(texts), want), "quick")
+    assert (checks["gpu.count"].status, checks["container.cdi"].status) == ("fail", "unknown")
+    assert checks["container.cdi"].explained_by == "gpu.count"
 
 
 def test_a_diagnosis_alone_is_judged() -> None:
-    found = alone(dcgmi_diag__json=capture("dcgmi_diag/diag-r1-json-dcgm3-fail.json"))
-    assert found["dcgm.diag"].status == "fail"
+    checks = alone(dcgmi_diag__json=capture("dcgmi_diag/diag-r1-json-dcgm3-fail.json"))
+    assert checks["dcgm.diag"].status == "fail"
 
 
 def test_wrong_values_alone_are_judged() -> None:
     text = capture("nccl_tests/a100-8gpu-1node.txt")
     wrong = text.replace("Out of bounds values : 0 OK", "Out of bounds values : 3 FAILED")
     assert parse(wrong).out_of_bounds_ok is False
-    found = judged(Case(Bundle({"all_reduce.txt": Output(wrong)}), expected(P4D)), "quick")["nccl.bandwidth"]
-    assert (found.status, found.action) == ("fail", "replace")
+    check = judged(Case(Bundle({"all_reduce.txt": Output(wrong)}), expected(P4D)), "quick")["nccl.bandwidth"]
+    assert (check.status, check.action) == ("fail", "replace")
 
 
 SAMPLE = 'DCGM_FI_DEV_XID_ERRORS{{gpu="{}",UUID="GPU-{}"{}}} {}\n'
@@ -125,7 +129,7 @@ SAMPLE = 'DCGM_FI_DEV_XID_ERRORS{{gpu="{}",UUID="GPU-{}"{}}} {}\n'
 
 
 @pytest.mark.parametrize(
-    ("samples", "status", "says"),
+    ("samples", "status", "message"),
     [
         (SAMPLE.format(3, "d", "", 79), "fail", "GPU 3: Xid 79"),
         (SAMPLE.format(3, "d", ',err_code="48",err_msg="DBE"', 48), "fail", "GPU 3: Xid 48"),
@@ -136,8 +140,8 @@ SAMPLE = 'DCGM_FI_DEV_XID_ERRORS{{gpu="{}",UUID="GPU-{}"{}}} {}\n'
         ("", "skip", "no sample"),
     ],
 )
-def test_an_xid_of_the_exporter_is_judged(samples: str, status: str, says: str) -> None:
+def test_an_xid_of_the_exporter_is_judged(samples: str, status: str, message: str) -> None:
     text = 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a"} 31\n' + samples
-    found = alone(dcgm_exporter__prom=text)["dcgm.xid"]
-    assert found.status == status
-    assert says in found.message
+    check = alone(dcgm_exporter__prom=text)["dcgm.xid"]
+    assert check.status == status
+    assert message in check.message

@@ -90,7 +90,7 @@ def virtual(document: dict[str, Any]) -> None:
         row |= {"device/current_link_speed": "Unknown", "device/current_link_width": "0"}
 
 
-def beside(name: str, **files: Any) -> Change:
+def add_device(name: str, **files: Any) -> Change:
     """One more device."""
 
     def change(document: dict[str, Any]) -> None:
@@ -104,8 +104,11 @@ HARMLESS: dict[str, tuple[str, Change]] = {
     "virtual functions": (NDV4, virtual),
     "no counters": (NDV4, every(counters={})),
     "every link lost at boot": (NDV4, every(counters={"link_downed": "9", "symbol_error": "900"})),
-    "a storage card of another kind": (NDV4, beside("mlx5_9", fw_ver="1.1.1", hca_type="MT4123")),
-    "an Ethernet port that is down": (NDV4, beside("eth", ports={"1": {"state": "1: DOWN", "link_layer": "Ethernet"}})),
+    "a storage card of another kind": (NDV4, add_device("mlx5_9", fw_ver="1.1.1", hca_type="MT4123")),
+    "an Ethernet port that is down": (
+        NDV4,
+        add_device("eth", ports={"1": {"state": "1: DOWN", "link_layer": "Ethernet"}}),
+    ),
     "GPU memory through efa_nv_peermem": (P5, device(device__p2p=str(variant("efa.p2p", "peermem")))),
     "the kernel's own EFA driver": (P5, lambda d: [v.pop("device/p2p") for v in d["devices"].values()]),
     "keys beside the full one": (NDV4, every(pkeys=["0x8012", "0x7fff"])),
@@ -130,10 +133,10 @@ def judged() -> dict[str, Judged]:
     return judge(cases)
 
 
-def failing(found: Judged) -> set[str]:
+def failing(verdict: Judged) -> set[str]:
     """Failing checks of RDMA; those of other parts are others' to prove."""
     areas = ("rdma", "efa", "ib", "peermem")
-    return {check.id for check in found.checks if check.status == "fail" and check.id.split(".")[0] in areas}
+    return {check.id for check in verdict.checks if check.status == "fail" and check.id.split(".")[0] in areas}
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
@@ -143,8 +146,8 @@ def test_one_cause_fails_one_check(judged: dict[str, Judged], fault: str) -> Non
 
 def test_where_some_devices_do_not_say_how_they_reach_the_gpus_it_is_not_known() -> None:
     silent = case(P5, lambda d: next(iter(d["devices"].values())).pop("device/p2p"))
-    (found,) = [one for one in judge({"some": silent})["some"].checks if one.id == "rdma.gpu_memory"]
-    assert found.status == "unknown" and "no file p2p" in found.message
+    (check,) = [result for result in judge({"some": silent})["some"].checks if result.id == "rdma.gpu_memory"]
+    assert check.status == "unknown" and "no file p2p" in check.message
 
 
 @pytest.mark.parametrize("name", [*HARMLESS, *(f"healthy {machine}" for machine in (NDV4, P4D, P5, "roce"))])
@@ -166,9 +169,9 @@ def test_what_is_harmless_fails_nothing(judged: dict[str, Judged], name: str) ->
     ],
 )  # fmt: skip
 def test_network_cards_reach_gpu_memory(flavour: str, kernel: str, modules: str, status: str) -> None:
-    given = healthy(NDV4) | {"kernel.txt": kernel + "\n", "modules.txt": f"{modules} 16384 0 - Live 0x0 (O)\n"}
-    found = judge({"n": Case(bundle(given), replace(expected(NDV4), kernel_modules=flavour))})["n"]
-    assert next(c.status for c in found.checks if c.id == "peermem.loaded") == status
+    texts = healthy(NDV4) | {"kernel.txt": kernel + "\n", "modules.txt": f"{modules} 16384 0 - Live 0x0 (O)\n"}
+    verdict = judge({"n": Case(bundle(texts), replace(expected(NDV4), kernel_modules=flavour))})["n"]
+    assert next(c.status for c in verdict.checks if c.id == "peermem.loaded") == status
 
 
 def test_every_check_of_this_area_is_red_once() -> None:
@@ -245,7 +248,7 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
 
 def test_a_bundle_put_together_by_hand_can_t_have_it() -> None:
     texts = {name: text for name, text in healthy(NDV4).items() if name != "rdma.json"}
-    given = {"by hand": Case(replace(bundle(texts), collected=None, received=None), expected(NDV4))}
-    given["by the probe"] = Case(bundle(texts), expected(NDV4))
-    status = {name: {c.id: c.status for c in found.checks}["rdma.lid"] for name, found in judge(given).items()}
+    cases = {"by hand": Case(replace(bundle(texts), collected=None, received=None), expected(NDV4))}
+    cases["by the probe"] = Case(bundle(texts), expected(NDV4))
+    status = {name: {c.id: c.status for c in verdict.checks}["rdma.lid"] for name, verdict in judge(cases).items()}
     assert status == {"by hand": "skip", "by the probe": "unknown"}

@@ -38,8 +38,8 @@ def driver(version: str) -> Callable[[Texts], object]:
     return change("rdma.json", '"drivers": {}', json.dumps({"drivers": {"mlx5_core": version}})[1:-1])
 
 
-def doca(one: Expected) -> Expected:
-    return replace(one, packages={**(one.packages or {}), OFED_KERNEL: PACKAGE})
+def doca(expectation: Expected) -> Expected:
+    return replace(expectation, packages={**(expectation.packages or {}), OFED_KERNEL: PACKAGE})
 
 
 def case(machine: str, breaks: Callable[[Texts], object], also: Callable[[Expected], Expected]) -> Case:
@@ -53,12 +53,12 @@ def status(judged: dict[str, Judged], name: str, check: str) -> str:
     return next(c.status for c in judged[name].checks if c.id == check)
 
 
-def same(one: Expected) -> Expected:
-    return one
+def same(expectation: Expected) -> Expected:
+    return expectation
 
 
-def timed(one: Expected) -> Expected:
-    return replace(one, timers=(HEALTH_TIMER,))
+def timed(expectation: Expected) -> Expected:
+    return replace(expectation, timers=(HEALTH_TIMER,))
 
 
 def host(change: Callable[[dict[str, Any]], object]) -> Callable[[Texts], object]:
@@ -85,8 +85,8 @@ def carrier(times: int) -> Callable[[Texts], object]:
     return apply
 
 
-def stress(one: Expected) -> Expected:
-    return replace(one, level="stress")
+def stress(expectation: Expected) -> Expected:
+    return replace(expectation, level="stress")
 
 
 def worked(file: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Texts], object]:
@@ -107,8 +107,8 @@ no_rails = worked("fabric.json", lambda d: [pair.update(rails=[]) for pair in d[
 no_pairs = worked("fabric.json", lambda d: [pair.update(rails=[], good=False) for pair in d["pairs"]])
 
 
-def unlocked(one: Expected) -> Expected:
-    return replace(one, level="stress", packages=None)
+def unlocked(expectation: Expected) -> Expected:
+    return replace(expectation, level="stress", packages=None)
 
 
 def counted(**more: int) -> Callable[[Texts], object]:
@@ -217,8 +217,8 @@ def test_a_roce_node_unlike_its_group(judged: dict[str, Judged], check: str) -> 
 
 
 def test_ibv_devinfo_of_a_real_machine() -> None:
-    found = ibv_devinfo.parse(capture("ibstat/ibv-devinfo-mlx4.txt"))
-    assert found["mlx4_1", 1] == found["mlx4_1", 2] == (4096, 4096)
+    ports = ibv_devinfo.parse(capture("ibstat/ibv-devinfo-mlx4.txt"))
+    assert ports["mlx4_1", 1] == ports["mlx4_1", 2] == (4096, 4096)
 
 
 def test_the_modules_are_those_that_the_role_loads() -> None:

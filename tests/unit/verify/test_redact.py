@@ -37,25 +37,30 @@ STAYS = ("96.00.61.00.01", "580.105.08", "0000:17:00.0", "28.39.1002", "SAMSUNG 
 
 def test_what_tells_whose_machine_it_is_is_replaced_and_nothing_else() -> None:
     files = {name: Output(text, error="from gpu-ada-17") for name, text in TELLS.items()}
-    found, counted = redact(Bundle(files, error="10.11.12.13 did not answer"))
-    texts = "\n".join([*(output.text + output.error for output in found.files.values()), found.error])
-    assert [one for one in SECRETS if one in texts] == []
-    assert [one for one in STAYS if one not in texts] == []
+    redacted, counted = redact(Bundle(files, error="10.11.12.13 did not answer"))
+    texts = "\n".join([*(output.text + output.error for output in redacted.files.values()), redacted.error])
+    assert [text for text in SECRETS if text in texts] == []
+    assert [text for text in STAYS if text not in texts] == []
     assert counted["host name"] == 1 and counted["serial number"] == 2 and counted["UUID"] == 2
     # what is the same stays the same: the GPU of the kernel log is that of nvidia-smi
     (uuid,) = set(re.findall(r"GPU-[0-9a-f-]+", texts))
     assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid)
-    assert redact(found)[0].files.keys() == found.files.keys()
+    assert redact(redacted)[0].files.keys() == redacted.files.keys()
 
 
 @pytest.mark.parametrize("machine", ALL)
 def test_every_check_says_what_it_said(machine: str) -> None:
-    wanted = {name: expected(machine, "standard") for name in ("a", "b")}
-    before = {name: bundle(nth(machine, number)) for number, name in enumerate(wanted)}
-    after = {name: redact(one)[0] for name, one in before.items()}
-    verdicts = [judge({name: Case(one, wanted[name]) for name, one in some.items()}) for some in (before, after)]
-    told = [{name: [(c.id, c.status) for c in one.checks] for name, one in some.items()} for some in verdicts]
-    assert told[0] == told[1]
+    expectations = {name: expected(machine, "standard") for name in ("a", "b")}
+    originals = {name: bundle(nth(machine, number)) for number, name in enumerate(expectations)}
+    after = {name: redact(original)[0] for name, original in originals.items()}
+    verdicts = [
+        judge({name: Case(node_bundle, expectations[name]) for name, node_bundle in some.items()})
+        for some in (originals, after)
+    ]
+    statuses = [
+        {name: [(c.id, c.status) for c in verdict.checks] for name, verdict in some.items()} for some in verdicts
+    ]
+    assert statuses[0] == statuses[1]
 
 
 def test_real_captures_keep_what_checks_read() -> None:
@@ -75,8 +80,8 @@ def test_it_is_written_and_read_like_any_bundle(tmp_path: Path) -> None:
 
 
 def cleaned(**files: str) -> str:
-    named = {name.replace("__", "-").replace("_", "."): Output(text) for name, text in files.items()}
-    return "\n".join(output.text for output in redact(Bundle(named))[0].files.values())
+    outputs = {name.replace("__", "-").replace("_", "."): Output(text) for name, text in files.items()}
+    return "\n".join(output.text for output in redact(Bundle(outputs))[0].files.values())
 
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0123456789abcdefghijklmnop"
@@ -136,17 +141,17 @@ def test_a_host_name_that_is_a_word_of_tools_changes_none_of_them(name: str) -> 
 
 def test_a_short_serial_number_changes_no_count_and_no_other_serial_number() -> None:
     text = "Serial Number: 15360\n15360 MiB\nSerial Number: 00000002\nSerial Number: AWS648CF8359A6402E69\n"
-    found = cleaned(dmidecode_txt=text)
-    assert "15360 MiB" in found and "Number: 15360" not in found
-    assert len({len(line) for line in found.splitlines()} & {len(line) for line in text.splitlines()}) == 4
+    redacted = cleaned(dmidecode_txt=text)
+    assert "15360 MiB" in redacted and "Number: 15360" not in redacted
+    assert len({len(line) for line in redacted.splitlines()} & {len(line) for line in text.splitlines()}) == 4
 
 
 def test_a_host_key_leaves_the_document_readable() -> None:
     key = f"ssh-ed25519 {KEY} root@gpu-ada-17\n"
     text = json.dumps({**HOST, "files": {"etc/ssh/ssh_host_ed25519_key.pub": key, "run/cloud-init/result.json": "{}"}})
-    found = cleaned(host_json=text)
-    assert json.loads(found)["files"]["run/cloud-init/result.json"] == "{}"
-    assert KEY not in found and "ada" not in found
+    redacted = cleaned(host_json=text)
+    assert json.loads(redacted)["files"]["run/cloud-init/result.json"] == "{}"
+    assert KEY not in redacted and "ada" not in redacted
 
 
 @pytest.mark.parametrize("text", ["aa:" * 100_000, "abcd:" * 60_000, "ecdsa-" * 50_000, ":" * 300_000])

@@ -35,17 +35,17 @@ def odd_checks() -> tuple[CheckResult, ...]:
         ADDRESS.replace("/", ""),
     ]  # fmt: skip
     names = ("log.machine_check_corrected", "container.survives_reload", "driver.loaded_is_installed", "gpu.xid")
-    found = []
+    results = []
     for i in range(24):
         severity = ("fatal", "warn", "info")[i % 3]
         status = ("unknown", "fail", "pass", "skip")[i // 3 % 4]
-        found.append(
+        results.append(
             CheckResult(
                 names[i % 4], severity, status, ACTIONS[i % 6], "A sentence for the person on call.",  # type: ignore[arg-type]
                 values[i % 6], values[(i + 1) % 6], (LONG, "7 of 8 GPUs answer", ADDRESS)[i % 3],
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(results)
 
 
 def fabric(me: int, count: int) -> dict[str, Any]:
@@ -54,8 +54,8 @@ def fabric(me: int, count: int) -> dict[str, Any]:
         for p in range(count)
         if p != me
     ]
-    said = {"state": "fine", "pairs": rows, "floor_gbps": 35.0}
-    return dict(json.loads(json.dumps(asdict(parse(json.dumps(said))))))
+    document = {"state": "fine", "pairs": rows, "floor_gbps": 35.0}
+    return dict(json.loads(json.dumps(asdict(parse(json.dumps(document))))))
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,13 @@ def fleet() -> Report:
     measures = tuple(
         Reached(m.name, m.unit, 1234.5, 1400.0, i != 0, 1500.0, slower=i % 2 == 0) for i, m in enumerate(MEASURES)
     )
-    held = {"owner": "gpuprov", "reason": "gpu.count: 7 of 8 GPUs answer; " * 4, "since": "2026-11-21T10:00:00Z"}
+    quarantine = {"owner": "gpuprov", "reason": "gpu.count: 7 of 8 GPUs answer; " * 4, "since": "2026-11-21T10:00:00Z"}
     nodes = [
         replace(
-            node, facts={**node.facts, "fabric": fabric(i, 4)}, measures=measures, quarantine=held if i == 1 else None
+            node,
+            facts={**node.facts, "fabric": fabric(i, 4)},
+            measures=measures,
+            quarantine=quarantine if i == 1 else None,
         )
         for i, node in enumerate(report.nodes)
     ]
@@ -92,26 +95,26 @@ def fleet() -> Report:
 @pytest.fixture(scope="module")
 def seen(fleet: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     scratch = tmp_path_factory.mktemp("page")
-    before = {
+    previous_report = {
         "nodes": [{"name": n.name, "checks": [{"id": c.id, "status": "pass"} for c in n.checks]} for n in fleet.nodes]
     }
     page = scratch / "report.html"
-    page.write_text(html(fleet, before), encoding="utf-8")
+    page.write_text(html(fleet, previous_report), encoding="utf-8")
     return chromium.measure(page, WIDTHS, scratch)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_text_lies_over_another_or_leaves_its_place(seen: dict[int, dict[str, Any]], width: int) -> None:
-    found = seen[width]
+    layout = seen[width]
     for text in ("What failed", "Since the run before", "Measured", "Pairs of nodes", "in quarantine by", "Nobody was"):
-        assert text in found["text"]
-    assert found["texts"] > 1000
-    assert found["overlapping"] == []
-    assert found["spilled"] == []
-    assert found["split"] == []
-    assert found["broken"] == []
-    assert found["wide"] == []
-    assert found["scroll"] <= found["width"] == width
+        assert text in layout["text"]
+    assert layout["texts"] > 1000
+    assert layout["overlapping"] == []
+    assert layout["spilled"] == []
+    assert layout["split"] == []
+    assert layout["broken"] == []
+    assert layout["wide"] == []
+    assert layout["scroll"] <= layout["width"] == width
 
 
 def test_the_measure_sees_what_is_wrong(tmp_path: Path) -> None:
@@ -122,7 +125,7 @@ def test_the_measure_sees_what_is_wrong(tmp_path: Path) -> None:
         "<td style='width:50px;white-space:nowrap;padding:0'>? unknown (warn)</td><td style='padding:0'>expected</td>"
         "</tr></table><p style='width:40px;overflow-wrap:anywhere'>indivisible</p></body>"
     )
-    found = chromium.measure(page, [400], tmp_path)[400]
-    assert found["overlapping"] == [["? unknown (warn)", "expected"]]
-    assert found["spilled"] == ["? unknown (warn)"]
-    assert found["split"] == ["indivisible"]
+    layout = chromium.measure(page, [400], tmp_path)[400]
+    assert layout["overlapping"] == [["? unknown (warn)", "expected"]]
+    assert layout["spilled"] == ["? unknown (warn)"]
+    assert layout["split"] == ["indivisible"]

@@ -39,10 +39,10 @@ def memory(value: float) -> Callable[[dict[str, Any]], object]:
     """GPUs whose memory has that rate, all of them."""
 
     def change(texts: dict[str, Any]) -> None:
-        found = deepcopy(result(load().machine(P4D)))
-        for gpu in found["gpus"]:
+        document = deepcopy(result(load().machine(P4D)))
+        for gpu in document["gpus"]:
             gpu["memory_gbps"] = value
-        texts["load.json"] = ran(found)
+        texts["load.json"] = ran(document)
 
     return change
 
@@ -63,14 +63,14 @@ def file(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Path:
     lockfile.write(cluster.paths.lock_file, Lock(request={}, simulated=True, groups={"train": stack(P4D)}))
 
     def subjects(cluster: Cluster, chosen: Sequence[Node]) -> list[Subject]:
-        found = []
+        listed = []
         for index, (name, change) in enumerate(nodes.items()):
             texts = dict(nth(P4D, index))
             texts |= load_files(load().machine(P4D), texts)
             change(texts)
             want = expected(P4D, cluster.spec.verify.level)
-            found.append(Subject(name, "train", "here", P4D, bundle(texts), want, simulated=True))
-        return [subject for subject in found if subject.name in {node.name for node in chosen}]
+            listed.append(Subject(name, "train", "here", P4D, bundle(texts), want, simulated=True))
+        return [subject for subject in listed if subject.name in {node.name for node in chosen}]
 
     monkeypatch.setattr("provisioner.lifecycle.verifying.subjects_of", subjects)
     return tmp_path / "cluster.yaml"
@@ -90,11 +90,11 @@ def test_a_fleet_that_got_slower_is_told(
 
     nodes["train-1"], nodes["train-2"] = lost, lambda t: t.update({"load.json": BUSY})
     assert gpuprov("verify", file, "--save-baseline", "--report", tmp_path / "first") == 0
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     root = tmp_path / ".gpuprov" / "fast.sandbox"
-    assert "baseline: train-1 left out: not healthy: efa.devices" in told
-    assert "baseline: train-2 left out: nothing was measured: " in told and "python3 (pid 7)" in told
-    assert f"baseline: 1 of 3 nodes, saved in {root / 'baseline.json'}" in told
+    assert "baseline: train-1 left out: not healthy: efa.devices" in stderr
+    assert "baseline: train-2 left out: nothing was measured: " in stderr and "python3 (pid 7)" in stderr
+    assert f"baseline: 1 of 3 nodes, saved in {root / 'baseline.json'}" in stderr
     assert list(json.loads((root / "baseline.json").read_text())["nodes"]) == ["train-0"]
 
     for name, value in zip(nodes, (2500.0, 2890.0, 2600.0), strict=True):
@@ -102,20 +102,20 @@ def test_a_fleet_that_got_slower_is_told(
     assert gpuprov("verify", file, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, schema.schema("report"))
-    said = {node["name"]: node["measures"]["memory"] for node in document["nodes"]}
-    assert said["train-0"] == {
+    measures = {node["name"]: node["measures"]["memory"] for node in document["nodes"]}
+    assert measures["train-0"] == {
         "value": 2500.0, "unit": "GB/s", "record": 2900.0, "of": "node", "change": -0.1379, "published": None,
         "slower": True,
     }  # fmt: skip
-    assert {name: (one["of"], one["slower"]) for name, one in said.items() if name != "train-0"} == {
+    assert {name: (measure["of"], measure["slower"]) for name, measure in measures.items() if name != "train-0"} == {
         "train-1": ("group", False), "train-2": ("group", True),
     }  # fmt: skip
     failed = {n["name"]: [c["id"] for c in n["checks"] if c["status"] == "fail"] for n in document["nodes"]}
     assert failed == {"train-0": ["speed.memory"], "train-1": [], "train-2": ["speed.memory"]}
 
     assert gpuprov("verify", file, "--report", tmp_path / "third") == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "slower than the fleet's own record: train-0 (GPU memory -13.8%), train-2 (GPU memory -10.3%)" in shown
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "slower than the fleet's own record: train-0 (GPU memory -13.8%), train-2 (GPU memory -10.3%)" in stdout
     page = (tmp_path / "third" / "report.html").read_text()
     assert "last 3 runs: from 2900 to 2500 GB/s, at least 2500, at most 2900" in page
     assert len((root / "measures.jsonl").read_text().splitlines()) == 2 + 3 + 3
@@ -158,5 +158,5 @@ def test_what_cannot_be_saved_is_refused_before_anything_runs(
     damaged = file.parent / ".gpuprov" / "fast.sandbox" / "baseline.json"
     damaged.write_text('{"schema": 1, "nodes": {"train-0": 7}}')
     assert gpuprov("verify", file) == 2
-    told = capsys.readouterr().err
-    assert str(damaged) in told and "--save-baseline" in told and "Traceback" not in told
+    stderr = capsys.readouterr().err
+    assert str(damaged) in stderr and "--save-baseline" in stderr and "Traceback" not in stderr

@@ -38,14 +38,14 @@ def test_list(name):
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
-    own = tmp_path_factory.mktemp("checks")
-    (own / "mine.py").write_text(MINE)
-    wanted = expected(P4D)
-    return judge({name: Case(bundle(nth(P4D, i)), wanted) for i, name in enumerate("abc")}, checks=[own])
+    folder = tmp_path_factory.mktemp("checks")
+    (folder / "mine.py").write_text(MINE)
+    expectation = expected(P4D)
+    return judge({name: Case(bundle(nth(P4D, i)), expectation) for i, name in enumerate("abc")}, checks=[folder])
 
 
 def of(judged: dict[str, Judged], check: str) -> dict[str, CheckResult]:
-    return {name: next(c for c in one.checks if c.id == check) for name, one in judged.items()}
+    return {name: next(c for c in verdict.checks if c.id == check) for name, verdict in judged.items()}
 
 
 def test_equal_results_are_one_and_others_are_not(judged: dict[str, Judged]) -> None:
@@ -62,15 +62,15 @@ def test_equal_results_are_one_and_others_are_not(judged: dict[str, Judged]) -> 
 
 
 def test_each_node_has_facts_of_its_own(judged: dict[str, Judged]) -> None:
-    serials = {name: one.facts["gpus"][0]["serial"] for name, one in judged.items()}
+    serials = {name: verdict.facts["gpus"][0]["serial"] for name, verdict in judged.items()}
     assert len(set(serials.values())) == 3
-    own = json.loads(json.dumps(facts_document(read(bundle(nth(P4D, 1)))), default=str))
-    assert dict(judged["b"].facts) == own
-    assert len(judged["b"].facts) == len(own)
+    node_facts = json.loads(json.dumps(facts_document(read(bundle(nth(P4D, 1)))), default=str))
+    assert dict(judged["b"].facts) == node_facts
+    assert len(judged["b"].facts) == len(node_facts)
 
 
 def test_the_written_report_says_what_the_report_says(judged: dict[str, Judged], tmp_path: Path) -> None:
-    nodes = [NodeReport(name, "g", "s", P4D, False, one.checks, one.facts) for name, one in judged.items()]
+    nodes = [NodeReport(name, "g", "s", P4D, False, verdict.checks, verdict.facts) for name, verdict in judged.items()]
     evil = 'no "checks": [] and no "nodes": [] here'
     silent = NodeReport(evil, evil, "s", P4D, True, (), error=evil)
     report = Report((silent, *nodes), {"verify": 1.0}, 0.0)
@@ -80,15 +80,15 @@ def test_the_written_report_says_what_the_report_says(judged: dict[str, Judged],
     assert '{"id": "gpu.count", ' in text.replace("\n", "\n "), "a line for each check"
     suites = list(ElementTree.parse(tmp_path / "report.xml").getroot())
     cases = [(suite.get("name"), case.get("classname"), case.get("name")) for suite in suites for case in suite][1:]
-    told = [(node.name, node.name, check.id) for node in nodes for check in node.checks]
-    assert [case for case in cases if case[2]] == [(evil, evil, "verify.checks"), *told]
+    expected_cases = [(node.name, node.name, check.id) for node in nodes for check in node.checks]
+    assert [case for case in cases if case[2]] == [(evil, evil, "verify.checks"), *expected_cases]
 
 
 def test_a_mapping_of_facts_is_that_of_the_standard_library() -> None:
     facts = read(bundle(healthy(P4D)))
     assert facts.smi is not None and facts.host is not None and facts.load is not None
-    for one in (*facts.smi.gpus, facts.host, facts.load, *(facts.rdma or ())):
-        assert json.dumps(document.asdict(one)) == json.dumps(asdict(one))
+    for fact in (*facts.smi.gpus, facts.host, facts.load, *(facts.rdma or ())):
+        assert json.dumps(document.asdict(fact)) == json.dumps(asdict(fact))
 
 
 def test_texts_are_not_kept_and_reading_leaves_nothing_behind() -> None:
@@ -105,13 +105,13 @@ def test_texts_are_not_kept_and_reading_leaves_nothing_behind() -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("said", ["GPU is lost", "[GPU is lost]", "&#71;PU is &#108;ost", " gpu IS lost\n"])
-def test_a_lost_gpu_is_seen_however_it_is_spelled(said: str) -> None:
+@pytest.mark.parametrize("message", ["GPU is lost", "[GPU is lost]", "&#71;PU is &#108;ost", " gpu IS lost\n"])
+def test_a_lost_gpu_is_seen_however_it_is_spelled(message: str) -> None:
     text = str(healthy(P4D)["nvidia-smi.xml"])
-    place = text.index("<fan_speed>", text.index("<fan_speed>") + 1) + len("<fan_speed>")
-    end = text.index("<", place)
-    found = nvidia_smi.parse(text[:place] + said + text[end:])
-    assert [gpu.lost for gpu in found.gpus] == [False, True, *[False] * 6]
+    start = text.index("<fan_speed>", text.index("<fan_speed>") + 1) + len("<fan_speed>")
+    end = text.index("<", start)
+    smi = nvidia_smi.parse(text[:start] + message + text[end:])
+    assert [gpu.lost for gpu in smi.gpus] == [False, True, *[False] * 6]
 
 
 def test_elements_without_an_end_are_not_walked() -> None:
@@ -129,19 +129,19 @@ def test_a_text_that_nodes_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -
             raise Unreadable("bad")
         return (text,)
 
-    def given(text: str) -> object:
+    def read_kernel(text: str) -> object:
         return facts_module.read_file("kernel.txt", bundle({"kernel.txt": text}), parse)[0]
 
     monkeypatch.setattr(facts_module, "_known", {})
-    assert given("6.8.0") is given("6.8.0") and given("6.9.0") == ("6.9.0",)
+    assert read_kernel("6.8.0") is read_kernel("6.8.0") and read_kernel("6.9.0") == ("6.9.0",)
     assert calls == ["6.8.0", "6.9.0"]
-    assert given("bad") is None and given("bad") is None  # what cannot be read says so on each node
+    assert read_kernel("bad") is None and read_kernel("bad") is None  # what cannot be read says so on each node
     for i in range(facts_module.ALIKE - 1):
-        given("6.8.0")
-        given(f"other {i}")
+        read_kernel("6.8.0")
+        read_kernel(f"other {i}")
     assert calls.count("6.8.0") == 1  # what comes again and again stays
-    assert calls.count("6.9.0") == 1 and given("6.9.0") and calls.count("6.9.0") == 2
-    given("x" * (facts_module.LARGE + 1))
-    given("x" * (facts_module.LARGE + 1))
+    assert calls.count("6.9.0") == 1 and read_kernel("6.9.0") and calls.count("6.9.0") == 2
+    read_kernel("x" * (facts_module.LARGE + 1))
+    read_kernel("x" * (facts_module.LARGE + 1))
     assert calls[-2:] == ["x" * (facts_module.LARGE + 1)] * 2
     assert len(facts_module._known) == facts_module.ALIKE

@@ -30,14 +30,16 @@ LINE = f"{SOURCE} /efs nfs4 rw,relatime,vers=4.1,hard"
 FINE = {"rc": 0, "timed_out": False, "seconds": 0.01, "error": ""}
 
 
-def wanted(**changed: str) -> Expected:
+def expectation_of(**changed: str) -> Expected:
     return replace(expected(P4D, "quick"), shared=({**WANTED, **changed},))
 
 
 def judged(places: Any, want: Expected | None = None) -> CheckResult:
     texts = healthy(P4D) | ({} if places is None else {"shared.json": json.dumps(places)})
-    (found,) = (check for check in judge(read(bundle(texts)), want or wanted()).checks if check.id == "storage.shared")
-    return found
+    (storage_check,) = (
+        check for check in judge(read(bundle(texts)), want or expectation_of()).checks if check.id == "storage.shared"
+    )
+    return storage_check
 
 
 def at(line: str | None, **answers: Any) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def at(line: str | None, **answers: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("places", "status", "says"),
+    ("places", "status", "message"),
     [
         (at(LINE), "pass", ""),
         (at(None), "fail", "/efs: nothing is mounted"),
@@ -63,10 +65,10 @@ def at(line: str | None, **answers: Any) -> dict[str, Any]:
         ({"/efs": {"mounted": "what"}}, "unknown", "no line of the kernel's mounts"),
     ],
 )  # fmt: skip
-def test_what_is_at_the_path(places: Any, status: str, says: str) -> None:
-    found = judged(places)
-    assert (found.status, found.severity) == (status, "fatal")
-    assert says in found.message
+def test_what_is_at_the_path(places: Any, status: str, message: str) -> None:
+    check = judged(places)
+    assert (check.status, check.severity) == (status, "fatal")
+    assert message in check.message
 
 
 FSX = "10.77.3.9@tcp:/4gb3nbem"
@@ -78,7 +80,7 @@ ON_FSX = f"{FSX} /efs lustre rw,noatime,checksum,flock,nouser_xattr,lruresize,la
 
 
 @pytest.mark.parametrize(
-    ("places", "status", "says"),
+    ("places", "status", "message"),
     [
         (at(ON_FSX), "pass", ""),
         (at(None), "fail", "/efs: nothing is mounted"),
@@ -89,10 +91,10 @@ ON_FSX = f"{FSX} /efs lustre rw,noatime,checksum,flock,nouser_xattr,lruresize,la
         (at(ON_FSX, rc=1, error="find: '/efs': Input/output error"), "fail", "Input/output error"),
     ],
 )  # fmt: skip
-def test_lustre_shows_an_address_in_the_place_of_its_name(places: Any, status: str, says: str) -> None:
-    found = judged(places, wanted(**LUSTRE))
-    assert found.status == status
-    assert says in found.message
+def test_lustre_shows_an_address_in_the_place_of_its_name(places: Any, status: str, message: str) -> None:
+    check = judged(places, expectation_of(**LUSTRE))
+    assert check.status == status
+    assert message in check.message
 
 
 BUCKET = {"path": "/efs", "type": "mount-s3", "source": "s3://my-data/sets/", "shows_type": "fuse",
@@ -102,13 +104,13 @@ WRITING = READING.replace(" ro,", " rw,")
 
 
 def bucket(line: str | None, serves: str | None = "s3://my-data/sets/", **answers: Any) -> dict[str, Any]:
-    found = at(line, **answers)
-    found["/efs"]["serves"] = serves
-    return found
+    answer = at(line, **answers)
+    answer["/efs"]["serves"] = serves
+    return answer
 
 
 @pytest.mark.parametrize(
-    ("places", "access", "status", "says"),
+    ("places", "access", "status", "message"),
     [
         (bucket(READING), "ro", "pass", ""),
         (bucket(WRITING), "rw", "pass", ""),
@@ -126,10 +128,10 @@ def bucket(line: str | None, serves: str | None = "s3://my-data/sets/", **answer
         (bucket(READING, rc=1, error="find: '/efs': Input/output error"), "ro", "fail", "Input/output error"),
     ],
 )  # fmt: skip
-def test_a_bucket_is_told_by_the_process_that_serves_it(places: Any, access: str, status: str, says: str) -> None:
-    found = judged(places, wanted(**{**BUCKET, "access": access}))
-    assert found.status == status
-    assert says in found.message
+def test_a_bucket_is_told_by_the_process_that_serves_it(places: Any, access: str, status: str, message: str) -> None:
+    check = judged(places, expectation_of(**{**BUCKET, "access": access}))
+    assert check.status == status
+    assert message in check.message
 
 
 def test_the_probe_finds_the_process_that_serves_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +147,13 @@ def test_the_probe_finds_the_process_that_serves_a_path(tmp_path: Path, monkeypa
         (tmp_path / process / "cmdline").write_text(f"{line}\0")
     (tmp_path / "400").mkdir()  # it has ended meanwhile
     monkeypatch.setattr(probe_shared, "PROC", str(tmp_path))
-    found = [probe_shared.serves(path) for path in ("/data", "/results", "/elsewhere")]
-    assert found == ["s3://my-data/sets/", "my-results", None]
+    sources = [probe_shared.serves(path) for path in ("/data", "/results", "/elsewhere")]
+    assert sources == ["s3://my-data/sets/", "my-results", None]
 
 
 def test_what_terraform_has_not_made_is_not_there_whatever_is_mounted() -> None:
-    found = judged(at(LINE), wanted(source=""))
-    assert (found.status, "Terraform has not made it yet" in found.message) == ("fail", True)
+    check = judged(at(LINE), expectation_of(source=""))
+    assert (check.status, "Terraform has not made it yet" in check.message) == ("fail", True)
 
 
 def test_where_none_is_expected_it_is_skipped_with_the_reason_and_nothing_is_asked() -> None:
@@ -159,8 +161,8 @@ def test_where_none_is_expected_it_is_skipped_with_the_reason_and_nothing_is_ask
     assert judged(None, plain).status == "skip"
     assert "it is a rehearsal, which makes none" in judged(None, plain).message
     assert "shared.json" not in request_for(plain).files
-    asked = request_for(wanted())
-    assert (asked.to_json()["shared"], "shared.json" in asked.files) == (["/efs"], True)
+    request = request_for(expectation_of())
+    assert (request.to_json()["shared"], "shared.json" in request.files) == (["/efs"], True)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000])
@@ -170,10 +172,10 @@ def test_nonsense_is_unreadable(text: str) -> None:
 
 
 def test_the_probe_reads_the_kernels_table_and_asks_what_is_mounted(tmp_path: Path) -> None:
-    said = json.loads(probe_shared.shared(20, {"shared": ["/proc", str(tmp_path / "nothing")]})["text"])
-    assert said[str(tmp_path / "nothing")] == {"mounted": None, "answers": None}
-    assert said["/proc"]["mounted"].split(" ")[2] == "proc"
-    assert (said["/proc"]["answers"]["rc"], said["/proc"]["answers"]["timed_out"]) == (0, False)
+    document = json.loads(probe_shared.shared(20, {"shared": ["/proc", str(tmp_path / "nothing")]})["text"])
+    assert document[str(tmp_path / "nothing")] == {"mounted": None, "answers": None}
+    assert document["/proc"]["mounted"].split(" ")[2] == "proc"
+    assert (document["/proc"]["answers"]["rc"], document["/proc"]["answers"]["timed_out"]) == (0, False)
 
 
 @pytest.mark.parametrize("tool", ["stat", "find"])
@@ -184,8 +186,8 @@ def test_a_server_that_hangs_is_given_up(tool: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(runner, "PATH", f"{tmp_path}:{os.defpath}")
     monkeypatch.setattr(probe_shared, "ANSWER_S", 0.5)
     began = time.monotonic()
-    said = json.loads(probe_shared.shared(20, {"shared": ["/proc"]})["text"])["/proc"]["answers"]
-    assert (said["timed_out"], said["rc"]) == (True, None)
+    answers = json.loads(probe_shared.shared(20, {"shared": ["/proc"]})["text"])["/proc"]["answers"]
+    assert (answers["timed_out"], answers["rc"]) == (True, None)
     assert time.monotonic() - began < 60  # not the ten minutes of the server
 
 
@@ -195,13 +197,13 @@ def test_a_server_that_hangs_holds_no_probe_up(tmp_path: Path) -> None:
 
     (tmp_path / "stat").write_text("#!/bin/sh\ntrap '' TERM INT HUP\nexec sleep 600\n")
     (tmp_path / "stat").chmod(0o755)
-    asked = json.dumps(ProbeRequest({"shared.json": 15, "kernel.txt": 5}, shared=("/proc",)).to_json())
+    request_text = json.dumps(ProbeRequest({"shared.json": 15, "kernel.txt": 5}, shared=("/proc",)).to_json())
     program = probe_source().replace("ANSWER_S = 10.0", "ANSWER_S = 0.5", 1)
-    program += f"\nPATH = {str(tmp_path)!r} + ':' + PATH\nmain(json.loads({asked!r}))\n"
+    program += f"\nPATH = {str(tmp_path)!r} + ':' + PATH\nmain(json.loads({request_text!r}))\n"
     done = subprocess.run(["python3", "-I", "-"], input=program, capture_output=True, text=True, timeout=60, check=True)
     from provisioner.verify.collect import decode
 
-    found = decode(done.stdout.encode())
-    assert found is not None
-    assert json.loads(found.files["shared.json"].text)["/proc"]["answers"]["timed_out"] is True
-    assert found.files["kernel.txt"].rc == 0
+    answer = decode(done.stdout.encode())
+    assert answer is not None
+    assert json.loads(answer.files["shared.json"].text)["/proc"]["answers"]["timed_out"] is True
+    assert answer.files["kernel.txt"].rc == 0

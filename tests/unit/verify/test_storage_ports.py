@@ -28,17 +28,17 @@ def storage(texts: Texts, *, up: bool = True, rate: int = 400) -> None:
     for name, address in STORAGE.items():
         device = json.loads(json.dumps(document["devices"]["mlx5_0"])) | {"pci": address}
         ethernet = address.endswith(".1")
-        shown, physical = ("Down", "Disabled") if ethernet else state
+        port_state, physical = ("Down", "Disabled") if ethernet else state
         device["ports"]["1"] |= {
-            "state": "4: ACTIVE" if shown == "Active" else "1: DOWN",
-            "phys_state": "5: LinkUp" if shown == "Active" else "3: Disabled",
+            "state": "4: ACTIVE" if port_state == "Active" else "1: DOWN",
+            "phys_state": "5: LinkUp" if port_state == "Active" else "3: Disabled",
             "rate": f"{rate} Gb/sec (4X)",
             "link_layer": "Ethernet" if ethernet else "InfiniBand",
             "pkeys": ["0x8044", "0x7fff"],
         }
         document["devices"][name] = device
         document["uverbs"].append(name)
-        body = block.replace("mlx5_0", name, 1).replace("State: Active", f"State: {shown}")
+        body = block.replace("mlx5_0", name, 1).replace("State: Active", f"State: {port_state}")
         body = body.replace("Physical state: LinkUp", f"Physical state: {physical}")
         body = re.sub(r"Rate: \d+", f"Rate: {rate}", body)
         texts["ibstat.txt"] += "CA '" + (body.replace("InfiniBand", "Ethernet") if ethernet else body)
@@ -67,9 +67,9 @@ def renamed(texts: Texts) -> None:
     storage(texts)
     document = json.loads(texts["rdma.json"])
     del document["devices"]["mlx5_0"]
-    kept = sorted(document["devices"].items(), key=lambda one: one[1]["pci"])
-    names = {old: f"mlx5_{number}" for number, (old, _) in enumerate(kept)}
-    document["devices"] = {names[old]: row for old, row in kept}
+    devices = sorted(document["devices"].items(), key=lambda item: item[1]["pci"])
+    names = {old: f"mlx5_{number}" for number, (old, _) in enumerate(devices)}
+    document["devices"] = {names[old]: row for old, row in devices}
     document["uverbs"] = list(names.values())
     texts["rdma.json"] = json.dumps(document)
     blocks = {m[1]: m[2] for m in re.finditer(r"CA '(mlx5_\d+)'((?:(?!CA ').)*)", texts["ibstat.txt"], flags=re.S)}
@@ -103,13 +103,13 @@ def judged() -> dict[str, Judged]:
     return judge({**cases, **{f"bare{i}": Case(bundle(alone), expected(DGX, "quick"), group="bare") for i in range(3)}})
 
 
-def failing(found: Judged) -> set[str]:
+def failing(verdict: Judged) -> set[str]:
     ours = ("ib.", "rdma.", "fleet.storage_ports", "gpu.nic_affinity")
-    return {check.id for check in found.checks if check.status == "fail" and check.id.startswith(ours)}
+    return {check.id for check in verdict.checks if check.status == "fail" and check.id.startswith(ours)}
 
 
-def said(found: Judged, id: str) -> str:
-    return next(f"{check.status}: {check.message}" for check in found.checks if check.id == id)
+def status_and_message(verdict: Judged, id: str) -> str:
+    return next(f"{check.status}: {check.message}" for check in verdict.checks if check.id == id)
 
 
 @pytest.mark.parametrize("name", ["n0", "older", "bare0"])
@@ -121,15 +121,17 @@ def test_storage_ports_are_not_judged_as_those_for_training(judged: dict[str, Ju
 @pytest.mark.parametrize("name", ["down", "slower"])
 def test_storage_that_is_down_or_slower_is_told_as_storage(judged: dict[str, Judged], name: str) -> None:
     assert failing(judged[name]) == {"fleet.storage_ports"}
-    wanted = {"down": "none of them", "slower": "2 x InfiniBand 200 Gbit/s"}[name]
-    assert said(judged[name], "fleet.storage_ports").startswith(f"fail: ports for storage up {wanted}; ")
+    expected_ports = {"down": "none of them", "slower": "2 x InfiniBand 200 Gbit/s"}[name]
+    assert status_and_message(judged[name], "fleet.storage_ports").startswith(
+        f"fail: ports for storage up {expected_ports}; "
+    )
 
 
 def test_storage_does_not_stand_in_for_a_lost_card(judged: dict[str, Judged]) -> None:
     """Nine InfiniBand ports are up at full rate, seven of them for training."""
-    assert said(judged["lost"], "ib.ports") == "fail: no card at 0000:dc:00.0 (GPU 7)"
-    assert said(judged["renamed"], "ib.ports") == "fail: no card at 0000:18:00.0 (GPU 0)"
+    assert status_and_message(judged["lost"], "ib.ports") == "fail: no card at 0000:dc:00.0 (GPU 7)"
+    assert status_and_message(judged["renamed"], "ib.ports") == "fail: no card at 0000:18:00.0 (GPU 0)"
 
 
 def test_machines_without_such_ports_are_not_compared(judged: dict[str, Judged]) -> None:
-    assert said(judged["bare0"], "fleet.storage_ports").startswith("skip")
+    assert status_and_message(judged["bare0"], "fleet.storage_ports").startswith("skip")

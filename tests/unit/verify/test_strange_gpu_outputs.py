@@ -58,23 +58,23 @@ def test_a_gpu_that_cannot_be_opened_leaves_a_gap(line: str) -> None:
     gpus = "".join(
         f'<gpu id="00000000:{bus}:00.0"><product_name>A4000</product_name></gpu>' for bus in ("19", "5F", "9B")
     )
-    found = nvidia_smi.parse(f"{line}\n<nvidia_smi_log><attached_gpus>4</attached_gpus>{gpus}</nvidia_smi_log>\n")
-    assert found.unreachable == ("0000:44:00",)
-    assert [gpu.index for gpu in found.gpus] == [0, 2, 3]
-    assert found.warnings == ()
+    smi = nvidia_smi.parse(f"{line}\n<nvidia_smi_log><attached_gpus>4</attached_gpus>{gpus}</nvidia_smi_log>\n")
+    assert smi.unreachable == ("0000:44:00",)
+    assert [gpu.index for gpu in smi.gpus] == [0, 2, 3]
+    assert smi.warnings == ()
     assert nvidia_smi.parse(line).unreachable == ("0000:44:00",)
 
 
 def test_what_nvidia_smi_says_on_standard_error_beside_its_answer() -> None:
     # driver 570: exit status 0, the GPUs that answer on standard output
-    said = (
+    stderr = (
         "ERROR: ld.so: object 'libx.so' from LD_PRELOAD cannot be preloaded\n"
         "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\n"
         "WARNING: infoROM is corrupted at gpu 0000:5F:00.0\n"
     )
     gpus = "".join(f'<gpu id="00000000:{bus}:00.0"></gpu>' for bus in ("19", "5F"))
     text = f"<nvidia_smi_log>{gpus}</nvidia_smi_log>"
-    smi = read(Bundle({"nvidia-smi.xml": Output(text, rc=0, error=said)})).smi
+    smi = read(Bundle({"nvidia-smi.xml": Output(text, rc=0, error=stderr)})).smi
     assert smi is not None
     assert (smi.unreachable, [gpu.index for gpu in smi.gpus]) == (("0000:44:00",), [0, 2])
     assert smi.warnings == ("WARNING: infoROM is corrupted at gpu 0000:5F:00.0",)
@@ -83,9 +83,9 @@ def test_what_nvidia_smi_says_on_standard_error_beside_its_answer() -> None:
 def test_a_gpu_that_cannot_be_opened_and_has_no_address() -> None:
     line = "Unable to determine the device handle for GPU2: Unknown Error\n"
     gpus = "".join(f'<gpu id="00000000:{bus}:00.0"></gpu>' for bus in ("19", "44", "9B"))
-    found = nvidia_smi.parse(f"{line}<nvidia_smi_log>{gpus}</nvidia_smi_log>")
-    assert (found.unreachable, [gpu.index for gpu in found.gpus]) == (("GPU 2",), [0, 1, 3])
-    assert found.warnings == ()
+    smi = nvidia_smi.parse(f"{line}<nvidia_smi_log>{gpus}</nvidia_smi_log>")
+    assert (smi.unreachable, [gpu.index for gpu in smi.gpus]) == (("GPU 2",), [0, 1, 3])
+    assert smi.warnings == ()
 
 
 def test_a_value_that_says_reset_counts_in_any_column() -> None:
@@ -105,12 +105,12 @@ def test_rows_with_a_number_alone_may_have_been_asked_for() -> None:
 def test_a_link_with_an_error_in_its_states_place() -> None:
     text = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n\t Link 0: 26.562 GB/s\n\t Link 1: {}\n"
     for down in ("<inactive>", "Inactive", "inActive", "Down", "0 GB/s"):
-        found = nvlink.parse(text.format(down))[0]
-        assert (found.active, found.inactive) == (1, 1)
+        links = nvlink.parse(text.format(down))[0]
+        assert (links.active, links.inactive) == (1, 1)
     for strange in ("[Unknown Error]", "N/A", "ERR!"):
-        found = nvlink.parse(text.format(strange))[0]
-        assert (found.active, found.inactive) == (None, None)
-        assert strange in found.note
+        links = nvlink.parse(text.format(strange))[0]
+        assert (links.active, links.inactive) == (None, None)
+        assert strange in links.note
 
 
 def diagnosis(**body: object) -> str:
@@ -130,8 +130,8 @@ def test_dcgmi_sums_a_test_up_apart_from_its_entities() -> None:
         {"name": "software", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Fail"}},
         {"name": "pcie", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Pass"}},
     ]
-    found = dcgmi_diag.parse(diagnosis(test_categories=[{"category": "Hardware", "tests": tests}]))
-    assert (found.passed, found.failed, found.skipped) == (("pcie",), ("software",), ("memory",))
+    parsed = dcgmi_diag.parse(diagnosis(test_categories=[{"category": "Hardware", "tests": tests}]))
+    assert (parsed.passed, parsed.failed, parsed.skipped) == (("pcie",), ("software",), ("memory",))
 
 
 def test_dcgmi_of_several_iterations() -> None:
@@ -139,16 +139,16 @@ def test_dcgmi_of_several_iterations() -> None:
         {"DCGM GPU Diagnostic": {"test_categories": [{"tests": [{"name": "Inforom", "results": [{"status": s}]}]}]}}
         for s in ("PASS", "FAIL")
     ]
-    found = dcgmi_diag.parse(json.dumps({"iterations": runs, "Overall Result": "Fail"}))
-    assert (found.passed, found.failed) == (("Inforom",), ("Inforom",))
+    parsed = dcgmi_diag.parse(json.dumps({"iterations": runs, "Overall Result": "Fail"}))
+    assert (parsed.passed, parsed.failed) == (("Inforom",), ("Inforom",))
 
 
 def test_dcgmi_of_old_releases_warns_in_one_text() -> None:
     # DCGM 2
     row = {"status": "Warn", "warnings": "Persistence mode for GPU 0 is disabled."}
     tests = [{"name": "Persistence Mode", "results": [row]}]
-    found = dcgmi_diag.parse(json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"tests": tests}]}}))
-    assert found.messages == ("Persistence mode for GPU 0 is disabled.",)
+    parsed = dcgmi_diag.parse(json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"tests": tests}]}}))
+    assert parsed.messages == ("Persistence mode for GPU 0 is disabled.",)
 
 
 # nvidia-smi nvlink -e of a B300, driver 595.91, healthy at boot
@@ -194,10 +194,10 @@ def test_columns_of_a_matrix(names: str) -> None:
         f"\tGPU0\tGPU1\t{names}\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
         "GPU0\t X \tNV18\tSYS\tPIX\tNODE\t0-15\t0\t\tN/A\nGPU1\tNV18\t X \tPIX\tSYS\tNODE\t0-15\t0\t\tN/A\n"
     )
-    found = topo.parse(text)
-    assert found.cells == {"GPU0": {"GPU1": "NV18"}, "GPU1": {"GPU0": "NV18"}}
-    assert [list(row.values()) for row in found.near.values()] == [["SYS", "PIX", "NODE"], ["PIX", "SYS", "NODE"]]
-    assert found.numa == {"GPU0": "0", "GPU1": "0"}
+    topology = topo.parse(text)
+    assert topology.cells == {"GPU0": {"GPU1": "NV18"}, "GPU1": {"GPU0": "NV18"}}
+    assert [list(row.values()) for row in topology.near.values()] == [["SYS", "PIX", "NODE"], ["PIX", "SYS", "NODE"]]
+    assert topology.numa == {"GPU0": "0", "GPU1": "0"}
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,15 @@ def compare_readers(document: str) -> bool:
     fast = nvidia_smi_xml.read_by_outline(document)
     if fast is None:
         return False
-    whole = nvidia_smi_xml.walk(ElementTree.fromstring(nvidia_smi_xml.BETWEEN.sub("><", document)))
+    walked = nvidia_smi_xml.walk(ElementTree.fromstring(nvidia_smi_xml.BETWEEN.sub("><", document)))
 
-    def said(one: nvidia_smi_xml.Walked) -> object:
-        return one.id or None, one.paths, [(value or "").strip() for value in one.values]
+    def contents(element: nvidia_smi_xml.Walked) -> object:
+        return element.id or None, element.paths, [(value or "").strip() for value in element.values]
 
-    assert [said(one) for one in (fast.top, *fast.gpus)] == [said(one) for one in (whole.top, *whole.gpus)]
-    assert sorted(one.strip() for one in fast.stray) == sorted(one.strip() for one in whole.stray)
+    assert [contents(element) for element in (fast.top, *fast.gpus)] == [
+        contents(element) for element in (walked.top, *walked.gpus)
+    ]
+    assert sorted(element.strip() for element in fast.stray) == sorted(element.strip() for element in walked.stray)
     return True
 
 
@@ -242,9 +244,9 @@ def test_of_a_damaged_document_both_readers_see_the_same() -> None:
     gpus = re.findall(r"<gpu id.*?</gpu>", document, re.DOTALL)[:2]
     small = document[: document.index("<gpu id")] + "".join(gpus) + document[document.rindex("</gpu>") + 6 :]
     small = re.sub(r"<supported_clocks>.*?</supported_clocks>", "", small, flags=re.DOTALL)
-    whole, taken = re.findall(r"<[^>]*>|[^<]+", small), 0
+    all_tokens, taken = re.findall(r"<[^>]*>|[^<]+", small), 0
     for seed in range(600):
-        chance, tokens = random.Random(seed), list(whole)
+        chance, tokens = random.Random(seed), list(all_tokens)
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
             first = chance.randrange(len(tokens))
             last = min(len(tokens), first + chance.choice((1, 1, 2, 5, 40)))

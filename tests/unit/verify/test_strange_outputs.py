@@ -37,10 +37,10 @@ d3:00.0 Ethernet controller: Amazon.com, Inc. Elastic Network Adapter (ENA)
 
 
 def test_lspci_with_names_only() -> None:
-    found = lspci.parse(LSPCI_NAMES)
-    assert found.gpus == ("0000:19:00", "0000:3b:00", "0000:c1:00")
-    assert (found.nvswitches, found.efa, found.mellanox, found.nvme) == (1, 2, 1, 1)
-    assert found.dead == ("0000:3b:00",)
+    devices = lspci.parse(LSPCI_NAMES)
+    assert devices.gpus == ("0000:19:00", "0000:3b:00", "0000:c1:00")
+    assert (devices.nvswitches, devices.efa, devices.mellanox, devices.nvme) == (1, 2, 1, 1)
+    assert devices.dead == ("0000:3b:00",)
 
 
 @pytest.mark.parametrize("revision", ["(rev ff) (prog-if ff)", "(rev ff)", "(rev a1) (prog-if 00 [VGA controller])"])
@@ -49,10 +49,10 @@ def test_lspci_in_many_words_of_a_gpu_that_does_not_answer(revision: str) -> Non
     silent = (
         f"3b:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] {revision}\n\t!!! Unknown header type 7f\n"
     )
-    found = lspci.parse(
+    devices = lspci.parse(
         f"19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)\n\tFlags: bus master\n{silent}"
     )
-    assert (found.gpus, found.dead) == (("0000:19:00", "0000:3b:00"), ("0000:3b:00",))
+    assert (devices.gpus, devices.dead) == (("0000:19:00", "0000:3b:00"), ("0000:3b:00",))
 
 
 # lspci 3.9.0 -Dnnx, of which the first is whole and the header of the second is that of ellyq/coreboot#4
@@ -77,14 +77,16 @@ LSPCI_HEX = """\
 
 def test_lspci_with_the_registers_of_a_gpu_that_does_not_answer() -> None:
     """The third is a virtual function: it shows no vendor and no device of its own (PCIe, 9.3.4.1)."""
-    found = lspci.parse(LSPCI_HEX)
-    assert (found.gpus, found.dead) == (("0000:02:00", "0000:03:00"), ("0000:02:00",))
-    assert not found.excerpt
+    devices = lspci.parse(LSPCI_HEX)
+    assert (devices.gpus, devices.dead) == (("0000:02:00", "0000:03:00"), ("0000:02:00",))
+    assert not devices.excerpt
 
 
 def test_lspci_with_numbers_only() -> None:
-    found = lspci.parse("17:00.0 0302: 10de:20b2 (rev a1)\nc3:00.0 0680: 10de:1af1 (rev a1)\nca:00.0 0207: 15b3:101b\n")
-    assert (found.gpus, found.nvswitches, found.mellanox) == (("0000:17:00",), 1, 1)
+    devices = lspci.parse(
+        "17:00.0 0302: 10de:20b2 (rev a1)\nc3:00.0 0680: 10de:1af1 (rev a1)\nca:00.0 0207: 15b3:101b\n"
+    )
+    assert (devices.gpus, devices.nvswitches, devices.mellanox) == (("0000:17:00",), 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +167,14 @@ def test_amd_smi_names_its_driver_in_three_ways(driver: dict[str, str]) -> None:
         "vram": {"vram_size_mb": 294896},
         "driver": driver,
     }
-    found = rocm_smi.parse(json.dumps({"gpu_data": [entry]}))
-    assert (found.driver_version, found.gpus[0].model) == ("6.12.12", "AMD Instinct MI350X")
-    assert (found.gpus[0].vbios, found.gpus[0].memory_mib) == ("113-M350-01-1K0-920A", 294896)
+    parsed = rocm_smi.parse(json.dumps({"gpu_data": [entry]}))
+    assert (parsed.driver_version, parsed.gpus[0].model) == ("6.12.12", "AMD Instinct MI350X")
+    assert (parsed.gpus[0].vbios, parsed.gpus[0].memory_mib) == ("113-M350-01-1K0-920A", 294896)
 
 
 def test_the_address_of_a_gpu_that_fell_off_ends_before_the_colon() -> None:
-    found = dmesg.parse("[6781741.548783] NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.\n")
-    assert found.fallen_off == ("0000:91:00.0",)
+    log = dmesg.parse("[6781741.548783] NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.\n")
+    assert log.fallen_off == ("0000:91:00.0",)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +199,9 @@ def test_nccl_tests_under_launchers(prefix: str) -> None:
         "# Out of bounds values : 0 OK",
         "# Avg bus bandwidth    : 125.4 ",
     )
-    found = nccl_tests.parse("".join(f"{prefix}{row}\n" for row in rows))
-    assert (found.ranks, found.max_busbw_gbps, found.avg_busbw_gbps) == (2, 433.9, 125.4)
-    assert (found.wrong, found.out_of_bounds_ok) == (1, True)
+    parsed = nccl_tests.parse("".join(f"{prefix}{row}\n" for row in rows))
+    assert (parsed.ranks, parsed.max_busbw_gbps, parsed.avg_busbw_gbps) == (2, 433.9, 125.4)
+    assert (parsed.wrong, parsed.out_of_bounds_ok) == (1, True)
 
 
 def test_a_journal_in_which_the_service_was_started_again() -> None:
@@ -253,7 +255,7 @@ def test_a_container_of_firmware_raid_is_no_array() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "where"),
+    ("line", "kind", "location"),
     [
         # amdgpu of MI200 and MI300 with RAS
         ("amdgpu 0000:08:00.0: amdgpu: Saved bad pages 176 reaches threshold value 128", "amd_ras", "0000:08:00.0"),
@@ -273,9 +275,9 @@ def test_a_container_of_firmware_raid_is_no_array() -> None:
         ("[Hardware Error]: Deferred error, no action required.", "machine_check_corrected", ""),
     ],
 )
-def test_what_the_kernel_says_of_broken_hardware(line: str, kind: str, where: str) -> None:
+def test_what_the_kernel_says_of_broken_hardware(line: str, kind: str, location: str) -> None:
     (event,) = dmesg.parse(f"kern  :err   : 2024-11-24T17:53:23,028841-06:00 {line}\n").events
-    assert (event.kind, event.where) == (kind, where)
+    assert (event.kind, event.where) == (kind, location)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +302,8 @@ def test_an_xid_that_only_another_one_names() -> None:
         "kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=1818992, name=python3, Ch 0000000c caused by previous Xid 145\n"
         "kernel: NVRM: Xid (PCI:0000:ed:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x1)\n"
     )
-    found = {(x.code, x.pci): x.fatal for x in dmesg.parse(text).xids}
-    assert found == {
+    fatal_by_xid = {(x.code, x.pci): x.fatal for x in dmesg.parse(text).xids}
+    assert fatal_by_xid == {
         (45, "0000:dc:00"): None,
         (45, "0000:ed:00"): None,
         (145, "0000:ed:00"): False,
@@ -315,10 +317,10 @@ def test_a_kernel_log_with_stamps_of_the_time_between() -> None:
         "[Jan21 04:41] nvidia 0000:03:00.0: AER: can't recover (no error_detected callback)\n"
         "[  +0.000008] pcieport 0000:00:03.0: AER: device recovery failed\n"
     )
-    found = dmesg.parse(text)
-    assert [(event.kind, event.where) for event in found.events] == [
+    log = dmesg.parse(text)
+    assert [(event.kind, event.where) for event in log.events] == [
         ("pcie_fatal", "0000:03:00.0"),
         ("pcie_fatal", "0000:00:03.0"),
     ]
-    assert found.events[1].text == "pcieport 0000:00:03.0: AER: device recovery failed"
+    assert log.events[1].text == "pcieport 0000:00:03.0: AER: device recovery failed"
     assert dmesg.parse(text.splitlines()[1]).events

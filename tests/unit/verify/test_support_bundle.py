@@ -127,23 +127,23 @@ def test_an_excerpt_shows_its_fault_and_accuses_of_nothing_that_is_not_there(tmp
 
 
 def test_of_several_outputs_of_one_kind_the_one_that_tells_most_is_taken(tmp_path: Path) -> None:
-    whole = capture("nvidia_smi/q-h100-8gpu-535.txt")
-    uuids = re.findall(r"GPU UUID +: (\S+)", whole)
-    (tmp_path / "1.txt").write_text("".join(f"GPU {n}: NVIDIA H100 (UUID: {one})\n" for n, one in enumerate(uuids)))
-    (tmp_path / "2.txt").write_text(whole)
-    (tmp_path / "3.txt").write_text(whole)
+    query_text = capture("nvidia_smi/q-h100-8gpu-535.txt")
+    uuids = re.findall(r"GPU UUID +: (\S+)", query_text)
+    (tmp_path / "1.txt").write_text("".join(f"GPU {n}: NVIDIA H100 (UUID: {uuid})\n" for n, uuid in enumerate(uuids)))
+    (tmp_path / "2.txt").write_text(query_text)
+    (tmp_path / "3.txt").write_text(query_text)
     (tmp_path / "4.txt").write_text("dear all, the node is slow\n")
     supplied = read(tmp_path)
     assert dict(supplied.placed) == {"2.txt": "nvidia-smi.xml"}
-    assert [why for name, why in sorted(supplied.unplaced) if name != "4.txt"] == [
+    assert [reason for name, reason in sorted(supplied.unplaced) if name != "4.txt"] == [
         "2.txt is taken for nvidia-smi.xml", "2.txt is the same"
     ]  # fmt: skip
     assert {name for name, _ in supplied.unplaced} == {"1.txt", "3.txt", "4.txt"}
 
 
 def tar_of(files: dict[str, bytes], mode: str = "w:xz", links: tuple[str, ...] = ()) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode=mode) as archive:  # type: ignore[call-overload]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as archive:  # type: ignore[call-overload]
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -152,7 +152,7 @@ def tar_of(files: dict[str, bytes], mode: str = "w:xz", links: tuple[str, ...] =
             info = tarfile.TarInfo(name)
             info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
             archive.addfile(info)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def test_a_sosreport_is_read_by_content_and_links_are_not_followed(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_a_sosreport_is_read_by_content_and_links_are_not_followed(tmp_path: Pat
 
 
 def test_gpuprovs_own_bundle_in_an_archive_is_what_it_is_as_a_folder(tmp_path: Path) -> None:
-    mine = healthy("dgx-h100")
+    files = healthy("dgx-h100")
     file = tmp_path / "ticket.tgz"
-    file.write_bytes(tar_of({f"ticket/{name}": str(text).encode() for name, text in mine.items()}, "w:gz"))
+    file.write_bytes(tar_of({f"ticket/{name}": str(text).encode() for name, text in files.items()}, "w:gz"))
     (tmp_path / "ticket").mkdir()
-    for name, text in mine.items():
+    for name, text in files.items():
         (tmp_path / "ticket" / name).write_text(str(text))
     packed, plain = read_facts(read(file).bundle), read_facts(read(tmp_path / "ticket").bundle)
     assert {n for n, s in packed.sources.items() if s.state == "read"} == {
@@ -198,19 +198,20 @@ def test_a_journal_gives_the_log_of_this_boot_and_of_the_one_before(form: str, t
     match form:
         case "json":
             text = "\n".join(
-                json.dumps({"__CURSOR": "s=1", "MESSAGE": said, "_BOOT_ID": boot, "_TRANSPORT": who,
-                            "SYSLOG_IDENTIFIER": who, "__MONOTONIC_TIMESTAMP": "1000000"})
-                for boot, who, said in rows
+                json.dumps({"__CURSOR": "s=1", "MESSAGE": message, "_BOOT_ID": boot, "_TRANSPORT": identifier,
+                            "SYSLOG_IDENTIFIER": identifier, "__MONOTONIC_TIMESTAMP": "1000000"})
+                for boot, identifier, message in rows
             )  # fmt: skip
         case "export":
             text = "\n\n".join(
-                f"__CURSOR=s=1\n__MONOTONIC_TIMESTAMP=1000000\n_BOOT_ID={boot}\n_TRANSPORT={who}\n"
-                f"SYSLOG_IDENTIFIER={who}\nMESSAGE={said}"
-                for boot, who, said in rows
+                f"__CURSOR=s=1\n__MONOTONIC_TIMESTAMP=1000000\n_BOOT_ID={boot}\n_TRANSPORT={identifier}\n"
+                f"SYSLOG_IDENTIFIER={identifier}\nMESSAGE={message}"
+                for boot, identifier, message in rows
             )
         case _:
             text = "\n".join(
-                f"Nov 20 10:00:00 n7 {who}[1]: {said}".replace("kernel[1]", "kernel") for _, who, said in rows
+                f"Nov 20 10:00:00 n7 {identifier}[1]: {message}".replace("kernel[1]", "kernel")
+                for _, identifier, message in rows
             )
     (tmp_path / "j").write_text(text + "\n")
     facts = read_facts(read(tmp_path / "j").bundle)
@@ -219,8 +220,8 @@ def test_a_journal_gives_the_log_of_this_boot_and_of_the_one_before(form: str, t
 
 
 def test_logs_of_one_boot_count_each_line_once() -> None:
-    again = "2026-11-20T10:00:00+0000 n7 kernel: " + XID.split("] ", 1)[1]
-    both = journals.joined([BOOT + XID + "[ 1.0] more\n", again])
+    same_line = "2026-11-20T10:00:00+0000 n7 kernel: " + XID.split("] ", 1)[1]
+    both = journals.joined([BOOT + XID + "[ 1.0] more\n", same_line])
     assert both.count("Xid") == 1
 
 
@@ -238,20 +239,20 @@ def test_a_decompression_bomb_is_refused(pack, tmp_path: Path, monkeypatch: pyte
 def test_what_leads_out_of_an_archive_or_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "MEMBERS", 20)
     (tmp_path / "t.tar").write_bytes(tar_of({"../../dmesg.txt": XID.encode(), "/abs": XID.encode()}, "w:"))
-    told = dict(read(tmp_path / "t.tar").unplaced)
-    assert set(told.values()) == {"its name leads out of the archive"}
+    reasons = dict(read(tmp_path / "t.tar").unplaced)
+    assert set(reasons.values()) == {"its name leads out of the archive"}
     (tmp_path / "many.tar").write_bytes(tar_of({str(n): b"x" for n in range(40)}, "w:"))
     with pytest.raises(GpuprovError):
         read(tmp_path / "many.tar")
 
 
 def test_a_header_that_is_longer_than_a_name_is_refused(tmp_path: Path) -> None:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
         info = tarfile.TarInfo("x")
         info.pax_headers = {"comment": "y" * (2 * 1024 * 1024)}
         archive.addfile(info)
-    (tmp_path / "h.tgz").write_bytes(made.getvalue())
+    (tmp_path / "h.tgz").write_bytes(buffer.getvalue())
     with pytest.raises(GpuprovError, match="header"):
         read(tmp_path / "h.tgz")
 
@@ -288,13 +289,13 @@ def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None
     with pytest.raises(GpuprovError, match=r"8 x NVIDIA H100 80GB HBM3 could be any of .*dgx-h100"):
         tell(facts, "", load())
     line = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-e18afb8d-1627-f8ff-2ba3-c05c5a8e9e67)\n"
-    one = read_facts(Bundle({"nvidia-smi.xml": Output(line)}))
+    one_gpu = read_facts(Bundle({"nvidia-smi.xml": Output(line)}))
     with pytest.raises(GpuprovError, match=r"1 x NVIDIA H100 80GB HBM3 could be any of p5\.4xlarge, .*dgx-h100"):
-        tell(one, "", load())  # -L of one GPU may be a line of eight
+        tell(one_gpu, "", load())  # -L of one GPU may be a line of eight
     with pytest.raises(GpuprovError, match=r"could be p5\.4xlarge, or a machine that the catalogue has not"):
-        tell(one, "Amazon EC2", load())  # which sells one such GPU in several sizes
+        tell(one_gpu, "Amazon EC2", load())  # which sells one such GPU in several sizes
     with pytest.raises(GpuprovError, match=r"g9\.8xlarge is no machine of the catalogue"):
-        tell(one, "Amazon EC2 g9.8xlarge", load())
+        tell(one_gpu, "Amazon EC2 g9.8xlarge", load())
     with pytest.raises(GpuprovError, match=r"could be"):
         tell(facts, "QEMU Standard PC (Q35 + ICH9, 2009)", load())
     assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
@@ -321,9 +322,9 @@ def test_every_capture_is_told_by_its_content(tool: str, tmp_path: Path) -> None
         if file.suffix == ".yaml" or file.name in UNTOLD:
             continue
         (tmp_path / f"{number}").write_bytes(file.read_bytes())
-        found = read(tmp_path / f"{number}")
-        placed = [name for _, name in found.placed if name != "nccl.log"]  # a run of nccl-tests can be both
-        assert placed == [TOLD[tool]], (file.name, found.unplaced)
+        supplied = read(tmp_path / f"{number}")
+        placed = [name for _, name in supplied.placed if name != "nccl.log"]  # a run of nccl-tests can be both
+        assert placed == [TOLD[tool]], (file.name, supplied.unplaced)
 
 
 GOOD, LOST = (
@@ -349,18 +350,18 @@ def test_a_kernel_log_beside_one_of_our_own_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (capture(GOOD).replace("<uuid>GPU-0", "<uuid>GPU-f"), "have other GPUs"),
         (capture("nvidia_smi/table-a40-8gpu-525-lost.txt"), "have other drivers"),
     ],
     ids=["GPUs", "driver"],
 )
-def test_outputs_of_two_machines_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_outputs_of_two_machines_are_refused(tmp_path: Path, text: str, message: str) -> None:
     for folder, output in (("gpu01", capture(GOOD)), ("gpu02", text)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "smi").write_text(output)
-    with pytest.raises(GpuprovError, match=said) as caught:
+    with pytest.raises(GpuprovError, match=message) as caught:
         read(tmp_path)
     assert "gpu01/smi and gpu02/smi" in str(caught.value)
 
@@ -382,7 +383,7 @@ def test_what_quotes_a_kernel_line_is_no_kernel_log(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     supplied = read(tmp_path)
     assert supplied.bundle.files == {}
-    assert {why for _, why in supplied.unplaced} == {"a document, not the output of a tool"}
+    assert {reason for _, reason in supplied.unplaced} == {"a document, not the output of a tool"}
 
 
 def test_what_is_cut_is_read_to_its_end_and_never_whole(tmp_path: Path) -> None:
@@ -392,7 +393,7 @@ def test_what_is_cut_is_read_to_its_end_and_never_whole(tmp_path: Path) -> None:
     (tmp_path / "kern.log.gz").write_bytes(packed[: len(packed) // 2])
     (tmp_path / "smi.txt").write_text(capture(GOOD))
     supplied = read(tmp_path)
-    assert any(name == "kern.log" and why.startswith("its end is missing") for name, why in supplied.unplaced)
+    assert any(name == "kern.log" and reason.startswith("its end is missing") for name, reason in supplied.unplaced)
     checks = judged(supplied.bundle, "dgx-h100")
     assert (checks["gpu.xid"].status, checks["gpu.count"].status) == ("unknown", "pass")
     tar = io.BytesIO()
@@ -404,16 +405,16 @@ def test_what_is_cut_is_read_to_its_end_and_never_whole(tmp_path: Path) -> None:
     (tmp_path / "day.tar.gz").write_bytes(tar.getvalue()[: len(tar.getvalue()) // 2])
     cut = read(tmp_path / "day.tar.gz")
     assert judged(cut.bundle, "dgx-h100")["gpu.xid"].status == "fail"
-    assert any("cut" in why or "missing" in why for _, why in cut.unplaced)
+    assert any("cut" in reason or "missing" in reason for _, reason in cut.unplaced)
 
 
 def test_an_archive_that_ends_between_two_members_is_not_whole(tmp_path: Path) -> None:
-    whole = tar_of({"a.log": BOOT.encode(), "b.log": XID.encode()}, "w")
+    archive = tar_of({"a.log": BOOT.encode(), "b.log": XID.encode()}, "w")
     packer = zlib.compressobj(wbits=31)
-    (tmp_path / "day.tar.gz").write_bytes(packer.compress(whole[:1024]) + packer.flush(zlib.Z_SYNC_FLUSH))
+    (tmp_path / "day.tar.gz").write_bytes(packer.compress(archive[:1024]) + packer.flush(zlib.Z_SYNC_FLUSH))
     cut = read(tmp_path / "day.tar.gz")
     assert [name for name, _ in cut.placed] == ["a.log"]
-    assert any("cut or damaged" in why for _, why in cut.unplaced)
+    assert any("cut or damaged" in reason for _, reason in cut.unplaced)
 
 
 def test_a_damaged_member_of_a_zip_is_not_whole(tmp_path: Path) -> None:
@@ -423,7 +424,7 @@ def test_a_damaged_member_of_a_zip_is_not_whole(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"usb 1-1", b"usb 9-9"))
     damaged = read(file)
     assert damaged.bundle.files == {}
-    assert any(name == "kern.log" and "CRC" in why for name, why in damaged.unplaced)
+    assert any(name == "kern.log" and "CRC" in reason for name, reason in damaged.unplaced)
 
 
 def test_nothing_of_a_folder_vanishes_without_a_word(tmp_path: Path) -> None:
@@ -438,9 +439,9 @@ def test_nothing_of_a_folder_vanishes_without_a_word(tmp_path: Path) -> None:
 
 def test_xids_that_were_seen_are_named_where_a_log_is_not_whole(tmp_path: Path) -> None:
     (tmp_path / "kern.log").write_text(XID.replace("79,", "94,").replace("GPU has fallen off the bus", "Contained"))
-    found = judged(read(tmp_path).bundle, "dgx-h100")["gpu.xid"]
-    assert (found.status, found.action) == ("unknown", "none")
-    assert "none of it fatal by itself: Xid 94 on 0000:4c:00" in found.message
+    check = judged(read(tmp_path).bundle, "dgx-h100")["gpu.xid"]
+    assert (check.status, check.action) == ("unknown", "none")
+    assert "none of it fatal by itself: Xid 94 on 0000:4c:00" in check.message
 
 
 def test_a_file_that_nobody_copied_is_no_reason_to_reconfigure(tmp_path: Path) -> None:
@@ -523,10 +524,10 @@ def disks_of(count: int, form: str) -> str:
     """What the system boots from, and as many drives of an instance's own."""
     if form == "pairs":
         row = 'NAME="{}" TYPE="{}" SIZE="{}" MODEL="{}" MOUNTPOINT="{}"\n'
-        own = "".join(row.format(f"nvme{n}n1", "disk", 1900000000000, "Amazon EC2 NVMe Instance Storage", "")
+        instance_rows = "".join(row.format(f"nvme{n}n1", "disk", 1900000000000, "Amazon EC2 NVMe Instance Storage", "")
                       for n in range(1, count + 1))  # fmt: skip
         root = row.format("nvme0n1", "disk", 64 << 30, "Amazon Elastic Block Store", "")
-        return root + row.format("nvme0n1p1", "part", 63 << 30, "", "/") + own
+        return root + row.format("nvme0n1p1", "part", 63 << 30, "", "/") + instance_rows
     names = [("nvme0n1", "Amazon Elastic Block Store")]
     names += [(f"nvme{n}n1", "Amazon EC2 NVMe Instance Storage") for n in range(1, count + 1)]
     if form == "json":
@@ -612,19 +613,19 @@ UNREAD = ("|ERR!  ERR!  ERR!            N/A  / ERR!  |    GPU is lost         | 
 @pytest.mark.parametrize("second", UNREAD)
 def test_a_gpu_that_the_table_names_and_cannot_read_is_lost(second: str) -> None:
     rows = capture("nvidia_smi/table-v100-8gpu-460.txt").splitlines()
-    place = next(n for n, row in enumerate(rows) if row.startswith("|   2  ")) + 1
-    found = nvidia_smi.parse("\n".join([*rows[:place], second, *rows[place + 1 :]]))
-    assert [gpu.lost for gpu in found.gpus] == [n == 2 for n in range(8)]
+    index = next(n for n, row in enumerate(rows) if row.startswith("|   2  ")) + 1
+    smi = nvidia_smi.parse("\n".join([*rows[:index], second, *rows[index + 1 :]]))
+    assert [gpu.lost for gpu in smi.gpus] == [n == 2 for n in range(8)]
 
 
 def test_a_gpu_of_the_table_without_heat_state_and_power_has_to_be_reset() -> None:
     # driver 580, as a public note on an RTX PRO 6000 has it; --query-gpu said "[GPU requires reset]" of it
     second = "|ERR!  ERR!  ERR!             N/A /  N/A  |   58222MiB /  97887MiB |     N/A      Default |"
     rows = capture("nvidia_smi/table-v100-8gpu-460.txt").splitlines()
-    place = next(n for n, row in enumerate(rows) if row.startswith("|   2  ")) + 1
-    found = nvidia_smi.parse("\n".join([*rows[:place], second, *rows[place + 1 :]]))
-    assert [bool(gpu.reset_required) for gpu in found.gpus] == [n == 2 for n in range(8)]
-    assert not any(gpu.lost for gpu in found.gpus)
+    index = next(n for n, row in enumerate(rows) if row.startswith("|   2  ")) + 1
+    smi = nvidia_smi.parse("\n".join([*rows[:index], second, *rows[index + 1 :]]))
+    assert [bool(gpu.reset_required) for gpu in smi.gpus] == [n == 2 for n in range(8)]
+    assert not any(gpu.lost for gpu in smi.gpus)
 
 
 @pytest.mark.parametrize("file", ["table-v100-8gpu-460.txt", "q-h100-8gpu-535.txt"])
@@ -634,14 +635,18 @@ def test_of_what_was_printed_again_and_again_the_last_counts(file: str) -> None:
 
 
 def test_a_table_behind_all_that_nvidia_smi_tells_hides_nothing_of_it() -> None:
-    whole, table = (capture(f"nvidia_smi/{name}.txt") for name in ("q-a10-remap-pending-535", "table-v100-8gpu-460"))
-    for text in (whole + table, table + whole):
-        assert nvidia_smi.parse(text).gpus == nvidia_smi.parse(whole).gpus
+    query_text, table = (
+        capture(f"nvidia_smi/{name}.txt") for name in ("q-a10-remap-pending-535", "table-v100-8gpu-460")
+    )
+    for text in (query_text + table, table + query_text):
+        assert nvidia_smi.parse(text).gpus == nvidia_smi.parse(query_text).gpus
 
 
 def test_a_gpu_that_was_lost_in_between_counts() -> None:
-    good, lost = (capture(f"nvidia_smi/table-{name}.txt") for name in ("v100-8gpu-460", "a40-8gpu-525-lost"))
-    assert [gpu.lost for gpu in nvidia_smi.parse(good + lost + good).gpus].count(True) == 1
+    healthy_table, lost_table = (
+        capture(f"nvidia_smi/table-{name}.txt") for name in ("v100-8gpu-460", "a40-8gpu-525-lost")
+    )
+    assert [gpu.lost for gpu in nvidia_smi.parse(healthy_table + lost_table + healthy_table).gpus].count(True) == 1
 
 
 def test_what_somebody_left_out_of_a_list_is_not_missing(tmp_path: Path) -> None:
@@ -654,7 +659,7 @@ def test_what_somebody_left_out_of_a_list_is_not_missing(tmp_path: Path) -> None
 def test_a_row_of_rocm_smi_without_a_value_is_no_gpu_that_answers() -> None:
     text = capture("rocm_smi/table-mi300x-4gpu.txt")
     last = next(row for row in text.splitlines() if re.match(r"3 +", row))
-    said = "N/A         N/A       N/A, N/A, N/A       None    None    0%   unknown  N/A  0%  0%"
+    columns = "N/A         N/A       N/A, N/A, N/A       None    None    0%   unknown  N/A  0%  0%"
     assert len(rocm_smi.parse(text).gpus) == 4
     for device in ("3       4     0x74a1,   16738 ", "3       [0x74a1 : 0x00]      "):
-        assert len(rocm_smi.parse(text.replace(last, device + said)).gpus) == 3
+        assert len(rocm_smi.parse(text.replace(last, device + columns)).gpus) == 3

@@ -65,14 +65,14 @@ def test_every_file_can_be_made() -> None:
     """By a command, off files of the node, or by a function of the probe's; never in two ways. What is asked elsewhere
     is none of the node's."""
     for tool in FILES.values():
-        ways = [bool(tool.command), bool(tool.paths), tool.file in COLLECTORS]
-        assert sum(ways) == (tool.asked != "elsewhere"), tool.file
+        sources = [bool(tool.command), bool(tool.paths), tool.file in COLLECTORS]
+        assert sum(sources) == (tool.asked != "elsewhere"), tool.file
     assert set(COLLECTORS) <= set(FILES)
 
 
 def test_what_the_probe_is_told_of_a_tool() -> None:
-    made = ProbeRequest({"topo.txt": 5, "reboot.txt": 5, "host.json": 5}).to_json()["tools"]
-    assert made == {
+    tools = ProbeRequest({"topo.txt": 5, "reboot.txt": 5, "host.json": 5}).to_json()["tools"]
+    assert tools == {
         "topo.txt": {"argv": ["nvidia-smi", "topo", "-m"], "merge": True, "omit": ""},
         "reboot.txt": {"paths": ["/run/reboot-required", "/run/reboot-required.pkgs"], "empty": True},
     }

@@ -62,9 +62,9 @@ def test_a_fault_in_a_bundle_is_exit_one(node: Path) -> None:
     assert done.returncode == 1
     checks = json.loads(done.stdout)["nodes"][0]["checks"]
     assert [c["id"] for c in checks if c["status"] == "fail"] == ["gpu.xid"]
-    shown = gpuprov("verify", "--bundle", node, "--machine", P4D)
-    assert shown.returncode == 1
-    assert "gpu.xid" in shown.stdout
+    table = gpuprov("verify", "--bundle", node, "--machine", P4D)
+    assert table.returncode == 1
+    assert "gpu.xid" in table.stdout
 
 
 def test_an_absent_file_is_unknown_and_not_healthy(node: Path) -> None:
@@ -84,7 +84,7 @@ def test_an_empty_bundle_is_refused(command: tuple[str, ...], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("verify", "--machine", P4D, "--sandbox"), "--sandbox is for the fleet of a cluster.yaml"),
         (("verify", "--machine", P4D, "--no-sandbox"), "--no-sandbox is for the fleet"),
@@ -93,10 +93,10 @@ def test_an_empty_bundle_is_refused(command: tuple[str, ...], tmp_path: Path) ->
     ],
 )
 def test_what_is_for_a_fleet_is_refused_beside_a_bundle(
-    arguments: tuple[str, ...], said: str, node: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, node: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*arguments, "--bundle", node) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -118,25 +118,25 @@ def test_what_is_for_a_fleet_is_refused_beside_a_bundle(
 )
 def test_bad_input_is_exit_two_with_a_sentence(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    assert "internal error" not in said.err
-    assert said.err.strip()
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    assert "internal error" not in output.err
+    assert output.err.strip()
 
 
 def test_a_text_that_no_tool_printed_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("the node is slow since Monday\n")
     assert run("verify", "--bundle", tmp_path) == 1
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     sentence = (
         "UNKNOWN: nothing in it is the output of a tool that gpuprov reads (`gpuprov docs verify bundles` lists them)"
     )
-    assert said.out == f"{tmp_path.name}: {sentence}\n"
-    assert said.err == "not used: notes.txt: not the output of a tool that is judged\n"
+    assert output.out == f"{tmp_path.name}: {sentence}\n"
+    assert output.err == "not used: notes.txt: not the output of a tool that is judged\n"
     assert run("verify", "--bundle", tmp_path, "--json") == 1
-    said = capsys.readouterr()
-    assert json.loads(said.out)["bundle"]["placed"] == [] and sentence in said.err
+    output = capsys.readouterr()
+    assert json.loads(output.out)["bundle"]["placed"] == [] and sentence in output.err
 
 
 def test_facts_are_shown_before_any_judgement(node: Path) -> None:
@@ -162,19 +162,23 @@ def test_this_machine_is_probed_and_is_no_p4d() -> None:
 
 def test_machines_of_a_range_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probed side by side, each once, and compared with each other (fleet.*): none keeps the others from a verdict."""
-    asked: list[Subject] = []
+    verified: list[Subject] = []
 
     def verify(subjects: Sequence[Subject], **_: object) -> Report:
-        asked.extend(subjects)
+        verified.extend(subjects)
         return Report((), {}, 0.0)
 
     monkeypatch.setattr(provisioner.verify.run, "verify", verify)
     with pytest.raises(SystemExit) as ended:
         main(["verify", "--host", "me@dgx[08-10,08].lab", "--machine", "dgx-h100", "--level", "quick", "--json"])
     assert ended.value.code == 1
-    assert [one.name for one in asked] == ["me@dgx08.lab", "me@dgx09.lab", "me@dgx10.lab"]
-    assert {(one.group, one.expected.gpu_count, one.expected.packages) for one in asked} == {("dgx-h100", 8, None)}
-    assert all("StrictHostKeyChecking=yes" in one.source and one.source[-1] == one.name for one in asked)
+    assert [subject.name for subject in verified] == ["me@dgx08.lab", "me@dgx09.lab", "me@dgx10.lab"]
+    assert {(subject.group, subject.expected.gpu_count, subject.expected.packages) for subject in verified} == {
+        ("dgx-h100", 8, None)
+    }
+    assert all(
+        "StrictHostKeyChecking=yes" in subject.source and subject.source[-1] == subject.name for subject in verified
+    )
 
 
 def test_an_unknown_host_key_is_refused_and_the_hint_says_how_to_pin_it(tmp_path: Path) -> None:
@@ -219,10 +223,10 @@ def test_a_file_that_holds_no_output_is_no_bundle(tmp_path: Path) -> None:
     assert (done.returncode, "nothing in it is the output of a tool" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("where", ["/proc/x", "bundle.tar.gz", "/dev/null"])
-def test_a_bundle_that_can_not_be_written_is_told_before_anything_is_asked(where: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["/proc/x", "bundle.tar.gz", "/dev/null"])
+def test_a_bundle_that_can_not_be_written_is_told_before_anything_is_asked(target: str, tmp_path: Path) -> None:
     (tmp_path / "bundle.tar.gz").write_bytes(b"x")
-    done = gpuprov("collect", "/nowhere.yaml", "train-0", "-o", tmp_path / where)
+    done = gpuprov("collect", "/nowhere.yaml", "train-0", "-o", tmp_path / target)
     assert done.returncode == 2
     assert "cannot write the bundle" in done.stderr
     assert "Traceback" not in done.stderr and "internal error" not in done.stderr
@@ -295,8 +299,8 @@ def test_a_half_made_replacement_is_told(cluster: Path, capsys: pytest.CaptureFi
     journal.write_text(json.dumps({"nodes": nodes}))
     assert run("verify", cluster) == 0  # min_healthy is 50%
     err = capsys.readouterr().err
-    told = [line for line in err.splitlines() if "`replace` was interrupted" in line]
-    assert len(told) == 1 and "train-1" in told[0] and f"`gpuprov up {cluster}` goes on with this machine" in told[0]
+    lines = [line for line in err.splitlines() if "`replace` was interrupted" in line]
+    assert len(lines) == 1 and "train-1" in lines[0] and f"`gpuprov up {cluster}` goes on with this machine" in lines[0]
 
 
 def test_a_node_that_is_wanted_and_not_there_is_not_healthy(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,11 +308,11 @@ def test_a_node_that_is_wanted_and_not_there_is_not_healthy(cluster: Path, capsy
     paths = open_cluster(cluster, sandbox=False).paths
     fleet.save(paths, [machine(name) for name in ("train-0", "train-1", "old-0")])
     assert run("verify", cluster, "--json") == 1  # one of three
-    said = capsys.readouterr()
-    document = json.loads(said.out)
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     assert not document["ok"]
     assert [(n["name"], n.get("absent", False)) for n in document["nodes"]][2:] == [("train-2", True)]
-    assert "old-0: skipped, it is not in cluster.yaml any more" in said.err
+    assert "old-0: skipped, it is not in cluster.yaml any more" in output.err
     assert noted(cluster) == {"train-0": True, "train-1": False}
     assert run("verify", cluster, "--node", "train-0") == 0
     capsys.readouterr()
@@ -320,14 +324,14 @@ def test_a_node_that_is_wanted_and_not_there_is_not_healthy(cluster: Path, capsy
     assert "node.exists" in page and "1 of 3 healthy" in page
 
 
-@pytest.mark.parametrize("place", ["cluster.yaml", "/proc/nowhere"])
+@pytest.mark.parametrize("target", ["cluster.yaml", "/proc/nowhere"])
 def test_where_no_report_can_be_written_nothing_is_looked_at(
-    place: str, cluster: Path, capsys: pytest.CaptureFixture[str]
+    target: str, cluster: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("verify", cluster, "--report", cluster.parent / place) == 2
-    said = capsys.readouterr().err
-    assert "cannot write the report" in said
-    assert "internal error" not in said
+    assert run("verify", cluster, "--report", cluster.parent / target) == 2
+    stderr = capsys.readouterr().err
+    assert "cannot write the report" in stderr
+    assert "internal error" not in stderr
     assert noted(cluster) == {}
 
 
@@ -339,9 +343,9 @@ def test_a_verdict_is_told_also_where_it_cannot_be_written_down(
 
     monkeypatch.setattr(provisioner.verify.report, "write", full)
     assert run("verify", cluster, "--report", cluster.parent / "page", "--json") == 2
-    said = capsys.readouterr()
-    assert json.loads(said.out)["ok"]
-    assert "the verdict above could not be written to disk: " in said.err
+    output = capsys.readouterr()
+    assert json.loads(output.out)["ok"]
+    assert "the verdict above could not be written to disk: " in output.err
     monkeypatch.setattr(baselines, "note", full)
     assert run("verify", cluster) == 2
     assert "1 of 2 nodes healthy" in capsys.readouterr().out

@@ -49,10 +49,10 @@ def fleet() -> Report:
         Subject(name, name.split("-")[0], "lab", machine, source, expected(machine), simulated=True)
         for name, (machine, source) in sources.items()
     ]
-    seen: list[Event] = []
-    report = verify(subjects, events=Events(seen.append))
-    assert [e.node for e in seen if e.kind == "warning"] == ["train-1", "infer-0", "train-2"]
-    assert (seen[0].kind, seen[-1].kind, seen[-1].message) == ("started", "failed", "2 of 5 nodes healthy")
+    events: list[Event] = []
+    report = verify(subjects, events=Events(events.append))
+    assert [e.node for e in events if e.kind == "warning"] == ["train-1", "infer-0", "train-2"]
+    assert (events[0].kind, events[-1].kind, events[-1].message) == ("started", "failed", "2 of 5 nodes healthy")
     return replace(report, title="vision")
 
 
@@ -95,8 +95,8 @@ def test_what_tools_print_cannot_break_a_report(fleet: Report) -> None:
     page = html(report)
     assert "<script" not in page
     assert "51317" not in re.sub(r"#[0-9a-f]{6}", "", page.split("<main>")[1])
-    shown = render(report)
-    assert "gpu.count" in shown
+    text = render(report)
+    assert "gpu.count" in text
 
 
 class Outside(HTMLParser):
@@ -138,16 +138,16 @@ def seen(fleet: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[int, d
 
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_page_in_a_browser(fleet: Report, seen: dict[int, dict[str, Any]], width: int) -> None:
-    found = seen[width]
-    assert found["width"] == width
-    assert found["scroll"] <= width
-    assert found["wide"] == []
+    layout = seen[width]
+    assert layout["width"] == width
+    assert layout["scroll"] <= width
+    assert layout["wide"] == []
     # What is broken lies open, what is healthy is folded away.
-    assert sorted(found["open"]) == ["node-infer-0", "node-train-1", "node-train-2"]
-    text = found["text"]
+    assert sorted(layout["open"]) == ["node-infer-0", "node-train-1", "node-train-2"]
+    text = layout["text"]
     assert "SIMULATED" in text
     assert "2 of 5 healthy" in text
-    first, _, rest = text.partition("Fleet\n")
+    first, _, node_sections = text.partition("Fleet\n")
     assert "nvlink.links" in first
     assert "GPU 3 has 11 of 12" in first
     assert "Do: reset" in first
@@ -155,22 +155,24 @@ def test_the_page_in_a_browser(fleet: Report, seen: dict[int, dict[str, Any]], w
     assert "<script>alert(1)</script>" in first
     assert "dcgm.exporter" not in first
     for node in fleet.nodes:
-        assert node.name in rest
-    assert "NV12" in rest
-    assert "580.173.02" in rest
+        assert node.name in node_sections
+    assert "NV12" in node_sections
+    assert "580.173.02" in node_sections
 
 
 def test_a_telephone_shows_the_whole_quarantine_and_breaks_no_word(fleet: Report, tmp_path: Path) -> None:
     """Short cells of wide tables stay in one line: those tables are scrolled."""
-    held = {"owner": "gpuprov", "reason": "gpu.count: 7 of 8 GPUs answer; " * 4, "since": "2026-11-21T10:00:00Z"}
-    nodes = tuple(replace(node, quarantine=held) for node in fleet.nodes)
-    before = {"nodes": [{"name": node.name, "checks": [{"id": "gpu.count", "status": "fail"}]} for node in nodes]}
+    quarantine = {"owner": "gpuprov", "reason": "gpu.count: 7 of 8 GPUs answer; " * 4, "since": "2026-11-21T10:00:00Z"}
+    nodes = tuple(replace(node, quarantine=quarantine) for node in fleet.nodes)
+    previous_report = {
+        "nodes": [{"name": node.name, "checks": [{"id": "gpu.count", "status": "fail"}]} for node in nodes]
+    }
     page = tmp_path / "report.html"
-    page.write_text(html(replace(fleet, nodes=nodes), before), encoding="utf-8")
-    found = chromium.measure(page, [390], tmp_path)[390]
-    assert found["scroll"] <= 390
-    assert found["wide"] == []
-    assert found["broken"] == []
+    page.write_text(html(replace(fleet, nodes=nodes), previous_report), encoding="utf-8")
+    layout = chromium.measure(page, [390], tmp_path)[390]
+    assert layout["scroll"] <= 390
+    assert layout["wide"] == []
+    assert layout["broken"] == []
 
 
 def test_a_healthy_fleet_says_so(fleet: Report) -> None:
@@ -183,10 +185,10 @@ def test_a_healthy_fleet_says_so(fleet: Report) -> None:
 
 
 def test_a_node_of_which_not_all_was_seen_is_unknown_and_not_failed(fleet: Report) -> None:
-    good = next(node for node in fleet.nodes if node.ok)
-    fatal = next(check for check in good.checks if check.severity == "fatal" and check.status == "pass")
+    healthy_node = next(node for node in fleet.nodes if node.ok)
+    fatal = next(check for check in healthy_node.checks if check.severity == "fatal" and check.status == "pass")
     unseen = replace(fatal, status="unknown", message="nobody asked")
-    report = replace(fleet, nodes=(replace(good, checks=(unseen, *good.checks[1:])),))
+    report = replace(fleet, nodes=(replace(healthy_node, checks=(unseen, *healthy_node.checks[1:])),))
     assert (report.nodes[0].ok, report.nodes[0].verdict) == (False, "unknown")
     page = html(report)
     assert "unknown</title>" in page
@@ -197,11 +199,11 @@ def test_a_node_of_which_not_all_was_seen_is_unknown_and_not_failed(fleet: Repor
 def test_a_node_that_was_not_looked_at_is_unknown_and_one_that_is_gone_is_not_healthy(fleet: Report) -> None:
     silent = next(node for node in fleet.nodes if node.error)
     assert (silent.ok, silent.verdict) == (False, "unknown")
-    shown = " ".join(render(replace(fleet, nodes=(silent,))).split())
-    assert "UNKNOWN" in shown and NOT_LOOKED_AT in shown
-    gone = replace(silent, absent=True)
-    assert gone.verdict == "not healthy"
-    assert NOT_LOOKED_AT not in render(replace(fleet, nodes=(gone,)))
+    text = " ".join(render(replace(fleet, nodes=(silent,))).split())
+    assert "UNKNOWN" in text and NOT_LOOKED_AT in text
+    absent_node = replace(silent, absent=True)
+    assert absent_node.verdict == "not healthy"
+    assert NOT_LOOKED_AT not in render(replace(fleet, nodes=(absent_node,)))
     assert replace(silent, lost=True).verdict == "not healthy"
 
 
@@ -226,41 +228,43 @@ def render(report: Report) -> str:
 
 
 def test_the_terminal_shows_each_node_and_only_what_failed(fleet: Report) -> None:
-    shown = render(fleet)
+    text = render(fleet)
     for node in fleet.nodes:
-        assert node.name in shown
-    assert "GPU 3 has 11 of 12" in shown
-    assert "efa.devices" not in shown.split("train-2")[0]
-    assert "2 of 5 nodes healthy (SIMULATED hardware)" in shown
+        assert node.name in text
+    assert "GPU 3 has 11 of 12" in text
+    assert "efa.devices" not in text.split("train-2")[0]
+    assert "2 of 5 nodes healthy (SIMULATED hardware)" in text
 
 
 def test_the_terminal_names_every_unknown_check(fleet: Report) -> None:
     """Also one that condemns nobody: with its reason where its own code is broken, else in one line."""
     node = fleet.nodes[0]
-    own = CheckResult("ours.broken", "warn", "unknown", "none", message="the check crashed: KeyError: 'x'")
+    crashed = CheckResult("ours.broken", "warn", "unknown", "none", message="the check crashed: KeyError: 'x'")
     quiet = [CheckResult(f"ours.n{i}", "warn", "unknown", "none", message="no output") for i in range(9)]
-    of_all = replace(fleet, nodes=(replace(node, name="a", checks=(*node.checks, own, *quiet)),))
-    shown = render(replace(of_all, nodes=(*of_all.nodes, replace(of_all.nodes[0], name="b"))))
-    assert shown.count("the check crashed: KeyError: 'x'") == 2
-    assert f"unknown, but not fatal: {', '.join(c.id for c in quiet[:8])} and 1 more" in " ".join(shown.split())
+    of_all = replace(fleet, nodes=(replace(node, name="a", checks=(*node.checks, crashed, *quiet)),))
+    text = render(replace(of_all, nodes=(*of_all.nodes, replace(of_all.nodes[0], name="b"))))
+    assert text.count("the check crashed: KeyError: 'x'") == 2
+    assert f"unknown, but not fatal: {', '.join(c.id for c in quiet[:8])} and 1 more" in " ".join(text.split())
     assert "not fatal" not in render(replace(fleet, nodes=(node,)))
 
 
 def test_the_report_names_who_was_borrowed_and_who_met_nobody(fleet: Report) -> None:
     """Nothing of it is wrong, so no row of what is wrong has it."""
     node = fleet.nodes[0]
-    why = "no other node of its group could be met. `gpuprov verify f --node b` proves it once one of them is idle"
-    unmet = CheckResult("fabric.pairs", "warn", "unknown", "none", message=why)
-    others = tuple(check for check in node.checks if check.id != "fabric.pairs")
+    reason = "no other node of its group could be met. `gpuprov verify f --node b` proves it once one of them is idle"
+    unmet = CheckResult("fabric.pairs", "warn", "unknown", "none", message=reason)
+    other_checks = tuple(check for check in node.checks if check.id != "fabric.pairs")
     first = replace(node, name="a", facts={**node.facts, "fabric": {"state": "fine", "borrowed": ["c", "d"]}})
-    second = replace(node, name="b", facts={**node.facts, "fabric": {"state": "unreached"}}, checks=(*others, unmet))
+    second = replace(
+        node, name="b", facts={**node.facts, "fabric": {"state": "unreached"}}, checks=(*other_checks, unmet)
+    )
     report = replace(fleet, nodes=(first, second))
-    shown = " ".join(render(report).split())
-    assert "a: measured with c and d, borrowed for it and not judged" in shown and f"b: {why}" in shown
+    text = " ".join(render(report).split())
+    assert "a: measured with c and d, borrowed for it and not judged" in text and f"b: {reason}" in text
     assert [row.get("borrowed") for row in report.to_json()["nodes"]] == [["c", "d"], None]
     condemned = replace(unmet, severity="fatal")
-    shown = " ".join(render(replace(report, nodes=(replace(second, checks=(*others, condemned)),))).split())
-    assert f"b: {why}" not in shown and "fabric.pairs" in shown, "it stands among what is wrong"
+    text = " ".join(render(replace(report, nodes=(replace(second, checks=(*other_checks, condemned)),))).split())
+    assert f"b: {reason}" not in text and "fabric.pairs" in text, "it stands among what is wrong"
 
 
 def test_the_level_is_told_and_what_only_a_higher_one_answers(fleet: Report) -> None:
@@ -269,12 +273,12 @@ def test_the_level_is_told_and_what_only_a_higher_one_answers(fleet: Report) -> 
     later = CheckResult("load.x", "fatal", "skip", "none", message="only from level stress on")
     quick = replace(fleet, level="quick", nodes=(replace(node, checks=(*node.checks, later)),))
     assert quick.to_json()["level"] == "quick"
-    shown, before = render(quick), sum(check.later for check in node.checks)
-    assert f", {before + 1} at higher levels only" in shown
-    assert "healthy at level quick (SIMULATED hardware)" in shown
+    text, later_count = render(quick), sum(check.later for check in node.checks)
+    assert f", {later_count + 1} at higher levels only" in text
+    assert "healthy at level quick (SIMULATED hardware)" in text
     page = html(quick)
     assert " s at level quick</p>" in page
-    assert f", {before + 1} at higher levels only" in page
+    assert f", {later_count + 1} at higher levels only" in page
 
 
 def test_the_files_are_private_and_whole(fleet: Report, tmp_path: Path) -> None:
@@ -287,16 +291,16 @@ def test_the_files_are_private_and_whole(fleet: Report, tmp_path: Path) -> None:
 def test_what_changed_since_the_run_before_is_told(fleet: Report, tmp_path: Path) -> None:
     well = replace(fleet, nodes=tuple(n for n in fleet.nodes if n.name == "train-0"))
     broken = next(n for n in fleet.nodes if n.name == "train-1")
-    now = replace(fleet, nodes=(replace(broken, name="train-0"), broken))
+    current = replace(fleet, nodes=(replace(broken, name="train-0"), broken))
     page = write(well, tmp_path / "one", title="vision")
-    before = earlier(page)
-    assert before is not None
-    found = changes(before, now)
-    assert [(c.node, c.check, c.before, c.after) for c in found if c.after == "fail"] == [
+    previous = earlier(page)
+    assert previous is not None
+    differences = changes(previous, current)
+    assert [(c.node, c.check, c.before, c.after) for c in differences if c.after == "fail"] == [
         ("train-0", "nvlink.links", "pass", "fail"),
         ("train-1", "nvlink.links", None, "fail"),
     ]
-    text = write(now, tmp_path / "two", title="vision", previous=page).read_text()
+    text = write(current, tmp_path / "two", title="vision", previous=page).read_text()
     assert "Since the run before" in text
     assert "Since the run before" not in page.read_text()
     back = changes(json.loads((tmp_path / "two" / "report.json").read_text()), well)
@@ -324,14 +328,14 @@ def test_the_page_has_the_runbook_of_what_failed_and_no_more(fleet: Report) -> N
 def test_the_terminal_says_what_no_lock_left_out(fleet: Report) -> None:
     skipped = [CheckResult(f"x.{n}", "warn", "skip", "none", message="no lock names a package") for n in range(6)]
     node = replace(fleet.nodes[0], checks=(*fleet.nodes[0].checks, *skipped))
-    shown = " ".join(render(replace(fleet, nodes=(node,))).split())
-    assert "checks of versions, packages, images and services did not judge these nodes" in shown
+    text = " ".join(render(replace(fleet, nodes=(node,))).split())
+    assert "checks of versions, packages, images and services did not judge these nodes" in text
     assert "no lock: " not in render(fleet)
 
 
 def test_the_terminal_says_what_takes_a_node_out_of_quarantine(fleet: Report) -> None:
     ours = {"owner": "gpuprov", "reason": "gpu.count: 7", "since": "2026-11-21T10:00:00Z", "checks": []}
-    for held, out in (
+    for quarantine, out in (
         (
             ours | {"level": "stress"},
             "gpu.count: 7; out by a healthy verify at level stress, or `gpuprov release FILE n`",
@@ -340,13 +344,15 @@ def test_the_terminal_says_what_takes_a_node_out_of_quarantine(fleet: Report) ->
         (ours | {"owner": "ada", "trouble": "drain: 1"}, "gpu.count: 7 (drain: 1); out by `gpuprov release FILE n`"),
         (ours | {"reason": "gpu.count: 7; it stays until this has passed: load.completes"}, "load.completes"),
     ):
-        shown = " ".join(render(replace(fleet, nodes=(replace(fleet.nodes[0], name="n", quarantine=held),))).split())
-        assert out in shown, shown
+        text = " ".join(
+            render(replace(fleet, nodes=(replace(fleet.nodes[0], name="n", quarantine=quarantine),))).split()
+        )
+        assert out in text, text
 
 
 def test_the_page_names_quarantine_and_the_breaker(fleet: Report) -> None:
-    held = {"owner": "<b>ops</b>", "reason": "RMA 4711", "since": "2026-11-21T10:00:00Z", "checks": []}
-    first = replace(fleet.nodes[0], quarantine=held)
+    quarantine = {"owner": "<b>ops</b>", "reason": "RMA 4711", "since": "2026-11-21T10:00:00Z", "checks": []}
+    first = replace(fleet.nodes[0], quarantine=quarantine)
     breaker = Breaker(bad=("train-1", "infer-0"), quarantined=1, bound=1, nodes=5, check="nvlink.links", shared=1)
     text = html(replace(fleet, nodes=(first, *fleet.nodes[1:]), breaker=breaker))
     assert "in quarantine by &lt;b&gt;ops&lt;/b&gt; since 2026-11-21T10:00:00Z: RMA 4711" in text

@@ -15,11 +15,11 @@ from provisioner.verify.watch import TooLong, Watch, limited
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGPROF, signal.SIGALRM)}
-    made = Watch(0.05, 0.1)
-    yield made
-    made.end()
-    for number, handler in before.items():
+    previous_handlers = {number: signal.getsignal(number) for number in (signal.SIGPROF, signal.SIGALRM)}
+    created = Watch(0.05, 0.1)
+    yield created
+    created.end()
+    for number, handler in previous_handlers.items():
         signal.signal(number, handler)
 
 

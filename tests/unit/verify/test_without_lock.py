@@ -32,8 +32,8 @@ def without_lock(machine: str) -> Expected:
     return expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level="stress")
 
 
-def results(machine: str, texts: Texts, wanted: Expected | None = None) -> dict[str, CheckResult]:
-    case = Case(bundle(texts), wanted or without_lock(machine), None)
+def results(machine: str, texts: Texts, expectation: Expected | None = None) -> dict[str, CheckResult]:
+    case = Case(bundle(texts), expectation or without_lock(machine), None)
     return {result.id: result for result in judge({"a": case})["a"].checks}
 
 
@@ -63,9 +63,12 @@ def test_what_only_a_lock_makes_judged_says_why(
 def test_what_needs_a_lock_as_a_whole_is_judged_nowhere_without(
     healthy_results: dict[str, dict[str, CheckResult]],
 ) -> None:
-    whole = {check.id for check in declared() if check.lock and not check.without_lock}
+    lock_checks = {check.id for check in declared() if check.lock and not check.without_lock}
     judged = {
-        (machine, id) for machine, all_of in healthy_results.items() for id in whole if all_of[id].status != "skip"
+        (machine, id)
+        for machine, all_of in healthy_results.items()
+        for id in lock_checks
+        if all_of[id].status != "skip"
     }
     assert judged == set()
 
@@ -292,8 +295,8 @@ def test_a_fault_is_found_without_a_lock(name: str) -> None:
     fault = FAULTS[name]
     texts = healthy(fault.machine)
     fault.breaks(texts)
-    found = results(fault.machine, texts)
-    result = found[fault.check]
+    by_check = results(fault.machine, texts)
+    result = by_check[fault.check]
     assert (result.status, fault.says in result.message) == (fault.status, True), result.message
     if result.status == "fail":
         assert result.severity == fault.severity
@@ -312,8 +315,8 @@ def test_a_list_of_modules_that_somebody_copied_may_be_a_part(id: str, breaks: C
 
 def test_what_could_not_be_read_without_a_lock_is_unknown_and_condemns_nobody() -> None:
     hung = Output("", timed_out=True, seconds=10.0)
-    found = results(GB200, healthy(GB200) | {"units.txt": hung, "dcgmi-health.json": hung})
+    by_check = results(GB200, healthy(GB200) | {"units.txt": hung, "dcgmi-health.json": hung})
     for id in ("services.jobs", "services.expected", "services.imex", "dcgm.health"):
-        assert (found[id].status, found[id].condemns) == ("unknown", False), id
+        assert (by_check[id].status, by_check[id].condemns) == ("unknown", False), id
     locked = results(GB200, healthy(GB200) | {"units.txt": hung}, expected(GB200, "stress"))
     assert locked["services.imex"].condemns
