@@ -41,10 +41,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def packed_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One folder of packed modules (tests/support/ansible_callbacks) for all processes of this run."""
-    place = tmp_path_factory.getbasetemp()
-    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUPROV_TEST_MODULES", str(place / "ansible-modules"))
+        patch.setenv("GPUPROV_TEST_MODULES", str(folder / "ansible-modules"))
         patch.setenv("ANSIBLE_CALLBACK_PLUGINS", str(CALLBACKS))
         yield
 

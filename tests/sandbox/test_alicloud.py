@@ -31,8 +31,8 @@ class OnAlicloud(Rehearsal):
     def root(self) -> Path:
         return self.file.parent / ".gpuprov" / self.name
 
-    def up(self, *words: object) -> Done:
-        return self.run("up", self.file, "--yes", "--json", *words)
+    def up(self, *arguments: object) -> Done:
+        return self.run("up", self.file, "--yes", "--json", *arguments)
 
     def down(self) -> Done:
         return self.run("down", self.file, "--yes", "--json")
@@ -42,50 +42,51 @@ class OnAlicloud(Rehearsal):
 def fleet(tmp_path: Path) -> Iterator[tuple[OnAlicloud, Cloud, Account]]:
     """The example alicloud-gn7, locked; its machine is not made yet."""
     cloud, account = Cloud("alicloud"), Account(
-        {"DescribeImages": [{"ImageId": f"ubuntu_{one}_x64_20G_alibase_20260916.vhd"} for one in ("22_04", "24_04")]},
+        {"DescribeImages": [{"ImageId": f"ubuntu_{release}_x64_20G_alibase_20260916.vhd"}
+                            for release in ("22_04", "24_04")]},
         {"DescribeAvailableResource": stock(MACHINE, cn_shanghai_b="WithStock"),
          "DescribeZones": {"Zones": {"Zone": [{"ZoneId": "cn-shanghai-b"}]}},
-         "ListProductQuotas": lambda given: {"Quotas": [
-             {"QuotaActionCode": given["QuotaActionCode"], "TotalQuota": 8, "TotalUsage": 0}]}},
+         "ListProductQuotas": lambda request: {"Quotas": [
+             {"QuotaActionCode": request["QuotaActionCode"], "TotalQuota": 8, "TotalUsage": 0}]}},
     )  # fmt: skip
-    made = OnAlicloud.of_example("alicloud-gn7", tmp_path)
-    made.gpuprov = [sys.executable, "-m", "tests.support.alicloud_rehearsal"]
-    document = yaml.safe_load(made.file.read_text())
+    rehearsal = OnAlicloud.of_example("alicloud-gn7", tmp_path)
+    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.alicloud_rehearsal"]
+    document = yaml.safe_load(rehearsal.file.read_text())
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     document["access"] |= {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
-    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
     with pytest.MonkeyPatch.context() as patch, serving(account) as answers, cloud.serving() as terraform:
         for name, value in (answers | terraform).items():
             patch.setenv(name, value)
-        locked = made.run("lock", made.file)
+        locked = rehearsal.run("lock", rehearsal.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
         assert lock is not None
-        with behind(cloud, account, Machines(tmp_path, made.name, lock)):
+        with behind(cloud, account, Machines(tmp_path, rehearsal.name, lock)):
             guard = Guard.over(cloud, "alicloud")
-            yield made, cloud, account
-            made.down()
-            own = {name for name, _ in account.calls if ":" in name and ":Delete" not in name}
-            assert guard.has_denied(own - {"sts:GetCallerIdentity"}) == set(), "the documented policy is enough"
+            yield rehearsal, cloud, account
+            rehearsal.down()
+            own_actions = {name for name, _ in account.calls if ":" in name and ":Delete" not in name}
+            assert guard.has_denied(own_actions - {"sts:GetCallerIdentity"}) == set(), "the documented policy is enough"
 
 
 def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAlicloud, Cloud, Account]) -> None:
-    made, cloud, account = fleet
-    first = made.up()
+    rehearsal, cloud, account = fleet
+    first = rehearsal.up()
     assert first.status == 0, "\n".join([first.stderr, *wrongs(first)])
     assert first.json["ok"] and failing(first.json) == {} and unknown(first.json) == {}
     (node,) = cloud.of("alicloud_instance")
     assert (node["spot_strategy"], node["tags"]["gpuprov-node"]) == ("SpotAsPriceGo", "train-0")
-    said = (max((made.root / "runs").iterdir()) / "events.jsonl").read_text()
-    assert any("host key pinned" in one["message"] and "as its console says" in one["message"]
-               for one in map(json.loads, said.splitlines()))  # fmt: skip
+    event_log = (max((rehearsal.root / "runs").iterdir()) / "events.jsonl").read_text()
+    assert any("host key pinned" in event["message"] and "as its console says" in event["message"]
+               for event in map(json.loads, event_log.splitlines()))  # fmt: skip
 
-    again = made.up()
-    assert again.status == 0, again.stderr
-    assert again.json["changes"] == {"resources": 0, "configured": 0}
+    second = rehearsal.up()
+    assert second.status == 0, second.stderr
+    assert second.json["changes"] == {"resources": 0, "configured": 0}
 
-    assert made.down().status == 0
+    assert rehearsal.down().status == 0
     assert cloud.objects == {} and account.wrong == []
-    secret = [path for path in made.root.rglob("*") if path.is_file() and b"LTAI-test" in path.read_bytes()]
+    secret = [path for path in rehearsal.root.rglob("*") if path.is_file() and b"LTAI-test" in path.read_bytes()]
     assert secret == []

@@ -38,8 +38,8 @@ class OnAws(Rehearsal):
     def root(self) -> Path:
         return self.file.parent / ".gpuprov" / self.name
 
-    def up(self, *words: object) -> Done:
-        return self.run("up", self.file, "--yes", "--json", *words)
+    def up(self, *arguments: object) -> Done:
+        return self.run("up", self.file, "--yes", "--json", *arguments)
 
     def down(self) -> Done:
         return self.run("down", self.file, "--yes", "--json")
@@ -58,55 +58,55 @@ def fleet(
 ) -> Iterator[tuple[OnAws, Machines]]:
     """The example aws-p4d with that many nodes, locked; its machines are not made yet."""
     folder = tmp_path_factory.mktemp("aws")
-    made = OnAws.of_example("aws-p4d", folder, count=request.param)
-    made.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
-    document = yaml.safe_load(made.file.read_text())
+    rehearsal = OnAws.of_example("aws-p4d", folder, count=request.param)
+    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
+    document = yaml.safe_load(rehearsal.file.read_text())
     key = folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     # Without `allow`, AWS would be asked for this computer's address.
     document["access"] = {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
     document["state"] = {"backend": "s3", "bucket": BUCKET, "create": True}
-    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
     with pytest.MonkeyPatch.context() as patch, aws_provider.running(cloud) as attached:
         plugins = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(folder))}
         for name, value in (cloud.environment | attached | plugins).items():
             patch.setenv(name, value)
-        locked = made.run("lock", made.file)
+        locked = rehearsal.run("lock", rehearsal.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
         assert lock is not None
-        with behind_moto(Machines(folder, made.name, lock)) as machines:
-            yield made, machines
-            made.down()
+        with behind_moto(Machines(folder, rehearsal.name, lock)) as machines:
+            yield rehearsal, machines
+            rehearsal.down()
 
 
-def colleague(made: OnAws) -> OnAws:
+def colleague(rehearsal: OnAws) -> OnAws:
     """Somebody else with the same cluster.yaml and the same key, and nothing else."""
-    folder = made.file.parent / "colleague"
+    folder = rehearsal.file.parent / "colleague"
     folder.mkdir()
-    shutil.copy(made.file, folder)
-    return OnAws(folder / made.file.name, made.name, gpuprov=made.gpuprov)
+    shutil.copy(rehearsal.file, folder)
+    return OnAws(folder / rehearsal.file.name, rehearsal.name, gpuprov=rehearsal.gpuprov)
 
 
 def running(cloud: Cloud) -> list[dict[str, Any]]:
     alive = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
     rows = cloud.client("ec2").describe_instances(Filters=alive)["Reservations"]
-    return [one for row in rows for one in row["Instances"]]
+    return [instance for row in rows for instance in row["Instances"]]
 
 
 def machine(cloud: Cloud, node: str) -> str:
     """The id of a node's instance."""
     tag = {"Key": "gpuprov-node", "Value": node}
-    return next(one["InstanceId"] for one in running(cloud) if tag in one["Tags"])
+    return next(instance["InstanceId"] for instance in running(cloud) if tag in instance["Tags"])
 
 
-def killed_while_machines_are_made(made: OnAws, cloud: Cloud) -> None:
+def killed_while_machines_are_made(rehearsal: OnAws, cloud: Cloud) -> None:
     """An `up` whose every process is killed when EC2 has made machines and Terraform has not written them down.
 
     Terraform writes every 20 s: where the first of those is before the machines, what it wrote is taken away, so that
     slow computers and fast ones see the same.
     """
-    process = made.start("up", made.file, "--yes")
+    process = rehearsal.start("up", rehearsal.file, "--yes")
     try:
         assert until(lambda: bool(running(cloud)) or process.poll() is not None, 900)
         assert process.poll() is None, process.communicate()
@@ -116,7 +116,7 @@ def killed_while_machines_are_made(made: OnAws, cloud: Cloud) -> None:
                 os.kill(number, signal.SIGKILL)
         process.communicate()
     store = cloud.client("s3")
-    for key in [one["Key"] for one in store.list_objects_v2(Bucket=BUCKET)["Contents"]]:
+    for key in [row["Key"] for row in store.list_objects_v2(Bucket=BUCKET)["Contents"]]:
         if key.endswith("/terraform.tfstate"):
             store.delete_object(Bucket=BUCKET, Key=key)
 
@@ -124,55 +124,55 @@ def killed_while_machines_are_made(made: OnAws, cloud: Cloud) -> None:
 def descendants(parent: int) -> list[int]:
     """Processes below one, whatever session they are in."""
     children = Path(f"/proc/{parent}/task").glob("*/children")
-    found = [int(child) for file in children for child in file.read_text().split()]
-    return found + [deeper for child in found for deeper in descendants(child)]
+    children_ids = [int(child) for file in children for child in file.read_text().split()]
+    return children_ids + [deeper for child in children_ids for deeper in descendants(child)]
 
 
-def forget(made: OnAws, node: str) -> None:
+def forget(rehearsal: OnAws, node: str) -> None:
     """Take a node's machine out of Terraform's state, as if Terraform had been killed before it wrote that."""
-    workspace = made.root / "sites" / "virginia"
+    workspace = rehearsal.root / "sites" / "virginia"
     address = f'module.site.aws_instance.node["{node}"]'
     binary = find_terraform()
     subprocess.run([*binary.argv, "state", "rm", address], cwd=workspace, check=True, capture_output=True, timeout=120)
 
 
-def events(made: OnAws) -> str:
+def events(rehearsal: OnAws) -> str:
     """What the last run said."""
-    return (max((made.root / "runs").iterdir()) / "events.jsonl").read_text()
+    return (max((rehearsal.root / "runs").iterdir()) / "events.jsonl").read_text()
 
 
-def stores(made: OnAws, **wanted: dict[str, str]) -> None:
+def stores(rehearsal: OnAws, **file_systems: dict[str, str]) -> None:
     """Write the file systems that its site is to have into cluster.yaml."""
-    document = yaml.safe_load(made.file.read_text())
-    document["sites"]["virginia"]["storage"] = wanted
-    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    document = yaml.safe_load(rehearsal.file.read_text())
+    document["sites"]["virginia"]["storage"] = file_systems
+    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
-def mounted(made: OnAws) -> list[tuple[str, str, str]]:
+def mounted(rehearsal: OnAws) -> list[tuple[str, str, str]]:
     """Path, type and source of what each node is to mount. (A rehearsed node mounts none of it.)"""
-    nodes = json.loads((made.root / "nodes.json").read_text())
+    nodes = json.loads((rehearsal.root / "nodes.json").read_text())
     return [(mount["path"], mount["type"], mount["source"]) for node in nodes for mount in node["mounts"]]
 
 
-def told(done: Done) -> str:
+def all_output(done: Done) -> str:
     """All that a command said, for an assertion that must not shorten it."""
     return "\n".join([done.stderr, *wrongs(done)])
 
 
 def bucket(cloud: Cloud) -> bool:
-    return any(one["Name"] == BUCKET for one in cloud.client("s3").list_buckets()["Buckets"])
+    return any(row["Name"] == BUCKET for row in cloud.client("s3").list_buckets()["Buckets"])
 
 
 def names(cloud: Cloud) -> set[str]:
     """The last part of every object's name in the bucket."""
-    return {one["Key"].rpartition("/")[2] for one in cloud.client("s3").list_objects_v2(Bucket=BUCKET)["Contents"]}
+    return {row["Key"].rpartition("/")[2] for row in cloud.client("s3").list_objects_v2(Bucket=BUCKET)["Contents"]}
 
 
-def standing(cloud: Cloud) -> dict[str, list[Any]]:
+def present_resources(cloud: Cloud) -> dict[str, list[Any]]:
     """What of a cluster is in the account, by kind; nothing is left out but what AWS keeps of what is gone."""
     ec2, iam = cloud.client("ec2"), cloud.client("iam")
     tagged = [{"Name": "tag-key", "Values": ["gpuprov-cluster"]}]
-    found = {
+    resources_by_kind = {
         "instances": running(cloud),
         "addresses": ec2.describe_addresses()["Addresses"],
         "volumes": ec2.describe_volumes()["Volumes"],
@@ -191,58 +191,58 @@ def standing(cloud: Cloud) -> dict[str, list[Any]]:
         "file systems": cloud.client("efs").describe_file_systems()["FileSystems"],
         "networks": ec2.describe_vpcs(Filters=tagged)["Vpcs"],
     }
-    return {kind: things for kind, things in found.items() if things}
+    return {kind: rows for kind, rows in resources_by_kind.items() if rows}
 
 
 def healthy(done: Done) -> None:
-    assert done.status == 0, told(done)
+    assert done.status == 0, all_output(done)
     assert done.json["ok"]
     assert done.json["simulated"]
     assert failing(done.json) == {}
     assert unknown(done.json) == {}
 
 
-def machines_made(made: OnAws) -> None:
+def machines_made(rehearsal: OnAws) -> None:
     """An `up`, and another one where moto refuses an apply, as a busy cloud does: that one goes on."""
-    first = made.up()
+    first = rehearsal.up()
     if first.status == 3:
         print(first.stderr)
-        first = made.up()
+        first = rehearsal.up()
     healthy(first)
 
 
 @pytest.mark.parametrize("fleet", [1], indirect=True, ids=["one node"])
 def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: Cloud) -> None:
     """In order, as a person would; each step needs the one before."""
-    made, machines = fleet
-    planned = made.run("plan", made.file, "--json")
+    rehearsal, machines = fleet
+    planned = rehearsal.run("plan", rehearsal.file, "--json")
     assert planned.status == 0, planned.stderr
     assert planned.json["changes"]["virginia"]["add"] > 10
-    assert standing(cloud) == {}
+    assert present_resources(cloud) == {}
     assert not bucket(cloud)
     assert {"status": "ok", "subject": "state"}.items() <= planned.json["findings"][0].items()
 
-    machines_made(made)
+    machines_made(rehearsal)
     assert len(running(cloud)) == 1
-    assert {one["InstanceLifecycle"] for one in running(cloud)} == {"spot"}
-    pinned = [e for e in map(json.loads, events(made).splitlines()) if "host key pinned" in e["message"]]
+    assert {instance["InstanceLifecycle"] for instance in running(cloud)} == {"spot"}
+    pinned = [e for e in map(json.loads, events(rehearsal).splitlines()) if "host key pinned" in e["message"]]
     assert len(pinned) == 1
     assert all("as its console says" in event["message"] for event in pinned)
 
-    said = made.run("status", made.file, "--json").json
-    assert [(n["stage"], n["ok"]) for n in said["nodes"]] == [("verified", True)]
-    assert all(n["address"].startswith("127.77.") for n in said["nodes"])
-    assert made.run("exec", made.file, "hostname").stdout.splitlines() == ["train-0: train-0"]
+    status = rehearsal.run("status", rehearsal.file, "--json").json
+    assert [(n["stage"], n["ok"]) for n in status["nodes"]] == [("verified", True)]
+    assert all(n["address"].startswith("127.77.") for n in status["nodes"])
+    assert rehearsal.run("exec", rehearsal.file, "hostname").stdout.splitlines() == ["train-0: train-0"]
 
-    again = made.up()
-    assert again.status == 0, again.stderr
-    assert again.json["changes"] == {"resources": 0, "configured": 0}
+    second = rehearsal.up()
+    assert second.status == 0, second.stderr
+    assert second.json["changes"] == {"resources": 0, "configured": 0}
 
-    gone = made.down()
-    assert gone.status == 0, gone.stderr
+    removed = rehearsal.down()
+    assert removed.status == 0, removed.stderr
     assert machines.running == {}
-    assert standing(cloud) == {}
-    assert not made.root.exists()
+    assert present_resources(cloud) == {}
+    assert not rehearsal.root.exists()
 
 
 @pytest.mark.slow
@@ -250,30 +250,30 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
 def test_two_operators_and_what_goes_wrong(fleet: tuple[OnAws, Machines], cloud: Cloud) -> None:
     """A run that is killed, a file system that a plan would remove, a colleague, a GPU that is lost and replaced, a
     machine that Terraform forgot, one that EC2 takes back. In order; each step needs the one before."""
-    made, machines = fleet
-    killed_while_machines_are_made(made, cloud)
+    rehearsal, machines = fleet
+    killed_while_machines_are_made(rehearsal, cloud)
     assert "terraform.tfstate.tflock" in names(cloud)
-    assert made.run("unlock", made.file).status == 0
+    assert rehearsal.run("unlock", rehearsal.file).status == 0
     assert not {"terraform.tfstate.tflock", "holder.json"} & names(cloud)
-    refused = made.up()
+    refused = rehearsal.up()
     assert refused.status == 3
     assert "machines were created here that Terraform's state does not have: i-" in refused.stderr
-    assert made.down().status == 0
-    assert standing(cloud) == {}
+    assert rehearsal.down().status == 0
+    assert present_resources(cloud) == {}
 
-    stores(made, efs={"path": "/shared"})
-    machines_made(made)
+    stores(rehearsal, efs={"path": "/shared"})
+    machines_made(rehearsal)
     (system,) = cloud.client("efs").describe_file_systems()["FileSystems"]
-    assert mounted(made) == [("/shared", "nfs4", f"{system['FileSystemId']}.efs.us-east-1.amazonaws.com:/")] * 2
-    stores(made)
-    lost = made.run("plan", made.file)
+    assert mounted(rehearsal) == [("/shared", "nfs4", f"{system['FileSystemId']}.efs.us-east-1.amazonaws.com:/")] * 2
+    stores(rehearsal)
+    lost = rehearsal.run("plan", rehearsal.file)
     assert lost.status == 3
     assert "would be removed with its data" in lost.stderr
-    stores(made, efs={"path": "/shared"})
+    stores(rehearsal, efs={"path": "/shared"})
 
-    said = made.run("status", made.file, "--json").json
-    other = colleague(made)
-    assert other.run("status", other.file, "--json").json["nodes"] == said["nodes"]
+    status = rehearsal.run("status", rehearsal.file, "--json").json
+    other = colleague(rehearsal)
+    assert other.run("status", other.file, "--json").json["nodes"] == status["nodes"]
     assert other.verify().status == 0
     theirs = other.up()
     assert theirs.status == 0, theirs.stderr
@@ -281,36 +281,39 @@ def test_two_operators_and_what_goes_wrong(fleet: tuple[OnAws, Machines], cloud:
 
     bad = machine(cloud, "train-1")
     faults.inject(machines.running[bad], "gpu-lost")
-    verdict = made.verify()
+    verdict = rehearsal.verify()
     assert verdict.status == 1
     assert [n["name"] for n in verdict.json["nodes"] if not n["ok"]] == ["train-1"]
-    held = {n["name"]: n["quarantine"] for n in other.run("status", other.file, "--json").json["nodes"]}
-    assert held["train-0"] is None and held["train-1"]["owner"] == "gpuprov"
-    mended = other.run("replace", other.file, "train-1", "--yes", "--json")
-    assert mended.status == 0, told(mended)
+    quarantine_by_node = {n["name"]: n["quarantine"] for n in other.run("status", other.file, "--json").json["nodes"]}
+    assert quarantine_by_node["train-0"] is None and quarantine_by_node["train-1"]["owner"] == "gpuprov"
+    replaced = other.run("replace", other.file, "train-1", "--yes", "--json")
+    assert replaced.status == 0, all_output(replaced)
     assert bad not in machines.running
     assert len(machines.running) == 2
     # The new machine's host key is pinned here too.
-    assert made.run("exec", made.file, "hostname").stdout.splitlines() == ["train-0: train-0", "train-1: train-1"]
+    assert rehearsal.run("exec", rehearsal.file, "hostname").stdout.splitlines() == [
+        "train-0: train-0",
+        "train-1: train-1",
+    ]
 
-    forget(made, "train-0")
-    again = made.up()
-    assert again.status == 0, again.stderr
-    assert "was made by a run that died: taken in as train-0" in events(made)
-    assert again.json["changes"]["configured"] == 0
+    forget(rehearsal, "train-0")
+    recovered = rehearsal.up()
+    assert recovered.status == 0, recovered.stderr
+    assert "was made by a run that died: taken in as train-0" in events(rehearsal)
+    assert recovered.json["changes"]["configured"] == 0
     assert len(running(cloud)) == 2
 
     cloud.client("ec2").terminate_instances(InstanceIds=[machine(cloud, "train-0")])  # as EC2 takes a spot machine back
-    restored = made.up()
-    assert restored.status == 0, told(restored)
+    restored = rehearsal.up()
+    assert restored.status == 0, all_output(restored)
     assert restored.json["changes"]["configured"] == 1
     assert len(running(cloud)) == 2
 
-    gone = other.down()
-    assert gone.status == 0, gone.stderr
+    removed = other.down()
+    assert removed.status == 0, removed.stderr
     assert machines.running == {}
-    assert standing(cloud) == {}
+    assert present_resources(cloud) == {}
     assert not other.root.exists()
-    assert [n["stage"] for n in made.run("status", made.file, "--json").json["nodes"]] == ["planned"] * 2
-    assert made.down().status == 0  # nothing is there any more, and that is no error
-    assert not made.root.exists()
+    assert [n["stage"] for n in rehearsal.run("status", rehearsal.file, "--json").json["nodes"]] == ["planned"] * 2
+    assert rehearsal.down().status == 0  # nothing is there any more, and that is no error
+    assert not rehearsal.root.exists()

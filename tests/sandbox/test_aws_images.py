@@ -36,18 +36,18 @@ def aws(tmp_path: Path) -> Iterator[tuple[Rehearsal, Cloud, Machines]]:
         "image": {"boots": 1, "targets": {"l4": {"copy_to": [OTHER]}}},
     }  # fmt: skip
     file.write_text(yaml.safe_dump(recipe, sort_keys=False))
-    made = Rehearsal(file, "desk")
-    made.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
+    rehearsal = Rehearsal(file, "desk")
+    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
     with moto_aws.serve() as cloud, pytest.MonkeyPatch.context() as patch:
         cloud.publish(cloud.images["x86_64"])
         plugins = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
         for name, value in (cloud.environment | plugins).items():
             patch.setenv(name, value)
-        locked = made.run("lock", file)
+        locked = rehearsal.run("lock", file)
         assert locked.status == 0, locked.stderr
-        lock = next(found for path in sorted(file.parent.glob("*.lock")) if (found := lockfile.read(path)))
+        lock = next(content for path in sorted(file.parent.glob("*.lock")) if (content := lockfile.read(path)))
         with behind_moto(Machines(tmp_path, "desk", lock)) as machines:
-            yield made, cloud, machines
+            yield rehearsal, cloud, machines
 
 
 def images(cloud: Cloud, region: str = REGION) -> dict[str, str]:
@@ -57,29 +57,29 @@ def images(cloud: Cloud, region: str = REGION) -> dict[str, str]:
 
 def test_it_is_built_proven_copied_and_kept(aws: tuple[Rehearsal, Cloud, Machines]) -> None:
     shell, cloud, machines = aws
-    before = {region: images(cloud, region) for region in (REGION, OTHER)}
-    assert before == {REGION: {}, OTHER: {}}
+    previous_images = {region: images(cloud, region) for region in (REGION, OTHER)}
+    assert previous_images == {REGION: {}, OTHER: {}}
     done = shell.run("image", "build", shell.file, "--yes", "--json")
     assert done.status == 0, done.stderr
     build = done.json["build"]
     manifest = json.loads((shell.file.parent / "desk" / "builds" / build / "manifest.json").read_text())
     target = manifest["targets"]["l4"]
     assert (target["builder"], target["machine"], manifest["simulated"]) == ("m7i.2xlarge", "g6.xlarge", True)
-    assert {region: {one: images(cloud, region)[one]} for region, one in target["ids"].items()} == {
+    assert {region: {image_id: images(cloud, region)[image_id]} for region, image_id in target["ids"].items()} == {
         region: images(cloud, region) for region in (REGION, OTHER)
     }
-    assert [(one["machine"], one["unknown"]) for one in target["proofs"]] == [("g6.xlarge", 0)]
+    assert [(proof["machine"], proof["unknown"]) for proof in target["proofs"]] == [("g6.xlarge", 0)]
     assert machines.running == {}, "neither the builder nor the machine that has proven it is left"
     states = {
-        one["State"]["Name"] for row in cloud.client("ec2").describe_instances()["Reservations"]
-        for one in row["Instances"]
+        instance["State"]["Name"] for row in cloud.client("ec2").describe_instances()["Reservations"]
+        for instance in row["Instances"]
     }  # fmt: skip
     assert states == {"terminated"}
 
     # A second night has nothing new, and an image that channels have is never pruned.
-    again = shell.run("image", "nightly", shell.file, "--json")
-    assert again.status == 0, again.stderr
-    assert again.json["nights"][0]["outcome"] == "unchanged", again.json
+    second = shell.run("image", "nightly", shell.file, "--json")
+    assert second.status == 0, second.stderr
+    assert second.json["nights"][0]["outcome"] == "unchanged", second.json
     pruned = shell.run("image", "prune", shell.file, "--yes", "--json")
     assert pruned.status == 0, pruned.stderr
     assert set(images(cloud)) == {target["ids"][REGION]}

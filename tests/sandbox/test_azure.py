@@ -33,8 +33,8 @@ class OnAzure(Rehearsal):
     def root(self) -> Path:
         return self.file.parent / ".gpuprov" / self.name
 
-    def up(self, *words: object) -> Done:
-        return self.run("up", self.file, "--yes", "--json", *words)
+    def up(self, *arguments: object) -> Done:
+        return self.run("up", self.file, "--yes", "--json", *arguments)
 
     def down(self) -> Done:
         return self.run("down", self.file, "--yes", "--json")
@@ -45,15 +45,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, C
     """The example azure-ndv4 with two nodes that boot Azure's own HPC image, locked; they are not made yet."""
     folder = tmp_path_factory.mktemp("azure")
     example = Rehearsal.of_example("azure-ndv4", folder, count=2)
-    made = OnAzure(example.file, example.name)
-    made.gpuprov = [sys.executable, "-m", "tests.support.azure_rehearsal"]
-    document = yaml.safe_load(made.file.read_text())
+    rehearsal = OnAzure(example.file, example.name)
+    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.azure_rehearsal"]
+    document = yaml.safe_load(rehearsal.file.read_text())
     key = folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     document["access"] |= {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
     document["sites"]["east"]["subscription"] = SUBSCRIPTION
     document["groups"]["train"] |= {"base": "vendor-hpc", "storage": {}}
-    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
     cloud = Cloud("azurerm")
     with pytest.MonkeyPatch.context() as patch, azure_api.serving(patch) as api, cloud.serving() as environment:
         api.skus = [sku(ND, "standard NDASv4_A100 Family", 96, RdmaEnabled="True")]
@@ -62,28 +62,28 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, C
         api.images["microsoft-dsvm:ubuntu-hpc:2404"] = ["24.04.2026072901", "24.04.2026092501"]
         for name, value in {**environment, "ARM": api.url}.items():
             patch.setenv(name, value)
-        locked = made.run("lock", made.file)
+        locked = rehearsal.run("lock", rehearsal.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
         assert lock is not None
         vendor = lock.groups["train"].vendor
         assert vendor is not None and vendor.base is not None and vendor.base.id == HPC
-        machines = Machines(folder, made.name, lock)
+        machines = Machines(folder, rehearsal.name, lock)
         behind(cloud, api, machines)
         guard = Guard.over(cloud, "azure")
         try:
-            yield made, cloud, api
-            made.down()
-            own = {azure_api.permission(method, path) for method, path in api.calls}
-            assert guard.has_denied(own) == set(), "the documented role is enough"
+            yield rehearsal, cloud, api
+            rehearsal.down()
+            own_permissions = {azure_api.permission(method, path) for method, path in api.calls}
+            assert guard.has_denied(own_permissions) == set(), "the documented role is enough"
         finally:
             machines.close()
 
 
 def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> None:
     """In order, as a person would; each step needs the one before."""
-    made, cloud, api = fleet
-    planned = made.run("plan", made.file, "--json")
+    rehearsal, cloud, api = fleet
+    planned = rehearsal.run("plan", rehearsal.file, "--json")
     assert planned.status == 0, planned.stderr
     assert planned.json["changes"]["east"]["add"] > 10
     assert {"status": "ok", "subject": "group train"}.items() <= {
@@ -91,33 +91,35 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     }.items()
     assert cloud.objects == {}
 
-    first = made.up()
+    first = rehearsal.up()
     assert first.status == 0, "\n".join([first.stderr, *wrongs(first)])
     assert first.json["ok"] and first.json["simulated"]
     assert failing(first.json) == {} and unknown(first.json) == {}
-    told = {c["id"]: c["status"] for n in first.json["nodes"] for c in n["checks"]}
-    assert (told["image.parts"], told["driver.version"], told["packages.drift"]) == ("pass",) * 3
-    nodes = {one["name"]: one for one in cloud.of(VM)}
+    status_by_check = {c["id"]: c["status"] for n in first.json["nodes"] for c in n["checks"]}
+    assert (status_by_check["image.parts"], status_by_check["driver.version"], status_by_check["packages.drift"]) == (
+        "pass",
+    ) * 3
+    nodes = {machine["name"]: machine for machine in cloud.of(VM)}
     assert set(nodes) == {"train-0", "train-1"}
-    assert {one["source_image_reference"][0]["offer"] for one in nodes.values()} == {"ubuntu-hpc"}
-    assert len({one["availability_set_id"] for one in nodes.values()} - {None}) == 1
-    events = (max((made.root / "runs").iterdir()) / "events.jsonl").read_text().splitlines()
+    assert {machine["source_image_reference"][0]["offer"] for machine in nodes.values()} == {"ubuntu-hpc"}
+    assert len({machine["availability_set_id"] for machine in nodes.values()} - {None}) == 1
+    events = (max((rehearsal.root / "runs").iterdir()) / "events.jsonl").read_text().splitlines()
     pinned = [event["message"] for event in map(json.loads, events) if "host key pinned" in event["message"]]
-    assert len(pinned) == 2 and all("as its console says" in one for one in pinned)
-    said = made.run("status", made.file, "--json").json
-    assert [(n["stage"], n["ok"]) for n in said["nodes"]] == [("verified", True)] * 2
+    assert len(pinned) == 2 and all("as its console says" in message for message in pinned)
+    status = rehearsal.run("status", rehearsal.file, "--json").json
+    assert [(n["stage"], n["ok"]) for n in status["nodes"]] == [("verified", True)] * 2
 
-    again = made.up()
-    assert again.status == 0, again.stderr
-    assert again.json["changes"] == {"resources": 0, "configured": 0}
+    second = rehearsal.up()
+    assert second.status == 0, second.stderr
+    assert second.json["changes"] == {"resources": 0, "configured": 0}
 
     # A machine that Azure evicts is gone, and the next plan says which.
     evicted = nodes["train-1"]
     del cloud.objects[VM, evicted["id"]]
     assert cloud.gone is not None
     cloud.gone(VM, evicted)
-    planned = made.run("plan", made.file, "--json")
+    planned = rehearsal.run("plan", rehearsal.file, "--json")
     assert planned.json["changes"]["east"]["add"] == 1, planned.stderr
 
-    assert made.down().status == 0
+    assert rehearsal.down().status == 0
     assert (cloud.objects, api.resources) == ({}, [])

@@ -62,11 +62,11 @@ class Room:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
-    def here(self, *words: str) -> Done:
+    def here(self, *arguments: str) -> Done:
         """gpuprov on the desk's own machine, as its owner: no root, no ssh, no Terraform."""
         python = "/usr/bin/env", f"PYTHONPATH={ROOT}", f"GPUPROV_TEST_CA={HERE}/ca", "HOME=/home/ubuntu", sys.executable
         argv = ["podman", "exec", "--user", "ubuntu", "--workdir", HERE, self.machines.running["desk"], *python]
-        argv += ["-m", "tests.support.baremetal_rehearsal", *words]
+        argv += ["-m", "tests.support.baremetal_rehearsal", *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -75,43 +75,45 @@ class Room:
         return self.named(host) - self.before[host]
 
     def named(self, host: str) -> set[str]:
-        mine = "-not -path '/proc/*' -not -path '/sys/*' -not -path '*/lists/*' -not -path '/home/ubuntu/*'"
-        found = self.shell(host, f"find / -xdev -name '*gpuprov*' {mine}")
-        return {path for path in found.splitlines() if not path.startswith("/run/")}
+        excluded = "-not -path '/proc/*' -not -path '/sys/*' -not -path '*/lists/*' -not -path '/home/ubuntu/*'"
+        output = self.shell(host, f"find / -xdev -name '*gpuprov*' {excluded}")
+        return {path for path in output.splitlines() if not path.startswith("/run/")}
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     folder = tmp_path_factory.mktemp("metal")
     name = f"t-metal-{os.getpid() % 10_000}"
-    made = Rehearsal(folder / "cluster.yaml", name)
-    made.gpuprov = [sys.executable, "-m", "tests.support.baremetal_rehearsal"]
+    rehearsal = Rehearsal(folder / "cluster.yaml", name)
+    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.baremetal_rehearsal"]
     key = folder / "owner"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     owner = key.with_suffix(".pub").read_text()
-    made.file.write_text(FILE.format(name=name, hosts="ws.lab: {}"))
+    rehearsal.file.write_text(FILE.format(name=name, hosts="ws.lab: {}"))
     (folder / "known_hosts").write_text("")
     with Agent(key):
-        locked = made.run("lock", made.file)
+        locked = rehearsal.run("lock", rehearsal.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
         assert lock is not None
         machines = Machines(folder, name, lock)
         hosts = f'"ws.lab": {{ address: "127.77.{machines.octet}.[{network.FIRST}]" }}'
-        made.file.write_text(FILE.format(name=name, hosts=hosts))
+        rehearsal.file.write_text(FILE.format(name=name, hosts=hosts))
         machines.made = replace(machines.made, podman=replace(machines.made.podman, path=wrapper(folder, machines)))
-        found = Room(made, machines)
+        test_room = Room(rehearsal, machines)
         try:
             for number, host in enumerate(("ws", "desk"), start=network.FIRST):
                 box = Box(host, "workstation-rtx4090", f"{machines.prefix}.{number}", "box", owner)
                 machines.boot(box, f"127.77.{machines.octet}.{number}")
             for host in machines.running:
-                found.shell(host, "for i in $(seq 100); do systemctl is-active -q ssh && exit; sleep 0.2; done; exit 1")
+                test_room.shell(
+                    host, "for i in $(seq 100); do systemctl is-active -q ssh && exit; sleep 0.2; done; exit 1"
+                )
                 # Here the interpreter may lie in root's home, which its owner on the node cannot enter.
                 for parent in Path(os.path.realpath(sys.executable)).parents:
-                    found.shell(host, f"chmod o+x '{parent}' 2>/dev/null || true")
-                found.before[host] = found.named(host)
-            yield found
+                    test_room.shell(host, f"chmod o+x '{parent}' 2>/dev/null || true")
+                test_room.before[host] = test_room.named(host)
+            yield test_room
         finally:
             machines.close()
 
@@ -133,9 +135,9 @@ class Agent:
         self.key, self.patch = key, pytest.MonkeyPatch()
 
     def __enter__(self) -> None:
-        said = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
         for variable in ("SSH_AUTH_SOCK", "SSH_AGENT_PID"):
-            match = re.search(rf"{variable}=([^;]+);", said)
+            match = re.search(rf"{variable}=([^;]+);", output)
             assert match is not None
             self.patch.setenv(variable, match[1])
         subprocess.run(["ssh-add", "-q", str(self.key)], check=True, capture_output=True)
@@ -149,8 +151,8 @@ def test_what_keeps_gpuprov_out_is_told_before_anything_is_changed(room: Room) -
     up = room.made.run("up", room.made.file, "--yes")
     assert up.status != 0
     assert "has no ed25519 key of ws.lab" in up.stderr
-    shown = room.shell("ws", "cat /etc/ssh/ssh_host_ed25519_key.pub")
-    room.made.file.with_name("known_hosts").write_text(f"ws.lab {shown}\n")
+    public_key = room.shell("ws", "cat /etc/ssh/ssh_host_ed25519_key.pub")
+    room.made.file.with_name("known_hosts").write_text(f"ws.lab {public_key}\n")
     room.shell("ws", "mv /etc/sudoers.d /etc/sudoers.d.kept; mkdir /etc/sudoers.d")
     up = room.made.run("up", room.made.file, "--yes")
     room.shell("ws", "rmdir /etc/sudoers.d; mv /etc/sudoers.d.kept /etc/sudoers.d")
@@ -174,12 +176,12 @@ def test_machines_that_exist_are_configured_and_proven(room: Room) -> None:
         room.shell("desk", f"cat >{HERE}/{name}; chown ubuntu {HERE}/{name}", stdin=text)
     with ThreadPoolExecutor() as pool:
         far = pool.submit(room.made.run, "up", room.made.file, "--yes", "--json")
-        near = pool.submit(room.here, "up", "cluster.yaml", "--yes", "--json")
-        for done in (far.result(), near.result()):
+        local = pool.submit(room.here, "up", "cluster.yaml", "--yes", "--json")
+        for done in (far.result(), local.result()):
             assert done.status == 0, done.stderr
             assert wrongs(done) == []
-    again = room.made.run("up", room.made.file, "--yes", "--json")
-    assert again.json["changes"] == {"resources": 0, "configured": 0}
+    second = room.made.run("up", room.made.file, "--yes", "--json")
+    assert second.json["changes"] == {"resources": 0, "configured": 0}
     assert "box-0: root" in room.here("exec", "cluster.yaml", "--", "sudo", "id", "-un").stdout
 
 
@@ -193,8 +195,8 @@ def test_down_undoes_what_gpuprov_did_and_nothing_else(room: Room) -> None:
     settings = json.loads(room.shell("ws", "cat /etc/docker/daemon.json"))
     assert settings["debug"] is True, "the owner's, which is none of ours"
     assert settings["log-opts"] == {"max-size": "100m", "max-file": "3"}
-    far, near = room.made.run("down", room.made.file, "--yes", "--json"), room.here("down", "cluster.yaml", "--yes")
-    for host, done in (("ws", far), ("desk", near)):
+    far, local = room.made.run("down", room.made.file, "--yes", "--json"), room.here("down", "cluster.yaml", "--yes")
+    for host, done in (("ws", far), ("desk", local)):
         assert done.status == 0, done.stderr
         assert room.ours(host) == set()
         lines = room.shell(host, "cat /home/ubuntu/.ssh/authorized_keys").splitlines()
@@ -205,7 +207,7 @@ def test_down_undoes_what_gpuprov_did_and_nothing_else(room: Room) -> None:
     assert room.shell("desk", "apt-mark showhold") == ""
     stays = json.loads(far.stdout)["stays"]
     assert any("nvidia" in sentence for sentence in stays["box-0"])
-    assert "they run on, and keep" in near.stdout
+    assert "they run on, and keep" in local.stdout
     assert not (room.made.file.parent / ".gpuprov").exists()
 
 
@@ -220,7 +222,7 @@ def test_the_ten_minutes_of_the_documentation(room: Room, tmp_path: Path) -> Non
     lock was made where the rehearsal's mirror is."""
     page = (ROOT / "docs" / "metal.md").read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
     typed = re.findall(r"^    (gpuprov .+)$", page, re.M)
-    assert [words.split()[1] for words in typed] == ["init", "validate", "plan", "up"]
+    assert [command.split()[1] for command in typed] == ["init", "validate", "plan", "up"]
     same = replace(room.made, file=tmp_path / "cluster.yaml", name="my-fleet")
     assert same.run("init", same.file, *typed[0].split()[2:]).status == 0
     assert same.run("lock", same.file).status == 0
@@ -235,12 +237,12 @@ def test_the_ten_minutes_of_the_documentation(room: Room, tmp_path: Path) -> Non
             "-e", "TERM=xterm", room.machines.running["desk"], "sh"]  # fmt: skip
     try:
         with Terminal(argv, columns=160, lines=60) as terminal:
-            for number, words in enumerate(typed):
-                terminal.type(f"clear; {words}; echo 'ended'-{number} with $?.\n")
-                if words.startswith("gpuprov up"):
+            for number, command in enumerate(typed):
+                terminal.type(f"clear; {command}; echo 'ended'-{number} with $?.\n")
+                if command.startswith("gpuprov up"):
                     terminal.wait_for("[y/N]", seconds=300)
                     terminal.type("y\n")
-                screen = terminal.wait_until(partial(_has_ended, number), words, 900)
+                screen = terminal.wait_until(partial(_has_ended, number), command, 900)
                 assert f"ended-{number} with 0." in screen, terminal.text
         (node,) = json.loads(room.shell("desk", f"cat {folder}/.gpuprov/my-fleet/nodes.json"))
         assert (node["id"], node["name"]) == ("local", "train-0")

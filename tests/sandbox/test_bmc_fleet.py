@@ -69,8 +69,8 @@ class Rack:
         with urllib3.PoolManager(cert_reqs="CERT_NONE") as web:
             target = bmc_rehearsal.read(web.request("GET", image, retries=False, timeout=10).data)
         assert self.bmcs[host].system["SerialNumber"] in target["serials"], "an installer started on another machine"
-        told = {**target, "serials": tuple(target["serials"]), "fixed": None}
-        _, refused = self.disks[host].guard("disks", Target(**told))
+        fields = {**target, "serials": tuple(target["serials"]), "fixed": None}
+        _, refused = self.disks[host].guard("disks", Target(**fields))
         assert not refused, refused
         self.disks[host].root.joinpath("dev/nvme0n1").write_bytes(b"\x55\xaa" * 2048)
         self.installs.setdefault(host, []).append(target["token"])
@@ -125,8 +125,8 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
     folder, patch = tmp_path_factory.mktemp("bmc-fleet"), pytest.MonkeyPatch()
     patch.setenv("BMC_USER", "admin")
     patch.setenv("BMC_PASSWORD", "not-a-real-one")
-    made = Rehearsal(folder / "cluster.yaml", f"t-bmc-{os.getpid() % 10_000}")
-    made.gpuprov = [sys.executable, "-m", "tests.support.bmc_rehearsal"]
+    rehearsal = Rehearsal(folder / "cluster.yaml", f"t-bmc-{os.getpid() % 10_000}")
+    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.bmc_rehearsal"]
     pem = fake.certificate(folder)
     with contextlib.ExitStack() as running:
         bmcs = {}
@@ -136,46 +136,46 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
             bmc.system.update(SerialNumber=f"DGX-{number + 1:04d}", PowerState="Off")
             bmcs[host] = running.enter_context(fake.serving(bmc, pem))
         text = 'name: {}\nsites: {{ rack: {{ provider: baremetal, hosts: {{ "d[1-4].lab": {{}} }} }} }}\n'
-        made.file.write_text(text.format(made.name) + FILE.partition("hosts}\n")[2].format())
-        locked = made.run("lock", made.file)
+        rehearsal.file.write_text(text.format(rehearsal.name) + FILE.partition("hosts}\n")[2].format())
+        locked = rehearsal.run("lock", rehearsal.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
         assert lock is not None
-        machines = Machines(folder, made.name, lock)
-        found = Rack(made, machines, bmcs)
+        machines = Machines(folder, rehearsal.name, lock)
+        test_rack = Rack(rehearsal, machines, bmcs)
         for host, bmc in bmcs.items():
-            found.disks[host] = Server(folder / "disks" / host)
+            test_rack.disks[host] = Server(folder / "disks" / host)
             for number in range(2):
-                found.disks[host].two_ports(number)
-            bmc.booted = lambda _, image, host=host: found.start(host, image)  # type: ignore[misc]
-        found.write()
+                test_rack.disks[host].two_ports(number)
+            bmc.booted = lambda _, image, host=host: test_rack.start(host, image)  # type: ignore[misc]
+        test_rack.write()
         try:
-            yield found
+            yield test_rack
         finally:
-            for thread in found.threads:
+            for thread in test_rack.threads:
                 thread.join(60)
             machines.close()
             patch.undo()
 
 
 def test_machines_whose_bmcs_fail_are_named_and_the_others_are_healthy(rack: Rack) -> None:
-    one, busy, locked_out, empty = NAMES
+    working, busy, locked_out, empty = NAMES
     rack.bmcs[busy].faults.busy = 10_000
     rack.bmcs[locked_out].faults.wrong_password = True
     rack.bmcs[empty].faults.never_attaches = True
     up = rack.up()
     assert up.status == 3, up.stderr
     assert "failed" in up.json, up.stderr
-    said = up.json["failed"]["rack"]["message"]
-    assert "3 of 4 machines could not be installed" in said
-    for host, why in (
+    message = up.json["failed"]["rack"]["message"]
+    assert "3 of 4 machines could not be installed" in message
+    for host, reason in (
         (busy, "Redfish service is not available now"),
         (locked_out, "does not accept the user and password"),
         (empty, "not showing the image as attached"),
     ):
-        assert any(line.strip().startswith(f"{host}: ") and why in line for line in said.splitlines()), said
+        assert any(line.strip().startswith(f"{host}: ") and reason in line for line in message.splitlines()), message
     assert [(node["name"], node["ok"]) for node in up.json["nodes"]] == [("train-0", True)]
-    assert rack.counts() == [1, 0, 0, 0] and one in rack.installs
+    assert rack.counts() == [1, 0, 0, 0] and working in rack.installs
     rack.left_alone()
 
 
@@ -191,8 +191,8 @@ def test_killed_and_run_again_installs_nobody_twice(rack: Rack) -> None:
     assert process.returncode == -signal.SIGKILL
     up = rack.up()
     assert up.status == 3, up.stderr
-    said = up.json["failed"]["rack"]["message"]
-    assert f"{dead}: " in said and killed not in said and dropping not in said, said
+    message = up.json["failed"]["rack"]["message"]
+    assert f"{dead}: " in message and killed not in message and dropping not in message, message
     assert sorted(node["name"] for node in up.json["nodes"] if node["ok"]) == ["train-0", "train-1", "train-3"]
     assert rack.counts() == [1, 1, 0, 1]
     rack.left_alone()
@@ -205,9 +205,9 @@ def test_all_of_them_are_healthy_and_then_there_is_nothing_to_do(rack: Rack) -> 
     up = rack.up()
     assert up.status == 0, up.stderr
     assert [node["ok"] for node in up.json["nodes"]] == [True] * 4
-    asked = {host: len(bmc.changes) for host, bmc in rack.bmcs.items()}
-    again = rack.up()
-    assert (again.status, again.json["changes"]) == (0, {"resources": 0, "configured": 0}), again.stderr
-    assert asked == {host: len(bmc.changes) for host, bmc in rack.bmcs.items()}, "a change for nothing"
+    change_counts = {host: len(bmc.changes) for host, bmc in rack.bmcs.items()}
+    second = rack.up()
+    assert (second.status, second.json["changes"]) == (0, {"resources": 0, "configured": 0}), second.stderr
+    assert change_counts == {host: len(bmc.changes) for host, bmc in rack.bmcs.items()}, "a change for nothing"
     assert rack.counts() == [1, 1, 1, 1]
     rack.left_alone()

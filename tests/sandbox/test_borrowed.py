@@ -63,7 +63,7 @@ def messages(*files: Path) -> list[str]:
 
 
 def checks(done: Done, node: str) -> dict[str, dict[str, Any]]:
-    (row,) = (one for one in done.json["nodes"] if one["name"] == node)
+    (row,) = (node_row for node_row in done.json["nodes"] if node_row["name"] == node)
     return {check["id"]: check for check in row["checks"]}
 
 
@@ -77,14 +77,14 @@ def test_a_node_that_up_adds_is_proven_with_an_idle_neighbour(grown: Rehearsal) 
     assert checks(bad, "train-1")["fabric.pairs"]["status"] == "skip", "what was borrowed is not judged"
 
     faults.clear(containers.find_node(grown.root, "train-2").name)
-    good = grown.up()
-    assert good.status == 0, wrongs(good)
-    pairs = checks(good, "train-2")["fabric.pairs"]
+    healthy = grown.up()
+    assert healthy.status == 0, wrongs(healthy)
+    pairs = checks(healthy, "train-2")["fabric.pairs"]
     assert (pairs["status"], len(pairs["actual"])) == ("pass", 1)
     assert pairs["actual"][0].startswith("train-1 (borrowed): ")
     assert pairs["message"] == "measured with train-1, borrowed for it and not judged"
-    assert [node["name"] for node in good.json["nodes"] if node["ok"]] == ["train-0", "train-1", "train-2"]
-    assert [node.get("borrowed") for node in good.json["nodes"]] == [None, None, ["train-1"]]
+    assert [node["name"] for node in healthy.json["nodes"] if node["ok"]] == ["train-0", "train-1", "train-2"]
+    assert [node.get("borrowed") for node in healthy.json["nodes"]] == [None, None, ["train-1"]]
 
     execute(grown, "train-1", GPU_PROCESS)
     alone = grown.verify("--node", "train-2")

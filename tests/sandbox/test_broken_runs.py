@@ -60,13 +60,13 @@ def test_killed_at_any_moment_the_next_command_goes_on_and_nothing_is_left(tmp_p
     assert sum(killed.values()) > 0
 
 
-def words(rehearsal: Rehearsal, command: str) -> list[object]:
+def command_line(rehearsal: Rehearsal, command: str) -> list[object]:
     more = {"verify": ["--sandbox"], "replace": [NODE, "--even-if-healthy", "--force-budget", "--sandbox", "--yes"]}
     return [command, rehearsal.file, *more.get(command, ["--sandbox", "--yes"])]
 
 
 def to_the_end(rehearsal: Rehearsal, command: str) -> Done:
-    done = rehearsal.run(*words(rehearsal, command))
+    done = rehearsal.run(*command_line(rehearsal, command))
     assert done.status == 0, (command, done.stdout[-3000:], done.stderr[-3000:])
     if command == "down":
         assert left_over(rehearsal) == []
@@ -75,7 +75,7 @@ def to_the_end(rehearsal: Rehearsal, command: str) -> Done:
 
 def kill(rehearsal: Rehearsal, command: str, moment: float) -> bool:
     """SIGKILL to a command so many seconds after its start; whether it still ran. No process of it is left then."""
-    process = rehearsal.start(*words(rehearsal, command))
+    process = rehearsal.start(*command_line(rehearsal, command))
     run = keeper_of(process)
     try:
         process.communicate(timeout=moment)
@@ -87,7 +87,7 @@ def kill(rehearsal: Rehearsal, command: str, moment: float) -> bool:
 
 def kill_at(rehearsal: Rehearsal, stage: str) -> None:
     """SIGKILL to `up` as soon as it has come to that stage, however long that takes. No process of it is left then."""
-    process = rehearsal.start(*words(rehearsal, "up"))
+    process = rehearsal.start(*command_line(rehearsal, "up"))
     run = keeper_of(process)
     reached(process, stage)
     process.kill()
@@ -128,8 +128,8 @@ def test_interrupted_and_killed_with_sudo_the_next_up_finishes_and_all_is_theirs
         assert "verified" in theirs.run("status", rehearsal.file).stdout
         assert theirs.verify().status == 0
         assert theirs.run("exec", rehearsal.file, "hostname").stdout == f"{NODE}: {NODE}\n"
-        said = theirs.run("down", rehearsal.file, "--yes")
-        assert (said.status, "the sandbox needs root" in said.stderr) == (2, True)
+        refused = theirs.run("down", rehearsal.file, "--yes")
+        assert (refused.status, "the sandbox needs root" in refused.stderr) == (2, True)
         assert len(rehearsal.containers()) == 2
         assert rehearsal.run("status", rehearsal.file).status == 0  # and with sudo again
     finally:
@@ -149,10 +149,10 @@ def interrupt(rehearsal: Rehearsal, stage: str) -> None:
     process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes")
     reached(process, stage)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
-    assert f"sudo gpuprov up {rehearsal.file} --sandbox" in said
-    assert "Traceback" not in said
+    _, error_text = process.communicate(timeout=120)
+    assert process.returncode == 130, error_text
+    assert f"sudo gpuprov up {rehearsal.file} --sandbox" in error_text
+    assert "Traceback" not in error_text
 
 
 def test_down_of_nothing_is_fine(tmp_path: Path) -> None:
@@ -178,19 +178,19 @@ def test_a_cloud_that_refuses_is_rehearsed_in_its_own_words(tmp_path: Path) -> N
     rehearsal.file.write_text(yaml.safe_dump(document))
     try:
         assert rehearsal.run("sandbox", "fault", rehearsal.file, "here", "half-made").status == 0
-        said = rehearsal.run("up", rehearsal.file, "--sandbox", "--yes")
-        assert said.status == 3
-        assert "train-1: InvalidPlacementGroup.InUse (conflict)" in said.stderr
-        assert "1 machine of the cluster stands now" in said.stderr
-        shown = rehearsal.run("status", rehearsal.file, "--offline", "--json").json["nodes"]
-        assert {node["name"]: node["stage"] for node in shown} == {"train-0": "incomplete", "train-1": "not made"}
+        failed = rehearsal.run("up", rehearsal.file, "--sandbox", "--yes")
+        assert failed.status == 3
+        assert "train-1: InvalidPlacementGroup.InUse (conflict)" in failed.stderr
+        assert "1 machine of the cluster stands now" in failed.stderr
+        node_rows = rehearsal.run("status", rehearsal.file, "--offline", "--json").json["nodes"]
+        assert {node["name"]: node["stage"] for node in node_rows} == {"train-0": "incomplete", "train-1": "not made"}
         assert rehearsal.run("sandbox", "clear", rehearsal.file, "here").status == 0
         assert rehearsal.run("sandbox", "fault", rehearsal.file, "here", "no-capacity").status == 0
-        said = rehearsal.run("up", rehearsal.file, "--sandbox", "--yes")
-        assert said.status == 3
+        failed = rehearsal.run("up", rehearsal.file, "--sandbox", "--yes")
+        assert failed.status == 3
         for zone in ("us-east-1a", "us-east-1b"):
-            assert f"train, on-demand in {zone}: InsufficientInstanceCapacity (shortage)" in said.stderr
-        assert "stand" not in said.stderr.rpartition("could not be had")[2]
+            assert f"train, on-demand in {zone}: InsufficientInstanceCapacity (shortage)" in failed.stderr
+        assert "stand" not in failed.stderr.rpartition("could not be had")[2]
     finally:
         rehearsal.run("sandbox", "clear", rehearsal.file)
         assert rehearsal.run("down", rehearsal.file, "--yes").status == 0
@@ -198,8 +198,8 @@ def test_a_cloud_that_refuses_is_rehearsed_in_its_own_words(tmp_path: Path) -> N
 
 def test_without_a_terminal_nobody_is_asked(tmp_path: Path) -> None:
     rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=1)
-    said = rehearsal.run("up", rehearsal.file, "--sandbox")
-    assert said.status == 2
-    assert "--yes" in said.stderr
+    refused = rehearsal.run("up", rehearsal.file, "--sandbox")
+    assert refused.status == 2
+    assert "--yes" in refused.stderr
     assert rehearsal.containers() == []
     assert rehearsal.down().status == 0

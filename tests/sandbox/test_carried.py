@@ -40,15 +40,15 @@ def test_first_contact_and_work_go_through_the_program(lone: Rehearsal, tmp_path
     paths = ClusterPaths(tmp_path / "cluster.yaml", "carried", sandbox=True)
     private_dir(paths.ssh)
     (paths.ssh / "identity").write_text(f"{ssh.identity(known).absolute()}\n")
-    seen: list[Event] = []
+    events: list[Event] = []
     hidden = replace(node, address=NOWHERE)
-    fleet.contact(paths, [hidden], UBUNTU, Events(seen.append), wait_s=60, carried=carried)
+    fleet.contact(paths, [hidden], UBUNTU, Events(events.append), wait_s=60, carried=carried)
     assert ssh.load_pins(paths)[node.name][1] == ssh.load_pins(known)[node.name][1]
-    assert "host key pinned" in seen[0].message
-    said = subprocess.run(
+    assert "host key pinned" in events[0].message
+    result = subprocess.run(
         [*ssh.argv(paths, node.name), "hostname"], capture_output=True, text=True, timeout=60, check=False
     )
-    assert said.stdout.strip() == node.name, said.stderr
+    assert result.stdout.strip() == node.name, result.stderr
     ssh.close(paths, [hidden])
 
 

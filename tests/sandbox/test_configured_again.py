@@ -16,14 +16,14 @@ pytestmark = pytest.mark.sandbox
 def stack(rehearsal: Rehearsal) -> dict[str, Any]:
     """The stack of the group, as the roles get it."""
     inventory = rehearsal.inventory()
-    found: dict[str, Any] = inventory["all"]["children"]["train"]["vars"]["gpuprov_stack"]
-    return found
+    group_stack: dict[str, Any] = inventory["all"]["children"]["train"]["vars"]["gpuprov_stack"]
+    return group_stack
 
 
 def test_a_second_run_of_every_role_changes_nothing(lone: Rehearsal) -> None:
-    said = play(lone)
-    assert said.changed() == {"train-0": 0}
-    assert min(counts["ok"] for counts in said.counts.values()) > 25
+    played = play(lone)
+    assert played.changed() == {"train-0": 0}
+    assert min(counts["ok"] for counts in played.counts.values()) > 25
 
 
 def test_check_mode_changes_nothing_and_fails_nowhere(lone: Rehearsal) -> None:
@@ -37,19 +37,19 @@ def test_check_mode_changes_nothing_and_fails_nowhere(lone: Rehearsal) -> None:
 def test_a_lock_for_another_distribution_or_kernel_is_refused(lone: Rehearsal) -> None:
     locked = stack(lone)
     other = {"gpuprov_stack": {**locked, "os": "debian-12", "kernel": "3.10"}}
-    said = play(lone, limit="train-0", tags="base", variables=other, check=True).failure("train-0")
-    assert "this node is ubuntu-24.04, the lock is for debian-12" in said
-    assert f"kernel {platform.release()} runs, the lock names 3.10" in said
+    message = play(lone, limit="train-0", tags="base", variables=other, check=True).failure("train-0")
+    assert "this node is ubuntu-24.04, the lock is for debian-12" in message
+    assert f"kernel {platform.release()} runs, the lock names 3.10" in message
 
 
 def test_a_key_with_another_fingerprint_is_refused(lone: Rehearsal) -> None:
     """The repository's key is not the pinned one: the node is not configured, and the error shows both."""
     locked = stack(lone)
-    first, *rest = locked["repositories"]
-    wrong = {"gpuprov_stack": {**locked, "repositories": [{**first, "fingerprint": "0" * 40}, *rest]}}
-    said = play(lone, limit="train-0", tags="base", variables=wrong).failure("train-0")
-    assert "0" * 40 in said
-    assert first["fingerprint"] in said
-    kept = lone.run("ssh", lone.file, "train-0", f"ls /etc/apt/keyrings/gpuprov-{first['name']}.asc")
-    assert kept.status == 0
+    first, *other_repositories = locked["repositories"]
+    wrong = {"gpuprov_stack": {**locked, "repositories": [{**first, "fingerprint": "0" * 40}, *other_repositories]}}
+    message = play(lone, limit="train-0", tags="base", variables=wrong).failure("train-0")
+    assert "0" * 40 in message
+    assert first["fingerprint"] in message
+    listing = lone.run("ssh", lone.file, "train-0", f"ls /etc/apt/keyrings/gpuprov-{first['name']}.asc")
+    assert listing.status == 0
     assert play(lone, limit="train-0", tags="base").changed()["train-0"] == 0

@@ -47,8 +47,8 @@ BUILDERS_OWN = {
 
 def names(raw: Path, command: str) -> set[str]:
     """What debugfs prints of the root file system, in words and parts of paths."""
-    place = f"{raw}?offset={(1 + layout.ESP_MIB) << 20}"
-    done = subprocess.run(["debugfs", "-R", command, place], capture_output=True, text=True, check=True, timeout=60)
+    partition = f"{raw}?offset={(1 + layout.ESP_MIB) << 20}"
+    done = subprocess.run(["debugfs", "-R", command, partition], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.replace("/", " ").split())
 
 
@@ -92,16 +92,16 @@ def test_a_disk_boots_twice_with_the_locked_stack(built: Built) -> None:
     assert [(proof["level"], proof["unknown"]) for proof in disk["proofs"]] == [("image", 0)] * 2
     assert disk["kernel"] == target["kernel"]
     assert f"linux-image-{disk['kernel']}" in target["packages"]
-    for kind, one in disk["files"].items():
-        with (built.folder / one["file"]).open("rb") as stream:
-            assert hashlib.file_digest(stream, "sha256").hexdigest() == one["sha256"], kind
+    for kind, row in disk["files"].items():
+        with (built.folder / row["file"]).open("rb") as stream:
+            assert hashlib.file_digest(stream, "sha256").hexdigest() == row["sha256"], kind
     raw, copy = (built.folder / disk["files"][kind]["file"] for kind in ("raw", "qcow2"))
     subprocess.run(["qemu-img", "compare", raw, copy], check=True, capture_output=True, timeout=900)
     for folder in ("/etc/ssh", "/etc/sudoers.d", "/home/ubuntu/.ssh", "/etc/gpuprov-sandbox"):
         assert not names(raw, f"ls -p {folder}") & BUILDERS_OWN, folder
     assert names(raw, "cat /etc/machine-id") == set()
-    told = json.loads(raw.with_suffix(".json").read_text(encoding="utf-8"))
-    assert (told["simulated"], told["build"]) == (True, built.build)
+    document = json.loads(raw.with_suffix(".json").read_text(encoding="utf-8"))
+    assert (document["simulated"], document["build"]) == (True, built.build)
     overview = built.shell.run("image", "list", built.file, "--json").json
     assert overview["channels"] == {"nightly": built.build}
     argv = ["pgrep", "-f", f"qemu-system.*{built.file.parent}"]
@@ -114,7 +114,9 @@ def test_it_installs_an_empty_machine_which_is_as_locked(
     """The way of bare metal: off, its disk empty, installed from that disk through its BMC, started from its own disk,
     then proven over ssh as the disk was. The driver's modules and the GPUs are simulated, and level `image` asks for
     neither."""
-    if lacks := [one for one in ("xorriso", "grub-mkrescue", "mformat", "zstd") if shutil.which(one) is None]:
+    if lacks := [
+        program for program in ("xorriso", "grub-mkrescue", "mformat", "zstd") if shutil.which(program) is None
+    ]:
         pytest.skip(f"needs {' '.join(lacks)}")
     recipe = open_recipe(built.file, sandbox=True)
     lock = lockfile.read(recipe.cluster.paths.lock_file)

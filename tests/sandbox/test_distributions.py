@@ -32,14 +32,14 @@ def test_another_distribution_is_a_new_node_and_as_healthy(moved: Rehearsal, os:
     """What the roles install differs by names and closures. A node of the distribution before is made anew."""
     text = re.sub(r"^  os: .*\n", "", moved.file.read_text(), flags=re.M)
     moved.file.write_text(re.sub(r"^stack:.*\n", rf"\g<0>  os: {os}\n", text, flags=re.M))
-    before = moved.containers()
+    previous = moved.containers()
     first = moved.up()
     assert first.status == 0, (first.stderr[-3000:], wrongs(first))
-    assert first.json["changes"] == {"resources": 4 if before else 2, "configured": 1}
+    assert first.json["changes"] == {"resources": 4 if previous else 2, "configured": 1}
     (check,) = (c for c in first.json["nodes"][0]["checks"] if c["id"] == "os.release")
     assert (check["status"], check["expected"], check["actual"]) == ("pass", os, os)
     assert play(moved).changed() == {"train-0": 0}
-    again = moved.up()
+    second = moved.up()
     # The mirror lets go of the packages of the lock before, which no node runs any more.
-    assert again.json["changes"] == {"resources": 2 if before else 0, "configured": 0}
-    assert again.status == 0, again.stderr
+    assert second.json["changes"] == {"resources": 2 if previous else 0, "configured": 0}
+    assert second.status == 0, second.stderr

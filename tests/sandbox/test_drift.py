@@ -23,10 +23,10 @@ dpkg --force-all -i $d.deb >/dev/null 2>&1
 """Another version of a package, without content, put over the installed one."""
 
 
-def nodes(rehearsal: Rehearsal, *words: str) -> dict[str, dict[str, Any]]:
-    said = rehearsal.run("status", rehearsal.file, "--json", *words)
-    assert said.status == 0, said.stderr
-    return {node["name"]: node for node in said.json["nodes"]}
+def nodes(rehearsal: Rehearsal, *arguments: str) -> dict[str, dict[str, Any]]:
+    result = rehearsal.run("status", rehearsal.file, "--json", *arguments)
+    assert result.status == 0, result.stderr
+    return {node["name"]: node for node in result.json["nodes"]}
 
 
 def drift(rehearsal: Rehearsal) -> dict[str, list[tuple[str, str, str | None, str | None]]]:
@@ -59,18 +59,18 @@ def roles_that_ran(rehearsal: Rehearsal) -> dict[str, set[str]]:
     """Node → roles that had a task on it in the newest run."""
     newest = max((rehearsal.root / "runs").iterdir())
     events = [json.loads(line) for line in (newest / "events.jsonl").read_text().splitlines()]
-    found: dict[str, set[str]] = {}
+    roles_by_node: dict[str, set[str]] = {}
     for event in events:
         if event.get("unit") == "task" and " : " in event["message"]:
-            found.setdefault(event["node"], set()).add(event["message"].split(" : ")[0])
-    return found
+            roles_by_node.setdefault(event["node"], set()).add(event["message"].split(" : ")[0])
+    return roles_by_node
 
 
 def test_a_fleet_as_locked_has_no_drift_and_runs_a_known_lock(p4d: Rehearsal) -> None:
-    found = nodes(p4d)
-    assert all(node["drift"] == [] and node["waiting"] == [] for node in found.values())
-    assert {(node["driver"], node["upgrade"]) for node in found.values()} == {("580.173.02", None)}
-    assert len({node["lock"] for node in found.values()}) == 1
+    node_by_name = nodes(p4d)
+    assert all(node["drift"] == [] and node["waiting"] == [] for node in node_by_name.values())
+    assert {(node["driver"], node["upgrade"]) for node in node_by_name.values()} == {("580.173.02", None)}
+    assert len({node["lock"] for node in node_by_name.values()}) == 1
 
 
 def test_offline_nobody_is_asked(p4d: Rehearsal) -> None:
@@ -81,28 +81,28 @@ def test_a_driver_package_moved_by_hand_is_named_and_only_it_is_mended(p4d: Rehe
     lock = p4d.inventory()["all"]["children"]["train"]["vars"]["gpuprov_stack"]
     package = next(p for p in lock["packages"] if p["name"] == "nvidia-modprobe")
     assert package["part"] == "driver"
-    before = {name: state(p4d, name) for name in ("train-1", "train-2")}
+    previous_states = {name: state(p4d, name) for name in ("train-1", "train-2")}
     root(p4d, "train-2", MOVE.replace("NAME", package["name"]).replace("VERSION", "570.1.1-1"))
     assert drift(p4d) == {"train-2": [("package", package["name"], package["version"], "570.1.1-1")]}
     planned = p4d.run("plan", p4d.file, "--sandbox", "--json").json["nodes"]
     assert [(n["name"], n["reboot"]) for n in planned if n["drift"]] == [("train-2", True)]
-    mended = p4d.up()
-    assert mended.status == 0, mended.stderr
-    assert mended.json["changes"] == {"resources": 0, "configured": 1}
+    fixed = p4d.up()
+    assert fixed.status == 0, fixed.stderr
+    assert fixed.json["changes"] == {"resources": 0, "configured": 1}
     assert set(roles_that_ran(p4d)) == {"train-2"}
     assert drift(p4d) == {}
-    assert {name: state(p4d, name) for name in before} == before
+    assert {name: state(p4d, name) for name in previous_states} == previous_states
 
 
 @pytest.mark.slow
 def test_one_part_is_mended_by_its_own_role(p4d: Rehearsal) -> None:
     root(p4d, "train-1", "apt-mark unhold libnccl2; systemctl disable --now nvidia-dcgm-exporter")
-    found = drift(p4d)
-    assert set(found) == {"train-1"}
-    assert sorted(kind for kind, *_ in found["train-1"]) == ["hold", "unit"]
-    mended = p4d.up()
-    assert mended.status == 0, mended.stderr
-    assert mended.json["changes"] == {"resources": 0, "configured": 1}
+    drift_by_node = drift(p4d)
+    assert set(drift_by_node) == {"train-1"}
+    assert sorted(kind for kind, *_ in drift_by_node["train-1"]) == ["hold", "unit"]
+    fixed = p4d.up()
+    assert fixed.status == 0, fixed.stderr
+    assert fixed.json["changes"] == {"resources": 0, "configured": 1}
     assert roles_that_ran(p4d) == {"train-1": {"nccl", "dcgm_exporter"}}
     assert "libnccl2" in root(p4d, "train-1", "apt-mark showhold").split()
     assert drift(p4d) == {}
@@ -114,9 +114,9 @@ def test_a_node_that_does_not_answer_is_unknown_not_fine(p4d: Rehearsal) -> None
     subprocess.run(["podman", "exec", container, "systemctl", "stop", "ssh.service"], check=True, timeout=60)
     subprocess.run(["ssh", "-F", config, "-O", "exit", "train-3"], check=False, timeout=15, capture_output=True)
     try:
-        found = nodes(p4d)
-        assert found["train-3"]["drift"] is None
-        assert found["train-0"]["drift"] == []
+        node_by_name = nodes(p4d)
+        assert node_by_name["train-3"]["drift"] is None
+        assert node_by_name["train-0"]["drift"] == []
     finally:
         subprocess.run(["podman", "exec", container, "systemctl", "start", "ssh.service"], check=True, timeout=60)
     assert drift(p4d) == {}

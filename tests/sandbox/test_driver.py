@@ -23,10 +23,10 @@ TAGS = "base,nvidia_driver"
 @pytest.fixture(scope="module")
 def node(lone: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeMirror]:
     """The node, with a mirror that has two drivers; as locked again in the end."""
-    found = NodeMirror(lone, NODE, tmp_path_factory.mktemp("mirror"))
-    found.serve(found.locked(), moved(found.locked(), OTHER))
-    yield found
-    found.shell("systemctl stop test-mirror", check=False)
+    node_mirror = NodeMirror(lone, NODE, tmp_path_factory.mktemp("mirror"))
+    node_mirror.serve(node_mirror.locked(), moved(node_mirror.locked(), OTHER))
+    yield node_mirror
+    node_mirror.shell("systemctl stop test-mirror", check=False)
     assert lone.up().status == 0
 
 
@@ -70,9 +70,9 @@ def install(node: NodeMirror, stack: dict[str, Any], **arguments: Any) -> Called
 
 def version(node: NodeMirror) -> str:
     """What runs, asked in both ways that differ when a driver was moved under a loaded module."""
-    said = node.shell("nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u")
-    assert said == node.shell("cat /sys/module/nvidia/version")
-    return said
+    reported_version = node.shell("nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u")
+    assert reported_version == node.shell("cat /sys/module/nvidia/version")
+    return reported_version
 
 
 def test_moved_and_moved_back_without_a_reboot(node: NodeMirror) -> None:
@@ -109,13 +109,13 @@ def test_a_job_at_work_is_not_disturbed(node: NodeMirror) -> None:
     holds = "--property=StandardInput=file:/dev/nvidia-test"
     node.shell(f"touch /dev/nvidia-test; systemd-run --quiet --unit test-job {holds} sleep 300")
     try:
-        said = module(node, version=OTHER, check=False)
-        assert "there is no NVIDIA module" in said  # nothing is installed yet
+        message = module(node, version=OTHER, check=False)
+        assert "there is no NVIDIA module" in message  # nothing is installed yet
         assert install(node, moved(stack, OTHER)).changed
-        said = module(node, version=OTHER)
-        assert f"the module of driver {stack['driver']} is loaded" in said
-        assert "sleep 300 (pid " in said
-        assert "Drain the node" in said
+        message = module(node, version=OTHER)
+        assert f"the module of driver {stack['driver']} is loaded" in message
+        assert "sleep 300 (pid " in message
+        assert "Drain the node" in message
         assert node.shell("systemctl is-active nvidia-persistenced test-job") == "active\nactive"
         assert node.shell("cat /sys/module/nvidia/version") == stack["driver"]
     finally:
@@ -136,16 +136,16 @@ def module(node: NodeMirror, *, check: bool = True, **changes: Any) -> str:
 def test_what_does_not_fit_is_said(node: NodeMirror) -> None:
     release, driver = node.shell("uname -r"), node.locked()["driver"]
     assert f"the kernel moved: {release} runs, it was 6.8.0-1015-aws" in module(node, kernel="6.8.0-1015-aws")
-    said = module(node, flavour="proprietary")
-    assert f"the NVIDIA module for kernel {release} is the open one, the lock wants the proprietary one" in said
+    message = module(node, flavour="proprietary")
+    assert f"the NVIDIA module for kernel {release} is the open one, the lock wants the proprietary one" in message
     node.shell(f"mv /lib/modules/{release}/build /lib/modules/{release}/away")
-    said = module(node)
-    assert f"there is no NVIDIA module {driver} for kernel {release} (none is installed)" in said
-    assert f"install linux-headers-{release}" in said
+    message = module(node)
+    assert f"there is no NVIDIA module {driver} for kernel {release} (none is installed)" in message
+    assert f"install linux-headers-{release}" in message
     node.shell(f"mv /lib/modules/{release}/away /lib/modules/{release}/build")
     change(node, dkms={"broken": ["nvidia"]})
-    said = module(node)
-    assert "DKMS can't build it: nvidia/mmap.c:341:9: error: implicit declaration" in said
+    message = module(node)
+    assert "DKMS can't build it: nvidia/mmap.c:341:9: error: implicit declaration" in message
 
 
 def test_without_headers_the_archive_is_asked_and_what_it_lacks_is_said(node: NodeMirror) -> None:
@@ -153,8 +153,10 @@ def test_without_headers_the_archive_is_asked_and_what_it_lacks_is_said(node: No
     node.shell(f"dpkg --purge linux-headers-{release}")
     assert "there is no NVIDIA module" in module(node)
     assert node.call("locked_packages", packages=[], kernel_headers=release).changed
-    said = str(node.call("locked_packages", packages=[], kernel_headers="5.15.0-1019-aws").message)
-    assert "archive has no linux-headers-5.15.0-1019-aws, so DKMS can build no driver for the kernel that runs" in said
+    message = str(node.call("locked_packages", packages=[], kernel_headers="5.15.0-1019-aws").message)
+    assert (
+        "archive has no linux-headers-5.15.0-1019-aws, so DKMS can build no driver for the kernel that runs" in message
+    )
 
 
 def test_persistence_mode_is_on_after_a_boot(node: NodeMirror) -> None:
@@ -166,10 +168,10 @@ def test_persistence_mode_is_on_after_a_boot(node: NodeMirror) -> None:
 def test_the_efa_module_that_runs_is_the_installed_one(node: NodeMirror) -> None:
     """A kernel has one of its own, and modprobe does nothing where a module of that name is loaded."""
     built = "/usr/lib/gpuprov-sandbox/installed/module-efa.json"
-    own = f"mv {built} {built}.away; modprobe -r efa; modprobe efa; mv {built}.away {built}"
+    load_kernels_module = f"mv {built} {built}.away; modprobe -r efa; modprobe efa; mv {built}.away {built}"
     ran, p2p = "cat /sys/module/efa/srcversion", "cat /sys/class/infiniband/*/device/p2p | sort -u"
     assert not node.call("efa_module").changed
-    node.shell(own)
+    node.shell(load_kernels_module)
     assert node.shell(ran) != node.shell("modinfo -F srcversion efa")
     change(node, modules_stuck=["efa"])
     assert "another EFA module than the installed one runs and does not" in node.call("efa_module").result["reboot"]
@@ -218,7 +220,7 @@ def test_nouveau_that_does_not_go_is_a_reboot(node: NodeMirror) -> None:
 
 
 def test_check_mode_of_a_move_touches_nothing(node: NodeMirror) -> None:
-    seen = install(node, moved(node.locked(), OTHER), _ansible_check_mode=True)
-    assert seen.changed
-    assert json.dumps(OTHER)[1:-1] in seen.result["diff"]["after"]
+    check_result = install(node, moved(node.locked(), OTHER), _ansible_check_mode=True)
+    assert check_result.changed
+    assert json.dumps(OTHER)[1:-1] in check_result.result["diff"]["after"]
     assert version(node) == node.locked()["driver"]

@@ -24,30 +24,30 @@ UNSEEN = {"fabric.rails", "fabric.rail_lost", "fabric.cards_used", "fabric.own_c
 
 
 def test_healthy_nodes_meet_and_nothing_is_left_on_them(p4d: Rehearsal) -> None:
-    found = p4d.verify("--level", "stress")
-    assert (found.status, failing(found.json)) == (0, {}), wrongs(found)
-    for node in found.json["nodes"]:
+    verdict = p4d.verify("--level", "stress")
+    assert (verdict.status, failing(verdict.json)) == (0, {}), wrongs(verdict)
+    for node in verdict.json["nodes"]:
         states = {check["id"]: check["status"] for check in node["checks"] if check["id"].startswith("fabric.")}
         assert {id for id, status in states.items() if status != "pass"} <= UNSEEN, (node["name"], states)
         ring = next(check for check in node["checks"] if check["id"] == "fabric.ring")
         assert ring["actual"].startswith("4 nodes")
-    said = p4d.run("exec", p4d.file, "--sandbox", "--", "sudo", "docker", "ps", "--all", "--quiet")
-    assert [line for line in said.stdout.splitlines() if line.strip()] == []
+    listing = p4d.run("exec", p4d.file, "--sandbox", "--", "sudo", "docker", "ps", "--all", "--quiet")
+    assert [line for line in listing.stdout.splitlines() if line.strip()] == []
 
 
 @pytest.mark.parametrize("case", ["two nodes", pytest.param("a path", marks=pytest.mark.slow)])
 def test_a_fault_between_nodes_is_found_on_its_nodes_alone(p4d: Rehearsal, case: str) -> None:
-    given, fails, status = GIVEN[case]
-    where = {node: containers.find_node(p4d.root, node).name for node in given}
+    fault_by_node, fails, status = GIVEN[case]
+    container_by_node = {node: containers.find_node(p4d.root, node).name for node in fault_by_node}
     try:
-        for node, fault in given.items():
-            faults.inject(where[node], fault)
-        found = p4d.verify("--level", "stress")
+        for node, fault in fault_by_node.items():
+            faults.inject(container_by_node[node], fault)
+        verdict = p4d.verify("--level", "stress")
     finally:
-        for container in where.values():
+        for container in container_by_node.values():
             faults.clear(container)
-    assert failing(found.json) == fails, wrongs(found)
-    assert found.status == status
+    assert failing(verdict.json) == fails, wrongs(verdict)
+    assert verdict.status == status
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def proven(p4d: Rehearsal) -> Rehearsal:
 
 
 def test_a_node_that_is_looked_at_alone_borrows_neighbours_or_works_its_own_cards(proven: Rehearsal) -> None:
-    found = proven.verify("--level", "stress", "--node", "train-3")
-    assert found.status == 0, wrongs(found)
-    (node,) = found.json["nodes"]
+    verdict = proven.verify("--level", "stress", "--node", "train-3")
+    assert verdict.status == 0, wrongs(verdict)
+    (node,) = verdict.json["nodes"]
     checks = {check["id"]: check for check in node["checks"]}
     pairs = checks["fabric.pairs"]
     assert (node["name"], pairs["status"]) == ("train-3", "pass")
@@ -70,16 +70,16 @@ def test_a_node_that_is_looked_at_alone_borrows_neighbours_or_works_its_own_card
 
     processes = "/run/gpuprov-sandbox/processes.json"
     job = f'echo \'[{{"gpu": 0, "pid": 1, "name": "python3"}}]\' > {processes}'
-    others = [proven.container(node) for node in ("train-0", "train-1", "train-2")]
+    other_containers = [proven.container(node) for node in ("train-0", "train-1", "train-2")]
     try:
-        for container in others:
+        for container in other_containers:
             containers.execute(container, "sh", "-c", job, deadline=60)
-        found = proven.verify("--node", "train-3")
+        verdict = proven.verify("--node", "train-3")
     finally:
-        for container in others:
+        for container in other_containers:
             containers.execute(container, "rm", "-f", processes, deadline=60)
-    checks = {check["id"]: check for check in found.json["nodes"][0]["checks"]}
-    assert found.status == 0, wrongs(found)
+    checks = {check["id"]: check for check in verdict.json["nodes"][0]["checks"]}
+    assert verdict.status == 0, wrongs(verdict)
     assert checks["fabric.pairs"]["status"] == "unknown"
     assert "train-1: a job is using the GPUs: python3 (pid 1)" in checks["fabric.pairs"]["message"]
     assert checks["fabric.own_cards"]["status"] == "pass"

@@ -43,20 +43,20 @@ def test_a_fault_from_the_command_line(p4d: Rehearsal) -> None:
 
 
 def test_a_fault_that_the_machine_can_not_have_is_refused(p4d: Rehearsal) -> None:
-    said = p4d.run("sandbox", "fault", p4d.file, "train-0", "ib-port-down")
-    assert said.status == 2
-    assert "InfiniBand" in said.stderr
+    result = p4d.run("sandbox", "fault", p4d.file, "train-0", "ib-port-down")
+    assert result.status == 2
+    assert "InfiniBand" in result.stderr
 
 
 def test_a_misspelled_fault_gets_the_nearest_word(p4d: Rehearsal) -> None:
-    said = p4d.run("sandbox", "fault", p4d.file, "train-0", "gpu-lots")
-    assert said.status == 2
-    assert "gpu-lost" in said.stderr
+    result = p4d.run("sandbox", "fault", p4d.file, "train-0", "gpu-lots")
+    assert result.status == 2
+    assert "gpu-lost" in result.stderr
 
 
 def test_a_fault_of_a_moment_is_noted_and_one_that_lasts_condemns(p4d: Rehearsal) -> None:
     """The probe looks again, up to three times."""
-    where = containers_of(p4d)["train-0"]
+    container = containers_of(p4d)["train-0"]
 
     def brake() -> dict[str, str]:
         verdict = p4d.verify("--level", "quick", "--node", "train-0")
@@ -64,14 +64,14 @@ def test_a_fault_of_a_moment_is_noted_and_one_that_lasts_condemns(p4d: Rehearsal
         return {key: checks["gpu.power_brake"][key] for key in ("status", "severity", "message")}
 
     try:
-        faults.leave_only(where, [("power-brake-moment", 3)])
+        faults.leave_only(container, [("power-brake-moment", 3)])
         over = brake()
         assert (over["status"], "GPU 3 for a moment" in over["message"]) == ("note", True)
         assert brake()["status"] == "pass"
-        faults.leave_only(where, [("power-brake", 3)])
+        faults.leave_only(container, [("power-brake", 3)])
         lasting = brake()
         assert (lasting["status"], lasting["severity"]) == ("fail", "fatal")
         assert "in each of 3 looks" in lasting["message"]
     finally:
-        faults.clear(where)
+        faults.clear(container)
     assert failing(p4d.verify("--level", "standard").json) == {}

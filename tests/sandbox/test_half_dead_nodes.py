@@ -18,8 +18,8 @@ LOSS = "-m statistic --mode random --probability 0.03 -j DROP"
 """iptables: three packets of a hundred never arrive."""
 
 
-def podman(*words: str) -> str:
-    done = subprocess.run(["podman", *words], capture_output=True, text=True, timeout=60, check=True)
+def podman(*arguments: str) -> str:
+    done = subprocess.run(["podman", *arguments], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
 
 
@@ -85,9 +85,9 @@ def test_a_node_that_dies_half_way(p4d: Rehearsal) -> None:
     stdout, stderr = running.communicate(timeout=300)
     assert "Traceback" not in stderr
     assert running.returncode in (0, 1)  # it may have answered before it died
-    again = p4d.verify()
-    assert again.status == 1
-    assert {n["name"] for n in again.json["nodes"] if n.get("error")} == {"train-2"}
+    second = p4d.verify()
+    assert second.status == 1
+    assert {n["name"] for n in second.json["nodes"] if n.get("error")} == {"train-2"}
     assert stdout
     back = p4d.up()
     assert back.status == 0, (back.stderr, wrongs(back))

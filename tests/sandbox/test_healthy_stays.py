@@ -109,9 +109,9 @@ def frozen_while_probed(rehearsal: Rehearsal, command: subprocess.Popen[str]) ->
 
 
 @contextmanager
-def started(rehearsal: Rehearsal, *words: object) -> Iterator[subprocess.Popen[str]]:
+def started(rehearsal: Rehearsal, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A command at work; it is killed where it outlives the block."""
-    process = rehearsal.start(*words)
+    process = rehearsal.start(*arguments)
     try:
         yield process
     finally:
@@ -162,7 +162,7 @@ def test_a_killed_exec_costs_a_node_that_is_verified_nothing(fleet: Rehearsal) -
 
 
 def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fleet: Rehearsal) -> None:
-    before, record = container_ids(fleet), fleet.root / "nodes.json"
+    previous_ids, record = container_ids(fleet), fleet.root / "nodes.json"
     record.write_text(record.read_text()[:20])
     damaged = fleet.run("status", fleet.file)
     assert damaged.status != 0
@@ -175,7 +175,7 @@ def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fl
     for zone in ("us-east-1a", "us-east-1b"):
         assert f"train, on-demand in {zone}: InsufficientInstanceCapacity (shortage)" in refused.stderr
     assert '"train-0"]: Destroying' not in refused.stderr
-    assert container_ids(fleet) == before
+    assert container_ids(fleet) == previous_ids
     assert hook_calls(fleet) == []
     assert stages(fleet) == {"train-0": "verified", "train-1": "not made"}
 
@@ -183,19 +183,21 @@ def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fl
 def test_a_machine_that_vanished_is_made_again_and_its_node_put_back(fleet: Rehearsal) -> None:
     """Beside it one more is made, which nobody had drained."""
     resize(fleet, 2)
-    before = container_ids(fleet)
-    subprocess.run(["podman", "rm", "--force", "--volumes", "--time", "0", before["train-0"]], check=True, timeout=60)
+    previous_ids = container_ids(fleet)
+    subprocess.run(
+        ["podman", "rm", "--force", "--volumes", "--time", "0", previous_ids["train-0"]], check=True, timeout=60
+    )
     done = fleet.up()
     assert done.status == 0, (done.stderr, wrongs(done))
     assert hook_calls(fleet) == ["drain up train-0", "resume release train-0"]
     after = container_ids(fleet)
-    assert (after.keys(), after["train-0"] == before["train-0"]) == ({"train-0", "train-1"}, False)
+    assert (after.keys(), after["train-0"] == previous_ids["train-0"]) == ({"train-0", "train-1"}, False)
     assert not is_quarantined(fleet)
 
 
 def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: Rehearsal) -> None:
     """The group is renamed, so that both machines end: one drain fails, and both nodes stay and work."""
-    before, refuse = ensure_nodes(fleet, 2), fleet.file.parent / "refuse-train-1"
+    previous_ids, refuse = ensure_nodes(fleet, 2), fleet.file.parent / "refuse-train-1"
     resize(fleet, 2, group="other")
     refuse.touch()
     refused = fleet.run("up", fleet.file, "--sandbox", "--yes")
@@ -204,7 +206,7 @@ def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: Rehearsa
     assert refused.status == 2, refused.stderr
     assert "train-1: the drain command ended with status 1" in refused.stderr
     assert "no machine was removed" in refused.stderr
-    assert container_ids(fleet) == before
+    assert container_ids(fleet) == previous_ids
     calls = hook_calls(fleet)
     assert sorted(calls[:2]) == ["drain up train-0", "drain up train-1"]
     assert sorted(calls[2:]) == ["resume up train-0", "resume up train-1"]
@@ -213,9 +215,9 @@ def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: Rehearsa
 
 @pytest.mark.slow
 def test_a_node_whose_machine_could_not_be_removed_is_put_back_with_the_count(fleet: Rehearsal) -> None:
-    before = ensure_nodes(fleet, 2)
+    previous_ids = ensure_nodes(fleet, 2)
     resize(fleet, 1)
-    with irremovable(before["train-1"]):
+    with irremovable(previous_ids["train-1"]):
         assert fleet.run("up", fleet.file, "--sandbox", "--yes").status == 3
     assert hook_calls(fleet) == ["drain up train-1"]
     assert is_quarantined(fleet)
@@ -223,22 +225,22 @@ def test_a_node_whose_machine_could_not_be_removed_is_put_back_with_the_count(fl
     done = fleet.up()
     assert done.status == 0, (done.stderr, wrongs(done))
     assert hook_calls(fleet) == ["resume release train-1"]
-    assert container_ids(fleet) == before
+    assert container_ids(fleet) == previous_ids
     assert not is_quarantined(fleet)
 
 
 def test_a_machine_that_could_not_be_removed_is_named_until_it_is(fleet: Rehearsal) -> None:
-    before = ensure_nodes(fleet, 2)
+    previous_ids = ensure_nodes(fleet, 2)
     resize(fleet, 1)
-    with irremovable(before["train-1"]):
+    with irremovable(previous_ids["train-1"]):
         failed = fleet.run("up", fleet.file, "--sandbox", "--yes")
         assert failed.status == 3, failed.stderr
         assert "2 machines of the cluster stand now" in failed.stderr
-        assert container_ids(fleet) == before
+        assert container_ids(fleet) == previous_ids
         assert stages(fleet) == {"train-0": "verified", "train-1": "unwanted"}
     done = fleet.up()
     assert done.status == 0, (done.stderr, wrongs(done))
-    assert container_ids(fleet) == {"train-0": before["train-0"]}
+    assert container_ids(fleet) == {"train-0": previous_ids["train-0"]}
     assert list(stages(fleet)) == ["train-0"]
     assert hook_calls(fleet) == ["drain up train-1"]
 
@@ -268,9 +270,9 @@ def test_an_upgrade_that_is_taken_back_leaves_the_node_on_its_lock(fleet: Rehear
     assert json.loads((fleet.root / "upgrade.json").read_text())["phase"] == "moving"
     fleet.file.write_text(text)
     (fleet.root / "cluster.lock").write_bytes(lock)
-    again = upgrade(fleet)
-    assert again.status == 0, again.stderr
-    assert [(node["step"], node["driver"]) for node in again.json["nodes"]] == [("unchanged", OLD)]
+    second = upgrade(fleet)
+    assert second.status == 0, second.stderr
+    assert [(node["step"], node["driver"]) for node in second.json["nodes"]] == [("unchanged", OLD)]
     assert hook_calls(fleet) == []
     done = fleet.up()
     assert (done.status, done.json["waiting"], done.json["changes"]["configured"]) == (0, {}, 0), done.stderr
@@ -296,22 +298,22 @@ def test_a_killed_exec_rolls_no_release_back(fleet: Rehearsal) -> None:
 
 def test_machines_of_the_former_name_are_named_by_every_command(fleet: Rehearsal) -> None:
     """`name:` is edited: nothing is removed, made or called removed until it is put back."""
-    before, text = container_ids(fleet), fleet.file.read_text()
+    previous_ids, text = container_ids(fleet), fleet.file.read_text()
     names = list(stages(fleet))
     edit(fleet, name=f"{fleet.name}x")
     try:
         refuse_by_name(fleet)
     finally:
         fleet.file.write_text(text)
-    assert container_ids(fleet) == before
+    assert container_ids(fleet) == previous_ids
     assert list(stages(fleet)) == names
 
 
 def refuse_by_name(fleet: Rehearsal) -> None:
-    for words in (["down", "--yes"], ["down", "--yes", "--sandbox"], ["status"], ["up", "--yes", "--sandbox"]):
-        refused = fleet.run(words[0], fleet.file, *words[1:])
-        assert refused.status == 2, (words, refused.stdout)
-        assert f"put `name: {fleet.name}` back" in refused.stderr, (words, refused.stderr)
+    for arguments in (["down", "--yes"], ["down", "--yes", "--sandbox"], ["status"], ["up", "--yes", "--sandbox"]):
+        refused = fleet.run(arguments[0], fleet.file, *arguments[1:])
+        assert refused.status == 2, (arguments, refused.stdout)
+        assert f"put `name: {fleet.name}` back" in refused.stderr, (arguments, refused.stderr)
     assert [path.name for path in (fleet.file.parent / ".gpuprov").glob("t-*")] == [fleet.root.name]
 
 

@@ -23,8 +23,8 @@ SECRET = "what only this machine has"
 PROGRAM = "/usr/local/lib/gpuprov-health.pyz"
 
 
-def node(lone: Rehearsal, command: str, given: str = "") -> str:
-    done = inside.run(lone.container("train-0"), "sh", "-euc", command, stdin=given, timeout=60)
+def node(lone: Rehearsal, command: str, stdin: str = "") -> str:
+    done = inside.run(lone.container("train-0"), "sh", "-euc", command, stdin=stdin, timeout=60)
     done.check_returncode()
     return done.stdout
 

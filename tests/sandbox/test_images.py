@@ -38,8 +38,8 @@ class Nights:
     recipe: Path
     first: dict[str, Any] = field(default_factory=dict)
 
-    def image(self, command: str, *words: object) -> Any:
-        return self.shell.run("image", command, self.recipe, *words, "--sandbox", "--json")
+    def image(self, command: str, *arguments: object) -> Any:
+        return self.shell.run("image", command, self.recipe, *arguments, "--sandbox", "--json")
 
     def write(self, driver: str, boots: int) -> None:
         self.recipe.write_text(RECIPE.format(driver=driver, boots=boots), encoding="utf-8")
@@ -50,21 +50,21 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
     """After the first night."""
     folder = tmp_path_factory.mktemp("nights")
     (folder / "images").mkdir()
-    found = Nights(Rehearsal(folder / "cluster.yaml", "t-nights"), folder / "images" / "desk.yaml")
-    found.write("580", 2)
-    done = found.image("nightly")
+    test_nights = Nights(Rehearsal(folder / "cluster.yaml", "t-nights"), folder / "images" / "desk.yaml")
+    test_nights.write("580", 2)
+    done = test_nights.image("nightly")
     assert done.status == 0, done.stderr
-    found.first = done.json["nights"][0]
-    yield found
-    for name in images(found.first["build"]):
+    test_nights.first = done.json["nights"][0]
+    yield test_nights
+    for name in images(test_nights.first["build"]):
         subprocess.run(["podman", "rmi", "--force", name], capture_output=True, check=False, timeout=60)
 
 
 def images(part: str) -> list[str]:
     """Container images of this machine that a build of that name has left."""
     form = ["podman", "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", "reference=localhost/gpuprov-image"]
-    said = subprocess.run(form, capture_output=True, text=True, check=True, timeout=60).stdout
-    return [line for line in said.split() if f"-desk-l4-{part}" in line]
+    listing = subprocess.run(form, capture_output=True, text=True, check=True, timeout=60).stdout
+    return [line for line in listing.split() if f"-desk-l4-{part}" in line]
 
 
 def machines() -> list[str]:
@@ -102,7 +102,7 @@ def test_three_nights_new_unchanged_and_a_bad_driver(nights: Nights) -> None:
     assert machines() == []
     assert images(night["build"]) == []
     page = (nights.recipe.parent / ".gpuprov" / "desk.image.sandbox" / "book" / "nights.html").read_text()
-    assert [word in page for word in ("built", "unchanged", "failed", "Simulated hardware")] == [True] * 4
+    assert [text in page for text in ("built", "unchanged", "failed", "Simulated hardware")] == [True] * 4
 
 
 def test_a_fleet_starts_from_it_and_only_configures(nights: Nights) -> None:
@@ -116,11 +116,11 @@ def test_a_fleet_starts_from_it_and_only_configures(nights: Nights) -> None:
         # four processors: this computer's own load may be more
         assert (done.status, wrongs(done)) == (0, [])
         assert "running the roles (configure only) on 1 node" in done_events(fleet)
-        said = fleet.run("exec", fleet.file, "--sandbox", "cat /etc/gpuprov/image.json").stdout
-        identity = json.loads(said[said.index("{") : said.rindex("}") + 1])
+        output = fleet.run("exec", fleet.file, "--sandbox", "cat /etc/gpuprov/image.json").stdout
+        identity = json.loads(output[output.index("{") : output.rindex("}") + 1])
         assert (identity["image"], identity["build"]) == ("desk", nights.first["build"])
-        again = fleet.up()
-        assert again.json["changes"] == {"resources": 0, "configured": 0}
+        second = fleet.up()
+        assert second.json["changes"] == {"resources": 0, "configured": 0}
         pruned = nights.image("prune", "--yes").json
         assert pruned["removed"] == []
     finally:

@@ -63,14 +63,14 @@ def jump(fleet: Rehearsal) -> str:
     return name
 
 
-def podman(*words: str) -> str:
-    done = subprocess.run(["podman", *words], capture_output=True, text=True, timeout=60, check=True)
+def podman(*arguments: str) -> str:
+    done = subprocess.run(["podman", *arguments], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout + done.stderr
 
 
 def octet(fleet: Rehearsal) -> int:
-    (found,) = [octet for octet, owner in network.owners().items() if str(fleet.file.parent) in owner]
-    return found
+    (own_octet,) = [octet for octet, owner in network.owners().items() if str(fleet.file.parent) in owner]
+    return own_octet
 
 
 def test_ssh_goes_through_it_and_no_other_way_is_open(fleet: Rehearsal) -> None:
@@ -87,45 +87,45 @@ def test_ssh_goes_through_it_and_no_other_way_is_open(fleet: Rehearsal) -> None:
     (node,) = fleet.run("status", fleet.file, "--json").json["nodes"]
     assert (node["address"], node["drift"]) == (f"{subnet}.4", [])
 
-    again = fleet.up()
-    assert again.status == 0, again.stderr
-    assert again.json["changes"] == {"resources": 0, "configured": 0}
+    second = fleet.up()
+    assert second.status == 0, second.stderr
+    assert second.json["changes"] == {"resources": 0, "configured": 0}
 
 
 def test_every_command_takes_that_way(fleet: Rehearsal) -> None:
-    here, own = fleet.file.parent / "here", fleet.file.parent / "own"
+    copied_file, ssh_config = fleet.file.parent / "here", fleet.file.parent / "own"
     assert fleet.run("ssh", fleet.file, "work-0", "--", "echo one >copied").status == 0
-    assert fleet.run("cp", fleet.file, "work-0:copied", here).status == 0
-    assert here.read_text() == "one\n"
-    own.write_text(fleet.run("ssh-config", fleet.file).stdout)
-    argv = ["ssh", "-F", str(own), f"{fleet.name}-work-0", "echo ${SSH_CLIENT%% *}"]
+    assert fleet.run("cp", fleet.file, "work-0:copied", copied_file).status == 0
+    assert copied_file.read_text() == "one\n"
+    ssh_config.write_text(fleet.run("ssh-config", fleet.file).stdout)
+    argv = ["ssh", "-F", str(ssh_config), f"{fleet.name}-work-0", "echo ${SSH_CLIENT%% *}"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == f"{network.of_octet(octet(fleet)).subnet}.3\n", done.stderr
 
 
 def test_it_forwards_and_does_nothing_else(fleet: Rehearsal) -> None:
     to_it = ["ssh", "-F", str(fleet.root / "ssh" / "jump-east"), "-p", "2222"]
-    for words in (["me@bastion.example.com", "true"], ["-o", "ExitOnForwardFailure=yes", "-NR", "0:127.0.0.1:22",
+    for arguments in (["me@bastion.example.com", "true"], ["-o", "ExitOnForwardFailure=yes", "-NR", "0:127.0.0.1:22",
                   "me@bastion.example.com"], ["root@bastion.example.com", "true"]):  # fmt: skip
-        done = subprocess.run([*to_it, *words], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*to_it, *arguments], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout) == (255, ""), done.stderr
     assert "Permission denied" not in done.stderr, "root may log in with the key, and still has no session"
 
 
 def test_one_that_is_stopped_is_named_and_made_again(fleet: Rehearsal) -> None:
     podman("stop", jump(fleet))
-    said = fleet.run("exec", fleet.file, "--", "true")
-    assert said.status == 255
-    assert f"{JUMP} is not reached: ssh: connect to host 127.77." in said.stdout
-    assert "`gpuprov up` makes it again" in said.stdout
+    refused = fleet.run("exec", fleet.file, "--", "true")
+    assert refused.status == 255
+    assert f"{JUMP} is not reached: ssh: connect to host 127.77." in refused.stdout
+    assert "`gpuprov up` makes it again" in refused.stdout
     (node,) = fleet.verify().json["nodes"]
     assert not node["ok"]
     assert {check["status"] for check in node["checks"]} <= {"unknown", "skip"}, "nothing is known of the node"
     assert node["error"].startswith(f"ssh failed: {JUMP} is not reached"), node["error"]
 
-    made = fleet.up()
-    assert made.status == 0, made.stderr
-    assert (made.json["changes"]["configured"], made.json["nodes"][0]["ok"]) == (0, True)
+    restored = fleet.up()
+    assert restored.status == 0, restored.stderr
+    assert (restored.json["changes"]["configured"], restored.json["nodes"][0]["ok"]) == (0, True)
     assert fleet.run("exec", fleet.file, "--", "true").status == 0
 
 
@@ -137,12 +137,12 @@ def test_another_host_key_is_refused_as_its_own_and_up_takes_the_files_jump_host
     assert inside.run(jump(fleet), "rm", key, f"{key}.pub").returncode == 0
     podman("restart", jump(fleet))
     assert until(lambda: answers(fleet))
-    said = fleet.run("exec", fleet.file, "--", "true")
-    assert said.status == 255
-    assert f"{JUMP} is not reached: Host key verification failed: it shows another one" in said.stdout
+    refused = fleet.run("exec", fleet.file, "--", "true")
+    assert refused.status == 255
+    assert f"{JUMP} is not reached: Host key verification failed: it shows another one" in refused.stdout
 
-    made = fleet.up()
-    assert (made.status, made.json["changes"]["configured"]) == (0, 0), made.stderr
+    restored = fleet.up()
+    assert (restored.status, restored.json["changes"]["configured"]) == (0, 0), restored.stderr
     assert fleet.run("exec", fleet.file, "--", "true").status == 0
     assert "Accepted publickey for ops from" in podman("logs", jump(fleet))
 

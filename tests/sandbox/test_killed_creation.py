@@ -34,9 +34,9 @@ def test_ten_kills_leave_nothing(tmp_path: Path) -> None:
     previous = machine_state.unowned()
     octets = kill_and_remove(rehearsal, KILLS)
     machine_state.assert_same(machine_state.unowned, previous)
-    before, lines, after = network.owners(), machine_state.state(), network.owners()
+    previous_owners, lines, after = network.owners(), machine_state.state(), network.owners()
     # Other tests take octets that it gave back.
-    taken = {octet for octet, owner in (before | after).items() if str(tmp_path) not in owner}
+    taken = {octet for octet, owner in (previous_owners | after).items() if str(tmp_path) not in owner}
     assert machine_state.of_sandbox(lines, rehearsal.name, octets - taken) == []
 
 

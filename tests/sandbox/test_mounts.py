@@ -58,12 +58,12 @@ class Site:
         self.rehearsal = rehearsal
         self.container = rehearsal.container("train-0")
 
-    def has(self, *wanted: dict[str, str], check: bool = False, tags: str = "mounts", **variables: Any) -> Played:
-        given = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [], "mounts_packages": [],
-                 **variables}  # fmt: skip
-        given["gpuprov_mounts"] = {"virginia": list(wanted)}
-        given.setdefault("gpuprov_stack", {"kernel": platform.release(), "packages": [{"part": "mount_s3"}]})
-        return play(self.rehearsal, tags=tags, variables=given, check=check)
+    def has(self, *mounts: dict[str, str], check: bool = False, tags: str = "mounts", **variables: Any) -> Played:
+        role_variables = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [],
+                          "mounts_packages": [], **variables}  # fmt: skip
+        role_variables["gpuprov_mounts"] = {"virginia": list(mounts)}
+        role_variables.setdefault("gpuprov_stack", {"kernel": platform.release(), "packages": [{"part": "mount_s3"}]})
+        return play(self.rehearsal, tags=tags, variables=role_variables, check=check)
 
     def shell(self, script: str) -> str:
         done = inside.run(self.container, "sh", "-c", script)
@@ -74,8 +74,8 @@ class Site:
         name = self.rehearsal.name
         target = ssh.argv(ClusterPaths(self.rehearsal.file, name, sandbox=True), "train-0")
         bundle = collect({"train-0": target}, ProbeRequest({"shared.json": 20}, shared=(path,)))["train-0"]
-        (found,) = shared.parse(bundle.files["shared.json"].text)
-        return found
+        (shared_state,) = shared.parse(bundle.files["shared.json"].text)
+        return shared_state
 
     def there(self, path: str = PLACE) -> str:
         """Source and mode of what is mounted, empty for nothing."""
@@ -84,11 +84,13 @@ class Site:
 
 @pytest.fixture
 def site(lone: Rehearsal) -> Iterator[Site]:
-    found = Site(lone)
-    yield found
+    test_site = Site(lone)
+    yield test_site
     name = f"'{unit(PLACE)}'"
-    found.shell(f"systemctl disable --now {name}; umount {PLACE}; cd /etc/systemd/system && rm -f {name}")
-    found.shell(f"rm -rf {PLACE} /usr/sbin/mount.gone {S3} /tmp/told; systemctl daemon-reload; systemctl reset-failed")
+    test_site.shell(f"systemctl disable --now {name}; umount {PLACE}; cd /etc/systemd/system && rm -f {name}")
+    test_site.shell(
+        f"rm -rf {PLACE} /usr/sbin/mount.gone {S3} /tmp/told; systemctl daemon-reload; systemctl reset-failed"
+    )
 
 
 def test_what_is_asked_for_is_mounted_once_and_at_boot_and_goes_again(site: Site) -> None:
@@ -96,10 +98,10 @@ def test_what_is_asked_for_is_mounted_once_and_at_boot_and_goes_again(site: Site
     assert site.there() == ""
     assert site.has(mount()).changed() == {"train-0": 1}
     assert site.there().split() == ["gpuprov-one", "1777"]
-    seen, nothing = site.probed(PLACE), site.probed("/srv/nothing")
-    assert (seen.hung, seen.status, nothing.mount) == (False, 0, None)
-    assert seen.mount is not None
-    assert (seen.mount.device, seen.mount.kind, seen.mount.read_only) == ("gpuprov-one", "tmpfs", False)
+    probed, nothing = site.probed(PLACE), site.probed("/srv/nothing")
+    assert (probed.hung, probed.status, nothing.mount) == (False, 0, None)
+    assert probed.mount is not None
+    assert (probed.mount.device, probed.mount.kind, probed.mount.read_only) == ("gpuprov-one", "tmpfs", False)
     # A boot wants it and waits for nothing of it.
     assert site.shell(f"systemctl is-enabled -- '{unit(PLACE)}'") == "enabled"
     orders = site.shell("systemctl show --property=After,Wants remote-fs.target multi-user.target").splitlines()
@@ -152,8 +154,8 @@ def test_a_bucket_is_mounted_by_its_own_program_as_that_wants_it(site: Site) -> 
     assert site.has(bucket(), check=True).changed() == {"train-0": 1}
     assert "No such file" in site.shell("cat /tmp/told")
     assert site.has(bucket()).changed() == {"train-0": 1}
-    (told,) = site.shell("cat /tmp/told").splitlines()
-    source, path, _o, options = told.split()
+    (command_line,) = site.shell("cat /tmp/told").splitlines()
+    source, path, _o, options = command_line.split()
     assert (source, path) == ("s3://my-data/sets/", PLACE)
     assert {"ro", "nosuid", "nodev", "allow-other", "_netdev"} <= set(options.split(","))
     assert site.there().split()[0] == "mountpoint-s3"
@@ -162,8 +164,10 @@ def test_a_bucket_is_mounted_by_its_own_program_as_that_wants_it(site: Site) -> 
     assert site.has(bucket(), gpuprov_stack=old, check=True).changed() == {"train-0": 1}
     # Another bucket at the same place is known to the kernel by the same name.
     assert site.has(bucket("s3://my-out/", "rw")).changed() == {"train-0": 1}
-    told = site.shell("cat /tmp/told").splitlines()[-1]
-    assert told.startswith("s3://my-out/ ") and "allow-delete" in told and "file-mode=0666" in told
+    command_line = site.shell("cat /tmp/told").splitlines()[-1]
+    assert (
+        command_line.startswith("s3://my-out/ ") and "allow-delete" in command_line and "file-mode=0666" in command_line
+    )
     assert site.shell("cat /proc/mounts").count("mountpoint-s3") == 1
     assert site.has().changed() == {"train-0": 1}
     assert site.there() == ""
@@ -190,17 +194,17 @@ END"""
 @pytest.mark.slow
 def test_a_bucket_whose_process_hangs_is_seen_and_one_whose_process_ended_is_mounted_anew(site: Site) -> None:
     site.shell(FUSE)
-    wanted = {**bucket(), "shows_type": "fuse"}
-    assert site.has(wanted).changed() == {"train-0": 1}
-    seen = site.probed(PLACE)
-    assert seen.mount is not None
-    assert (seen.mount.device, seen.mount.kind, seen.mount.read_only) == ("mountpoint-s3", "fuse", True)
-    assert (seen.hung, seen.status) == (True, None)
-    assert site.has(wanted).changed() == {"train-0": 0}  # whoever is slow is left alone
+    fuse_mount = {**bucket(), "shows_type": "fuse"}
+    assert site.has(fuse_mount).changed() == {"train-0": 1}
+    probed = site.probed(PLACE)
+    assert probed.mount is not None
+    assert (probed.mount.device, probed.mount.kind, probed.mount.read_only) == ("mountpoint-s3", "fuse", True)
+    assert (probed.hung, probed.status) == (True, None)
+    assert site.has(fuse_mount).changed() == {"train-0": 0}  # whoever is slow is left alone
     site.shell("pkill --full '^/usr/bin/python3 /.*mount.mount-s3 s3://my-data/sets/'; sleep 1")
-    seen = site.probed(PLACE)
-    assert (seen.hung, "not connected" in seen.error) == (False, True)
-    assert site.has(wanted).changed() == {"train-0": 1}
+    probed = site.probed(PLACE)
+    assert (probed.hung, "not connected" in probed.error) == (False, True)
+    assert site.has(fuse_mount).changed() == {"train-0": 1}
     assert site.shell("pgrep --full '^/usr/bin/python3 /.*mount.mount-s3'") != ""
     assert site.has().changed() == {"train-0": 1}
     assert "mountpoint-s3" not in site.shell("cat /proc/mounts")
@@ -209,15 +213,15 @@ def test_a_bucket_whose_process_hangs_is_seen_and_one_whose_process_ended_is_mou
 def test_lustre_wants_the_kernel_that_its_modules_are_built_for(site: Site) -> None:
     lustre = mount("fs-1.fsx.us-east-1.amazonaws.com@tcp:/4gb3nbem", "lustre")
     other = {"kernel": "6.8.0-1066-aws", "packages": []}
-    said = site.has(lustre, gpuprov_stack=other).failure("train-0")
-    assert f"kernel {platform.release()} is running, and Lustre's modules are locked for 6.8.0-1066-aws" in said
-    said = site.has(lustre).failure("train-0")
-    assert "Lustre's modules do not load" in said or "is not mounted at" in said
+    message = site.has(lustre, gpuprov_stack=other).failure("train-0")
+    assert f"kernel {platform.release()} is running, and Lustre's modules are locked for 6.8.0-1066-aws" in message
+    message = site.has(lustre).failure("train-0")
+    assert "Lustre's modules do not load" in message or "is not mounted at" in message
     assert site.there() == ""
 
 
 def test_a_server_that_is_gone_is_given_up_and_said(site: Site) -> None:
     site.shell("printf '#!/bin/sh\\nexec sleep 600\\n' >/usr/sbin/mount.gone && chmod 755 /usr/sbin/mount.gone")
-    said = site.has(mount("server:/", "gone")).failure("train-0")
-    assert f"server:/ is not mounted at {PLACE}" in said
-    assert "timed out" in said.lower()
+    message = site.has(mount("server:/", "gone")).failure("train-0")
+    assert f"server:/ is not mounted at {PLACE}" in message
+    assert "timed out" in message.lower()

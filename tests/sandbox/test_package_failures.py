@@ -25,23 +25,23 @@ TRIES = {"attempts": 3, "pause": 1, "lock_timeout": 20}
 
 def one_package(stack: dict[str, Any], *versions: str) -> dict[str, Any]:
     """A stack of one harmless package, from the first repository."""
-    where = stack["repositories"][0]
-    packages = [{"name": NAME, "version": v, "repository": where["name"], "part": "nccl"} for v in versions]
-    return {**stack, "packages": packages, "repositories": [where]}
+    repository = stack["repositories"][0]
+    packages = [{"name": NAME, "version": v, "repository": repository["name"], "part": "nccl"} for v in versions]
+    return {**stack, "packages": packages, "repositories": [repository]}
 
 
 @pytest.fixture(scope="module")
 def mirror(lone: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeMirror]:
     """The node's own mirror, as the only source that the node has; everything as it was in the end."""
-    found = NodeMirror(lone, "train-0", tmp_path_factory.mktemp("mirror"))
-    found.shell("mkdir -p /root/kept && cp -a /etc/apt/sources.list.d /etc/apt/keyrings /root/kept")
+    node_mirror = NodeMirror(lone, "train-0", tmp_path_factory.mktemp("mirror"))
+    node_mirror.shell("mkdir -p /root/kept && cp -a /etc/apt/sources.list.d /etc/apt/keyrings /root/kept")
     try:
-        yield found
+        yield node_mirror
     finally:
-        found.shell(
+        node_mirror.shell(
             "systemctl stop test-mirror; umount /var/cache/apt/archives; dpkg --purge gpuprov-test", check=False
         )
-        found.shell(
+        node_mirror.shell(
             "rm -rf /etc/apt/sources.list.d /etc/apt/keyrings && mv /root/kept/* /etc/apt/ && apt-get update -q"
         )
 
@@ -86,8 +86,8 @@ def test_a_hold_that_was_lost_comes_back(node: NodeMirror) -> None:
     add_sources(node)
     install(node)
     node.shell(f"apt-mark unhold {NAME}")
-    again = install(node)
-    assert (again.changed, again.result["installed"], again.result["held"]) == (True, [], [NAME])
+    second = install(node)
+    assert (second.changed, second.result["installed"], second.result["held"]) == (True, [], [NAME])
     assert installed(node).startswith("hi")
 
 
@@ -130,7 +130,7 @@ def test_a_lock_that_stays_is_an_error_that_names_its_holder(node: NodeMirror) -
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "text"),
     [
         ("InRelease", 503, "503"),
         (r"Packages(\.gz)?$", 503, "503"),
@@ -139,11 +139,11 @@ def test_a_lock_that_stays_is_an_error_that_names_its_holder(node: NodeMirror) -
     ],
     ids=["release", "index", "half-an-index", "key"],
 )
-def test_a_repository_that_does_not_answer(node: NodeMirror, path: str, status: int, said: str) -> None:
+def test_a_repository_that_does_not_answer(node: NodeMirror, path: str, status: int, text: str) -> None:
     """For a while: waited out. For ever: an error with the repository's address."""
     node.faults((path, status, -1))
     message = add_sources(node).message
-    assert said in message
+    assert text in message
     assert URL in message
     assert "(tried 3 times)" in message
     node.faults((path, status, 1))
@@ -151,14 +151,14 @@ def test_a_repository_that_does_not_answer(node: NodeMirror, path: str, status: 
     assert install(node).changed
 
 
-@pytest.mark.parametrize(("status", "said"), [(503, "503"), (200, "unexpected size")], ids=["503", "half-a-package"])
-def test_a_package_that_does_not_come_whole(node: NodeMirror, status: int, said: str) -> None:
+@pytest.mark.parametrize(("status", "text"), [(503, "503"), (200, "unexpected size")], ids=["503", "half-a-package"])
+def test_a_package_that_does_not_come_whole(node: NodeMirror, status: int, text: str) -> None:
     add_sources(node)
     node.faults((r"\.deb$", status, -1))
     message = install(node).message
     assert f"{URL}/apt/" in message
     assert f"{NAME}_{VERSION}" in message
-    assert said in message
+    assert text in message
     assert "(tried 3 times)" in message
     assert installed(node) == ""
     node.faults((r"\.deb$", status, 1))
@@ -188,8 +188,8 @@ def signing_key(folder: Path, *options: str) -> tuple[str, str, str]:
     home.mkdir(mode=0o700)
     gpg = ["gpg", "--homedir", str(home), "--batch", "--passphrase", "", "--pinentry-mode", "loopback"]
 
-    def run(*words: str) -> str:
-        return subprocess.run([*gpg, *words], capture_output=True, text=True, check=True, timeout=60).stdout
+    def run(*arguments: str) -> str:
+        return subprocess.run([*gpg, *arguments], capture_output=True, text=True, check=True, timeout=60).stdout
 
     run(*options, "--quick-generate-key", "test", "rsa2048", "sign", "1d" if options else "0")
     fingerprint = next(r.split(":")[9] for r in run("--with-colons", "--list-keys").splitlines() if r.startswith("fpr"))

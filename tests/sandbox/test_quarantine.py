@@ -69,9 +69,9 @@ def test_a_bad_node_is_drained_with_the_reason_and_put_back_when_it_is_well(flee
     assert failing(bad.json) == {"train-1": {"gpu.count"}}
     (line,) = hooked(fleet)
     assert line.startswith("drain quarantine train-1: gpu.count: ")
-    held = {name: node["quarantine"] for name, node in status(fleet).items() if node["quarantine"]}
-    assert list(held) == ["train-1"]
-    assert (held["train-1"]["owner"], held["train-1"]["checks"]) == ("gpuprov", ["gpu.count"])
+    quarantined = {name: node["quarantine"] for name, node in status(fleet).items() if node["quarantine"]}
+    assert list(quarantined) == ["train-1"]
+    assert (quarantined["train-1"]["owner"], quarantined["train-1"]["checks"]) == ("gpuprov", ["gpu.count"])
     faults.clear(container(fleet, "train-1"))
     well = fleet.verify()
     assert well.status == 0, wrongs(well)
@@ -95,14 +95,14 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
     assert hooked(fleet) == []
     assert not any(node["quarantine"] for node in status(fleet).values())
 
-    before, keys = machines(fleet), (fleet.root / "known_hosts").read_text().splitlines()
+    previous_machines, keys = machines(fleet), (fleet.root / "known_hosts").read_text().splitlines()
     healthy = fleet.run("replace", fleet.file, "train-3", "--sandbox", "--yes")
     assert healthy.status == 2
     assert "--even-if-healthy" in healthy.stderr
     two = fleet.run("replace", fleet.file, "train-0", "train-2", "--sandbox", "--yes")
     assert two.status == 2
     assert "the limit is 1" in two.stderr
-    assert machines(fleet) == before
+    assert machines(fleet) == previous_machines
 
     (mirror,) = [name for name in fleet.containers() if ".mirror." in name]
     subprocess.run(["podman", "stop", "--time", "0", mirror], check=True, capture_output=True, timeout=60)
@@ -112,7 +112,7 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
     assert "4 resources changed, 1 node configured in" in screen, "two for the machine, two for the mirror"
     assert re.findall(r"^(train-\d) +p4d.24xlarge +healthy", screen, re.M) == ["train-2"]
     after = machines(fleet)
-    assert {name for name in after if after[name] != before[name]} == {"train-2"}
+    assert {name for name in after if after[name] != previous_machines[name]} == {"train-2"}
     fresh = (fleet.root / "known_hosts").read_text().splitlines()
     assert [line.split(".")[0] for line in fresh if line not in keys] == ["train-2"]
     assert hooked(fleet) == ["drain replace train-2: to be replaced", "resume release train-2"]

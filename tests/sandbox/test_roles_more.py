@@ -73,8 +73,8 @@ def reboot(fleet: Rehearsal, *nodes: str) -> None:
 
 def stack(fleet: Rehearsal, group: str) -> dict[str, Any]:
     inventory = fleet.inventory()
-    found: dict[str, Any] = inventory["all"]["children"][group]["vars"]["gpuprov_stack"]
-    return found
+    group_stack: dict[str, Any] = inventory["all"]["children"][group]["vars"]["gpuprov_stack"]
+    return group_stack
 
 
 @contextmanager
@@ -121,15 +121,15 @@ def test_a_reboot_keeps_scratch_and_lays_mig_out_again(fleet: Rehearsal) -> None
 
 
 def test_the_exporter_has_no_power_and_asks_dcgm(fleet: Rehearsal) -> None:
-    said = shell(
+    output = shell(
         fleet, "fabric-0", "systemctl show nvidia-dcgm-exporter -p DynamicUser -p NoNewPrivileges -p ProtectSystem -p "
         "CapabilityBoundingSet; ps -o user= -p $(systemctl show -P MainPID nvidia-dcgm-exporter)"
     )  # fmt: skip
-    assert "DynamicUser=yes" in said
-    assert "ProtectSystem=strict" in said
-    assert "NoNewPrivileges=yes" in said
-    assert "CapabilityBoundingSet=\n" in said
-    assert "root" not in said
+    assert "DynamicUser=yes" in output
+    assert "ProtectSystem=strict" in output
+    assert "NoNewPrivileges=yes" in output
+    assert "CapabilityBoundingSet=\n" in output
+    assert "root" not in output
     # It is not there without the host engine, comes back with it, and starts again by itself when it dies.
     pid = shell(fleet, "fabric-0", "systemctl show -P MainPID nvidia-dcgm-exporter")
     shell(fleet, "fabric-0", f"kill -9 {pid}")
@@ -140,13 +140,13 @@ def test_the_exporter_has_no_power_and_asks_dcgm(fleet: Rehearsal) -> None:
 def test_gpus_stay_in_a_running_container(fleet: Rehearsal) -> None:
     """`systemctl daemon-reload` takes the GPUs of a container where systemd does not know the devices."""
     image = stack(fleet, "fabric")["images"][0]["reference"]
-    seen = "docker exec job cat /etc/gpuprov-sandbox/gpus"
+    list_gpus = "docker exec job cat /etc/gpuprov-sandbox/gpus"
     shell(fleet, "fabric-0", f"docker run --detach --name job --gpus all --entrypoint sleep {image} 600")
     try:
-        assert shell(fleet, "fabric-0", f"{seen}; systemctl daemon-reload; {seen}") == "8\n8"
+        assert shell(fleet, "fabric-0", f"{list_gpus}; systemctl daemon-reload; {list_gpus}") == "8\n8"
         # That this would be seen: without the links the same reload does take them.
         shell(fleet, "fabric-0", "rm /dev/char/195:*; systemctl daemon-reload")
-        assert shell(fleet, "fabric-0", f"{seen} 2>&1 || :").endswith("No such file or directory")
+        assert shell(fleet, "fabric-0", f"{list_gpus} 2>&1 || :").endswith("No such file or directory")
     finally:
         shell(fleet, "fabric-0", "docker rm --force job; systemctl restart gpuprov-cdi.service")
     assert "195:0" in shell(fleet, "fabric-0", "ls /dev/char")
@@ -173,8 +173,8 @@ def test_other_layouts_and_ways(fleet: Rehearsal) -> None:
     assert min(done.values()) > 0
     assert mig_devices(fleet, "1g.5gb") == 56
     assert shell(fleet, "cut-0", "systemctl is-active nvidia-dcgm nvidia-dcgm-exporter") == "active\nactive"
-    found = json.loads(shell(fleet, "fabric-0", "cat /etc/gpuprov/gpudirect.json"))
-    assert (found["way"], found["modules"]) == ("dmabuf", ["gdrdrv"])
+    gpudirect = json.loads(shell(fleet, "fabric-0", "cat /etc/gpuprov/gpudirect.json"))
+    assert (gpudirect["way"], gpudirect["modules"]) == ("dmabuf", ["gdrdrv"])
 
 
 def test_missing_devices_and_modules_are_refused(fleet: Rehearsal) -> None:
@@ -194,7 +194,7 @@ def test_missing_devices_and_modules_are_refused(fleet: Rehearsal) -> None:
 
 
 def test_wrong_disks_and_a_clashing_mpi_are_refused(fleet: Rehearsal) -> None:
-    before = shell(fleet, "cut-0", f"cat /{storage.CONTENT}")
+    previous_content = shell(fleet, "cut-0", f"cat /{storage.CONTENT}")
     control = (
         "Package: openmpi-bin\nVersion: 4.1.4-3\nArchitecture: all\nMaintainer: t <t@t.internal>\nDescription: t\n"
     )
@@ -205,18 +205,23 @@ def test_wrong_disks_and_a_clashing_mpi_are_refused(fleet: Rehearsal) -> None:
     finally:
         shell(fleet, "fabric-0", "dpkg --purge openmpi-bin")
     assert "scratch consists of 9 disks, and 8 of them are there" in done.failure("cut-0")
-    assert shell(fleet, "cut-0", f"cat /{storage.CONTENT}") == before
+    assert shell(fleet, "cut-0", f"cat /{storage.CONTENT}") == previous_content
     assert "clashes with what is there: openmpi-bin 4.1.4-3" in done.failure("fabric-0")
 
 
 def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehearsal) -> None:
     locked = stack(fleet, "fabric")
-    image, gone = locked["images"][0], "sha256:" + "0" * 64
+    image, missing_digest = locked["images"][0], "sha256:" + "0" * 64
     name = image["pull"].partition("@")[0]
     images = [
-        {**image, "digest": gone},
-        {**image, "reference": "gone:1", "digest": gone, "pull": f"{name}@{gone}"},
-        {**image, "reference": "far:1", "digest": gone, "pull": f"mirror.gpuprov.internal:5999/far@{gone}"},
+        {**image, "digest": missing_digest},
+        {**image, "reference": "gone:1", "digest": missing_digest, "pull": f"{name}@{missing_digest}"},
+        {
+            **image,
+            "reference": "far:1",
+            "digest": missing_digest,
+            "pull": f"mirror.gpuprov.internal:5999/far@{missing_digest}",
+        },
     ]
     pid = shell(fleet, "cut-0", "sleep 300 >/dev/null 2>&1 & echo $!")
     users = json.dumps([{"gpu": 3, "pid": int(pid), "name": "python3"}])
@@ -231,10 +236,10 @@ def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehe
         shell(fleet, "cut-0", f"kill {pid}; rm /{smi_mig.USERS}")
     assert f"python3 (pid {pid})" in done.failure("cut-0")
     assert mig_devices(fleet, "1g.5gb") == 56
-    said = done.failure("fabric-0")
-    assert f"{image['reference']}: the lock says digest {gone} and pulls" in said
-    assert "gone:1: the registry does not have this digest any more" in said
-    assert "far:1: the registry can't be reached from the node" in said
+    message = done.failure("fabric-0")
+    assert f"{image['reference']}: the lock says digest {missing_digest} and pulls" in message
+    assert "gone:1: the registry does not have this digest any more" in message
+    assert "far:1: the registry can't be reached from the node" in message
     assert play(fleet, limit="fabric-0", tags="pytorch_images").changed() == {"fabric-0": 1}
     same = f"docker image inspect -f '{{{{.Id}}}}' {image['reference']} {image['pull']}"
     assert len(set(shell(fleet, "fabric-0", same).split())) == 1
@@ -245,17 +250,17 @@ NOTED = "/run/gpuprov/interruption.json"
 
 def noted(fleet: Rehearsal) -> dict[str, Any]:
     """What cut-0's watcher wrote down."""
-    found: dict[str, Any] = json.loads(shell(fleet, "cut-0", f"cat {NOTED}"))
-    return found
+    record: dict[str, Any] = json.loads(shell(fleet, "cut-0", f"cat {NOTED}"))
+    return record
 
 
 def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet: Rehearsal) -> None:
     faults.inject(fleet.container("cut-0"), "spot-notice")
     try:
-        found = noted(fleet)
-        when = found["notice"]["time"]
+        record = noted(fleet)
+        when = record["notice"]["time"]
         line = f"cut-0 {{{{ 7 }}}} terminate {when}"
-        assert (found["hook"]["result"], found["hook"]["output"]) == ("success", [line, "root"])
+        assert (record["hook"]["result"], record["hook"]["output"]) == ("success", [line, "root"])
         # Neither a restart nor an end that nobody wanted runs it again; systemd starts the watcher again by itself.
         pid = "systemctl show -P MainPID gpuprov-interruption"
         shell(fleet, "cut-0", "systemctl restart gpuprov-interruption")
@@ -275,9 +280,9 @@ def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet:
 @pytest.mark.slow
 def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: Rehearsal) -> None:
     """Another hook is a difference that the role alone mends; the watcher goes where nobody takes machines away."""
-    given = fleet.inventory()["all"]["children"]["cut"]["vars"]
+    group_variables = fleet.inventory()["all"]["children"]["cut"]["vars"]
     hook = base64.b64encode(b"echo begins; sleep 300\n").decode()
-    other = {"gpuprov_interruption": {**given["gpuprov_interruption"], "hook": hook, "textfile": METRICS}}
+    other = {"gpuprov_interruption": {**group_variables["gpuprov_interruption"], "hook": hook, "textfile": METRICS}}
     assert play(fleet, limit="cut-0", tags="interruption", variables=other).changed() == {"cut-0": 3}
     assert shell(fleet, "cut-0", "stat -c %a%U /etc/gpuprov/interrupted") == "600root"
     drift = {n["name"]: n["drift"] for n in fleet.run("status", fleet.file, "--json").json["nodes"]}
@@ -291,8 +296,8 @@ def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: Rehearsal) 
         assert (noted(fleet)["hook"]["result"], noted(fleet)["hook"]["output"]) == ("timeout", ["begins"])
         assert shell(fleet, "cut-0", "pgrep -fx 'sleep 300' || :") == ""
         assert "gpuprov_interruption_hook_ok 0" in shell(fleet, "cut-0", f"cat {METRICS}")
-        gone = play(fleet, limit="cut-0", tags="base,interruption", variables={"gpuprov_interruption": None})
-        assert gone.changed() == {"cut-0": 1}
+        played = play(fleet, limit="cut-0", tags="base,interruption", variables={"gpuprov_interruption": None})
+        assert played.changed() == {"cut-0": 1}
         assert shell(fleet, "cut-0", "systemctl is-active gpuprov-interruption || :") == "inactive"
         assert shell(fleet, "cut-0", "systemctl is-enabled gpuprov-interruption || :") == "disabled"
     finally:

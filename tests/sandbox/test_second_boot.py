@@ -28,7 +28,7 @@ def desk(tmp_path: Path) -> Iterator[Rehearsal]:
         rehearsal.down()
 
 
-def said(rehearsal: Rehearsal) -> list[str]:
+def event_messages(rehearsal: Rehearsal) -> list[str]:
     """What the newest run has said until now."""
     newest = max(rehearsal.root.glob("runs/*/events.jsonl"), default=None)
     return [json.loads(line)["message"] for line in newest.read_text().splitlines()] if newest else []
@@ -37,25 +37,25 @@ def said(rehearsal: Rehearsal) -> list[str]:
 def test_what_breaks_with_the_second_boot_is_found_before_the_first_job(desk: Rehearsal) -> None:
     process = desk.start("up", desk.file, "--sandbox", "--yes", "--json")
     until = time.monotonic() + DEADLINE_S
-    while "rebooting box-0" not in said(desk):
-        assert process.poll() is None and time.monotonic() < until, said(desk)
+    while "rebooting box-0" not in event_messages(desk):
+        assert process.poll() is None and time.monotonic() < until, event_messages(desk)
         time.sleep(0.05)
     assert desk.run("sandbox", "fault", desk.file, "box-0", "gpu-lost").status == 0
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1, err
     verdict = json.loads(out)
-    found = failing(verdict)  # container.cdi too, where the fault came before what writes it at boot
-    assert [*found] == ["box-0"] and "gpu.count" in found["box-0"]
-    (node,) = (one for one in verdict["nodes"] if not one["ok"])
-    (check,) = (one for one in node["checks"] if one["id"] == "gpu.count")
+    failures = failing(verdict)  # container.cdi too, where the fault came before what writes it at boot
+    assert [*failures] == ["box-0"] and "gpu.count" in failures["box-0"]
+    (node,) = (row for row in verdict["nodes"] if not row["ok"])
+    (check,) = (row for row in node["checks"] if row["id"] == "gpu.count")
     assert check["message"].startswith("after a reboot: ")
-    assert "rebooting box-1" not in said(desk)
+    assert "rebooting box-1" not in event_messages(desk)
 
     assert desk.run("sandbox", "clear", desk.file).status == 0
     second = desk.up()
     assert second.status == 0, wrongs(second)
-    assert "rebooting box-0" in said(desk), "it was never handed over"
-    assert "rebooting box-1" not in said(desk), "it was, and a job may run there"
+    assert "rebooting box-0" in event_messages(desk), "it was never handed over"
+    assert "rebooting box-1" not in event_messages(desk), "it was, and a job may run there"
     third = desk.up()
     assert third.status == 0, wrongs(third)
-    assert not any("reboot" in line for line in said(desk))
+    assert not any("reboot" in line for line in event_messages(desk))

@@ -106,19 +106,19 @@ def test_only_an_ordinary_user_is_somebody(uid: str, gid: str, monkeypatch: pyte
 def test_without_sudo_they_meet_the_lock_of_a_run_with_it(their_folder: Path) -> None:
     theirs = without_sudo(Rehearsal.of_example("rtx4090", their_folder, count=1))
     with open_cluster(theirs.file, sandbox=True).alone_here("up"):
-        said = theirs.run("unlock", theirs.file, "--sandbox")
-    assert said.status == 5, said.stderr
-    assert "is locked by another run" in said.stderr and "`gpuprov up`" in said.stderr
+        refused = theirs.run("unlock", theirs.file, "--sandbox")
+    assert refused.status == 5, refused.stderr
+    assert "is locked by another run" in refused.stderr and "`gpuprov up`" in refused.stderr
     assert theirs.run("unlock", theirs.file, "--sandbox").status == 0
 
 
 def test_without_sudo_they_are_told_what_needs_it(their_folder: Path) -> None:
     """Also where a run with sudo was killed before it could hand over what it had made."""
     theirs = without_sudo(Rehearsal.of_example("rtx4090", their_folder, count=1))
-    for words in (["up", "--yes"], ["plan"], ["lock"]):
-        said = theirs.run(words[0], theirs.file, "--sandbox", *words[1:])
-        assert said.status == 2
-        assert "the sandbox needs root" in said.stderr and "sudo" in said.stderr
+    for arguments in (["up", "--yes"], ["plan"], ["lock"]):
+        refused = theirs.run(arguments[0], theirs.file, "--sandbox", *arguments[1:])
+        assert refused.status == 2
+        assert "the sandbox needs root" in refused.stderr and "sudo" in refused.stderr
     assert theirs.run("validate", theirs.file, "--sandbox").status == 0
     assert not (their_folder / ".gpuprov").exists()
 
@@ -126,7 +126,7 @@ def test_without_sudo_they_are_told_what_needs_it(their_folder: Path) -> None:
     write_whole(theirs.root / "state.json", "{}\n")
     for path in (theirs.root / "state.json", theirs.root):
         os.chown(path, 0, 0)
-    for words in (
+    for arguments in (
         ["status"],
         ["status", "--offline"],
         ["verify"],
@@ -134,6 +134,9 @@ def test_without_sudo_they_are_told_what_needs_it(their_folder: Path) -> None:
         ["exec", "true"],
         ["down", "--yes"],
     ):
-        said = theirs.run(words[0], theirs.file, *words[1:])
-        assert said.status == 2, words
-        assert f"{theirs.root} belongs to root: run the same command with sudo" in said.stderr, (words, said.stderr)
+        refused = theirs.run(arguments[0], theirs.file, *arguments[1:])
+        assert refused.status == 2, arguments
+        assert f"{theirs.root} belongs to root: run the same command with sudo" in refused.stderr, (
+            arguments,
+            refused.stderr,
+        )

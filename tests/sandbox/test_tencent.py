@@ -43,47 +43,49 @@ def account() -> TencentApi:
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[tuple[Rehearsal, Cloud, TencentApi]]:
     """The example, locked; its machine is not made yet."""
-    made = Rehearsal.of_example("tencent-gn10xp", tmp_path, count=1)
-    made.gpuprov = [sys.executable, "-m", "tests.support.tencent_rehearsal"]
-    document = yaml.safe_load(made.file.read_text())
+    rehearsal = Rehearsal.of_example("tencent-gn10xp", tmp_path, count=1)
+    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.tencent_rehearsal"]
+    document = yaml.safe_load(rehearsal.file.read_text())
     document["access"] = {"allow": ["203.0.113.0/24"]}
     document["sites"]["guangzhou"]["zones"] = list(ZONES)
-    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
     cloud, api = Cloud("tencentcloud"), account()
-    with pytest.MonkeyPatch.context() as patch, serving(api) as asked, cloud.serving() as terraform:
+    with pytest.MonkeyPatch.context() as patch, serving(api) as api_environment, cloud.serving() as terraform:
         home = {"HOME": os.environ["HOME"]}  # the rehearsal's images are kept there
-        for name, value in (asked | terraform | home).items():
+        for name, value in (api_environment | terraform | home).items():
             patch.setenv(name, value)
-        locked = made.run("lock", made.file)
+        locked = rehearsal.run("lock", rehearsal.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
         assert lock is not None
-        machines = Machines(tmp_path, made.name, lock)
+        machines = Machines(tmp_path, rehearsal.name, lock)
         cloud.made, cloud.gone = partial(boot, machines, api), partial(end, machines, api)
         guard = Guard.over(cloud, "tencent")
         try:
-            yield made, cloud, api
+            yield rehearsal, cloud, api
             assert guard.has_denied(api.actions()) == set(), "the documented policy is enough"
         finally:
-            made.run("down", made.file, "--yes")
+            rehearsal.run("down", rehearsal.file, "--yes")
             machines.close()
 
 
 def test_a_fleet_is_made_proven_and_removed(fleet: tuple[Rehearsal, Cloud, TencentApi]) -> None:
-    made, cloud, api = fleet
-    said = "Code=ResourcesSoldOut.SpecifiedInstanceType, Message=指定的实例类型已售罄。, RequestId=1"
-    cloud.fail(MACHINE, f"[TencentCloudSDKError] {said}", match={"availability_zone": "ap-guangzhou-3"})
-    planned = made.run("plan", made.file)
+    rehearsal, cloud, api = fleet
+    error_text = "Code=ResourcesSoldOut.SpecifiedInstanceType, Message=指定的实例类型已售罄。, RequestId=1"
+    cloud.fail(MACHINE, f"[TencentCloudSDKError] {error_text}", match={"availability_zone": "ap-guangzhou-3"})
+    planned = rehearsal.run("plan", rehearsal.file)
     assert planned.status == 0, planned.stderr
     assert cloud.calls == [], "a plan makes nothing"
-    up = made.run("up", made.file, "--yes", "--json")
+    up = rehearsal.run("up", rehearsal.file, "--yes", "--json")
     assert up.status == 0, up.stderr
     assert wrongs(up) == []
-    assert {one["availability_zone"] for one in cloud.of(MACHINE)} == {"ap-guangzhou-4"}, "the next zone had them"
-    before = len(cloud.calls)
-    again = made.run("up", made.file, "--yes", "--json")
-    assert again.status == 0, again.stderr
-    assert len(cloud.calls) == before, "a second up changes nothing"
-    down = made.run("down", made.file, "--yes", "--json")
+    assert {machine["availability_zone"] for machine in cloud.of(MACHINE)} == {"ap-guangzhou-4"}, (
+        "the next zone had them"
+    )
+    call_count = len(cloud.calls)
+    second = rehearsal.run("up", rehearsal.file, "--yes", "--json")
+    assert second.status == 0, second.stderr
+    assert len(cloud.calls) == call_count, "a second up changes nothing"
+    down = rehearsal.run("down", rehearsal.file, "--yes", "--json")
     assert down.status == 0, down.stderr
     assert cloud.objects == {} and api.things["instance"] == []

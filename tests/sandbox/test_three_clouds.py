@@ -60,7 +60,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     document = {"name": name, **FILE, "access": FILE["access"] | {"ssh_key": str(tmp_path / "key")}}
     file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump(document, sort_keys=False))
-    made = Rehearsal(file, name, gpuprov=[sys.executable, "-m", "tests.support.three_clouds_rehearsal"])
+    rehearsal = Rehearsal(file, name, gpuprov=[sys.executable, "-m", "tests.support.three_clouds_rehearsal"])
     clouds = {name: Cloud(name) for name in ("alicloud", "azurerm", "tencentcloud")}
     alicloud, tencent = _alicloud(), account()
     with ExitStack() as open_, pytest.MonkeyPatch.context() as patch:
@@ -74,37 +74,38 @@ def world(tmp_path: Path) -> Iterator[World]:
         # the rehearsal's images are kept at home
         for key, value in (environment | {"ARM": azure.url, "HOME": os.environ["HOME"]}).items():
             patch.setenv(key, value)
-        locked = made.run("lock", made.file)
+        locked = rehearsal.run("lock", rehearsal.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
         assert lock is not None
         machines = {}
-        for one in clouds:
-            (tmp_path / one).mkdir()
-            machines[one] = Machines(tmp_path / one, f"{name}-{one[:2]}", lock)
-            open_.callback(machines[one].close)
+        for provider in clouds:
+            (tmp_path / provider).mkdir()
+            machines[provider] = Machines(tmp_path / provider, f"{name}-{provider[:2]}", lock)
+            open_.callback(machines[provider].close)
         open_.enter_context(alicloud_rehearsal.behind(clouds["alicloud"], alicloud, machines["alicloud"]))
         azure_machines.behind(clouds["azurerm"], azure, machines["azurerm"])
         clouds["tencentcloud"].made = partial(boot, machines["tencentcloud"], tencent)
         clouds["tencentcloud"].gone = partial(end, machines["tencentcloud"], tencent)
-        yield World(made, clouds)
-        made.run("down", made.file, "--yes")
+        yield World(rehearsal, clouds)
+        rehearsal.run("down", rehearsal.file, "--yes")
 
 
 def _alicloud() -> Account:
     return Account(
-        {"DescribeImages": [{"ImageId": f"ubuntu_{one}_x64_20G_alibase_20260916.vhd"} for one in ("22_04", "24_04")]},
+        {"DescribeImages": [{"ImageId": f"ubuntu_{release}_x64_20G_alibase_20260916.vhd"}
+                            for release in ("22_04", "24_04")]},
         {"DescribeAvailableResource": stock(GN7, cn_shanghai_b="WithStock"),
          "DescribeZones": {"Zones": {"Zone": [{"ZoneId": "cn-shanghai-b"}]}},
-         "ListProductQuotas": lambda given: {"Quotas": [
-             {"QuotaActionCode": given["QuotaActionCode"], "TotalQuota": 8, "TotalUsage": 0}]}},
+         "ListProductQuotas": lambda request: {"Quotas": [
+             {"QuotaActionCode": request["QuotaActionCode"], "TotalQuota": 8, "TotalUsage": 0}]}},
     )  # fmt: skip
 
 
 def test_a_cloud_that_refuses_takes_no_other_down(world: World) -> None:
     fleet, clouds = world.fleet, world.clouds
-    said = "Code=LimitExceeded.InstanceQuota, Message=Specified instance quota is exceeded., RequestId=1"
-    clouds["tencentcloud"].fail(MACHINE, f"[TencentCloudSDKError] {said}")
+    error_text = "Code=LimitExceeded.InstanceQuota, Message=Specified instance quota is exceeded., RequestId=1"
+    clouds["tencentcloud"].fail(MACHINE, f"[TencentCloudSDKError] {error_text}")
     up = fleet.run("up", fleet.file, "--yes", "--json")
     assert up.status == 3, up.stderr
     assert up.json["failed"].keys() == {"guangzhou"}
@@ -115,4 +116,4 @@ def test_a_cloud_that_refuses_takes_no_other_down(world: World) -> None:
 
     down = fleet.run("down", fleet.file, "--yes", "--json")
     assert down.status == 0, down.stderr
-    assert {name: one.objects for name, one in clouds.items()} == {name: {} for name in clouds}
+    assert {name: cloud.objects for name, cloud in clouds.items()} == {name: {} for name in clouds}

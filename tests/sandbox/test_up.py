@@ -85,14 +85,14 @@ def test_another_person_watches_and_ctrl_c_ends_a_run_in_order(p4d: Rehearsal) -
         watching.wait_for("no run in progress")
         watching.type(CTRL_C)
         assert watching.end() == 0
-    again = p4d.up()
-    assert again.status == 0, again.stderr
+    second = p4d.up()
+    assert second.status == 0, second.stderr
 
 
 def test_a_second_up_changes_nothing(p4d: Rehearsal) -> None:
-    again = p4d.up()
-    assert again.status == 0, again.stderr
-    assert again.json["changes"] == {"resources": 0, "configured": 0}
+    second = p4d.up()
+    assert second.status == 0, second.stderr
+    assert second.json["changes"] == {"resources": 0, "configured": 0}
 
 
 def test_the_machines_are_what_the_file_asks_for(p4d: Rehearsal) -> None:
@@ -118,11 +118,11 @@ def test_what_is_installed_is_the_lock_and_is_held(p4d: Rehearsal) -> None:
     lock = yaml.safe_load((p4d.root / "cluster.lock").read_text())["groups"]["train"]["packages"]
     locked = {package["name"]: package["version"] for package in lock}
     assert {"nvidia-fabricmanager", "libnccl2"} <= set(locked)
-    said = p4d.run("ssh", p4d.file, "train-0", "dpkg-query", "-W", *locked)
-    assert said.status == 0, said.stderr
-    assert dict(line.split() for line in said.stdout.splitlines()) == locked
-    held = p4d.run("exec", "--node", "train-0", p4d.file, "apt-mark", "showhold")
-    assert {line.removeprefix("train-0: ") for line in held.stdout.splitlines()} >= set(locked)
+    result = p4d.run("ssh", p4d.file, "train-0", "dpkg-query", "-W", *locked)
+    assert result.status == 0, result.stderr
+    assert dict(line.split() for line in result.stdout.splitlines()) == locked
+    held_packages = p4d.run("exec", "--node", "train-0", p4d.file, "apt-mark", "showhold")
+    assert {line.removeprefix("train-0: ") for line in held_packages.stdout.splitlines()} >= set(locked)
 
 
 def test_status_knows_the_nodes(p4d: Rehearsal) -> None:
@@ -161,9 +161,9 @@ def test_two_at_once_is_refused_and_says_who(p4d: Rehearsal) -> None:
 def test_a_container_that_vanished_is_made_again(p4d: Rehearsal) -> None:
     container = next(name for name in p4d.containers() if "-train-3." in name)
     subprocess.run(["podman", "rm", "--force", "--time", "0", container], check=True, timeout=60)
-    again = p4d.up()
-    assert again.status == 0, again.stderr
-    assert again.json["changes"]["configured"] == 1
+    second = p4d.up()
+    assert second.status == 0, second.stderr
+    assert second.json["changes"]["configured"] == 1
 
 
 def test_another_host_key_is_refused(p4d: Rehearsal) -> None:
@@ -174,8 +174,8 @@ def test_another_host_key_is_refused(p4d: Rehearsal) -> None:
     pins.write_text("\n".join([" ".join(swapped), *lines[1:]]) + "\n")
     subprocess.run(["ssh", "-F", str(p4d.root / "ssh" / "config"), "-O", "exit", "train-0"], check=False, timeout=15)
     try:
-        said = p4d.run("ssh", p4d.file, "train-0", "true")
-        assert said.status == 255
+        result = p4d.run("ssh", p4d.file, "train-0", "true")
+        assert result.status == 255
         verdict = p4d.verify("--level", "quick")
         assert verdict.status == 1
         assert [n["name"] for n in verdict.json["nodes"] if not n["ok"]] == ["train-0"]

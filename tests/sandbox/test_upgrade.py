@@ -50,8 +50,8 @@ def pin(rehearsal: Rehearsal, branch: str) -> None:
     rehearsal.file.write_text(re.sub(r"^stack:\n", f'stack:\n  driver: "{branch}"\n', text, flags=re.M))
 
 
-def upgrade(rehearsal: Rehearsal, *words: object) -> Done:
-    return rehearsal.run("upgrade", rehearsal.file, "--sandbox", "--yes", "--json", *words)
+def upgrade(rehearsal: Rehearsal, *arguments: object) -> Done:
+    return rehearsal.run("upgrade", rehearsal.file, "--sandbox", "--yes", "--json", *arguments)
 
 
 def status(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
@@ -71,8 +71,8 @@ def hooks(rehearsal: Rehearsal) -> list[str]:
 
 def loaded(rehearsal: Rehearsal) -> dict[str, str]:
     """Node → the driver that nvidia-smi reports."""
-    said = rehearsal.run("exec", rehearsal.file, "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout
-    return dict(line.split(": ") for line in said.splitlines())
+    output = rehearsal.run("exec", rehearsal.file, "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout
+    return dict(line.split(": ") for line in output.splitlines())
 
 
 def test_the_fleet_is_there(desk: Rehearsal) -> None:
@@ -107,12 +107,12 @@ def test_a_node_looks_at_itself(desk: Rehearsal) -> None:
 
 def test_up_moves_nobody_to_another_lock(desk: Rehearsal) -> None:
     pin(desk, "595")
-    said = desk.up()
-    assert said.status == 2
-    assert set(said.json["waiting"]) == {"box-0", "box-1"}
-    assert said.json["waiting"]["box-0"][0] == f"driver {OLD} → {NEW}"
-    assert said.json["changes"]["configured"] == 0
-    assert "gpuprov upgrade" in said.stderr
+    result = desk.up()
+    assert result.status == 2
+    assert set(result.json["waiting"]) == {"box-0", "box-1"}
+    assert result.json["waiting"]["box-0"][0] == f"driver {OLD} → {NEW}"
+    assert result.json["changes"]["configured"] == 0
+    assert "gpuprov upgrade" in result.stderr
     assert set(loaded(desk).values()) == {OLD}
     planned = desk.run("plan", desk.file, "--sandbox", "--json").json["nodes"]
     assert all(node["waiting"] and node["drift"] == [] for node in planned)
@@ -122,9 +122,9 @@ def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: Rehear
     hooks(desk)  # of the quarantine in which the faults before put a node
     assert desk.run("sandbox", "fault", desk.file, "box-1", f"bad-driver:{NEW}").status == 0
     assert status(desk)["box-1"]["drift"] == [], "with the old driver nothing is wrong"
-    said = upgrade(desk, "--canary", "box-1")
-    assert said.status == 1, said.stderr
-    document = said.json
+    result = upgrade(desk, "--canary", "box-1")
+    assert result.status == 1, result.stderr
+    document = result.json
     assert (document["ok"], document["phase"]) == (False, "rolled-back")
     nodes = {node["name"]: node for node in document["nodes"]}
     assert nodes["box-1"]["step"] == "rolled-back"
@@ -139,10 +139,10 @@ def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: Rehear
 
 
 def test_it_is_not_tried_again_by_itself(desk: Rehearsal) -> None:
-    said = upgrade(desk)
-    assert said.status == 2
-    assert "was rolled back on this cluster: box-1: " in said.stderr
-    assert "--again" in said.stderr
+    result = upgrade(desk)
+    assert result.status == 2
+    assert "was rolled back on this cluster: box-1: " in result.stderr
+    assert "--again" in result.stderr
     assert hooks(desk) == []
 
 
@@ -169,9 +169,9 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     assert log[2:] == ["drain box-1", "resume box-1"]
     assert set(loaded(desk).values()) == {NEW}
     assert all(node["drift"] == [] and node["upgrade"] is None for node in status(desk).values())
-    again = desk.up()
-    assert again.status == 0, again.stderr
-    assert again.json["changes"] == {"resources": 0, "configured": 0}
+    second = desk.up()
+    assert second.status == 0, second.stderr
+    assert second.json["changes"] == {"resources": 0, "configured": 0}
 
 
 def installing(rehearsal: Rehearsal) -> bool:

@@ -91,7 +91,7 @@ def _pinned(text: str, stack: Stack) -> str:
 @pytest.mark.usefixtures("there")
 def test_a_disk_is_built_on_a_virtual_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.rehearsal.DEADLINE_S", DEADLINE_S)
-    made = keys.keys(tmp_path / "keys")
+    vendor_keys = keys.keys(tmp_path / "keys")
     plain = tmp_path / "lock" / "t-plain.yaml"
     plain.parent.mkdir()
     plain.write_text(PLAIN.replace("NAME", "t-plain"), encoding="utf-8")
@@ -101,15 +101,15 @@ def test_a_disk_is_built_on_a_virtual_machine(tmp_path: Path, monkeypatch: pytes
     stack = lock.groups["ws"]
     root = tmp_path / "vendor"
     root.mkdir()
-    vendor.write(root, stack, made, monkeypatch)
+    vendor.write(root, stack, vendor_keys, monkeypatch)
     busybox = Path("/bin/busybox").read_bytes()
     images = {"lab/tool:1": vendor.image("localhost/lab/tool:1", busybox)}
     over = threading.Event()
     with vendor.served(root, images) as port:
         file = tmp_path / "t-vm.yaml"
         text = RECIPE.replace("PORT", str(port)).replace("HERE", vendor.address())
-        file.write_text(_pinned(text, stack).replace("FINGERPRINT", made.fingerprint), encoding="utf-8")
-        (tmp_path / "signing.asc").write_text(made.public, encoding="utf-8")
+        file.write_text(_pinned(text, stack).replace("FINGERPRINT", vendor_keys.fingerprint), encoding="utf-8")
+        (tmp_path / "signing.asc").write_text(vendor_keys.public, encoding="utf-8")
         forward = threading.Thread(target=forwarded, args=(tmp_path, port, over), daemon=True)
         forward.start()
         try:
@@ -124,8 +124,8 @@ def test_a_disk_is_built_on_a_virtual_machine(tmp_path: Path, monkeypatch: pytes
     raw = tmp_path / "disks" / disk["files"]["raw"]["file"]
     with raw.open("rb") as stream:
         assert hashlib.file_digest(stream, "sha256").hexdigest() == disk["files"]["raw"]["sha256"]
-    told = json.loads(raw.with_suffix(".json").read_text(encoding="utf-8"))
-    assert (told["simulated"], told["build"]) == (False, done.json["build"])
+    document = json.loads(raw.with_suffix(".json").read_text(encoding="utf-8"))
+    assert (document["simulated"], document["build"]) == (False, done.json["build"])
     assert not list(tmp_path.glob(".gpuprov/*/builds/*/machines"))
     running = subprocess.run(["pgrep", "-f", f"qemu-system.*{tmp_path}"], capture_output=True, check=False, timeout=30)
     assert running.stdout == b""

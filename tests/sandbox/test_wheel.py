@@ -25,8 +25,8 @@ class Installed:
     folder: Path
     environment: dict[str, str]
 
-    def run(self, *words: object, status: int = 0) -> str:
-        argv = [str(self.gpuprov), *map(str, words)]
+    def run(self, *arguments: object, status: int = 0) -> str:
+        argv = [str(self.gpuprov), *map(str, arguments)]
         done = subprocess.run(
             argv, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=900, check=False
         )
@@ -50,12 +50,12 @@ def test_it_knows_its_version(installed: Installed) -> None:
 
 def test_nothing_of_the_tree_is_imported(installed: Installed) -> None:
     python = installed.gpuprov.with_name("python")
-    said = subprocess.run(
+    lines = subprocess.run(
         [str(python), "-c", "import provisioner.paths as p; print(p.__file__, *map(p.data, p.DATA), sep='\\n')"],
         cwd=installed.folder, env=installed.environment, capture_output=True, text=True, check=True, timeout=60,
     ).stdout.splitlines()  # fmt: skip
-    assert len(said) == 1 + len(DATA)
-    assert all(line.startswith(str(python.parents[1])) for line in said)
+    assert len(lines) == 1 + len(DATA)
+    assert all(line.startswith(str(python.parents[1])) for line in lines)
 
 
 def test_a_file_is_written_and_is_valid(installed: Installed) -> None:

@@ -128,6 +128,6 @@ def backup_restored(history: Simulation, pick: Pick) -> None:
 def _drivers(lock: Path) -> set[str]:
     """Of a lock that is kept; none of one that is damaged or gone."""
     with contextlib.suppress(GpuprovError):
-        found = lockfile.read(lock)
-        return {group.driver for group in found.groups.values()} if found else set()
+        lock_content = lockfile.read(lock)
+        return {group.driver for group in lock_content.groups.values()} if lock_content else set()
     return set()

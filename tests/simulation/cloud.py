@@ -73,12 +73,12 @@ class Cloud:
 
     def make(self, kind: str, node: str, **properties: str) -> Machine:
         number = next(self._numbers)
-        made = Machine(
+        machine = Machine(
             id=f"{'i' if kind == 'machine' else 'vpc'}-{number}", kind=kind, node=node,
             address=f"203.0.113.{number % 250 + 1}", key=f"ssh-ed25519 AAAA{number:08d}", **properties,
         )  # fmt: skip
-        self.machines[made.id] = made
-        return made
+        self.machines[machine.id] = machine
+        return machine
 
     def mover(self, machine: Machine) -> Callable[[], None]:
         """What gives a machine another address."""
@@ -89,23 +89,25 @@ class Cloud:
         return move
 
     def running(self, kind: str = "machine") -> list[Machine]:
-        return [one for one in self.machines.values() if one.running and one.kind == kind]
+        return [machine for machine in self.machines.values() if machine.running and machine.kind == kind]
 
     def there(self, number: str, account: str, region: str) -> Machine | None:
         """What a call in that region finds under an id."""
-        found = self.machines.get(number)
-        return found if found and found.running and (found.account, found.region) == (account, region) else None
+        machine = self.machines.get(number)
+        return (
+            machine if machine and machine.running and (machine.account, machine.region) == (account, region) else None
+        )
 
     def at(self, address: str) -> Machine | None:
         """Who answers at an address now."""
-        answering = (one for one in self.machines.values() if one.running and one.kind != "network")
-        return next((one for one in answering if one.address == address), None)
+        answering = (machine for machine in self.machines.values() if machine.running and machine.kind != "network")
+        return next((machine for machine in answering if machine.address == address), None)
 
     def serving(self) -> list[Machine]:
         """All that are nodes of clusters now."""
-        return [one for one in self.machines.values() if one.serves]
+        return [machine for machine in self.machines.values() if machine.serves]
 
     def called(self, number: str) -> Machine | None:
         """The machine that nodes.json means by an id: of a host it is the name that cluster.yaml has for it."""
-        found = self.machines.get(number)
-        return found or next((one for one in self.machines.values() if one.is_called(number)), None)
+        machine = self.machines.get(number)
+        return machine or next((host for host in self.machines.values() if host.is_called(number)), None)

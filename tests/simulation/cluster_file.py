@@ -48,16 +48,16 @@ class ClusterFile:
     @classmethod
     def of(cls, *, shared: bool = False, sites: int = 1, hooks: bool = True, metal: int = 0) -> ClusterFile:
         """`metal`: so many of its sites have hosts of one's own."""
-        made = cls(shared=shared, hooks=hooks)
+        file = cls(shared=shared, hooks=hooks)
         for number, name in enumerate(("east", "west")[:sites]):
-            made.sites[name] = {"provider": "aws", "region": REGIONS["aws"][number], "zones": 2}
-        made.groups["train"] = {"site": "east", "count": 2, "min": None}
+            file.sites[name] = {"provider": "aws", "region": REGIONS["aws"][number], "zones": 2}
+        file.groups["train"] = {"site": "east", "count": 2, "min": None}
         if sites > 1:
-            made.groups["eval"] = {"site": "west", "count": 1, "min": None}
-        for name in sorted(made.sites)[:metal]:
-            made.sites[name] |= {"provider": "baremetal", "method": "ssh"}
-        made.fit()
-        return made
+            file.groups["eval"] = {"site": "west", "count": 1, "min": None}
+        for name in sorted(file.sites)[:metal]:
+            file.sites[name] |= {"provider": "baremetal", "method": "ssh"}
+        file.fit()
+        return file
 
     def lists_hosts(self, site: str) -> bool:
         return (self.sites[site]["provider"], self.sites[site].get("method")) == ("baremetal", "ssh")
@@ -83,9 +83,9 @@ class ClusterFile:
             group = self.groups[name]
             if self.lists_hosts(group["site"]):
                 taken = {host for host, other in self.listed().items() if other != name}
-                mine = [host for host in group["hosts"] if host not in taken]
-                free = [host for host in POOL if host not in taken and host not in mine]
-                group["hosts"] = [*mine, *free][: group["count"]]
+                kept_hosts = [host for host in group["hosts"] if host not in taken]
+                free = [host for host in POOL if host not in taken and host not in kept_hosts]
+                group["hosts"] = [*kept_hosts, *free][: group["count"]]
         lists = [group["hosts"] for group in self.groups.values() if self.lists_hosts(group["site"])]
         for hosts in lists:
             if not hosts:
@@ -134,21 +134,21 @@ class ClusterFile:
         used = {site for group in self.groups.values() for site in self.sites_of(group)}
         sites: dict[str, Any] = {}
         for name in sorted(used):
-            one = self.sites[name]
-            if one["provider"] == "baremetal":
+            settings = self.sites[name]
+            if settings["provider"] == "baremetal":
                 sites[name] = self._own_machines(name)
                 continue
-            sites[name] = {"provider": one["provider"], "region": one["region"]}
-            if one["provider"] == "aws":
-                sites[name]["zones"] = [f"{one['region']}{letter}" for letter in "ab"[: one["zones"]]]
+            sites[name] = {"provider": settings["provider"], "region": settings["region"]}
+            if settings["provider"] == "aws":
+                sites[name]["zones"] = [f"{settings['region']}{letter}" for letter in "ab"[: settings["zones"]]]
             else:
                 sites[name]["subscription"] = "00000000-0000-0000-0000-000000000000"
         groups = {
             name: {
-                "machine": MACHINE.get(self.sites[one["site"]]["provider"], OWN_MACHINE),
-                "count": one["count"], "site": self.sites_of(one) if one.get("next") else one["site"],
-            } | ({"capacity": capacity} if self._is_cloud(one["site"]) and (capacity := _capacity(one)) else {})
-            for name, one in self.groups.items()
+                "machine": MACHINE.get(self.sites[group["site"]]["provider"], OWN_MACHINE),
+                "count": group["count"], "site": self.sites_of(group) if group.get("next") else group["site"],
+            } | ({"capacity": capacity} if self._is_cloud(group["site"]) and (capacity := _capacity(group)) else {})
+            for name, group in self.groups.items()
         }  # fmt: skip
         document = {
             "name": self.name, "sites": sites, "groups": groups, "access": {"ssh_key": str(key)},
@@ -186,9 +186,9 @@ class ClusterFile:
 
 
 def _capacity(group: dict[str, Any]) -> dict[str, Any]:
-    first, *others = group.get("kinds", ("on-demand",))
-    found = {"min": group["min"], "kind": first, "fallback": others}
-    return {key: value for key, value in found.items() if value and value != "on-demand"}
+    first, *fallbacks = group.get("kinds", ("on-demand",))
+    capacity = {"min": group["min"], "kind": first, "fallback": fallbacks}
+    return {key: value for key, value in capacity.items() if value and value != "on-demand"}
 
 
 @functools.cache
@@ -210,7 +210,7 @@ def _lock(text: str, driver: str) -> str:
         groups = {
             name: _stack(group.machine).model_copy(update={"driver": driver}) for name, group in loaded.groups.items()
         }
-        systems = {one.os for one in groups.values()}
+        systems = {group_stack.os for group_stack in groups.values()}
         bases = {site: {system: BaseImage(id="ami-1", why="") for system in systems} for site in loaded.sites}
         lock = Lock(request=stack.request(loaded), simulated=False, bases=bases, groups=groups)
         lockfile.write(Path(folder) / "cluster.lock", lock)

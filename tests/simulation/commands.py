@@ -42,13 +42,13 @@ COMMANDS: Mapping[str, Call] = {
 }
 
 
-def call(words: Sequence[str], folder: Path, process: Process) -> int:
+def call(arguments: Sequence[str], folder: Path, process: Process) -> int:
     """The exit code of `gpuprov WORDS`, FILE being the folder's cluster.yaml; of the last one of "one && the next"."""
-    if "&&" in words:
-        end = list(words).index("&&")
-        return call(words[:end], folder, process) or call(words[end + 1 :], folder, process)
-    process.doing = " ".join(words)
-    return code_of(lambda: COMMANDS[words[0]](folder / "cluster.yaml", *words[1:]), process)
+    if "&&" in arguments:
+        end = list(arguments).index("&&")
+        return call(arguments[:end], folder, process) or call(arguments[end + 1 :], folder, process)
+    process.doing = " ".join(arguments)
+    return code_of(lambda: COMMANDS[arguments[0]](folder / "cluster.yaml", *arguments[1:]), process)
 
 
 def code_of(command: Callable[[], Any], process: Process) -> int:

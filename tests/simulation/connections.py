@@ -53,10 +53,10 @@ class Connections:
 
     def end_killed(self, process: Process) -> None:
         """The keeper of a command that was killed: it has been told of the command's sockets."""
-        told = "".join(f"{keeper.SOCKETS}{process.folder / name}\n" for name in sorted(process.connections))
+        keeper_input = "".join(f"{keeper.SOCKETS}{process.folder / name}\n" for name in sorted(process.connections))
         handlers = SimpleNamespace(signal=lambda *_: None, SIGINT=0, SIGTERM=0, SIGHUP=0, SIG_IGN=0)
         with (
-            mock.patch.object(sys, "stdin", io.StringIO(told)),
+            mock.patch.object(sys, "stdin", io.StringIO(keeper_input)),
             mock.patch.object(sys, "argv", ["keeper", process.name]),
             mock.patch.object(keeper, "signal", handlers),
         ):

@@ -29,10 +29,11 @@ class BrokenInvariant(AssertionError):
 
     def __init__(self, world: World, *broken: str) -> None:
         machines = [
-            f"  {one.id} {one.node or one.kind}: cluster {one.cluster} ({one.identity[-6:]}), {one.region}, "
-            f"account {one.account}, {'runs' if one.running else 'gone'}, driver {one.installed or '-'}, "
-            f"proven with {', '.join(sorted(one.proven)) or '-'}"
-            for one in world.cloud.machines.values() if one.kind != "host" or one.proven or one.serves
+            f"  {machine.id} {machine.node or machine.kind}: cluster {machine.cluster} ({machine.identity[-6:]}), "
+            f"{machine.region}, account {machine.account}, {'runs' if machine.running else 'gone'}, "
+            f"driver {machine.installed or '-'}, "
+            f"proven with {', '.join(sorted(machine.proven)) or '-'}"
+            for machine in world.cloud.machines.values() if machine.kind != "host" or machine.proven or machine.serves
         ]  # fmt: skip
         text = [*world.script, "", "machines:", *machines, "", "to be kept in tests/simulation/corpus/:"]
         text += ["finding: what went wrong, in a sentence", "steps:"]
@@ -67,7 +68,7 @@ class Contracts:
     def __init__(self, history: Simulation) -> None:
         self.history = history
 
-    def check(self, done: Sequence[Process], before: Snapshot) -> None:
+    def check(self, done: Sequence[Process], previous: Snapshot) -> None:
         broken = self.history.world.violations
         self.history.world.violations = []
         after = self.history.snapshot()
@@ -75,7 +76,7 @@ class Contracts:
         if len(done) == 1:
             (process,) = done
             looks = process.command.partition(" ")[0] in commands.CHANGES_NOTHING
-            if looks and (changes := before.changes(after, notes=True)):
+            if looks and (changes := previous.changes(after, notes=True)):
                 broken.append(f"`{process.command}` changes {', '.join(changes)}")
             refused = process.refused and not process.questions and not process.struck and not process.changes
             text = "".join(process.errors)
@@ -83,12 +84,12 @@ class Contracts:
             refused = refused and "was made by a run that died" not in text  # Terraform's state was put in order
             refused = refused and " now; no capacity at " not in text  # what a former run left at the first site goes
             refused = refused and "it is written back first" not in text
-            if refused and (changes := before.changes(after, notes=False)):
+            if refused and (changes := previous.changes(after, notes=False)):
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
         broken += [
             f"`{process.command}` created or removed machines, and then could not read a damaged file"
             for process in done
-            if len(done) == 1 and not process.struck and before.machines() != after.machines()
+            if len(done) == 1 and not process.struck and previous.machines() != after.machines()
             if process.command != "down"  # a site that fails does not keep the others
             if process.code == Exit.BAD_INPUT and "damaged" in (text := "".join(process.errors))
             if "left out" not in text
@@ -104,9 +105,10 @@ class Contracts:
             elif "applied.json" in self.history.removed:  # nothing is left that knows it for proven
                 machine.in_use = False
         broken += [
-            f"{one.id} ({one.node}) runs in {one.region} of account {one.account}, and no command names it"
-            for one in self.history.world.cloud.running()
-            if not self._named(one)
+            f"{running.id} ({running.node}) runs in {running.region} of account {running.account}, "
+            "and no command names it"
+            for running in self.history.world.cloud.running()
+            if not self._named(running)
         ]
         for process in done:
             if process.command == "up" and process.code == 0 and len(done) == 1:
@@ -130,11 +132,11 @@ class Contracts:
         """Groups with a list of sites that have machines at more than one of them."""
         for name, group in self.history.file.groups.items():
             machines = [
-                one for one in self.history.world.cloud.running()
-                if one.cluster == self.history.file.name and one.node.rpartition("-")[0] == name
-                and one.site in self.history.file.sites_of(group)
+                machine for machine in self.history.world.cloud.running()
+                if machine.cluster == self.history.file.name and machine.node.rpartition("-")[0] == name
+                and machine.site in self.history.file.sites_of(group)
             ]  # fmt: skip
-            if group.get("next") and len({one.site for one in machines}) > 1:
+            if group.get("next") and len({machine.site for machine in machines}) > 1:
                 yield f"group {name} has machines at two sites: {', '.join(f'{m.id} at {m.site}' for m in machines)}"
 
     def _rows(self, file: Path) -> dict[str, Any]:
@@ -148,15 +150,15 @@ class Contracts:
         text = blob[0].decode() if blob else file.read_text(encoding="utf-8") if file.exists() else ""
         return State.parse(text) if text.strip() else State()
 
-    def _documents(self, run: Path, *, own: bool = False) -> dict[str, Any]:
+    def _documents(self, run: Path, *, prefer_own: bool = False) -> dict[str, Any]:
         """nodes.json, state.json and applied.json: the shared ones, where there are any. A pull that was cut off leaves
-        a run directory half old, until the next command pulls again. `own`: those of the run directory where it is as
-        new as the shared ones."""
+        a run directory half old, until the next command pulls again. `prefer_own`: those of the run directory where it
+        is as new as the shared ones."""
         names = ("nodes.json", "state.json", "applied.json")
         blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
         record, shared = load(run / "shared.json"), self._shared(run)
         is_new = isinstance(record, dict) and blob is not None and record.get("tag") == blob[1]
-        if blob is None or (own and is_new and all((run / name).exists() for name in names if name in shared)):
+        if blob is None or (prefer_own and is_new and all((run / name).exists() for name in names if name in shared)):
             return {name: load(run / name) for name in names}
         return {name: shared.get(name) for name in names}
 
@@ -183,14 +185,16 @@ class Contracts:
             entry = applied.get(node["name"])
             if machine and entry and entry["id"] == machine.id and not machine.proven:
                 yield f"{node['name']} ({machine.id}) is in the ledger and was never proven"
-        own = [one for one in self.history.run_directories() if one.name == run.name]  # of all operators
+        own_runs = [
+            directory for directory in self.history.run_directories() if directory.name == run.name
+        ]  # of all operators
         shared, rows = self._shared(run), dict[str, list[tuple[str, Any]]]()
         for file in ("quarantine.json", "replace.json", "upgrade.json"):
-            documents = (shared.get(file), *(load(one / file) for one in own))
+            documents = (shared.get(file), *(load(directory / file) for directory in own_runs))
             rows[file] = [row for document in documents for row in rows_of(document).items()]
         written_down = {name for file in ("quarantine.json", "replace.json") for name, _ in rows[file]}
         written_down |= {name for name, row in rows["upgrade.json"] if row["step"] not in AT_REST}
-        running = {one.node for one in self.history.world.cloud.serving() if one.cluster == run.name}
+        running = {server.node for server in self.history.world.cloud.serving() if server.cluster == run.name}
         self.history.excused &= set(self.history.world.drained)
         for name in self.history.world.drained.keys() - self.history.excused:
             exists = name in running & {node["name"] for node in nodes} and run.name == self.history.file.name
@@ -228,8 +232,8 @@ class Contracts:
         name, *nodes = command.split()
         groups = {node.rpartition("-")[0] for node in nodes}
         file = self.history.file
-        mine = {site for name, group in file.groups.items() if name in groups for site in file.sites_of(group)}
-        return {*self.history.file.sites} - mine if name == "replace" else set()
+        own_sites = {site for name, group in file.groups.items() if name in groups for site in file.sites_of(group)}
+        return {*self.history.file.sites} - own_sites if name == "replace" else set()
 
     def _unlisted(self, left_out: Collection[str]) -> Iterator[str]:
         """Machines that a state has and nodes.json does not, but of sites that the command says it left out."""
@@ -247,7 +251,7 @@ class Contracts:
     def _unrecorded(self, process: Process) -> Iterator[str]:
         """Nodes that the last command put into service, and did not record as proven: the next one loads them again."""
         run = process.folder / ".gpuprov" / self.history.file.name
-        documents = self._documents(run, own=True)
+        documents = self._documents(run, prefer_own=True)
         stages, applied = (rows_of(documents[name]) for name in ("state.json", "applied.json"))
         if not applied and (run / "applied.json").exists():
             return  # it is damaged
@@ -261,21 +265,23 @@ class Contracts:
     def _forgotten(self, process: Process) -> Iterator[str]:
         """Machines that this folder's file has made under another name, or that `down` has left. Of a shared state
         nobody can tell whether a cluster of another name is another one."""
-        made = {run.name for run in self.history.run_directories() if process.folder in run.parents}
+        own_names = {run.name for run in self.history.run_directories() if process.folder in run.parents}
         for machine in () if self.history.shared else self.history.world.cloud.running():
-            if machine.cluster in made and (process.command == "down" or machine.cluster != self.history.file.name):
+            if machine.cluster in own_names and (
+                process.command == "down" or machine.cluster != self.history.file.name
+            ):
                 yield f"`{process.command}` ended well, and {machine.id} ({machine.node} of {machine.cluster}) runs"
 
     def _after_up(self) -> Iterator[str]:
         for name in self.history.file.nodes:
             running = [
-                one
-                for one in self.history.world.cloud.serving()
-                if (one.cluster, one.node) == (self.history.file.name, name)
+                machine
+                for machine in self.history.world.cloud.serving()
+                if (machine.cluster, machine.node) == (self.history.file.name, name)
             ]
             group = self.history.file.groups[name.rpartition("-")[0]]
             if len(running) > 1:
-                yield f"{name} is {len(running)} machines: {', '.join(one.id for one in running)}"
+                yield f"{name} is {len(running)} machines: {', '.join(machine.id for machine in running)}"
             elif not running and not group["min"]:
                 yield f"`up` ended well and {name} does not run"
             elif running and not running[0].proven:

@@ -65,7 +65,7 @@ def node_goes_deaf(history: Simulation, pick: Pick) -> None:
 
 def _host(history: Simulation, pick: Pick) -> Host | None:
     """One that is a node; of several those."""
-    hosts = [one for one in history.world.cloud.serving() if isinstance(one, Host)]
+    hosts = [machine for machine in history.world.cloud.serving() if isinstance(machine, Host)]
     return hosts[pick(len(hosts))] if hosts else None
 
 
@@ -90,31 +90,31 @@ def host_reinstalled(history: Simulation, pick: Pick) -> None:
 @event
 def hosts_swap_addresses(history: Simulation, pick: Pick) -> None:
     """As after a new DHCP lease, by a mistake in cluster.yaml, or as planned: in the world, the file or both."""
-    hosts = [one for one in history.world.cloud.serving() if isinstance(one, Host)]
+    hosts = [machine for machine in history.world.cloud.serving() if isinstance(machine, Host)]
     if len(hosts) < 2:
         return
     manner = pick(3)
-    one = hosts.pop(pick(len(hosts)))
+    first = hosts.pop(pick(len(hosts)))
     other = hosts[pick(len(hosts))]
     if manner != 1:
 
         def swap() -> None:
-            one.address, other.address = other.address, one.address
+            first.address, other.address = other.address, first.address
 
-        history.happens(f"{one.id} and {other.id} have each other's address", swap)
+        history.happens(f"{first.id} and {other.id} have each other's address", swap)
     if manner != 0:
 
         def write(file: ClusterFile) -> None:
-            former = {host: file.address(host) for host in (one.id, other.id)}
-            file.addresses |= {one.id: former[other.id], other.id: former[one.id]}
+            former = {host: file.address(host) for host in (first.id, other.id)}
+            file.addresses |= {first.id: former[other.id], other.id: former[first.id]}
 
-        history.edit(f"{one.id} and {other.id} exchange addresses in cluster.yaml", write)
+        history.edit(f"{first.id} and {other.id} exchange addresses in cluster.yaml", write)
 
 
 @event
 def own_ssh_refused(history: Simulation, pick: Pick) -> None:
     """A host lets gpuprov's key in, if it has it, and no longer the person's own ones."""
-    hosts = [one for one in history.world.cloud.machines.values() if isinstance(one, Host)]
+    hosts = [machine for machine in history.world.cloud.machines.values() if isinstance(machine, Host)]
     host = hosts[pick(len(hosts))]
 
     def refuse() -> None:
@@ -126,7 +126,11 @@ def own_ssh_refused(history: Simulation, pick: Pick) -> None:
 @event
 def host_of_another_cluster(history: Simulation, pick: Pick) -> None:
     """A host that is in no cluster is taken by a colleague's."""
-    hosts = [one for one in history.world.cloud.machines.values() if isinstance(one, Host) and one.record is None]
+    hosts = [
+        machine
+        for machine in history.world.cloud.machines.values()
+        if isinstance(machine, Host) and machine.record is None
+    ]
     if hosts:
         host = hosts[pick(len(hosts))]
         history.happens(

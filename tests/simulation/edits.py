@@ -70,13 +70,13 @@ def group_at_several_sites(file: ClusterFile, pick: Pick) -> str:
     """Or at one, as before; the list may begin with another site than that at which its machines are."""
     name = sorted(file.groups)[pick(len(file.groups))]
     group, manner = file.groups[name], pick(4)
-    others = [site for site in sorted(file.sites) if site != group["site"]]
-    if manner == 0 or not others:
+    other_sites = [site for site in sorted(file.sites) if site != group["site"]]
+    if manner == 0 or not other_sites:
         group.pop("next", None)
-    elif manner == 1 and file.sites[others[0]]["provider"] != "baremetal":
-        group["site"], group["next"] = others[0], [group["site"]]
+    elif manner == 1 and file.sites[other_sites[0]]["provider"] != "baremetal":
+        group["site"], group["next"] = other_sites[0], [group["site"]]
     else:
-        group["next"] = others
+        group["next"] = other_sites
     return f"groups.{name}.site: {', '.join(file.sites_of(group))}"
 
 
@@ -157,9 +157,9 @@ def host_removed(file: ClusterFile, pick: Pick) -> str:
     if not name or len(file.groups[name]["hosts"]) < 2:
         return "no host is removed"
     hosts = file.groups[name]["hosts"]
-    gone = hosts.pop(pick(len(hosts)))
+    removed_host = hosts.pop(pick(len(hosts)))
     file.groups[name]["count"] = len(hosts)
-    return f"host {gone} is removed from {name}"
+    return f"host {removed_host} is removed from {name}"
 
 
 @editing
@@ -169,8 +169,8 @@ def host_exchanged(file: ClusterFile, pick: Pick) -> str:
         return "no host is exchanged"
     hosts, fresh = file.groups[name]["hosts"], free[pick(len(free))]
     at = pick(len(hosts))
-    gone, hosts[at] = hosts[at], fresh
-    return f"host {gone} of {name} is exchanged for {fresh}"
+    removed_host, hosts[at] = hosts[at], fresh
+    return f"host {removed_host} of {name} is exchanged for {fresh}"
 
 
 @editing
@@ -190,8 +190,8 @@ def host_to_another_group(file: ClusterFile, pick: Pick) -> str:
     if len(groups) < 2:
         return "no host is moved"
     host = sorted(listed)[pick(len(listed))]
-    others = [name for name in groups if name != listed[host]]
-    target, former = file.groups[others[pick(len(others))]], file.groups[listed[host]]
+    other_groups = [name for name in groups if name != listed[host]]
+    target, former = file.groups[other_groups[pick(len(other_groups))]], file.groups[listed[host]]
     if len(former["hosts"]) > 1:
         former["hosts"].remove(host)
         former["count"] = len(former["hosts"])
@@ -200,7 +200,7 @@ def host_to_another_group(file: ClusterFile, pick: Pick) -> str:
         former["hosts"], target["hosts"] = target["hosts"], former["hosts"]
         former["count"] = len(former["hosts"])
     target["count"] = len(target["hosts"])
-    return f"host {host} is in group {others[0]}"
+    return f"host {host} is in group {other_groups[0]}"
 
 
 @editing

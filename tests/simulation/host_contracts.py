@@ -38,8 +38,8 @@ class HostContracts:
 
     def changed(self) -> list[Host]:
         """Hosts with a record of a simulated cluster, but those of which a command has said that it stays."""
-        hosts = (one for one in self.history.world.cloud.machines.values() if isinstance(one, Host))
-        return [one for one in hosts if one.record and one.record[0] != OTHER and not one.given_up]
+        hosts = (machine for machine in self.history.world.cloud.machines.values() if isinstance(machine, Host))
+        return [machine for machine in hosts if machine.record and machine.record[0] != OTHER and not machine.given_up]
 
     def excuse_forgotten(self) -> None:
         """Records are older again: hosts that were configured since are known to nobody until an `up` enters them."""
@@ -97,8 +97,8 @@ class HostContracts:
             cluster = run.name, (run / "id").read_text(encoding="utf-8").strip()
             records = recorded.setdefault(cluster, Recorded())
             blob = self.history.world.bucket.blobs.get(f"{run.name}/fleet.json.gz")
-            (own,) = _rows(f"[{_text(run / 'shared.json') or '{}'}]") or ({},)
-            tag, sent = own.get("tag"), own.get("sent", ())
+            (own_record,) = _rows(f"[{_text(run / 'shared.json') or '{}'}]") or ({},)
+            tag, sent = own_record.get("tag"), own_record.get("sent", ())
             if blob is None and tag is not None:
                 continue
             texts = [_text(run / "nodes.json")]

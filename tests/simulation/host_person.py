@@ -46,7 +46,7 @@ def compare_host_keys(history: Simulation) -> None:
 
 
 def _hosts(history: Simulation) -> list[Host]:
-    return [one for one in history.world.cloud.machines.values() if isinstance(one, Host)]
+    return [machine for machine in history.world.cloud.machines.values() if isinstance(machine, Host)]
 
 
 def _release_foreign(history: Simulation, cluster: str, down: Callable[[], None]) -> bool:
@@ -66,12 +66,12 @@ def _release_foreign(history: Simulation, cluster: str, down: Callable[[], None]
 
 def _write_addresses(history: Simulation) -> bool:
     """Each host's address as it is now; whether cluster.yaml had another one."""
-    there = {host.id: host.address for host in _hosts(history)}
+    current_addresses = {host.id: host.address for host in _hosts(history)}
 
     def write(file: ClusterFile) -> None:
-        file.addresses = there
+        file.addresses = current_addresses
 
-    if all(history.file.address(host) == address for host, address in there.items()):
+    if all(history.file.address(host) == address for host, address in current_addresses.items()):
         return False
     history.edit("the hosts' addresses are those of the inventory", write)
     return True
@@ -79,10 +79,10 @@ def _write_addresses(history: Simulation) -> bool:
 
 def _write_host_keys(history: Simulation) -> bool:
     """Keys as the consoles show them."""
-    shown = {host.id: host.key for host in _hosts(history)}
-    if history.file.host_keys == shown:
+    console_keys = {host.id: host.key for host in _hosts(history)}
+    if history.file.host_keys == console_keys:
         return False
-    history.edit("host_keys: as the consoles show them", lambda file: setattr(file, "host_keys", shown))
+    history.edit("host_keys: as the consoles show them", lambda file: setattr(file, "host_keys", console_keys))
     return True
 
 
@@ -94,20 +94,20 @@ def _hosts_back(history: Simulation, text: str) -> bool:
         return False
 
     def has(file: ClusterFile) -> bool:
-        there = {
+        listed_hosts = {
             site: {file.host_name(host) for host, group in file.listed().items() if file.groups[group]["site"] == site}
             for site, _ in lost
         }
-        return all({*names.split(", ")} <= there[site] for site, names in lost)
+        return all({*names.split(", ")} <= listed_hosts[site] for site, names in lost)
 
-    before = next((file for file in reversed(history.versions) if has(file)), None)
-    if before is None:
+    former = next((file for file in reversed(history.versions) if has(file)), None)
+    if former is None:
         return False
 
     def restore(file: ClusterFile) -> None:
-        file.sites = {name: dict(site) for name, site in before.sites.items()}
-        file.groups = {name: dict(group) for name, group in before.groups.items()}
-        file.renamed = set(before.renamed)
+        file.sites = {name: dict(site) for name, site in former.sites.items()}
+        file.groups = {name: dict(group) for name, group in former.groups.items()}
+        file.renamed = set(former.renamed)
 
     history.edit("the hosts are listed as they were when they were configured", restore)
     return True
@@ -133,9 +133,9 @@ def _list_hosts(history: Simulation, site: str, names: Sequence[str]) -> bool:
             file.groups[groups[0]]["hosts"].append(host)
             file.groups[groups[0]]["count"] += 1
 
-    before = history.file.copy()
+    previous = history.file.copy()
     history.edit(f"{', '.join(names)} are listed again", write)
-    return history.file != before
+    return history.file != previous
 
 
 def _copy_key(history: Simulation) -> bool:

@@ -123,7 +123,7 @@ class HostSsh:
     def __init__(self, world: World, connections: Connections) -> None:
         self.world, self.connections = world, connections
 
-    def call(self, argv: Sequence[str], given: str = "", deadline_s: float = 0.0) -> Answer:
+    def call(self, argv: Sequence[str], stdin: str = "", deadline_s: float = 0.0) -> Answer:
         """In place of existing._call."""
         del deadline_s
         if "-F" not in argv:
@@ -135,7 +135,7 @@ class HostSsh:
             answer = self._asked(f"greet {node}", lambda: self._entered(run, node)[1] or (0, ""))
         elif command == existing.ROOT_PYTHON:
             answer = self._as_root(
-                run, node, json.loads(json.loads(given.rpartition("main(json.loads(")[2].rstrip()[:-2]))
+                run, node, json.loads(json.loads(stdin.rpartition("main(json.loads(")[2].rstrip()[:-2]))
             )
         else:
             answer = self._take_key(run, node, command)
@@ -186,11 +186,11 @@ class HostSsh:
 
     def _by_own_ssh(self, argv: Sequence[str]) -> Answer:
         """The key is brought by the person's own ssh."""
-        options = dict(word.partition("=")[::2] for word in argv if "=" in word)
+        options = dict(argument.partition("=")[::2] for argument in argv if "=" in argument)
         node, address, line = options["HostKeyAlias"].partition(".")[0], argv[-2], _quoted_line(argv[-1])
         run = Path(options["UserKnownHostsFile"]).parent
 
-        def bring() -> Answer:
+        def add_key() -> Answer:
             host, error = self._shown(address, run, node)
             if host is None or error is not None:
                 return error or (1, "")
@@ -200,7 +200,7 @@ class HostSsh:
             return 0, ""
 
         self.world.process.changes += 1
-        return self._asked(f"bring key {node}", bring)
+        return self._asked(f"bring key {node}", add_key)
 
     def _take_key(self, run: Path, node: str, command: str) -> Answer:
         def take() -> Answer:

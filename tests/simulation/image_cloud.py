@@ -64,17 +64,17 @@ class ImageCloud:
     def number(self, kind: str) -> str:
         return f"{kind}-{next(self._numbers)}"
 
-    def store(self, name: str, region: str, tags: Mapping[str, str], driver: str, now: float) -> StoredImage:
-        made = StoredImage(
-            self.number("ami"), name, region, dict(tags), driver, now + self.seconds, self.defect
+    def store(self, name: str, region: str, tags: Mapping[str, str], driver: str, timestamp: float) -> StoredImage:
+        image = StoredImage(
+            self.number("ami"), name, region, dict(tags), driver, timestamp + self.seconds, self.defect
         )  # fmt: skip
         self.defect = ""
-        self.images[made.id] = made
-        self.snapshots[self.number("snap")] = made
-        return made
+        self.images[image.id] = image
+        self.snapshots[self.number("snap")] = image
+        return image
 
     def named(self, region: str, name: str) -> StoredImage | None:
-        return next((one for one in self.images.values() if (one.region, one.name) == (region, name)), None)
+        return next((image for image in self.images.values() if (image.region, image.name) == (region, name)), None)
 
 
 class SimulatedImages(RegionalImages):
@@ -82,10 +82,10 @@ class SimulatedImages(RegionalImages):
 
     provider = "aws"
 
-    def __init__(self, world: ImageWorld, place: Place) -> None:
-        super().__init__(place, str(place.settings.region))  # type: ignore[attr-defined]
+    def __init__(self, world: ImageWorld, site_context: Place) -> None:
+        super().__init__(site_context, str(site_context.settings.region))  # type: ignore[attr-defined]
         self.world, self.cloud = world, world.cloud
-        self.provider = place.settings.provider
+        self.provider = site_context.settings.provider
 
     def _refuse_foreign(self, region: str) -> None:
         if region not in REGIONS[self.provider]:
@@ -167,5 +167,7 @@ class SimulatedImages(RegionalImages):
     def machines(self, region: str, image: str) -> list[str]:
         self._refuse_foreign(region)
         return self._call(
-            "list machines", lambda: [one for one, source in self.cloud.fleet.items() if source == image], changes=False
+            "list machines",
+            lambda: [machine for machine, source in self.cloud.fleet.items() if source == image],
+            changes=False,
         )

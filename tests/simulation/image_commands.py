@@ -79,6 +79,6 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def call(words: Sequence[str], world: ImageWorld, process: Process) -> int:
+def call(arguments: Sequence[str], world: ImageWorld, process: Process) -> int:
     """The exit code of `gpuprov image WORDS`."""
-    return code_of(lambda: COMMANDS[words[0]](world, *words[1:]), process)
+    return code_of(lambda: COMMANDS[arguments[0]](world, *arguments[1:]), process)

@@ -18,7 +18,7 @@ from tests.simulation.image_recipe import REGIONS, RecipeText
 from tests.simulation.image_seams import installed
 from tests.simulation.image_world import ImageWorld, ids_of
 from tests.simulation.processes import Process
-from tests.simulation.simulation import Typed, drawing, kept
+from tests.simulation.simulation import Typed, corpus_row, drawing
 
 LONG_S = 20000.0
 """After which every image is ready."""
@@ -31,9 +31,9 @@ class BrokenImageInvariant(AssertionError):
 
     def __init__(self, world: ImageWorld, *broken: str) -> None:
         cloud = world.cloud
-        rows = [f"  {one.id} {one.name} in {one.region}" for one in cloud.images.values()]
-        rows += [f"  {number} of {one.id}" for number, one in cloud.snapshots.items()]
-        rows += [f"  {one.id} of {one.cluster}, build {one.build}" for one in cloud.machines.values()]
+        rows = [f"  {image.id} {image.name} in {image.region}" for image in cloud.images.values()]
+        rows += [f"  {number} of {image.id}" for number, image in cloud.snapshots.items()]
+        rows += [f"  {machine.id} of {machine.cluster}, build {machine.build}" for machine in cloud.machines.values()]
         text = [*world.script, "", "cloud:", *rows, "", "to be kept in tests/simulation/corpus/images/:"]
         text += [f"- {json.dumps(step)}" for step in world.steps]
         super().__init__("\n".join([*text, "", *dict.fromkeys(broken)]))
@@ -92,27 +92,28 @@ class ImageHistory:
 
     def run(self, *typed: Typed, picks: Sequence[int] = ()) -> list[Process]:
         """Commands, side by side where there are several; then everything is looked at. `picks` say who goes on."""
-        world, before = self.world, self.snapshot()
+        world, previous = self.world, self.snapshot()
         started = []
-        for one in typed:
-            process = Process(" ".join(one.words), world.folder, list(one.faults))
-            started.append((process, partial(image_commands.call, one.words, world, process)))
+        for command in typed:
+            process = Process(" ".join(command.words), world.folder, list(command.faults))
+            started.append((process, partial(image_commands.call, command.words, world, process)))
         world.processes.pick = drawing(picks)
         with installed(world):
             world.processes.run(started)
         done = [process for process, _ in started]
-        world.steps.append({"run": [kept(one, process) for one, process in zip(typed, done, strict=True)]})
+        rows = [corpus_row(command, process) for command, process in zip(typed, done, strict=True)]
+        world.steps.append({"run": rows})
         if picks and len(done) > 1:
             world.steps[-1]["picks"] = list(picks)
         for process in done:
-            beside = " &" if process is not done[-1] else ""
+            separator = " &" if process is not done[-1] else ""
             struck = f"   # {'; '.join(process.struck)}" if process.struck else ""
-            self._say(f"$ gpuprov image {process.command}{beside}{struck}   → {process.code}")
+            self._say(f"$ gpuprov image {process.command}{separator}{struck}   → {process.code}")
             self.faults.update(text.partition(" at ")[0] for text in process.struck)
             self.commands[process.command.partition(" ")[0]] += 1
             if process.code and (text := "".join(process.errors).strip()):
                 self._say("    " + text.replace("\n", "\n    ")[:1500])
-        self._check(done, before)
+        self._check(done, previous)
         return done
 
     def _say(self, line: str) -> None:
@@ -129,7 +130,7 @@ class ImageHistory:
         return parts | {f"cloud.{key}": repr(sorted(asdict(world.cloud)[key])) for key in
                         ("images", "snapshots", "machines", "fleet")}  # fmt: skip
 
-    def _check(self, done: Sequence[Process], before: dict[str, str]) -> None:
+    def _check(self, done: Sequence[Process], previous: dict[str, str]) -> None:
         world, after = self.world, self.snapshot()
         broken, world.violations = world.violations, []
         self.states.add(hashlib.sha256(json.dumps(after, sort_keys=True).encode()).hexdigest())
@@ -138,9 +139,9 @@ class ImageHistory:
         broken += self._unnamed(manifests)
         for process in done:
             if len(done) == 1:
-                broken += self._changed(process, before, after)
+                broken += self._changed(process, previous, after)
                 broken += self._ended_well(process, manifests)
-            broken += self._left(process, before)
+            broken += self._left(process, previous)
         if broken:
             raise BrokenImageInvariant(world, *broken)
 
@@ -152,8 +153,8 @@ class ImageHistory:
             if earlier is not None and earlier != manifest:
                 yield f"the manifest of build {build} has changed"
             if earlier is None:
-                for other, one in world.published.items():
-                    if shared := ids_of(one) & ids_of(manifest):
+                for other, published in world.published.items():
+                    if shared := ids_of(published) & ids_of(manifest):
                         yield f"builds {other} and {build} both have {', '.join(shared)}"
             world.published[build] = manifest
             for number in sorted(ids_of(manifest) - world.cloud.images.keys()):
@@ -192,32 +193,32 @@ class ImageHistory:
             if image.id not in published and image.build not in open_builds | withdrawn:
                 yield f"{number} of {image.id}, build {image.build}, exists, and no command names it"
 
-    def _changed(self, process: Process, before: dict[str, str], after: dict[str, str]) -> Iterator[str]:
+    def _changed(self, process: Process, previous: dict[str, str], after: dict[str, str]) -> Iterator[str]:
         """What a command that only looks, or that was refused, has changed."""
         command = process.command.partition(" ")[0]
-        book = f"{self.world.book.relative_to(self.world.folder)}/book.json"
+        store_file = f"{self.world.book.relative_to(self.world.folder)}/book.json"
         if (
             command in ("promote", "rollback")
             and process.code not in (0, -9, 130)
-            and before.get(book) != after.get(book)
+            and previous.get(store_file) != after.get(store_file)
         ):
             yield f"`{process.command}` failed and moved a channel"
         refused = process.refused and not process.struck and not process.changes
         if command not in image_commands.LOOKS and not refused:
             return
-        changes = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+        changes = [name for name in sorted(previous.keys() | after.keys()) if previous.get(name) != after.get(name)]
         if command in ("build", "nightly"):  # a build that fails is recorded
             changes = [name for name in changes if not name.endswith("journal.json")]
         if changes:
             yield f"`{process.command}` {'was refused and changed' if refused else 'changes'} {', '.join(changes)}"
 
-    def _left(self, process: Process, before: dict[str, str]) -> Iterator[str]:
+    def _left(self, process: Process, previous: dict[str, str]) -> Iterator[str]:
         """A build that fails leaves no machine, or names it; one that was killed before stays as it was."""
         if process.command.partition(" ")[0] not in ("build", "nightly") or process.code in (0, -9, 130):
             return
         text = "".join((*process.errors, *process.output))
         explained = "not removed" in text or "could not be removed" in text or "locked by another run" in text
-        created = [number for number in self.world.cloud.machines if f"'{number}'" not in before["cloud.machines"]]
+        created = [number for number in self.world.cloud.machines if f"'{number}'" not in previous["cloud.machines"]]
         if created and not explained and "busy" not in text:
             yield f"`{process.command}` failed and left {', '.join(created)}"
 
@@ -265,15 +266,19 @@ class ImageHistory:
             self.edit_by("provider", [number])
             self._end("prune")
         world, broken = self.world, []
-        broken += [f"{one} has no journal" for one in world.workshop.iterdir() if not (one / "journal.json").exists()]
+        broken += [
+            f"{folder} has no journal" for folder in world.workshop.iterdir() if not (folder / "journal.json").exists()
+        ]
         published = {number for manifest in world.manifests().values() for number in ids_of(manifest)}
-        broken += [f"{one} is left" for one in world.cloud.machines]
-        broken += [f"{one} is left" for one in world.cloud.images if one not in published]
-        broken += [f"{n} of {one.id} is left" for n, one in world.cloud.snapshots.items() if one.id not in published]
+        broken += [f"{machine_id} is left" for machine_id in world.cloud.machines]
+        broken += [f"{image_id} is left" for image_id in world.cloud.images if image_id not in published]
+        broken += [
+            f"{n} of {image.id} is left" for n, image in world.cloud.snapshots.items() if image.id not in published
+        ]
         if broken:
             raise BrokenImageInvariant(world, *broken)
 
-    def _end(self, *words: str) -> None:
-        (process,) = self.run(Typed(words))
+    def _end(self, *arguments: str) -> None:
+        (process,) = self.run(Typed(arguments))
         if process.code:
-            raise BrokenImageInvariant(self.world, f"`{' '.join(words)}` fails")
+            raise BrokenImageInvariant(self.world, f"`{' '.join(arguments)}` fails")

@@ -36,9 +36,9 @@ fault = st.builds(Fault, at=st.integers(1, 60), kind=st.sampled_from(KINDS))
 faults = st.one_of(st.just(()), st.tuples(fault), st.tuples(fault), st.tuples(fault, fault))
 
 
-def within(words: tuple[str, ...], faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+def within(arguments: tuple[str, ...], faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """The faults, at effects that such a command has."""
-    limit = EFFECTS.get(words[0], 5)
+    limit = EFFECTS.get(arguments[0], 5)
     return tuple(Fault((fault.at - 1) % limit + 1, fault.kind) for fault in faults)
 
 

@@ -67,8 +67,8 @@ def stack_of(machine: str) -> Stack:
     from tests.support import plans
 
     solved = plans.with_digests(stack.solve(plans.cluster_spec(machine))["train"])
-    repository = next(one for one in solved.repositories if not one.archives)
-    package = next(one for one in solved.packages if one.repository == repository.name)
+    repository = next(row for row in solved.repositories if not row.archives)
+    package = next(row for row in solved.packages if row.repository == repository.name)
     return solved.model_copy(update={"packages": (package,), "images": (), "repositories": (repository,)})
 
 
@@ -79,5 +79,5 @@ def lock_of(loaded: spec.ClusterSpec, inputs: Inputs) -> Lock:
         for name, group in loaded.groups.items()
     }
     base = BaseImage(id=f"ami-base-{inputs.base}", why="newest")
-    bases = {site: {one.os: base for one in groups.values()} for site in loaded.sites}
+    bases = {site: {group_stack.os: base for group_stack in groups.values()} for site in loaded.sites}
     return Lock(request=stack.request(loaded), simulated=False, bases=bases, groups=groups)

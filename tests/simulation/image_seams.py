@@ -47,9 +47,9 @@ def provider_class(world: ImageWorld, provider: str) -> type[Provider]:
     class Simulated(Provider):
         name = provider
 
-        def __init__(self, place: Place) -> None:
-            super().__init__(place)
-            self.images = SimulatedImages(world, place)
+        def __init__(self, site_context: Place) -> None:
+            super().__init__(site_context)
+            self.images = SimulatedImages(world, site_context)
 
         def base_image(self, system: str) -> BaseImage:
             raise NotImplementedError(system)
@@ -80,21 +80,21 @@ class ImageSeams(Seams):
 
         return self.world.processes.effect(kind, name, change, refusal=failure, lost=failure)
 
-    def machine(self, cluster: Any, what: str, driver: str = "") -> BuildMachine:
+    def machine(self, cluster: Any, label: str, driver: str = "") -> BuildMachine:
         """The machine of a cluster, created where it is missing."""
         machines = self.world.cloud.machines
         private_dir(cluster.paths.root)
         build = cluster.file.parents[2].name
-        present = next((one for one in machines.values() if one.cluster == cluster.spec.name), None)
+        present = next((machine for machine in machines.values() if machine.cluster == cluster.spec.name), None)
         if present is not None:
             return present
 
         def action() -> BuildMachine:
-            made = BuildMachine(self.world.cloud.number("i"), cluster.spec.name, build, driver)
-            machines[made.id] = made
-            return made
+            created = BuildMachine(self.world.cloud.number("i"), cluster.spec.name, build, driver)
+            machines[created.id] = created
+            return created
 
-        return self.call("cloud", f"create {what}", action)
+        return self.call("cloud", f"create {label}", action)
 
     def make(self, builder: Builder, _binary: Any) -> Any:
         machine = self.machine(builder.cluster, "builder")
@@ -136,7 +136,7 @@ class ImageSeams(Seams):
 
     def down(self, cluster: Any, _binary: Any) -> None:
         machines = self.world.cloud.machines
-        for machine in [one for one in machines.values() if one.cluster == cluster.spec.name]:
+        for machine in [row for row in machines.values() if row.cluster == cluster.spec.name]:
             self.call("cloud", "remove machine", lambda machine=machine: machines.pop(machine.id))
         remove_tree(cluster.paths.root)
 
@@ -176,10 +176,10 @@ def installed(world: ImageWorld) -> Iterator[None]:
         else:
             real_unlink(path, dir_fd=dir_fd)
 
-    def rmtree(path: Any, *arguments: Any, **named: Any) -> None:
+    def rmtree(path: Any, *arguments: Any, **keywords: Any) -> None:
         """Half of a folder's entries first, so that a kill comes between."""
         if not is_inside(path):
-            return real_rmtree(path, *arguments, **named)
+            return real_rmtree(path, *arguments, **keywords)
         entries = sorted(Path(path).iterdir(), reverse=world.clock % 1 > 0.5)
 
         def refused() -> OSError:
@@ -191,7 +191,7 @@ def installed(world: ImageWorld) -> Iterator[None]:
 
         kind = "build folder" if Path(path).parent == world.workshop else Path(path).parent.name
         world.processes.effect("tree", f"half of {kind}", half, refusal=refused)
-        return world.processes.effect("tree", kind, lambda: real_rmtree(path, *arguments, **named), refusal=refused)
+        return world.processes.effect("tree", kind, lambda: real_rmtree(path, *arguments, **keywords), refusal=refused)
 
     clock = SimpleNamespace(monotonic=lambda: world.clock, sleep=world.sleep)
     replacements: list[tuple[Any, str, Any]] = [

@@ -104,7 +104,9 @@ class ImageWorld:
     def removing(self, image: StoredImage) -> None:
         """An image is about to be removed."""
         process = self.process
-        owners = [build for build, one in (self.published | self.manifests()).items() if image.id in ids_of(one)]
+        owners = [
+            build for build, manifest in (self.published | self.manifests()).items() if image.id in ids_of(manifest)
+        ]
         for build in owners:
             if process.command != "prune":
                 self.broken(f"`{process.command}` removes {image.id} of build {build}, which was published")

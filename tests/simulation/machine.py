@@ -169,8 +169,8 @@ class Lifecycle(RuleBasedStateMachine):
         """A command whose answers are late, or whose heartbeat is; meanwhile the other operator takes over."""
         assert self.history is not None
         slow = self._typed(first, 0, 0, (Fault(at, kind), Fault(at + later, answer)))
-        words = ("unlock", "&&", *self._typed(second, 0, 1, ()).words)
-        self._run(slow, Typed(words, operator=1 % self.history.operators, held=True), picks=picks)
+        arguments = ("unlock", "&&", *self._typed(second, 0, 1, ()).words)
+        self._run(slow, Typed(arguments, operator=1 % self.history.operators, held=True), picks=picks)
 
     @rule(
         begun=st.sampled_from(JOURNALS), driver=number, at=st.integers(1, LATEST_EFFECT),
@@ -264,11 +264,11 @@ class Lifecycle(RuleBasedStateMachine):
                 note("\n".join(history.world.script))
             remove(self.folder)
 
-    def _typed(self, words: tuple[str, ...], node: int, operator: int, faults: tuple[Fault, ...]) -> Typed:
+    def _typed(self, arguments: tuple[str, ...], node: int, operator: int, faults: tuple[Fault, ...]) -> Typed:
         assert self.history is not None
         nodes = self.history.file.nodes
-        names = (nodes[node % len(nodes)],) if words[0] in NAMES_A_NODE else ()
-        return Typed((*words, *names), faults, operator % self.history.operators)
+        names = (nodes[node % len(nodes)],) if arguments[0] in NAMES_A_NODE else ()
+        return Typed((*arguments, *names), faults, operator % self.history.operators)
 
     def _run(self, *typed: Typed, picks: list[int] | None = None) -> None:
         assert self.history is not None

@@ -43,29 +43,29 @@ class Person:
             if name in self.history.world.drained:
                 raise BrokenInvariant(self.history.world, f"`quarantine` and `release` leave {name} drained")
         self._until(("down",), "`down` does not end")
-        running = [one for kind in ("machine", "network") for one in self.history.world.cloud.running(kind)]
+        running = [machine for kind in ("machine", "network") for machine in self.history.world.cloud.running(kind)]
         hosts = HostContracts(self.history)
-        for name in sorted({one.cluster for one in (*running, *hosts.changed())}):
+        for name in sorted({owner.cluster for owner in (*running, *hosts.changed())}):
             self.history.edit(f"name: {name}", lambda file, name=name: setattr(file, "name", name))
             self._until(("down",), f"`down` of {name} does not end")
-        left = [f"{one.id} ({one.node or one.kind}, {one.cluster}, {one.region})"
-                for kind in ("machine", "network") for one in self.history.world.cloud.running(kind)]  # fmt: skip
-        left += [f"gpuprov's record on {host.id} ({host.node}, {host.cluster})" for host in hosts.changed()]
-        if left:
-            raise BrokenInvariant(self.history.world, f"after `down` there is still {', '.join(left)}")
+        leftovers = [f"{machine.id} ({machine.node or machine.kind}, {machine.cluster}, {machine.region})"
+                for kind in ("machine", "network") for machine in self.history.world.cloud.running(kind)]  # fmt: skip
+        leftovers += [f"gpuprov's record on {host.id} ({host.node}, {host.cluster})" for host in hosts.changed()]
+        if leftovers:
+            raise BrokenInvariant(self.history.world, f"after `down` there is still {', '.join(leftovers)}")
 
-    def _until(self, words: tuple[str, ...], complaint: str) -> None:
+    def _until(self, command: tuple[str, ...], complaint: str) -> None:
         """Type the command, and what its errors name, until it ends well."""
-        following = words
+        following = command
         for _ in range(MOST_TRIES):
             process = self.history.types(*following)
             text = "".join(process.errors)
-            if process.code == 0 and following == words:
+            if process.code == 0 and following == command:
                 return
-            if process.code == 1 and words == ("up",) and (names := self._kept_by_people()):
+            if process.code == 1 and command == ("up",) and (names := self._kept_by_people()):
                 self.history.types("release", *names)
-            hint = words if process.code == 0 else self._named_in(text, following)
-            following = words if hint == following else hint
+            hint = command if process.code == 0 else self._named_in(text, following)
+            following = command if hint == following else hint
         raise BrokenInvariant(self.history.world, complaint)
 
     def _set(self, key: str, value: str, site: re.Match[str] | None) -> None:
@@ -93,7 +93,7 @@ class Person:
         self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
 
     def _write_account(self, site: str, file: Path) -> None:
-        accounts = [one.account for one in self.history.world.cloud.running() if one.site == site]
+        accounts = [machine.account for machine in self.history.world.cloud.running() if machine.site == site]
         number = next(iter(accounts), ACCOUNT) or "unknown"  # a MAAS has none
         self.history.happens(f"{number} is written into {file.name} of {site}", lambda: file.write_text(f"{number}\n"))
 
@@ -107,27 +107,27 @@ class Person:
     def _site_back(self, site: str, groups: Sequence[str] = ()) -> None:
         """A site and its groups as they were when cluster.yaml last had them: `groups`, else those whose names are
         free, or all where none is, as after a new name of the site."""
-        here = [file for file in reversed(self.history.versions) if self._groups_at(site, file)]
+        candidates = [file for file in reversed(self.history.versions) if self._groups_at(site, file)]
         records = [load(run / "sites" / site / "site.json") or {} for run in self.history.run_directories()]
         made_by = {record.get("provider") for record in records}
-        here = [file for file in here if file.sites[site].get("provider") in made_by] or here
-        if with_groups := [file for file in here if {*groups} & self._groups_at(site, file).keys()]:
-            here = with_groups
+        candidates = [file for file in candidates if file.sites[site].get("provider") in made_by] or candidates
+        if with_groups := [file for file in candidates if {*groups} & self._groups_at(site, file).keys()]:
+            candidates = with_groups
         with_free = (
             []
             if with_groups
-            else [file for file in here if self._groups_at(site, file).keys() - self.history.file.groups.keys()]
+            else [file for file in candidates if self._groups_at(site, file).keys() - self.history.file.groups.keys()]
         )
-        before = (with_free or here)[0]
-        restored = self._groups_at(site, before)
+        former = (with_free or candidates)[0]
+        restored = self._groups_at(site, former)
         if with_groups:
             restored = {name: group for name, group in restored.items() if name in groups}
         if with_free:
             restored = {name: group for name, group in restored.items() if name not in self.history.file.groups}
 
         def restore(file: ClusterFile) -> None:
-            for name in {site, *(one for group in restored.values() for one in before.sites_of(group))}:
-                file.sites[name] = dict(before.sites[name])
+            for name in {site, *(name for group in restored.values() for name in former.sites_of(group))}:
+                file.sites[name] = dict(former.sites[name])
             file.groups |= restored
 
         self.history.edit(f"site {site} and its groups are put back", restore)
@@ -137,29 +137,29 @@ class Person:
         does not now."""
         run = self.history.world.folders[0] / ".gpuprov" / self.history.file.name
         nodes = load(run / "nodes.json") or ()
-        there = {node["name"]: node["site"] for node in nodes}
+        site_by_node = {node["name"]: node["site"] for node in nodes}
         hosts: dict[str, set[str]] = {}
         for node in nodes:
             hosts.setdefault(node["group"], set()).add(node["id"])
 
-        def wants(file: ClusterFile) -> bool:
+        def has_nodes(file: ClusterFile) -> bool:
             sites = {f"{n}-{i}": file.sites_of(g) for n, g in file.groups.items() for i in range(g["count"])}
             same_hosts = all(
                 {file.host_name(host) for host in group["hosts"]} == hosts.get(name)
                 for name, group in file.groups.items()
                 if group.get("hosts")
             )
-            placed = sites.keys() == there.keys() and all(there[node] in listed for node, listed in sites.items())
-            return placed and same_hosts
+            placed = sites.keys() == site_by_node.keys()
+            return placed and same_hosts and all(site_by_node[node] in listed for node, listed in sites.items())
 
-        before = next((file for file in reversed(self.history.versions) if wants(file)), None)
-        if before is None or wants(self.history.file):
+        former = next((file for file in reversed(self.history.versions) if has_nodes(file)), None)
+        if former is None or has_nodes(self.history.file):
             return False
 
         def restore(file: ClusterFile) -> None:
-            file.sites = {name: dict(site) for name, site in before.sites.items()}
-            file.groups = {name: dict(group) for name, group in before.groups.items()}
-            file.renamed = set(before.renamed)
+            file.sites = {name: dict(site) for name, site in former.sites.items()}
+            file.groups = {name: dict(group) for name, group in former.groups.items()}
+            file.renamed = set(former.renamed)
 
         self.history.edit("sites and groups are put back as machines were made by them", restore)
         return True
@@ -195,54 +195,54 @@ class Person:
         self.history.remove(target)
         return True
 
-    def _named_in(self, text: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    def _named_in(self, text: str, typed_command: tuple[str, ...]) -> tuple[str, ...]:
         """The command that an error names; cluster.yaml is put back where it says so."""
         if lost := re.findall(r"of the account that has the machines of site ([\w-]+) into (/\S+)", text):
             for site, file in lost:
                 self._write_account(site, Path(file))
-            return words
+            return typed_command
         if "spot machines can be in no availability set" in text and "kind: on-demand and no spot" in text:
             self._buy_on_demand()
-            return words
+            return typed_command
         if follow(self.history, text, lambda: self._until(("down",), "`down` does not end")):
-            return words
+            return typed_command
         if setting := re.search(r"put `(\w+): ([\w-]+)` back", text):
             owner = re.search(r"(?:site ([\w-]+)(?::| is left out,)|group ([\w-]+) is at)", text)
             self._set(setting[1], setting[2], owner)
-            return words
+            return typed_command
         if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-\d+", text):
             self._group_back(lost[1])
-            return words
+            return typed_command
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
             owners = re.search(r"any more, and machines of ([\w, -]+) were made there", text)
             self._site_back(abandoned[1], owners[1].split(", ") if owners else ())
-            return words
+            return typed_command
         if re.search(r"take the change of .* back", text) and self._nodes_back():
-            return words
+            return typed_command
         if re.search(r"\b(put|take) (?!them ).*\bback\b", text) and self.history.put_back():
-            return words
+            return typed_command
         if account := re.search(r"sign in to account (\d+)", text):
             self.history.happens(
                 f"AWS_PROFILE is of account {account[1]}", lambda: setattr(self.history.world, "account", account[1])
             )
-            return words
+            return typed_command
         if self._lost_file(text):
-            return words
+            return typed_command
         if re.search(r"remove (it|the file)\b.*nodes\.json|nodes\.json.*: is damaged", text, re.S):
             for folder in self.history.world.folders:
                 for file in folder.glob(".gpuprov/*/nodes.json"):
                     self.history.remove(file)
-            return words
+            return typed_command
         hint = text.rstrip().rpartition("\n  ")[2]  # the error before it may name another command
-        for found in re.finditer(r"`(?:sudo )?gpuprov (up|down|upgrade|release|replace|unlock|verify)\b([^`]*)`", hint):
-            command, rest = found[1], found[2]
+        for match in re.finditer(r"`(?:sudo )?gpuprov (up|down|upgrade|release|replace|unlock|verify)\b([^`]*)`", hint):
+            command, arguments = match[1], match[2]
             names = tuple(
-                name for name in rest.split() if name in self.history.file.nodes or name.startswith("--again")
+                name for name in arguments.split() if name in self.history.file.nodes or name.startswith("--again")
             )
             if command in ("release", "replace") and not names:
                 continue
-            if (command, *names) != words:
+            if (command, *names) != typed_command:
                 return (command, *names)
-        for found in re.finditer(r"with --([a-z-]+)", text):
-            return (*words, f"--{found[1]}")
-        return words
+        for match in re.finditer(r"with --([a-z-]+)", text):
+            return (*typed_command, f"--{match[1]}")
+        return typed_command

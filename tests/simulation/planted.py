@@ -34,9 +34,9 @@ def name_instead_of_id() -> contextlib.AbstractContextManager[Any]:
     """A verdict is noted for whichever machine has the node's name now."""
     real = verifying.settle
 
-    def settle(cluster: Any, verdict: Any, nodes: Sequence[Any], *arguments: Any, **named: Any) -> None:
+    def settle(cluster: Any, verdict: Any, nodes: Sequence[Any], *arguments: Any, **keywords: Any) -> None:
         present = {node.name: node for node in cluster.nodes()}
-        real(cluster, verdict, [present.get(node.name, node) for node in nodes], *arguments, **named)
+        real(cluster, verdict, [present.get(node.name, node) for node in nodes], *arguments, **keywords)
 
     return mock.patch.object(verifying, "settle", settle)
 

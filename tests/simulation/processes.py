@@ -173,10 +173,12 @@ class Processes:
             except OSError as error:
                 process.error = error
             process.ended = True
-            left = [one for one in self.running if not one.ended]
-            for one in left:
-                one.held = False
-            (left[self.pick(len(left)) if len(left) > 1 else 0].turn if left else done).release()
+            unfinished = [process for process in self.running if not process.ended]
+            for other in unfinished:
+                other.held = False
+            (
+                unfinished[self.pick(len(unfinished)) if len(unfinished) > 1 else 0].turn if unfinished else done
+            ).release()
 
         for process, call in commands:
             threads.append(threading.Thread(target=body, args=(process, call), daemon=True))
@@ -194,18 +196,22 @@ class Processes:
                 raise process.error
 
     def others(self) -> list[Process]:
-        return [one for one in self.running if one is not self.current and not one.ended and not one.held]
+        return [
+            process
+            for process in self.running
+            if process is not self.current and not process.ended and not process.held
+        ]
 
     def switch(self, *, away: bool = False) -> None:
         """Perhaps another command goes on; with `away` one does, if there is any."""
-        mine, others = self.current, self.others()
-        if mine.dead or not others:
+        own_process, other_processes = self.current, self.others()
+        if own_process.dead or not other_processes:
             return
-        turns = PATIENCE if any(other.waiting for other in others) else 1
-        number = self.pick(len(others) + turns * (not away))
-        if number < len(others):
-            others[number].turn.release()
-            self._wait(mine)
+        turns = PATIENCE if any(other.waiting for other in other_processes) else 1
+        number = self.pick(len(other_processes) + turns * (not away))
+        if number < len(other_processes):
+            other_processes[number].turn.release()
+            self._wait(own_process)
 
     @staticmethod
     def _wait(process: Process) -> None:
@@ -228,7 +234,9 @@ class Processes:
         self.switch()
         process.effects += 1
         process.named[f"{kind} {name}"] += 1
-        fault = next((one for one in process.faults if one.strikes(process, kind, f"{kind} {name}")), None)
+        fault = next(
+            (candidate for candidate in process.faults if candidate.strikes(process, kind, f"{kind} {name}")), None
+        )
         if fault is None and process.full and kind == "write":
             raise OSError(errno.ENOSPC, "No space left on device")
         if fault is None or process.stopping:
@@ -286,21 +294,21 @@ class Processes:
     def kill(self, process: Process) -> None:
         """SIGKILL: from here on nothing counts that it does, on disk neither."""
         self._local.process = self.outside
-        kept = process.folder.parent / f".{process.folder.name}.kept"
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(process.folder, kept, symlinks=True)
+        backup = process.folder.parent / f".{process.folder.name}.kept"
+        shutil.rmtree(backup, ignore_errors=True)
+        shutil.copytree(process.folder, backup, symlinks=True)
         self._local.process, process.dead = process, True
 
     @staticmethod
     def _restore(process: Process) -> None:
         """Put the disk back as it was at the moment of the kill. Files that are as they were keep their inodes: others
         may hold locks on them."""
-        kept = process.folder.parent / f".{process.folder.name}.kept"
+        backup = process.folder.parent / f".{process.folder.name}.kept"
         for path in sorted(process.folder.rglob("*"), reverse=True):
-            if not (kept / path.relative_to(process.folder)).exists():
+            if not (backup / path.relative_to(process.folder)).exists():
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-        for path in sorted(kept.rglob("*")):
-            target = process.folder / path.relative_to(kept)
+        for path in sorted(backup.rglob("*")):
+            target = process.folder / path.relative_to(backup)
             if path.is_symlink():
                 continue
             if path.is_dir():
@@ -308,7 +316,7 @@ class Processes:
             elif not target.exists() or target.read_bytes() != path.read_bytes():
                 target.write_bytes(path.read_bytes())
                 target.chmod(path.stat().st_mode)
-        shutil.rmtree(kept)
+        shutil.rmtree(backup)
 
 
 class Inline:
@@ -321,12 +329,12 @@ class Inline:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, call: Callable[..., T], *arguments: Any, **named: Any) -> Any:
+    def submit(self, call: Callable[..., T], *arguments: Any, **keywords: Any) -> Any:
         from concurrent.futures import Future
 
         future: Future[T] = Future()
         try:
-            future.set_result(call(*arguments, **named))
+            future.set_result(call(*arguments, **keywords))
         except Exception as error:
             future.set_exception(error)
         return future

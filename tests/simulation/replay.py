@@ -49,6 +49,6 @@ def typed(command: Mapping[str, Any]) -> Typed:
 
 def _fault(text: str) -> Fault:
     """ "kill at 2 cloud create train-0": the second effect of that name."""
-    kind, _, place = text.partition(" at ")
-    number, _, name = place.partition(" ")
+    kind, _, location = text.partition(" at ")
+    number, _, name = location.partition(" ")
     return Fault(int(number), kind, name)

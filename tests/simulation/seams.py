@@ -84,8 +84,8 @@ class SimulatedModule(Module):
 
     folder = "aws"
 
-    def __init__(self, world: World, place: Place) -> None:
-        self.world, self.place = world, place
+    def __init__(self, world: World, site_context: Place) -> None:
+        self.world, self.place = world, site_context
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:
         return {"aws": ProviderBlock("hashicorp/aws", ">= 5", {"region": _region(self.place)})}
@@ -95,8 +95,8 @@ class SimulatedModule(Module):
         return {"groups": {g.name: self._group(g, choices) for g in plan.groups if g.site == self.place.site}}
 
     def _group(self, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
-        way = choices.now(group, _zones(self.place))
-        return {"zone": way.zone, "kind": way.kind, "without": choices.without.get(group.name, [])}
+        option = choices.now(group, _zones(self.place))
+        return {"zone": option.zone, "kind": option.kind, "without": choices.without.get(group.name, [])}
 
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'
@@ -115,9 +115,9 @@ class SimulatedModule(Module):
         names = (self.place.cluster, self.place.site, region, account)
         rows = self.world.processes.effect("cloud", "list machines", self.world.cloud.running, refusal=refused)
         return [
-            Standing(one.node, one.id, bool(self.place.identity) and one.identity == self.place.identity)
-            for one in rows
-            if (one.cluster, one.site, one.region, one.account) == names
+            Standing(machine.node, machine.id, bool(self.place.identity) and machine.identity == self.place.identity)
+            for machine in rows
+            if (machine.cluster, machine.site, machine.region, machine.account) == names
         ]
 
 
@@ -128,14 +128,14 @@ MAAS = "maas"
 class SimulatedCapacity:
     """Zones by name; errors are classified by the real rows of AWS."""
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.region = place, _region(place)
+    def __init__(self, site_context: Place) -> None:
+        self.place, self.region = site_context, _region(site_context)
 
     def zones(self, plan: Plan) -> Sequence[str]:
         return _zones(self.place)
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        return aws_errors.read(found, self.region, group, way)
+    def error(self, cloud_diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
+        return aws_errors.read(cloud_diagnostic, self.region, group, option)
 
     def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         return []
@@ -156,7 +156,9 @@ class SimulatedRemoval(Removal):
     def _here(self) -> list[Machine]:
         running = self.world.cloud.running() + self.world.cloud.running("network")
         return [
-            one for one in running if (one.region, one.account) == (self.region, self.world.account_of(self.region))
+            machine
+            for machine in running
+            if (machine.region, machine.account) == (self.region, self.world.account_of(self.region))
         ]
 
     def find(self) -> Found:
@@ -165,7 +167,10 @@ class SimulatedRemoval(Removal):
 
         rows = self.world.processes.effect("cloud", "list by tag", self._here, refusal=refused)
         return Found(
-            tuple(Thing(one.kind, one.id, one.cluster, one.site, self.region, identity=one.identity) for one in rows)
+            tuple(
+                Thing(machine.kind, machine.id, machine.cluster, machine.site, self.region, identity=machine.identity)
+                for machine in rows
+            )
         )
 
     def delete(self, thing: Thing) -> None:
@@ -178,7 +183,7 @@ class SimulatedRemoval(Removal):
         self.world.processes.effect("cloud", f"remove {machine.node or 'network'}", action)
 
     def standing(self, kind: str) -> set[str]:
-        return {one.id for one in self._here() if one.kind == kind}
+        return {machine.id for machine in self._here() if machine.kind == kind}
 
     def busy(self, trouble: Any) -> bool:
         return False
@@ -187,13 +192,13 @@ class SimulatedRemoval(Removal):
         return False
 
 
-def _region(place: Place) -> str:
-    return str(getattr(place.settings, "region", MAAS))
+def _region(site_context: Place) -> str:
+    return str(getattr(site_context.settings, "region", MAAS))
 
 
-def _zones(place: Place) -> list[str]:
-    region = _region(place)
-    return list(getattr(place.settings, "zones", ()) or (f"{region}a", f"{region}b"))
+def _zones(site_context: Place) -> list[str]:
+    region = _region(site_context)
+    return list(getattr(site_context.settings, "zones", ()) or (f"{region}a", f"{region}b"))
 
 
 def provider_class(world: World, provider: str) -> type[Provider]:
@@ -202,10 +207,10 @@ def provider_class(world: World, provider: str) -> type[Provider]:
     class Simulated(Provider):
         name = provider
 
-        def __init__(self, place: Place) -> None:
-            super().__init__(place)
-            self.module = SimulatedModule(world, place)
-            self.capacity = SimulatedCapacity(place)
+        def __init__(self, site_context: Place) -> None:
+            super().__init__(site_context)
+            self.module = SimulatedModule(world, site_context)
+            self.capacity = SimulatedCapacity(site_context)
 
         @classmethod
         def orphans(cls, region: str) -> Any:
@@ -235,12 +240,12 @@ def bare_metal(world: World) -> type[Provider]:
     cloud = provider_class(world, "baremetal")
 
     class OfMaas(BareMetal):
-        def __init__(self, place: Place) -> None:
-            super().__init__(place)
+        def __init__(self, site_context: Place) -> None:
+            super().__init__(site_context)
             if self.module is not None:
-                made = cloud(place)
-                self.module, self.capacity = made.module, made.capacity
-                self._made: Provider | None = made
+                cloud_provider = cloud(site_context)
+                self.module, self.capacity = cloud_provider.module, cloud_provider.capacity
+                self._made: Provider | None = cloud_provider
             else:
                 self._made = None
 
@@ -267,20 +272,22 @@ class Seams:
         stopping: Callable[[], None], env: Any = None, given: str | None = None,
     ) -> Ended:  # fmt: skip
         del grace_s, env, given
-        world, mine = self.world, self.world.process
-        if mine.asked_to_end:  # process.start ends the child that it has just started
+        world, own_process = self.world, self.world.process
+        if own_process.asked_to_end:  # process.start ends the child that it has just started
             raise KeyboardInterrupt
         if argv[1] in ("apply", "destroy", "import"):
-            mine.changes, mine.applied = mine.changes + 1, True
-        if mine.lost_lease is not None:
-            raise mine.lost_lease
+            own_process.changes, own_process.applied = own_process.changes + 1, True
+        if own_process.lost_lease is not None:
+            raise own_process.lost_lease
         world.processes.effect("process", f"terraform {' '.join(argv[1:2])}", lambda: None)
-        status, place = 0, (cwd.parent.parent.name, cwd.name)
+        status, workspace_key = 0, (cwd.parent.parent.name, cwd.name)
         if argv[1] in ("apply", "destroy"):
-            other = world.applying.get(place)
-            if other is not None and other is not mine and not other.dead and not other.ended:
-                world.broken(f"Terraform changes {' '.join(place)} for two commands at once: `{other.command}` too")
-            world.applying[place] = mine
+            other = world.applying.get(workspace_key)
+            if other is not None and other is not own_process and not other.dead and not other.ended:
+                world.broken(
+                    f"Terraform changes {' '.join(workspace_key)} for two commands at once: `{other.command}` too"
+                )
+            world.applying[workspace_key] = own_process
         try:
             for line in self._terraform(cwd).run(argv[1:]):
                 read(line)
@@ -292,10 +299,10 @@ class Seams:
             stopping()
             raise
         finally:
-            if world.applying.get(place) is mine:
-                del world.applying[place]
+            if world.applying.get(workspace_key) is own_process:
+                del world.applying[workspace_key]
         try:
-            world.processes.stopped(mine)
+            world.processes.stopped(own_process)
         except KeyboardInterrupt:
             stopping()
             raise
@@ -332,11 +339,11 @@ class Seams:
     def lock(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """FileLock.acquire that lets the holder run where it would wait."""
 
-        def acquire(lock: Any, timeout: float | None = None, *arguments: Any, **named: Any) -> Any:
+        def acquire(lock: Any, timeout: float | None = None, *arguments: Any, **keywords: Any) -> Any:
             limit = lock.timeout if timeout is None else timeout
             while True:
                 try:
-                    taken = original(lock, 0, *arguments, **named)
+                    taken = original(lock, 0, *arguments, **keywords)
                     self.world.process.locks.append(lock)
                     return taken
                 except filelock.Timeout:
@@ -466,14 +473,14 @@ class Seams:
 
     def _moved(self, run: Path, node: Node, machine: Machine) -> None:
         """A machine in use gets another driver: somebody was asked, or it is out of service."""
-        book = run / "quarantine.json"
-        held = json.loads(book.read_text(encoding="utf-8"))["nodes"] if book.exists() else {}
-        if node.name in self.world.drained or node.name in held or node.name in self.world.lost_holds:
+        store_file = run / "quarantine.json"
+        entries = json.loads(store_file.read_text(encoding="utf-8"))["nodes"] if store_file.exists() else {}
+        if node.name in self.world.drained or node.name in entries or node.name in self.world.lost_holds:
             return
-        asked = any("→" in text for text in self.world.process.questions)
-        asked = asked or self.world.named(node.name, self.world.process)
-        asked = asked or (isinstance(machine, Host) and machine.asked)
-        if not asked and machine.known_as not in self.world.process.condemned:
+        is_announced = any("→" in text for text in self.world.process.questions)
+        is_announced = is_announced or self.world.named(node.name, self.world.process)
+        is_announced = is_announced or (isinstance(machine, Host) and machine.asked)
+        if not is_announced and machine.known_as not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
 
     # verifying
@@ -600,11 +607,11 @@ def installed(world: World) -> Iterator[None]:
         else:
             real_unlink(path, dir_fd=dir_fd)
 
-    def rmtree(path: Any, *arguments: Any, **named: Any) -> None:
+    def rmtree(path: Any, *arguments: Any, **keywords: Any) -> None:
         if str(path).startswith(str(world.root)) and world.process is not world.processes.outside:
-            world.processes.effect("remove", Path(path).name, lambda: real_rmtree(path, *arguments, **named))
+            world.processes.effect("remove", Path(path).name, lambda: real_rmtree(path, *arguments, **keywords))
         else:
-            real_rmtree(path, *arguments, **named)
+            real_rmtree(path, *arguments, **keywords)
 
     shim = SimpleNamespace(run=seams.ask, TimeoutExpired=TimeoutError)
     later = SimpleNamespace(

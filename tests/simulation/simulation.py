@@ -33,7 +33,7 @@ def drawing(picks: Sequence[int]) -> Callable[[int], int]:
     return lambda count: next(drawn, 0) % count
 
 
-def kept(typed: Typed, process: Process) -> dict[str, Any]:
+def corpus_row(typed: Typed, process: Process) -> dict[str, Any]:
     """A command as the corpus has it: the faults that struck, by what they struck."""
     faults = [f"{fault.kind} at {fault.at} {fault.name}" for fault in process.met]
     row = {"words": " ".join(typed.words), "operator": typed.operator, "faults": faults}
@@ -104,13 +104,13 @@ class Simulation:
 
     def edit(self, sentence: str, change: Callable[[ClusterFile], None]) -> None:
         """cluster.yaml is edited; everybody has the new one."""
-        before = self.file.copy()
+        previous = self.file.copy()
         change(self.file)
         self.file.fit()
-        if self.file == before:
+        if self.file == previous:
             return
-        self.former.append(before)
-        self.versions.append(before)
+        self.former.append(previous)
+        self.versions.append(previous)
         self.write()
         self.say(f"# {sentence}")
 
@@ -133,7 +133,7 @@ class Simulation:
         """A file is lost; what only it knew is nobody's fault."""
         if name in ("quarantine.json", "upgrade.json"):
             books = [load(run / name) for run in self.run_directories()]
-            self.world.lost_holds |= {node for book in books for node in rows_of(book)}
+            self.world.lost_holds |= {node for document in books for node in rows_of(document)}
         if name in ("quarantine.json", "replace.json", "upgrade.json"):
             self.excused |= set(self.world.drained)
         if name in ("applied.json", "upgrade.json"):
@@ -156,7 +156,7 @@ class Simulation:
         """Whether machines run there and no run directory has the site any more."""
         if self.shared or any((run / "sites" / site / "site.json").exists() for run in self.run_directories()):
             return False
-        return any((one.cluster, one.site) == (self.file.name, site) for one in self.world.cloud.running())
+        return any((machine.cluster, machine.site) == (self.file.name, site) for machine in self.world.cloud.running())
 
     def put_back(self) -> bool:
         """cluster.yaml as it was before the last edit; whether there was one."""
@@ -177,37 +177,39 @@ class Simulation:
     def run(self, *typed: Typed, picks: Sequence[int] = ()) -> list[Process]:
         """Commands, side by side where there are several; then everything is looked at. `picks` say who goes on."""
         started = []
-        before = self.snapshot()
-        for one in typed:
-            folder = self.world.folders[one.operator]
+        previous = self.snapshot()
+        for entry in typed:
+            folder = self.world.folders[entry.operator]
             name = f"{next(self.world.names):08x}" * 4
-            process = Process(" ".join(one.words), folder, list(one.faults), self.world.account, name)
-            process.held = one.held
-            started.append((process, partial(commands.call, one.words, folder, process)))
+            process = Process(" ".join(entry.words), folder, list(entry.faults), self.world.account, name)
+            process.held = entry.held
+            started.append((process, partial(commands.call, entry.words, folder, process)))
         self.world.processes.pick = drawing(picks)
         with installed(self.world):
             self.world.processes.run(started)
         done = [process for process, _ in started]
-        self.world.steps.append({"run": [kept(one, process) for one, process in zip(typed, done, strict=True)]})
+        self.world.steps.append(
+            {"run": [corpus_row(entry, process) for entry, process in zip(typed, done, strict=True)]}
+        )
         if picks and len(done) > 1:
             self.world.steps[-1]["picks"] = list(picks)
-        for process, one in zip(done, typed, strict=True):
-            beside = " &" if len(done) > 1 and process is not done[-1] else ""
-            where = f"{self.world.folders[one.operator].name}$ " if self.operators > 1 else "$ "
+        for process, entry in zip(done, typed, strict=True):
+            separator = " &" if len(done) > 1 and process is not done[-1] else ""
+            prompt = f"{self.world.folders[entry.operator].name}$ " if self.operators > 1 else "$ "
             struck = f"   # {'; '.join(process.struck)}" if process.struck else ""
-            self.say(f"{where}gpuprov {process.command}{beside}{struck}   → {process.code}")
+            self.say(f"{prompt}gpuprov {process.command}{separator}{struck}   → {process.code}")
             self.faults.update(text.partition(" at ")[0] for text in process.struck)
             command, *names = process.command.split()
             self.commands[command] += 1
             if command == "release" and process.code == 0:
                 self.world.lost_holds |= {
-                    one.node
-                    for one in self.world.cloud.serving()
-                    if one.node in names and one.installed not in one.proven
+                    machine.node
+                    for machine in self.world.cloud.serving()
+                    if machine.node in names and machine.installed not in machine.proven
                 }
-            if process.code and (said := "".join(process.errors).strip()):
-                self.say("    " + said.replace("\n", "\n    ")[:1500])
-        Contracts(self).check(done, before)
+            if process.code and (error_text := "".join(process.errors).strip()):
+                self.say("    " + error_text.replace("\n", "\n    ")[:1500])
+        Contracts(self).check(done, previous)
         return done
 
     def say(self, line: str) -> None:
@@ -222,9 +224,9 @@ class Simulation:
             if run.is_dir() and (run / "id").exists()
         ]  # fmt: skip
 
-    def types(self, *words: str) -> Process:
+    def types(self, *arguments: str) -> Process:
         """The first operator types a command, and no fault strikes."""
-        (process,) = self.run(Typed(words))
+        (process,) = self.run(Typed(arguments))
         return process
 
     def finish(self) -> None:

@@ -37,9 +37,9 @@ def node_of(address: str) -> str:
 class Failed(Exception):
     """The command ends with 1, and says this, as diagnostics: summary, address."""
 
-    def __init__(self, *said: tuple[str, str]) -> None:
-        super().__init__(str(said))
-        self.said = said
+    def __init__(self, *messages: tuple[str, str]) -> None:
+        super().__init__(str(messages))
+        self.said = messages
 
 
 class StateStore:
@@ -71,18 +71,18 @@ class Root:
         text = (folder / "main.tf").read_text(encoding="utf-8")
 
         def value(name: str) -> Any:
-            found = re.search(rf"^  {name} += (.*)$", text, re.M)
-            assert found is not None, f"main.tf has no {name}"
-            return json.loads(found[1].replace('" = ', '": '))
+            match = re.search(rf"^  {name} += (.*)$", text, re.M)
+            assert match is not None, f"main.tf has no {name}"
+            return json.loads(match[1].replace('" = ', '": '))
 
         groups, inputs, tags = value("groups"), value("aws"), value("tags")
         desired = {}
         for name, group in groups.items():
-            own = inputs["groups"][name]
+            group_inputs = inputs["groups"][name]
             for number in range(group["count"]):
                 node = f"{name}-{number}"
-                if node not in own.get("without", []):
-                    desired[node] = (name, group["machine"], own["zone"])
+                if node not in group_inputs.get("without", []):
+                    desired[node] = (name, group["machine"], group_inputs["zone"])
         remote = re.search(r'^    key = "(.*)"$', text, re.M)
         accounts = re.search(r"^  allowed_account_ids = (.*)$", text, re.M)
         return cls(
@@ -101,14 +101,14 @@ class State:
 
     @classmethod
     def parse(cls, text: str) -> State:
-        found = json.loads(text)
+        document = json.loads(text)
         resources = {}
-        for resource in found["resources"]:
+        for resource in document["resources"]:
             for instance in resource["instances"]:
                 key = instance.get("index_key")
                 address = f"{resource['module']}.{resource['type']}.{resource['name']}" + (f'["{key}"]' if key else "")
                 resources[address] = (instance["attributes"], instance.get("status") == "tainted")
-        return cls(found["serial"], found["lineage"], resources)
+        return cls(document["serial"], document["lineage"], resources)
 
     def outputs(self) -> Record:
         """The module's outputs."""
@@ -177,10 +177,10 @@ class Terraform:
     removing: Callable[[Machine], None]
     """Called before a machine is removed."""
 
-    def run(self, words: Sequence[str]) -> Iterator[str]:
+    def run(self, arguments: Sequence[str]) -> Iterator[str]:
         """What it prints, line by line. Raises Failed."""
-        flags = [word for word in words if word.startswith("-")]
-        plain = [word for word in words if not word.startswith("-")]
+        flags = [argument for argument in arguments if argument.startswith("-")]
+        plain = [argument for argument in arguments if not argument.startswith("-")]
         match plain:
             case ["init"]:
                 yield from self._init(flags)
@@ -196,7 +196,7 @@ class Terraform:
                 nodes = json.loads(self._state().text())["outputs"]
                 yield json.dumps({"nodes": {**nodes["nodes"], "sensitive": False}} if nodes else {})
             case ["show", "plan.bin"]:
-                yield json.dumps(_shown(json.loads((self.folder / "plan.bin").read_text(encoding="utf-8"))))
+                yield json.dumps(_plan_document(json.loads((self.folder / "plan.bin").read_text(encoding="utf-8"))))
             case ["state", "list"]:
                 state = self._state()
                 yield from sorted(state.resources)
@@ -217,14 +217,16 @@ class Terraform:
                     raise Failed((f"Failed to write state: cannot import state with serial {serials}", ""))
                 self._save(pushed, fresh=False)
             case _:
-                raise Failed((f"unknown command {words}", ""))
+                raise Failed((f"unknown command {arguments}", ""))
 
     def _init(self, flags: Sequence[str]) -> Iterator[str]:
         note = self.folder / ".terraform" / STATE
-        root, before = Root.read(self.folder), None
+        root, previous_key = Root.read(self.folder), None
         if note.exists():
-            before = json.loads(note.read_text(encoding="utf-8"))["backend"]["key"]
-            if before != root.key and not {"-force-copy", "-reconfigure"} & {flag.partition("=")[0] for flag in flags}:
+            previous_key = json.loads(note.read_text(encoding="utf-8"))["backend"]["key"]
+            if previous_key != root.key and not {"-force-copy", "-reconfigure"} & {
+                flag.partition("=")[0] for flag in flags
+            }:
                 raise Failed(("Backend configuration changed: use -migrate-state or -reconfigure", ""))
         if any(flag.startswith("-force-copy") for flag in flags) and root.key and (self.folder / STATE).exists():
             self.store.write(root.key, (self.folder / STATE).read_text(encoding="utf-8"))
@@ -257,12 +259,12 @@ class Terraform:
         except (OSError, Failed):
             if not fresh:
                 raise Failed(("Failed to write state", "")) from None
-            said = "Failed to save state"
+            message = "Failed to save state"
             try:
                 self.write_file(self.folder / ERRORED, state.text())
             except OSError:
-                said = "Failed to save state, and could not write it to a file either"
-            raise Failed((said, "")) from None
+                message = "Failed to save state, and could not write it to a file either"
+            raise Failed((message, "")) from None
 
     def _refresh(self, state: State, root: Root) -> None:
         """Forget what is not there any more, as a plan's refresh does: it looks in one account and region alone."""
@@ -278,7 +280,7 @@ class Terraform:
 
     def _plan(self, flags: Sequence[str]) -> Iterator[str]:
         root, state = Root.read(self.folder), self._state()
-        serial, before = state.serial, state.outputs()
+        serial, previous_outputs = state.serial, state.outputs()
         self._refresh(state, root)
         replace = {flag.partition("=")[2] for flag in flags if flag.startswith("-replace=")}
         actions: dict[str, str] = {} if NETWORK in state.resources else {NETWORK: "create"}
@@ -294,12 +296,12 @@ class Terraform:
                 reasons[address] = "tainted" if tainted else "requested" if address in replace else "cannot_update"
             elif attributes["tags"]["gpuprov-id"] != root.identity:
                 actions[address] = "update"
-        gone = [a for a in state.resources if a != NETWORK and node_of(a) not in root.desired]
-        actions |= dict.fromkeys(gone, "delete")
+        unwanted = [a for a in state.resources if a != NETWORK and node_of(a) not in root.desired]
+        actions |= dict.fromkeys(unwanted, "delete")
         for address, action in actions.items():
             yield json.dumps(_planned(address, action, reasons.get(address)))
-        changed = actions or state.outputs() != before
-        yield json.dumps(_outputs(("update" if before else "create") if changed else "noop"))
+        changed = actions or state.outputs() != previous_outputs
+        yield json.dumps(_outputs(("update" if previous_outputs else "create") if changed else "noop"))
         yield json.dumps(_summary(actions, "plan"))
         saved = {"serial": serial, "actions": actions, "reasons": reasons, "known": sorted(state.resources)}
         self.write_file(self.folder / "plan.bin", json.dumps(saved))
@@ -374,8 +376,8 @@ class Terraform:
                     identity=root.identity, account=self.account, region=root.region, zone=zone, type=kind,
                 )  # fmt: skip
 
-            made = self._answered(address, f"create {node or 'network'}", make)
-            state.resources[address] = (attributes_of(made, group), False)
+            created = self._answered(address, f"create {node or 'network'}", make)
+            state.resources[address] = (attributes_of(created, group), False)
             done["create"] += 1
 
         if action == "update":
@@ -426,14 +428,14 @@ def _split(address: str) -> Record:
 
 
 def _planned(address: str, action: str, reason: str | None = None) -> Record:
-    said = f"{address}: Plan to {action}"
+    message = f"{address}: Plan to {action}"
     change = {"resource": _split(address), "action": action} | ({"reason": reason} if reason else {})
-    return {"@level": "info", "@message": said, "type": "planned_change", "change": change}
+    return {"@level": "info", "@message": message, "type": "planned_change", "change": change}
 
 
-def _shown(saved: Record) -> Record:
+def _plan_document(saved: Record) -> Record:
     """The plan as `terraform show -json` has it, as far as gpuprov reads it."""
-    paths = {address: [["instance_type"]] for address, why in saved["reasons"].items() if why == "cannot_update"}
+    paths = {address: [["instance_type"]] for address, reason in saved["reasons"].items() if reason == "cannot_update"}
     rows = [{"address": address, "change": {"actions": [action], "replace_paths": paths.get(address, [])}}
             for address, action in saved["actions"].items()]  # fmt: skip
     return {"format_version": "1.2", "resource_changes": rows}
@@ -441,8 +443,13 @@ def _shown(saved: Record) -> Record:
 
 def _hook(kind: str, address: str, action: str) -> Record:
     verb = PRESENT.get(action, "Creating")
-    said = f"{address}: {verb}..." if kind == "apply_start" else f"{address}: {verb.replace('ing', 'ion')} complete"
-    return {"@level": "info", "@message": said, "type": kind, "hook": {"resource": _split(address), "action": action}}
+    message = f"{address}: {verb}..." if kind == "apply_start" else f"{address}: {verb.replace('ing', 'ion')} complete"
+    return {
+        "@level": "info",
+        "@message": message,
+        "type": kind,
+        "hook": {"resource": _split(address), "action": action},
+    }
 
 
 def _outputs(action: str) -> Record:

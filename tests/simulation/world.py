@@ -49,8 +49,8 @@ class Bucket(StateStore):
         return tag
 
     def read(self, key: str) -> str | None:
-        found = self.blobs.get(f"terraform/{key}")
-        return found[0].decode() if found else None
+        blob = self.blobs.get(f"terraform/{key}")
+        return blob[0].decode() if blob else None
 
     def write(self, key: str, text: str) -> None:
         failed = Failed(("Failed to upload state: RequestTimeout", ""))
@@ -118,9 +118,9 @@ class Remote:
     def names(self) -> list[str]:
         head = f"{self.cluster}/"
         listed = self.world.bucket.blobs
-        own = [name.removeprefix(head) for name in listed if name.startswith(head)]
+        own_names = [name.removeprefix(head) for name in listed if name.startswith(head)]
         states = [name for name in listed if name.startswith(f"terraform/{head}")]
-        return own + [f"terraform/{name.removeprefix(f'terraform/{head}')}" for name in states]
+        return own_names + [f"terraform/{name.removeprefix(f'terraform/{head}')}" for name in states]
 
 
 @dataclass
@@ -167,7 +167,7 @@ class World:
 
     def beat(self, process: Process) -> None:
         """Time goes by."""
-        waiting = any(one.waiting for one in self.processes.running)
+        waiting = any(process.waiting for process in self.processes.running)
         self.clock += WAITING_EFFECT_S if waiting else EFFECT_S
         self.hearts.beat(process)
 
@@ -209,8 +209,8 @@ class World:
 
     def named(self, node: str, process: Process) -> bool:
         """Whether the command line or a question that was answered with yes names the node."""
-        asked = [process.command, *process.questions]
-        return any(re.search(rf"(?<![\w-]){re.escape(node)}(?![\w-])", text) for text in asked)
+        texts = [process.command, *process.questions]
+        return any(re.search(rf"(?<![\w-]){re.escape(node)}(?![\w-])", text) for text in texts)
 
     def agree(self, question: str) -> None:
         """A person says yes. A host whose node is given back may become another one, also after a kill."""
@@ -256,8 +256,8 @@ class World:
             known = self.cloud.called(machine)
             condemned = machine in self.process.condemned
             if known and known.in_use and known.running and not known.sick and not condemned:
-                asked = self.named(node, self.process) or any("→" in text for text in self.process.questions)
-                if not asked:
+                is_announced = self.named(node, self.process) or any("→" in text for text in self.process.questions)
+                if not is_announced:
                     self.broken(f"{node} is healthy and is drained, and no question named it")
             self.drained[node], self.drained_by[node] = machine, cluster
         else:
@@ -265,9 +265,9 @@ class World:
 
     def judged(self, machine: Machine, *, healthy: bool, reachable: bool) -> None:
         """A verdict on a machine. It is of the moment of the probe: another command beside may remove it afterwards."""
-        beside = {one.name for one in self.processes.running if one is not self.process}
+        other_commands = {process.name for process in self.processes.running if process is not self.process}
         if healthy:
-            if machine.sick or not (reachable or machine.removed_by in beside):
+            if machine.sick or not (reachable or machine.removed_by in other_commands):
                 self.broken(f"{machine.id} ({machine.node}) is called healthy and is not")
             machine.proven.add(machine.installed)
             self.lost_holds.discard(machine.node)

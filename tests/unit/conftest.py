@@ -30,9 +30,9 @@ HEAVY = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and str(item.path.relative_to(here)).startswith(HEAVY):
+        if item.path.is_relative_to(folder) and str(item.path.relative_to(folder)).startswith(HEAVY):
             item.add_marker(pytest.mark.heavy)
 
 
@@ -71,9 +71,9 @@ def signals() -> Iterator[None]:
     """A command that a test runs in this process may handle signals and has a keeper; the next test finds Python's own
     handlers, also where whoever started the tests had Ctrl-C ignored, and no keeper."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    before = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
     yield
-    for sign, handler in before.items():
+    for sign, handler in previous_handlers.items():
         signal.signal(sign, handler)
     process._asked.clear()
     process.release()

@@ -97,11 +97,11 @@ def test_both_ways_are_taken_as_often_as_asked_and_nothing_is_left(
     """Its commands are recorded: what they are given has to be there each time."""
     calls: list[list[str]] = []
 
-    def run(argv: list[str], **given: Any) -> measure.Done:
+    def run(argv: list[str], **options: Any) -> measure.Done:
         calls.append(argv)
         if argv[1] == "up":
             assert Path(argv[2]).exists()
-            assert given["env"] == imaging.BARE
+            assert options["env"] == imaging.BARE
             return measure.Done(2.0, json.dumps({"seconds": {}, "nodes": []}), 0)
         built = {"targets": {"p4d": {"ids": {"us-east-1": "localhost/gpuprov-image:x"}}}}
         return measure.Done(1.0, json.dumps(built) if argv[2] == "build" else "", 0)

@@ -71,15 +71,15 @@ def test_output_of_a_node_is_taken_by_the_bounded_runner_alone() -> None:
         for path in sorted(ROOT.rglob("*.py"))
         if path.relative_to(ROOT).parts[0] != "sandbox"
     }
-    found = {name for name, calls in modules.items() if any(map(takes_output, calls))}
-    assert found - {"verify/collect.py"} == set(LOCAL_PROGRAMS)
+    reading_modules = {name for name, calls in modules.items() if any(map(takes_output, calls))}
+    assert reading_modules - {"verify/collect.py"} == set(LOCAL_PROGRAMS)
     sshs = [
         f"{name}:{call.lineno}"
         for name, calls in modules.items()
         for call in calls
         if takes_output(call) and call.args and ("ssh.argv(" in (argv := ast.unparse(call.args[0])) or "'ssh'" in argv)
     ]
-    assert [place for place in sshs if not place.startswith("doctor.py:")] == []
+    assert [position for position in sshs if not position.startswith("doctor.py:")] == []
 
 
 def test_a_command_its_status_and_what_it_printed() -> None:

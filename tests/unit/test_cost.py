@@ -25,11 +25,11 @@ def machine(name: str) -> Machine:
     return catalog.load().machine(name)
 
 
-def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert run(["cost", *words, "--offline", "--json"]) == 0
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(said, schema.schema("cost"))
-    return said
+def cost_report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert run(["cost", *arguments, "--offline", "--json"]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.validate(report, schema.schema("cost"))
+    return report
 
 
 WAYS = {
@@ -45,16 +45,18 @@ WAYS = {
 
 @pytest.mark.parametrize("name", list(WAYS))
 def test_a_price_is_the_list_price_or_unknown_with_the_reason(name: str) -> None:
-    which, region, kind, each, words = WAYS[name]
-    found = offer(machine(which), region, kind)
-    assert found.each == each
-    assert words in found.unknown
-    assert (found.date and found.source and found.currency) or each is None
+    which, region, kind, each, reason = WAYS[name]
+    price = offer(machine(which), region, kind)
+    assert price.each == each
+    assert reason in price.unknown
+    assert (price.date and price.source and price.currency) or each is None
 
 
 def test_currencies_are_never_added_up() -> None:
-    here, there = offer(machine("g5.xlarge"), "us-east-1"), offer(machine("g5.xlarge"), "cn-north-1")
-    dollars, yuan = totals([("a", 2, here), ("b", 3, there), ("c", 1, offer(machine("g5.xlarge"), "nowhere-1"))])
+    dollar_offer, yuan_offer = offer(machine("g5.xlarge"), "us-east-1"), offer(machine("g5.xlarge"), "cn-north-1")
+    dollars, yuan = totals(
+        [("a", 2, dollar_offer), ("b", 3, yuan_offer), ("c", 1, offer(machine("g5.xlarge"), "nowhere-1"))]
+    )
     assert (dollars.currency, round(dollars.hour, 4), dollars.groups) == ("USD", 2.012, ("a",))
     assert (yuan.currency, round(yuan.hour, 4), yuan.groups) == ("CNY", 28.5417, ("b",))
     assert dollars.month == dollars.hour * 730
@@ -62,8 +64,8 @@ def test_currencies_are_never_added_up() -> None:
 
 def test_regions_are_cheapest_first_and_only_where_all_machines_have_a_price() -> None:
     fleet = [Wanted(machine("p4d.24xlarge"), "us-east-1", 4), Wanted(machine("g6.xlarge"), "us-east-1", 1)]
-    assert [place.region for place in compare(fleet)] == ["us-east-1", "us-gov-west-1"]
-    hours = [place.sums[0].hour for place in compare([fleet[0]])]
+    assert [region_cost.region for region_cost in compare(fleet)] == ["us-east-1", "us-gov-west-1"]
+    hours = [region_cost.sums[0].hour for region_cost in compare([fleet[0]])]
     assert hours == sorted(hours) and len(hours) == 13
 
 
@@ -71,32 +73,32 @@ def test_a_region_that_is_asked_for_is_there_also_without_a_price() -> None:
     priced, without = compare([Wanted(machine("p4d.24xlarge"))], ["sa-east-1", "us-east-1"])
     assert (priced.region, without.region) == ("us-east-1", "sa-east-1")
     assert without.sums == () and without.missing == ("p4d.24xlarge",)
-    said = document([Wanted(machine("p4d.24xlarge"))], [without], None)
-    assert said["regions"][0]["hour"] is None
-    assert said["regions"][0]["unknown"] == "no list price of p4d.24xlarge is known there"
+    report = document([Wanted(machine("p4d.24xlarge"))], [without], None)
+    assert report["regions"][0]["hour"] is None
+    assert report["regions"][0]["unknown"] == "no list price of p4d.24xlarge is known there"
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_example_has_a_price_or_says_why_not(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = asked(capsys, str(file))
-    assert said["asked"] is False
-    for group in said["groups"]:
-        for way in group["ways"]:
-            assert (way["each"] is None) == bool(way["unknown"])
-            assert way["each"] != 0
+    report = cost_report(capsys, str(file))
+    assert report["asked"] is False
+    for group in report["groups"]:
+        for option in group["ways"]:
+            assert (option["each"] is None) == bool(option["unknown"])
+            assert option["each"] != 0
     assert run(["cost", str(file), "--offline"]) == 0
     assert "0.00" not in capsys.readouterr().out
 
 
 def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
-    said = asked(capsys, str(ROOT / "examples" / "aws-p4d.yaml"))
-    spot, fallback = said["groups"][0]["ways"]
+    report = cost_report(capsys, str(ROOT / "examples" / "aws-p4d.yaml"))
+    spot, fallback = report["groups"][0]["ways"]
     assert (spot["each"], spot["action"]) == (None, "`gpuprov cost` asks, without --offline")
     assert (fallback["each"], fallback["hour"], fallback["month"]) == (21.9576, 87.8304, 64116.19)
     assert fallback["date"] == "2026-07-20"
-    assert said["totals"]["wanted"] == {"sums": [], "unknown": ["train"]}
-    assert said["totals"]["on_demand"]["sums"][0]["hour"] == 87.8304
-    assert "4 root volumes of 200 GB (train)" in said["not_included"]
+    assert report["totals"]["wanted"] == {"sums": [], "unknown": ["train"]}
+    assert report["totals"]["on_demand"]["sums"][0]["hour"] == 87.8304
+    assert "4 root volumes of 200 GB (train)" in report["not_included"]
 
 
 def test_machines_of_ones_own_cost_nothing_here_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,9 +108,9 @@ def test_machines_of_ones_own_cost_nothing_here_and_it_is_said(capsys: pytest.Ca
 
 
 def test_one_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    said = asked(capsys, "--machine", "p5.48xlarge", "--region", "us-west-2")
-    assert said["groups"] == []
-    assert [(p["region"], p["hour"], p["month"]) for p in said["regions"]] == [("us-west-2", 55.04, 40179.2)]
+    report = cost_report(capsys, "--machine", "p5.48xlarge", "--region", "us-west-2")
+    assert report["groups"] == []
+    assert [(p["region"], p["hour"], p["month"]) for p in report["regions"]] == [("us-west-2", 55.04, 40179.2)]
     assert run(["cost", "--machine", "p5e.48xlarge", "--offline"]) == 0
     assert "unknown: sold by capacity blocks" in capsys.readouterr().out
 
@@ -124,9 +126,9 @@ WRONG = {
 
 @pytest.mark.parametrize("name", list(WRONG))
 def test_what_can_not_be_meant_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words, said = WRONG[name]
-    assert run(["cost", *words]) == 2
-    assert said in capsys.readouterr().err
+    arguments, message = WRONG[name]
+    assert run(["cost", *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_offline_imports_no_cloud() -> None:

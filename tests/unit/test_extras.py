@@ -19,10 +19,10 @@ def test_nothing_tells_to_install_it_from_a_package_index() -> None:
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     wrong = [
-        f"{name}: {found[0]}"
+        f"{name}: {match[0]}"
         for name in listed
         if name != "tests/unit/test_extras.py" and (ROOT / name).is_file()
-        for found in FROM_AN_INDEX.finditer((ROOT / name).read_text(encoding="utf-8"))
+        for match in FROM_AN_INDEX.finditer((ROOT / name).read_text(encoding="utf-8"))
     ]
     assert wrong == []
 
@@ -30,6 +30,6 @@ def test_nothing_tells_to_install_it_from_a_package_index() -> None:
 def test_every_extra_that_is_named_is_one() -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    named = {found for page in pages for found in FROM_A_CHECKOUT.findall(page.read_text(encoding="utf-8"))}
-    assert {"alicloud", "azure", "tencent"} <= named <= set(known)
+    documented_extras = {extra for page in pages for extra in FROM_A_CHECKOUT.findall(page.read_text(encoding="utf-8"))}
+    assert {"alicloud", "azure", "tencent"} <= documented_extras <= set(known)
     assert FROM_A_CHECKOUT.findall(extras.install("azure")) == ["azure"]

@@ -73,19 +73,19 @@ def nccl(released: str, *versions: str, arch: str = "x86_64", yanked: bool = Fal
 
 
 def test_releases_of_nccl_and_the_cuda_of_their_wheels(script: ModuleType) -> None:
-    found = {
+    releases = {
         11: nccl("2025-01-01", "2.21.5"),
         12: nccl("2026-02-03", "2.27.5", "2.28.9", "2.28.9.post1"),
         13: nccl("2026-02-01", "2.27.5", "2.28.9"),
     }
-    text = script.renewed_nccl(NCCL, found, date(2026, 11, 22))
+    text = script.renewed_nccl(NCCL, releases, date(2026, 11, 22))
     assert "2.21.5" not in text and "post1" not in text and 'as_of: "2026-11-22"' in text
     assert '{version: "2.27.5", released: "2025-06-26", needs: {cuda: ">=12,<14"}, source: "a page"}' in text
     assert (
         '{version: "2.28.9", released: "2026-02-01", needs: {cuda: ">=12,<14"}, source: "releases of the wheels' in text
     )
     assert text.endswith("dcgm: []\n")
-    assert script.renewed_nccl(text, found, date(2027, 1, 1)) == text
+    assert script.renewed_nccl(text, releases, date(2027, 1, 1)) == text
 
 
 @pytest.mark.parametrize("how", [{"arch": "aarch64"}, {"yanked": True}])

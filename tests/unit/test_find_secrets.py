@@ -14,8 +14,8 @@ TOKENS = {
 }
 
 
-def look(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, str(SCRIPT), *words]
+def look(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(SCRIPT), *arguments]
     return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -25,8 +25,8 @@ def test_a_new_key_is_found_at_its_line_and_an_accepted_one_is_not(tmp_path: Pat
     assert look(tmp_path, "--accept").returncode == 0
     for number, (name, token) in enumerate(TOKENS.items()):
         (tmp_path / f"{name}.txt").write_text("\n" * number + f"{token}\n")
-    found = look(tmp_path)
-    assert found.returncode == 1, found.stderr
-    assert {line.split(": ")[0] for line in found.stdout.splitlines()} == {"aws.txt:1", "github.txt:2", "key.txt:3"}
+    result = look(tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert {line.split(": ")[0] for line in result.stdout.splitlines()} == {"aws.txt:1", "github.txt:2", "key.txt:3"}
     assert look(tmp_path, "--accept").returncode == 0
     assert look(tmp_path).returncode == 0

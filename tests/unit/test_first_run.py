@@ -72,16 +72,16 @@ class Hour:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "FAKE": str(self.folder), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(self.folder / "cluster.yaml"), *words], env=self.environment(), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, str(SCRIPT), str(self.folder / "cluster.yaml"), *arguments], env=self.environment(),
+            text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
-    def run(self, *words: str) -> tuple[int, str]:
-        process = self.start(*words)
-        said, _ = process.communicate(timeout=120)
-        return process.returncode, said
+    def run(self, *arguments: str) -> tuple[int, str]:
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, output
 
     @property
     def calls(self) -> list[str]:
@@ -103,17 +103,17 @@ def hour(tmp_path: Path) -> Hour:
 
 
 def test_it_is_made_proven_kept_and_removed(hour: Hour) -> None:
-    code, said = hour.run("--budget", "1", "--yes")
-    assert code == 0, said
+    code, output = hour.run("--budget", "1", "--yes")
+    assert code == 0, output
     assert hour.calls == ["validate", "cost", "lock", "plan", "up", "verify", "collect", "down", "gc"]
-    assert "at most 50 minutes, at most 1.00" in said
+    assert "at most 50 minutes, at most 1.00" in output
     with tarfile.open(hour.folder / "cluster.first-run" / "evidence-g6.xlarge.tar.gz") as packed:
         assert sorted(packed.getnames()) == ["evidence.json", "node-0/nvidia-smi.xml"]
         stream = packed.extractfile("evidence.json")
         assert stream is not None
-        told: dict[str, Any] = json.load(stream)
+        evidence: dict[str, Any] = json.load(stream)
         assert {info.uid for info in packed.getmembers()} == {0}
-    assert (told["machine"], told["simulated"], told["nodes"][0]["checks"]) == (
+    assert (evidence["machine"], evidence["simulated"], evidence["nodes"][0]["checks"]) == (
         "g6.xlarge",
         False,
         {"gpu.count": "pass"},
@@ -121,7 +121,7 @@ def test_it_is_made_proven_kept_and_removed(hour: Hour) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         ((), "--budget AMOUNT says what it may cost; an hour costs 1.20 at most"),
         (("--budget", "0.2"), "0.20 buys 10 minutes of 1.20 an hour"),
@@ -129,17 +129,17 @@ def test_it_is_made_proven_kept_and_removed(hour: Hour) -> None:
     ],
 )
 def test_without_a_budget_that_is_enough_nothing_is_asked_of_a_cloud(
-    hour: Hour, words: tuple[str, ...], said: str
+    hour: Hour, arguments: tuple[str, ...], message: str
 ) -> None:
-    code, told = hour.run(*words, "--yes")
-    assert (code, said in told) == (2, True), told
+    code, output = hour.run(*arguments, "--yes")
+    assert (code, message in output) == (2, True), output
     assert "lock" not in hour.calls
 
 
 def test_a_price_that_nobody_knows_has_to_be_given(hour: Hour) -> None:
     (hour.folder / "no-price").touch()
-    code, told = hour.run("--budget", "1", "--yes")
-    assert (code, "--price AMOUNT" in told) == (2, True)
+    code, output = hour.run("--budget", "1", "--yes")
+    assert (code, "--price AMOUNT" in output) == (2, True)
 
 
 def test_a_machine_of_ones_own_costs_nothing_and_is_not_looked_for_in_a_cloud(hour: Hour) -> None:
@@ -149,8 +149,8 @@ def test_a_machine_of_ones_own_costs_nothing_and_is_not_looked_for_in_a_cloud(ho
 
 
 def test_who_does_not_say_yes_gets_nothing(hour: Hour) -> None:
-    code, told = hour.run("--budget", "1")
-    assert (code, "nothing was made" in told, "up" in hour.calls) == (1, True, False), told
+    code, output = hour.run("--budget", "1")
+    assert (code, "nothing was made" in output, "up" in hour.calls) == (1, True, False), output
 
 
 def test_the_fleet_is_removed_where_the_run_was_killed(hour: Hour) -> None:
@@ -167,16 +167,16 @@ def test_the_fleet_is_removed_where_the_run_was_killed(hour: Hour) -> None:
 
 def test_the_run_ends_at_its_deadline(hour: Hour) -> None:
     (hour.folder / "hangs").touch()
-    code, told = hour.run("--sandbox", "--yes", "--hours", "0.001")
-    assert code == 1, told
+    code, output = hour.run("--sandbox", "--yes", "--hours", "0.001")
+    assert code == 1, output
     hour.gone()
 
 
 def test_a_fleet_that_could_not_be_removed_is_the_switchs(hour: Hour) -> None:
     (hour.folder / "stuck").touch()
     process = hour.start("--sandbox", "--yes", "--hours", "0.002")
-    said, _ = process.communicate(timeout=120)
-    assert (process.returncode, "tries again at its deadline" in said) == (1, True)
+    output, _ = process.communicate(timeout=120)
+    assert (process.returncode, "tries again at its deadline" in output) == (1, True)
     hour.gone()
 
 
@@ -186,9 +186,9 @@ def test_a_run_that_has_not_ended_is_not_begun_again(hour: Hour) -> None:
     while not (hour.folder / "fleet").exists():
         assert first.poll() is None
         time.sleep(0.02)
-    before = list(hour.calls)
-    code, told = hour.run("--sandbox", "--yes")
-    assert (code, "a run before goes on" in told, hour.calls) == (2, True, before), told
+    previous_calls = list(hour.calls)
+    code, output = hour.run("--sandbox", "--yes")
+    assert (code, "a run before goes on" in output, hour.calls) == (2, True, previous_calls), output
     first.communicate(timeout=120)
     hour.gone()
 
@@ -201,20 +201,20 @@ def test_a_fleet_whose_run_and_switch_are_gone_is_removed_first(hour: Hour, cut_
     folder.mkdir()
     (folder / "switch.json").write_text(cut_off.replace("FILE", str(hour.folder / "cluster.yaml")))
     (hour.folder / "stuck").touch()
-    code, told = hour.run("--budget", "1", "--yes")
-    assert (code, hour.calls, (folder / "switch.json").exists()) == (2, ["down"], True), told
-    code, told = hour.run("--budget", "1", "--yes")
-    assert code == 0, told
+    code, output = hour.run("--budget", "1", "--yes")
+    assert (code, hour.calls, (folder / "switch.json").exists()) == (2, ["down"], True), output
+    code, output = hour.run("--budget", "1", "--yes")
+    assert code == 0, output
     assert hour.calls == ["down", "down", "validate", "cost", "lock", "plan", "up", "verify", "collect", "down", "gc"]
 
 
 def test_a_real_run_says_so_to_each_command(hour: Hour) -> None:
     """Without it they go on with the sandbox where a sandbox run was left behind."""
-    _, told = hour.run("--budget", "1", "--yes")
-    commands = [line for line in told.splitlines() if line.startswith("$ gpuprov")]
+    _, output = hour.run("--budget", "1", "--yes")
+    commands = [line for line in output.splitlines() if line.startswith("$ gpuprov")]
     without = {line.split()[2] for line in commands if "--no-sandbox" not in line}
-    assert without == {"validate", "cost", "gc"}, told
-    assert "--sandbox" not in told
+    assert without == {"validate", "cost", "gc"}, output
+    assert "--sandbox" not in output
 
 
 def test_a_run_in_the_background_ends_at_its_deadline(hour: Hour) -> None:
@@ -234,8 +234,8 @@ def test_a_run_in_the_background_ends_at_its_deadline(hour: Hour) -> None:
 @pytest.mark.parametrize("flag", ["--budget", "--price", "--hours"])
 @pytest.mark.parametrize("amount", ["nan", "inf", "0", "-1", "1,5"])
 def test_an_amount_that_is_none_is_refused(hour: Hour, flag: str, amount: str) -> None:
-    code, told = hour.run("--budget", "3", flag, amount, "--yes")
-    assert (code, hour.calls) == (2, []), told
+    code, output = hour.run("--budget", "3", flag, amount, "--yes")
+    assert (code, hour.calls) == (2, []), output
 
 
 @pytest.mark.parametrize(
@@ -252,34 +252,34 @@ def test_an_amount_that_is_none_is_refused(hour: Hour, flag: str, amount: str) -
 )
 def test_a_price_that_cannot_be_read_is_said(hour: Hour, cost: str) -> None:
     (hour.folder / "costs").write_text(cost)
-    code, told = hour.run("--budget", "1", "--yes")
-    assert (code, "--price AMOUNT" in told, "Traceback" in told) == (2, True, False), told
+    code, output = hour.run("--budget", "1", "--yes")
+    assert (code, "--price AMOUNT" in output, "Traceback" in output) == (2, True, False), output
     assert "lock" not in hour.calls
 
 
 @pytest.mark.parametrize("verified", ["[]", "{}", '{"nodes": null}', '{"nodes": [{"name": "a"}]}', ""])
 def test_the_fleet_is_removed_whatever_a_command_answers(hour: Hour, verified: str) -> None:
     (hour.folder / "verified").write_text(verified)
-    code, told = hour.run("--budget", "1", "--yes")
-    assert (code, "Traceback" in told, "down" in hour.calls) == (1, False, True), told
+    code, output = hour.run("--budget", "1", "--yes")
+    assert (code, "Traceback" in output, "down" in hour.calls) == (1, False, True), output
     hour.gone()
 
 
 def test_a_second_run_in_the_same_folder_has_its_own_evidence(hour: Hour) -> None:
     assert hour.run("--budget", "1", "--yes")[0] == 0
-    code, told = hour.run("--budget", "1", "--yes")
-    assert code == 0, told
+    code, output = hour.run("--budget", "1", "--yes")
+    assert code == 0, output
 
 
-@pytest.mark.parametrize("place", ["absent/folder", "cluster.yaml", "/proc/self"])
-def test_without_a_place_for_the_switch_nothing_is_made(hour: Hour, place: str) -> None:
-    code, told = hour.run("--budget", "1", "--yes", "--folder", str(hour.folder / place))
-    assert (code, "--folder" in told, "Traceback" in told, hour.calls) == (2, True, False, []), told
+@pytest.mark.parametrize("folder_name", ["absent/folder", "cluster.yaml", "/proc/self"])
+def test_without_a_place_for_the_switch_nothing_is_made(hour: Hour, folder_name: str) -> None:
+    code, output = hour.run("--budget", "1", "--yes", "--folder", str(hour.folder / folder_name))
+    assert (code, "--folder" in output, "Traceback" in output, hour.calls) == (2, True, False, []), output
 
 
 def test_nobody_to_answer_is_a_no(hour: Hour) -> None:
-    code, told = hour.run("--budget", "1")
-    assert (code, "Traceback" in told) == (1, False), told
+    code, output = hour.run("--budget", "1")
+    assert (code, "Traceback" in output) == (1, False), output
 
 
 def interrupted(hour: Hour, mark: str) -> tuple[int, str]:
@@ -296,21 +296,21 @@ def interrupted(hour: Hour, mark: str) -> tuple[int, str]:
     time.sleep(0.3)
     (hour.folder / "slow").unlink(missing_ok=True)
     os.killpg(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
 
 
 def test_one_who_interrupts_it_gets_the_fleet_removed_and_no_more(hour: Hour) -> None:
     (hour.folder / "hangs").touch()
-    code, told = interrupted(hour, "fleet")
-    assert (code, "verify" in hour.calls, hour.calls[-1]) == (1, False, "down"), told
+    code, output = interrupted(hour, "fleet")
+    assert (code, "verify" in hour.calls, hour.calls[-1]) == (1, False, "down"), output
     assert not (hour.folder / "fleet").exists()
 
 
 def test_a_removal_that_was_interrupted_is_the_switchs(hour: Hour) -> None:
     (hour.folder / "slow").touch()
-    code, told = interrupted(hour, "removing")
-    assert (code, "tries again at its deadline" in told) == (1, True), told
+    code, output = interrupted(hour, "removing")
+    assert (code, "tries again at its deadline" in output) == (1, True), output
     hour.gone()
 
 
@@ -320,8 +320,8 @@ def switched(hour: Hour, **state: Any) -> None:
     folder.mkdir()
     (hour.folder / "fleet").touch()
     down = [str(hour.folder / "bin" / "gpuprov"), "down", "cluster.yaml"]
-    given = {"at": time.time() + 1, "seconds": 1.0, "down": down, "child": None, **state}
-    (folder / "switch.json").write_text(json.dumps(given))
+    switch_state = {"at": time.time() + 1, "seconds": 1.0, "down": down, "child": None, **state}
+    (folder / "switch.json").write_text(json.dumps(switch_state))
     argv = [sys.executable, str(SCRIPT), "--switch", str(folder / "switch.json")]
     subprocess.run(argv, env={**os.environ, "FAKE": str(hour.folder)}, check=True, timeout=60)
     assert not (hour.folder / "fleet").exists()
@@ -360,7 +360,7 @@ def test_the_switch_needs_no_folder(hour: Hour) -> None:
 def test_of_two_runs_at_once_one_is_refused(hour: Hour) -> None:
     (hour.folder / "hangs").touch()
     runs = [hour.start("--sandbox", "--yes", "--hours", "0.002") for _ in range(2)]
-    said = [one.communicate(timeout=120)[0] for one in runs]
-    assert sum("is there: a" in one for one in said) == 1, said
+    outputs = [process.communicate(timeout=120)[0] for process in runs]
+    assert sum("is there: a" in output for output in outputs) == 1, outputs
     assert hour.calls.count("up") == 1
     hour.gone()

@@ -27,15 +27,15 @@ NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "us-east-1a", "20
 
 def output(**values: Any) -> dict[str, Any]:
     """One node as a module gives it."""
-    given = {"id": "i-0", "group": "train", "zone": "us-east-1a", "machine": "p4d.24xlarge"}
-    return {**given, "private_ip": "10.0.0.5", "public_ip": "203.0.113.5", **values}
+    defaults = {"id": "i-0", "group": "train", "zone": "us-east-1a", "machine": "p4d.24xlarge"}
+    return {**defaults, "private_ip": "10.0.0.5", "public_ip": "203.0.113.5", **values}
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> ClusterPaths:
-    found = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
-    private_dir(found.root)
-    return found
+    cluster_paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
+    private_dir(cluster_paths.root)
+    return cluster_paths
 
 
 @pytest.fixture(scope="module")
@@ -184,23 +184,23 @@ def test_a_new_machine_is_pinned_and_a_known_one_is_not_asked_again(
     paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = {"203.0.113.5": "ssh-ed25519 AAAAC3NzaC1s", "203.0.113.6": "ssh-ed25519 AAAAC3NzaC1t"}
-    asked: list[str] = []
+    scanned: list[str] = []
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
-    monkeypatch.setattr(host_keys, "scan", lambda address, _: asked.append(address) or keys[address])
+    monkeypatch.setattr(host_keys, "scan", lambda address, _: scanned.append(address) or keys[address])
     private_dir(paths.ssh)
     first, second = NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")
-    seen: list[Event] = []
-    fleet.contact(paths, [first, second], UBUNTU, Events(seen.append))
-    assert sorted(asked) == ["203.0.113.5", "203.0.113.6"]
-    assert [e.message.split(":")[0] for e in seen] == ["host key pinned", "host key pinned"]
-    asked.clear()
+    received_events: list[Event] = []
+    fleet.contact(paths, [first, second], UBUNTU, Events(received_events.append))
+    assert sorted(scanned) == ["203.0.113.5", "203.0.113.6"]
+    assert [e.message.split(":")[0] for e in received_events] == ["host key pinned", "host key pinned"]
+    scanned.clear()
     keys["203.0.113.5"] = "ssh-ed25519 AAAAC3Nzimpostor"
     fleet.contact(paths, [first, second], UBUNTU, Events())
-    assert asked == []
+    assert scanned == []
     assert "impostor" not in paths.known_hosts.read_text()
     replaced = replace(first, id="i-9")
     fleet.contact(paths, [replaced], UBUNTU, Events())
-    assert asked == ["203.0.113.5"]
+    assert scanned == ["203.0.113.5"]
     assert paths.known_hosts.read_text() == "train-0.test ssh-ed25519 AAAAC3Nzimpostor\n"
 
 
@@ -256,9 +256,9 @@ def test_a_key_that_the_console_says_too_is_told_so(paths: ClusterPaths, monkeyp
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
     monkeypatch.setattr(host_keys, "scan", lambda *_: KEY)
     private_dir(paths.ssh)
-    seen: list[Event] = []
-    fleet.contact(paths, [NODE], UBUNTU, Events(seen.append), vouched=lambda _: f"{KEY} root@ip-10-0-0-1")
-    assert seen[0].message.endswith("as its console says")
+    received_events: list[Event] = []
+    fleet.contact(paths, [NODE], UBUNTU, Events(received_events.append), vouched=lambda _: f"{KEY} root@ip-10-0-0-1")
+    assert received_events[0].message.endswith("as its console says")
 
 
 @pytest.mark.parametrize(

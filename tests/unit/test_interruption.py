@@ -19,7 +19,7 @@ from tests.support import plans
 HOOK = "scontrol update nodename=\"$(hostname)\" state=drain; pkill -USR1 -f 'train{{ 7 }}.py'"
 
 
-def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **keys: Any) -> Any:
+def interruption_of(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **keys: Any) -> Any:
     """gpuprov_interruption of a group that is bought so."""
     document = plans.cluster_spec(machine, **keys).model_dump(mode="json")
     document["groups"]["train"]["capacity"] = capacity
@@ -28,7 +28,7 @@ def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **k
 
 
 @pytest.mark.parametrize(
-    ("machine", "capacity", "wanted"),
+    ("machine", "capacity", "is_announced"),
     [
         ("p4d.24xlarge", {"kind": "spot"}, True),
         ("p4d.24xlarge", {"kind": "on-demand", "fallback": ["spot"]}, True),
@@ -42,27 +42,30 @@ def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **k
         ("p4d.24xlarge", {"kind": "block", "id": "cr-0123456789abcdef0"}, True),
     ],
 )
-def test_where_a_machine_may_be_taken_and_says_so(machine: str, capacity: dict[str, Any], wanted: bool) -> None:
-    assert (given(machine, capacity) is not None) == wanted
+def test_where_a_machine_may_be_taken_and_says_so(machine: str, capacity: dict[str, Any], is_announced: bool) -> None:
+    assert (interruption_of(machine, capacity) is not None) == is_announced
 
 
 def test_of_a_block_no_metadata_service_is_asked() -> None:
     block = {"kind": "block", "id": "cr-0123456789abcdef0"}
-    assert given("p4d.24xlarge", block, simulated=False)["metadata"] is None
-    assert given("p4d.24xlarge", block | {"fallback": ["spot"]}, simulated=False)["metadata"] == "169.254.169.254:80"
+    assert interruption_of("p4d.24xlarge", block, simulated=False)["metadata"] is None
+    assert (
+        interruption_of("p4d.24xlarge", block | {"fallback": ["spot"]}, simulated=False)["metadata"]
+        == "169.254.169.254:80"
+    )
 
 
 def test_what_the_role_is_given() -> None:
     spot = {"kind": "spot"}
-    plain = given("p4d.24xlarge", spot, simulated=False)
+    plain = interruption_of("p4d.24xlarge", spot, simulated=False)
     assert plain == {"metadata": "169.254.169.254:80", "service": "aws", "textfile": None, "hook": None}
-    assert given("Standard_NC24ads_A100_v4", spot, simulated=False)["service"] == "azure"
-    tencent = given("GN10Xp.20XLARGE320", spot, simulated=False)
+    assert interruption_of("Standard_NC24ads_A100_v4", spot, simulated=False)["service"] == "azure"
+    tencent = interruption_of("GN10Xp.20XLARGE320", spot, simulated=False)
     assert (tencent["metadata"], tencent["service"]) == ("169.254.0.23:80", "tencent")
-    alibaba = given("ecs.gn7-c13g1.26xlarge", spot, simulated=False)
+    alibaba = interruption_of("ecs.gn7-c13g1.26xlarge", spot, simulated=False)
     assert (alibaba["metadata"], alibaba["service"]) == ("100.100.100.200:80", "alicloud")
-    assert given("Standard_NC24ads_A100_v4", spot)["service"] == "aws", "the stand-in of a rehearsal"
-    full = given(
+    assert interruption_of("Standard_NC24ads_A100_v4", spot)["service"] == "aws", "the stand-in of a rehearsal"
+    full = interruption_of(
         "p4d.24xlarge", spot, hooks={"interrupted": HOOK}, monitoring={"health_check": {"textfile": "/srv/m/x.prom"}}
     )
     assert full["textfile"] == "/srv/m/gpuprov-interruption.prom"
@@ -97,7 +100,7 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
 
 
 @pytest.mark.parametrize(
-    ("there", "refused"),
+    ("site_and_group", "refused"),
     [
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {kind: spot}}}", False),
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {fallback: [spot]}}}", False),
@@ -111,16 +114,18 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
         ),
     ],
 )
-def test_a_hook_that_nobody_would_run_is_refused(tmp_path: Any, there: str, refused: bool) -> None:
+def test_a_hook_that_nobody_would_run_is_refused(tmp_path: Any, site_and_group: str, refused: bool) -> None:
     file = tmp_path / "cluster.yaml"
-    file.write_text("{name: a, hooks: {interrupted: 'true'}, sites: {v: {provider: " + there + "}\n")
-    found = [] if not refused else ["no machine of this file announces to its node that it will be taken away"]
+    file.write_text("{name: a, hooks: {interrupted: 'true'}, sites: {v: {provider: " + site_and_group + "}\n")
+    expected_messages = (
+        [] if not refused else ["no machine of this file announces to its node that it will be taken away"]
+    )
     try:
         spec.load(file)
-        said = []
+        messages = []
     except InputError as error:
-        said = [problem.message for problem in error.problems]
-    assert said == found
+        messages = [problem.message for problem in error.problems]
+    assert messages == expected_messages
 
 
 def test_the_digest_is_of_the_file_that_the_role_writes() -> None:

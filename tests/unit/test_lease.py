@@ -346,13 +346,13 @@ def test_a_lease_that_was_not_renewed_for_two_minutes_is_lost(
     seconds: float, lost: bool, ann: Run, store: Store, clock: Clock
 ) -> None:
     """The network of this machine is cut. No thread has to run for it: the end of the run asks."""
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
         clock.now += seconds
         if lost:
             with pytest.raises(LockedError, match="not renewed for 120 seconds"):
-                own.refuse_lost()
+                own_lease.refuse_lost()
         else:
-            own.refuse_lost()
+            own_lease.refuse_lost()
     assert store.blobs == {}  # nobody took it: it is removed in any case
 
 
@@ -367,12 +367,12 @@ def test_a_renewal_that_hangs_does_not_keep_the_run_from_stopping(
         return real(*arguments)
 
     lost = threading.Event()
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events, lambda _: lost.set()) as own:  # type: ignore[arg-type]
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events, lambda _: lost.set()) as own_lease:  # type: ignore[arg-type]
         store.write = hang  # type: ignore[method-assign]
         assert hanging.wait(60)
         clock.now += 121
         assert lost.wait(60)
-        assert own.lost
+        assert own_lease.lost
         answer.set()
 
 
@@ -380,15 +380,15 @@ def test_a_renewal_counts_from_its_write_and_not_from_its_reading(
     ann: Run, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer was lost, and the store says that the write was 100 s ago."""
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
         clock.now += 100
         store.ages[HOLDER] = 100.0
         store.lose_answer("write", HOLDER, Conflict("its own repetition"))
-        own._renew()
-        own.refuse_lost()
+        own_lease._renew()
+        own_lease.refuse_lost()
         clock.now += 21
         with pytest.raises(LockedError, match="not renewed"):
-            own.refuse_lost()
+            own_lease.refuse_lost()
 
 
 @pytest.mark.parametrize(("age_s", "dead"), [(31.0, False), (199.0, False), (201.0, True)])

@@ -30,8 +30,8 @@ NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "us-east-1a", "20
 def plan(storage: dict[str, Any] | None = None, *, simulated: bool = False) -> Plan:
     site = {**plans.SITES["aws"], "storage": {"efs": {}} if storage is None else storage}
     document = plans.cluster_spec("p4d.24xlarge").model_dump() | {"stack": {"kernel": "6.8.0-1066-aws"}}
-    made = plans.plan(ClusterSpec.model_validate({**document, "sites": {"here": site}}))
-    return replace(made, simulated=simulated)
+    offline_plan = plans.plan(ClusterSpec.model_validate({**document, "sites": {"here": site}}))
+    return replace(offline_plan, simulated=simulated)
 
 
 def row(path: str, kind: str, source: str, options: str = "", **changed: str) -> dict[str, str]:
@@ -44,18 +44,24 @@ def row(path: str, kind: str, source: str, options: str = "", **changed: str) ->
 
 def test_a_path_has_the_unit_that_systemd_wants() -> None:
     for path in ("/efs", "/data/my-set", "/a_b/c.d", "/.hidden/x"):
-        told = subprocess.run(["systemd-escape", "--path", "--suffix=mount", path], capture_output=True, text=True,
+        result = subprocess.run(["systemd-escape", "--path", "--suffix=mount", path], capture_output=True, text=True,
                               check=False)  # fmt: skip
-        if told.returncode == 0:
-            assert mounts.unit(path) == told.stdout.strip()
+        if result.returncode == 0:
+            assert mounts.unit(path) == result.stdout.strip()
     assert mounts.unit("/data/my-set") == "data-my\\x2dset.mount"
     assert mounts.unit("/.hidden/x") == "\\x2ehidden-x.mount"
 
 
 def test_a_nodes_file_systems_come_from_terraforms_output_and_are_remembered(tmp_path: Path) -> None:
     output = {"type": "nfs4", "source": SOURCE, "path": "/efs", "options": OPTIONS}
-    given = {"id": "i-0", "group": "train", "zone": "us-east-1a", "machine": "p4d.24xlarge", "private_ip": "10.0.0.5"}
-    outputs = {"train-0": {**given, "public_ip": "203.0.113.5", "mounts": [output]}}
+    node_output = {
+        "id": "i-0",
+        "group": "train",
+        "zone": "us-east-1a",
+        "machine": "p4d.24xlarge",
+        "private_ip": "10.0.0.5",
+    }
+    outputs = {"train-0": {**node_output, "public_ip": "203.0.113.5", "mounts": [output]}}
     nodes = fleet.from_outputs(plan(), "here", outputs)
     assert nodes == [NODE]
     paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=False)
@@ -112,29 +118,29 @@ EVERYBODY = "allow-delete,allow-overwrite,dir-mode=0777,file-mode=0666"
 
 def test_lustre_and_buckets_are_mounted_as_their_clients_want_it() -> None:
     node = replace(NODE, mounts=(LUSTRE, READ, WRITE))
-    wanted = (
+    expected = (
         row("/fsx", "lustre", LUSTRE.source, LUSTRE.options, shows_source="*@tcp:/4gb3nbem", part="lustre"),
         row("/data", "mount-s3", "s3://my-data/sets/", "_netdev,nosuid,nodev,allow-other,ro", access="ro", **BUCKET),
         row("/results", "mount-s3", "s3://my-results/", f"_netdev,nosuid,nodev,allow-other,rw,{EVERYBODY}", **BUCKET),
     )
-    assert mounts.expected(plan(ALL), node) == wanted
-    assert mounts.variables(plan(ALL), [node]) == {"gpuprov_mounts": {"here": list(wanted)}}
-    assert [one["source"] for one in mounts.expected(plan(ALL), NODE)] == ["", "", ""]
+    assert mounts.expected(plan(ALL), node) == expected
+    assert mounts.variables(plan(ALL), [node]) == {"gpuprov_mounts": {"here": list(expected)}}
+    assert [mount["source"] for mount in mounts.expected(plan(ALL), NODE)] == ["", "", ""]
     # What a bucket may be changed for goes by cluster.yaml, also where Terraform has not followed yet.
     (data,) = mounts.expected(plan({"s3": ({"bucket": "my-data", "path": "/data", "write": True},)}), node)
     assert (data["access"], data["options"].endswith(EVERYBODY)) == ("rw", True)
 
 
 def test_a_node_on_an_older_lock_is_not_asked_for_what_it_can_t_mount() -> None:
-    wanted = plan({**ALL, "efs": {}})
-    stack = wanted.groups[0].stack
+    newest_plan = plan({**ALL, "efs": {}})
+    stack = newest_plan.groups[0].stack
     older = stack.model_copy(
         update={"packages": tuple(p for p in stack.packages if p.part not in ("lustre", "mount_s3"))}
     )
-    held = replace(wanted, groups=(replace(wanted.groups[0], stack=older),))
+    older_plan = replace(newest_plan, groups=(replace(newest_plan.groups[0], stack=older),))
     node = replace(NODE, mounts=(LUSTRE, EFS, READ, WRITE))
-    assert [one["path"] for one in mounts.expected(wanted, node)] == ["/fsx", "/efs", "/data", "/results"]
-    assert [one["path"] for one in mounts.expected(held, node)] == ["/efs"]
+    assert [mount["path"] for mount in mounts.expected(newest_plan, node)] == ["/fsx", "/efs", "/data", "/results"]
+    assert [mount["path"] for mount in mounts.expected(older_plan, node)] == ["/efs"]
 
 
 def test_a_rehearsal_installs_their_packages_and_mounts_nothing() -> None:
@@ -145,21 +151,26 @@ def test_a_rehearsal_installs_their_packages_and_mounts_nothing() -> None:
 
 def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None:
     other = replace(NODE, mounts=(replace(EFS, source="fs-1.efs.us-east-1.amazonaws.com:/"),))
-    found = [stamps.desired(plan(), "train", mounts.variables(plan(), nodes)) for nodes in ([NODE], [other], [])]
-    assert len({one["mounts"] for one in found}) == 3
-    assert len({tuple(stamp for role, stamp in one.items() if role != "mounts") for one in found}) == 1
+    role_stamps = [stamps.desired(plan(), "train", mounts.variables(plan(), nodes)) for nodes in ([NODE], [other], [])]
+    assert len({stamp_by_role["mounts"] for stamp_by_role in role_stamps}) == 3
+    assert (
+        len(
+            {tuple(stamp for role, stamp in stamp_by_role.items() if role != "mounts") for stamp_by_role in role_stamps}
+        )
+        == 1
+    )
 
 
 HOLDERS = Ec2Module.data_resources
 
 
-@pytest.mark.parametrize("what", ["aws_efs_file_system.shared[0]", "aws_fsx_lustre_file_system.scratch[0]"])
+@pytest.mark.parametrize("address", ["aws_efs_file_system.shared[0]", "aws_fsx_lustre_file_system.scratch[0]"])
 @pytest.mark.parametrize("action", ["delete", "replace"])
-def test_no_plan_removes_a_file_system(action: str, what: str) -> None:
-    mounts.refuse_loss([(f"module.site.{what}", "create")], "here", HOLDERS)
+def test_no_plan_removes_a_file_system(action: str, address: str) -> None:
+    mounts.refuse_loss([(f"module.site.{address}", "create")], "here", HOLDERS)
     mounts.refuse_loss([('module.site.aws_efs_mount_target.shared["us-east-1a"]', action)], "here", HOLDERS)
     with pytest.raises(ProviderError, match="would be removed with its data") as caught:
-        mounts.refuse_loss([(f"module.site.{what}", action)], "here", HOLDERS)
+        mounts.refuse_loss([(f"module.site.{address}", action)], "here", HOLDERS)
     assert "put sites.*.storage back" in caught.value.hint
 
 
@@ -169,36 +180,36 @@ def test_a_mount_that_is_gone_is_mended_by_its_role_alone() -> None:
 
     group = plan().groups[0]
     shared = mounts.expected(plan(), NODE)
-    wanted = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), shared=shared)
-    assert "efs.mount" in (wanted.units or ())
+    expectations = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), shared=shared)
+    assert "efs.mount" in (expectations.units or ())
     lock = drift.DesiredState({}, (), (), ("efs.mount",), group.stack.os)
     text = (
         "Id=efs.mount\nLoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\nResult=timeout\n"
     )
-    found = [d for d in drift.differences(Bundle({"units.txt": Output(text, 0)}), lock) if d.kind == "unit"]
-    assert [d.message for d in found] == ["efs.mount is failed"]
-    assert drift.passes(found) == [drift.Pass(frozenset({"mounts"}), "configure")]
+    differences = [d for d in drift.differences(Bundle({"units.txt": Output(text, 0)}), lock) if d.kind == "unit"]
+    assert [d.message for d in differences] == ["efs.mount is failed"]
+    assert drift.passes(differences) == [drift.Pass(frozenset({"mounts"}), "configure")]
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "is_reported"),
     [
         ("stat: cannot read file system information for '/data': Transport endpoint is not connected", True),
         ("stat: cannot read file system information for '/data': Permission denied", False),
         ("", False),
     ],
 )
-def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str, told: bool) -> None:
+def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str, is_reported: bool) -> None:
     from provisioner.verify.bundle import Bundle, Output
 
-    wanted = plan({"s3": ({"bucket": "my-data", "path": "/data"},)})
-    lock = drift.DesiredState({}, (), (), ("data.mount",), wanted.groups[0].stack.os)
+    bucket_plan = plan({"s3": ({"bucket": "my-data", "path": "/data"},)})
+    lock = drift.DesiredState({}, (), (), ("data.mount",), bucket_plan.groups[0].stack.os)
     row = {"mounted": "mountpoint-s3 /data fuse ro", "serves": None,
            "answers": {"rc": int(bool(error)), "timed_out": False, "seconds": 0.1, "error": error}}  # fmt: skip
     state = (
         "Id=data.mount\nLoadState=loaded\nActiveState=active\nSubState=mounted\nUnitFileState=enabled\nResult=success\n"
     )
     bundle = Bundle({"units.txt": Output(state, 0), "shared.json": Output(json.dumps({"/data": row}), 0)})
-    found = [d for d in drift.differences(bundle, lock) if d.kind == "unit"]
-    assert [d.message for d in found] == (["the process that serves /data has ended"] if told else [])
-    assert not told or drift.passes(found) == [drift.Pass(frozenset({"mounts"}))]
+    differences = [d for d in drift.differences(bundle, lock) if d.kind == "unit"]
+    assert [d.message for d in differences] == (["the process that serves /data has ended"] if is_reported else [])
+    assert not is_reported or drift.passes(differences) == [drift.Pass(frozenset({"mounts"}))]

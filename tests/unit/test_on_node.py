@@ -28,47 +28,49 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    made: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
 
     def run(*argv: str) -> tuple[int, str]:
-        made.append(argv)
+        commands.append(argv)
         return 0, ""
 
     monkeypatch.setattr(on_node, "_run", run)
-    return made
+    return commands
 
 
-def asked(folder: Path, identity: str = "abc", host: str = "dgx01", others: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"folder": str(folder), "cluster": "lab", "identity": identity, "host": host, "others": [*others]}
+def request(
+    folder: Path, identity: str = "abc", host: str = "dgx01", other_hosts: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    return {"folder": str(folder), "cluster": "lab", "identity": identity, "host": host, "others": [*other_hosts]}
 
 
 def begin(folder: Path, identity: str = "abc") -> dict[str, Any]:
-    return on_node.begin(asked(folder, identity))
+    return on_node.begin(request(folder, identity))
 
 
 def undo(folder: Path, home: Path, identity: str = "abc") -> dict[str, Any]:
-    return on_node.undo({**asked(folder, identity), "key": KEY, "home": str(home)})
+    return on_node.undo({**request(folder, identity), "key": KEY, "home": str(home)})
 
 
 def test_another_host_of_the_cluster_is_left_alone(calls: list[Any], record: Any, tmp_path: Path) -> None:
     """Two hosts have each other's address, and their keys were pinned anew."""
     _, folder = record
     begin(folder)
-    before = (folder / "record.json").read_text()
-    other = asked(folder, host="dgx02", others=("dgx01", "dgx03"))
+    previous_text = (folder / "record.json").read_text()
+    other = request(folder, host="dgx02", other_hosts=("dgx01", "dgx03"))
     assert on_node.begin(other) == {"other": "dgx01"} == on_node.undo({**other, "key": KEY, "home": str(tmp_path)})
-    assert (folder / "record.json").read_text() == before and calls == []
+    assert (folder / "record.json").read_text() == previous_text and calls == []
 
 
 def test_a_host_may_get_another_name(record: Any, tmp_path: Path) -> None:
     module, folder = record
     begin(folder)
     module.note("holds", ["cuda"], str(folder))
-    renamed = asked(folder, host="dgx01.lab", others=("dgx02",))
+    renamed = request(folder, host="dgx01.lab", other_hosts=("dgx02",))
     assert on_node.begin(renamed) == {"ok": True, "new": False}
     written = json.loads((folder / "record.json").read_text())
     assert (written["host"], written["holds"]) == ("dgx01.lab", ["cuda"])
-    assert on_node.begin(asked(folder, host="dgx02", others=("dgx01.lab",))) == {"other": "dgx01.lab"}
+    assert on_node.begin(request(folder, host="dgx02", other_hosts=("dgx01.lab",))) == {"other": "dgx01.lab"}
 
 
 def test_files_are_put_back_as_they_were(record: Any, calls: list[Any], tmp_path: Path) -> None:
@@ -93,18 +95,18 @@ def test_files_are_put_back_as_they_were(record: Any, calls: list[Any], tmp_path
 
 def test_a_link_and_a_removed_file_come_back(record: Any, calls: list[Any], tmp_path: Path) -> None:
     module, folder = record
-    link, gone = tmp_path / "link", tmp_path / "gone"
+    link, removed_file = tmp_path / "link", tmp_path / "gone"
     link.symlink_to("elsewhere")
-    gone.write_text("theirs")
+    removed_file.write_text("theirs")
     begin(folder)
     module.note_file(str(link), "ours", str(folder))
     link.unlink()
     link.write_text("ours")
-    module.note_file(str(gone), None, str(folder))
-    gone.unlink()
+    module.note_file(str(removed_file), None, str(folder))
+    removed_file.unlink()
     undo(folder, tmp_path)
     assert link.is_symlink() and str(link.readlink()) == "elsewhere"
-    assert gone.read_text() == "theirs"
+    assert removed_file.read_text() == "theirs"
 
 
 def test_units_and_holds_are_those_of_the_record(record: Any, calls: list[Any], tmp_path: Path) -> None:
@@ -168,10 +170,10 @@ def test_a_file_that_can_not_be_put_back_holds_up_nothing(record: Any, calls: li
     answer = undo(folder, tmp_path)
     assert paths[2].read_text() == f"theirs: {paths[2]}"
     assert f"{paths[2]} as it was before" in answer["done"]
-    (said,) = (sentence for sentence in answer["stays"] if sentence.startswith(str(paths[0])))
-    assert "not put back: No such file or directory" in said
-    assert Path(said.rpartition(" ")[2]).read_text() == f"theirs: {paths[0]}"
-    assert any(one.startswith(f"{paths[1]}: not put back: No such file") for one in answer["stays"])
+    (message,) = (sentence for sentence in answer["stays"] if sentence.startswith(str(paths[0])))
+    assert "not put back: No such file or directory" in message
+    assert Path(message.rpartition(" ")[2]).read_text() == f"theirs: {paths[0]}"
+    assert any(sentence.startswith(f"{paths[1]}: not put back: No such file") for sentence in answer["stays"])
     assert not folder.exists()
     assert undo(folder, tmp_path) == {"done": [], "stays": []}
 
@@ -214,7 +216,7 @@ def test_keys_are_all_there_when_the_disk_is_full(
         answer = undo(folder, tmp_path)
     assert answer["failed"] == f"gpuprov's key could not be taken out of {keys}: No space left on device"
     assert keys.read_text() == f"ssh-ed25519 AAAA me@desk\n{KEY}\n"
-    assert [one.name for one in keys.parent.iterdir()] == [keys.name]
+    assert [path.name for path in keys.parent.iterdir()] == [keys.name]
     assert undo(folder, tmp_path)["done"] == [f"gpuprov's key taken out of {keys}"]
 
 
@@ -228,9 +230,9 @@ def test_keys_keep_owner_mode_and_link(calls: list[Any], record: Any, tmp_path: 
     os.chown(real, *owner)
     link.symlink_to(real)
     undo(folder, tmp_path)
-    seen = real.stat()
+    status = real.stat()
     assert link.is_symlink() and real.read_text() == "ssh-ed25519 AAAA me@desk\n"
-    assert (seen.st_mode & 0o777, seen.st_uid, seen.st_gid) == (0o640, *owner)
+    assert (status.st_mode & 0o777, status.st_uid, status.st_gid) == (0o640, *owner)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +285,8 @@ DGX_OTA_DATE="Thu 24 Mar 2022 01:43:22 PM PDT"
 def test_dgx_os_is_told_and_left_alone(record: Any, tmp_path: Path) -> None:
     _, folder = record
     (tmp_path / "dgx-release").write_text(DGX)
-    asked = {"folder": str(folder), "dgx": str(tmp_path / "dgx-release"), "cluster": "lab", "identity": "abc"}
-    assert on_node.begin(asked) == {"vendors": "DGX OS 5.2.0 (DGX Server for DGX A100)"}
+    dgx_request = {"folder": str(folder), "dgx": str(tmp_path / "dgx-release"), "cluster": "lab", "identity": "abc"}
+    assert on_node.begin(dgx_request) == {"vendors": "DGX OS 5.2.0 (DGX Server for DGX A100)"}
     assert not folder.exists()
 
 

@@ -94,5 +94,7 @@ def test_git_never_sees_a_run_directory_and_its_keys(tmp_path: Path) -> None:
     subprocess.run([*git, "init", "--quiet"], check=True)
     (private_dir(tmp_path / ".gpuprov" / "vision" / "ssh") / "id_ed25519").write_text("secret")
     (tmp_path / "cluster.yaml").write_text("name: vision\n")
-    seen = subprocess.run([*git, "status", "--porcelain", "--untracked-files=all"], check=True, capture_output=True)
-    assert seen.stdout == b"?? cluster.yaml\n"
+    git_status = subprocess.run(
+        [*git, "status", "--porcelain", "--untracked-files=all"], check=True, capture_output=True
+    )
+    assert git_status.stdout == b"?? cluster.yaml\n"

@@ -155,8 +155,8 @@ def test_an_interrupt_that_python_dropped_while_it_forked_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it forks nothing is raised, because Python would drop it; right after, the request is obeyed."""
-    asked = threading.Event()
-    monkeypatch.setattr(process, "_asked", asked)
+    requested = threading.Event()
+    monkeypatch.setattr(process, "_asked", requested)
     real, started = subprocess.Popen, []
 
     def forks(*arguments: Any, **options: Any) -> Any:
@@ -319,15 +319,15 @@ WRITES = """trap 'sleep 0.3; touch "$0told"; exit 0' INT; while :; do sleep 0.05
 
 def members(folder: Path) -> list[int]:
     """Processes whose arguments name this folder."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-            found += [int(entry.name)] if str(folder) in line else []
-    return found
+            pids += [int(entry.name)] if str(folder) in line else []
+    return pids
 
 
 def begun(folder: Path, how: str) -> tuple[subprocess.Popen[str], int, int]:

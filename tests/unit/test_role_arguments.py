@@ -28,23 +28,23 @@ def options(role: str) -> dict[str, Any]:
 def problems(role: str, variables: dict[str, Any]) -> list[str]:
     known = options(role)
     plain = {name: {k: v for k, v in o.items() if k != "description"} for name, o in known.items()}
-    found = ArgumentSpecValidator(plain).validate({k: v for k, v in variables.items() if k in known})
-    return list(found.error_messages)
+    result = ArgumentSpecValidator(plain).validate({k: v for k, v in variables.items() if k in known})
+    return list(result.error_messages)
 
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, dict[str, Any]]:
     """Machine → variables of a group of it."""
-    found = {}
+    variables_by_machine = {}
     for machine in MACHINES:
         plan = plans.plan(plans.cluster_spec(machine, count=1))
-        found[machine] = inventory.group_variables(plan.groups[0].name, plan) | GIVEN_BY_THE_INVENTORY
-    return found
+        variables_by_machine[machine] = inventory.group_variables(plan.groups[0].name, plan) | GIVEN_BY_THE_INVENTORY
+    return variables_by_machine
 
 
 @pytest.mark.parametrize("role", sorted(p.name for p in ROLES.iterdir()))
 def test_every_machine_gives_each_role_what_it_asks_for(role: str, given: dict[str, dict[str, Any]]) -> None:
-    assert {machine: found for machine, variables in given.items() if (found := problems(role, variables))} == {}
+    assert {machine: messages for machine, variables in given.items() if (messages := problems(role, variables))} == {}
 
 
 @pytest.mark.parametrize("role", sorted(p.name for p in ROLES.iterdir()))

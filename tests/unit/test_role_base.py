@@ -20,8 +20,8 @@ def refusals(distribution: str, version: str, kernel: str, lock: dict[str, Any],
     facts = {"distribution": distribution, "distribution_version": version, "kernel": kernel}
     trusted = {name: trust_as_template(value) if isinstance(value, str) else value for name, value in defaults.items()}
     variables = {**trusted, "base_image_brings": {"stdout": ""}, "ansible_facts": facts, "gpuprov_stack": lock, **more}
-    found: list[str] = Templar(loader=loader, variables=variables).template(trusted["base_refusals"])
-    return found
+    messages: list[str] = Templar(loader=loader, variables=variables).template(trusted["base_refusals"])
+    return messages
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def test_the_distribution_of_the_lock(distribution: str, version: str, os: str) 
     ],
 )
 def test_another_distribution_is_refused_with_both_names(distribution: str, version: str, os: str) -> None:
-    (said,) = refusals(distribution, version, AWS, {"os": os, "kernel": None})
-    assert said.startswith(f"this node is {distribution.lower()}-{version}, the lock is for {os}, ")
+    (message,) = refusals(distribution, version, AWS, {"os": os, "kernel": None})
+    assert message.startswith(f"this node is {distribution.lower()}-{version}, the lock is for {os}, ")
 
 
 def test_a_deep_learning_ami_is_refused() -> None:
     """Its NVMe disks are in LVM at /opt/dlami/nvme, its driver, EFA and docker are others."""
     brings = {"stdout": "/opt/dlami", "stdout_lines": ["/opt/dlami"]}
-    (said,) = refusals("Ubuntu", "24.04", AWS, {"os": "ubuntu-24.04", "kernel": None}, base_image_brings=brings)
-    assert said.startswith("the image brings GPU software of its own (/opt/dlami, a Deep Learning AMI)")
+    (message,) = refusals("Ubuntu", "24.04", AWS, {"os": "ubuntu-24.04", "kernel": None}, base_image_brings=brings)
+    assert message.startswith("the image brings GPU software of its own (/opt/dlami, a Deep Learning AMI)")
     lock = {"os": "ubuntu-24.04", "kernel": None, "vendor": {"name": "a Deep Learning AMI", "parts": {}}}
     assert refusals("Ubuntu", "24.04", AWS, lock, base_image_brings=brings) == []
-    assert "Start from the plain image of ubuntu-24.04, or adopt what it brings" in said
+    assert "Start from the plain image of ubuntu-24.04, or adopt what it brings" in message
 
 
 @pytest.mark.parametrize("kernel", [AWS, "6.8", "6.8.0", None])
@@ -70,8 +70,8 @@ def test_a_kernel_that_the_lock_names(kernel: str | None) -> None:
 
 @pytest.mark.parametrize("kernel", ["6.8.0-1066", "6.8.0-1067-aws", "6.80", "6.17", "6.1", "5.15"])
 def test_another_kernel_is_refused(kernel: str) -> None:
-    (said,) = refusals("Ubuntu", "24.04", AWS, {"os": "ubuntu-24.04", "kernel": kernel})
-    assert said.startswith(f"kernel {AWS} runs, the lock names {kernel}, ")
+    (message,) = refusals("Ubuntu", "24.04", AWS, {"os": "ubuntu-24.04", "kernel": kernel})
+    assert message.startswith(f"kernel {AWS} runs, the lock names {kernel}, ")
 
 
 def test_every_reason_is_said() -> None:

@@ -22,16 +22,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name, path in (("EFA", "opt/amazon/efa"), ("OFI_NCCL", "opt/amazon/ofi-nccl"), ("VERBS", "dev/infiniband"),
                        ("CONF", "nccl.conf")):  # fmt: skip
         monkeypatch.setattr(loaded, name, str(tmp_path / path))
-    said = subprocess.CompletedProcess([], 0, json.dumps([f"LD_LIBRARY_PATH={OWN}", "NCCL_NET_PLUGIN=spcx"]), "")
-    monkeypatch.setattr(loaded.subprocess, "run", lambda *_, **__: said)
+    environment = subprocess.CompletedProcess([], 0, json.dumps([f"LD_LIBRARY_PATH={OWN}", "NCCL_NET_PLUGIN=spcx"]), "")
+    monkeypatch.setattr(loaded.subprocess, "run", lambda *_, **__: environment)
     monkeypatch.setattr(loaded, "unlimited", lambda: True)
     return loaded
 
 
-def words(module: ModuleType, efa: bool, vendor: str = "nvidia") -> list[str]:
-    (found,) = module.options([IMAGE], vendor, efa)
-    assert {name: found[name] for name in IMAGE} == IMAGE
-    return list(found["docker_run"])
+def docker_arguments(module: ModuleType, efa: bool, vendor: str = "nvidia") -> list[str]:
+    (options,) = module.options([IMAGE], vendor, efa)
+    assert {name: options[name] for name in IMAGE} == IMAGE
+    return list(options["docker_run"])
 
 
 @pytest.mark.parametrize("folder", ["lib/x86_64-linux-gnu", "lib", "lib64"])
@@ -44,7 +44,7 @@ def test_nccl_finds_the_nodes_efa_plugin_in_any_image(module: ModuleType, tmp_pa
         (ofi / folder / name).touch()
     (tmp_path / "dev/infiniband/uverbs0").touch()
     (tmp_path / "nccl.conf").touch()
-    assert words(module, efa=True) == [
+    assert docker_arguments(module, efa=True) == [
         "--gpus=all",
         "--network=host",
         "--ipc=host",
@@ -56,13 +56,13 @@ def test_nccl_finds_the_nodes_efa_plugin_in_any_image(module: ModuleType, tmp_pa
         f"--env=NCCL_NET_PLUGIN={ofi}/{folder}/libnccl-net.so",
         f"--env=LD_LIBRARY_PATH={OWN}:{ofi}/{folder}:{efa}/lib",
     ]
-    assert not any("opt/amazon" in word for word in words(module, efa=False))
+    assert not any("opt/amazon" in argument for argument in docker_arguments(module, efa=False))
 
 
 def test_a_node_without_rdma_adds_next_to_nothing(module: ModuleType) -> None:
-    assert words(module, efa=False) == ["--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1"]
-    assert words(module, efa=True) == words(module, efa=False)
-    assert words(module, efa=False, vendor="amd")[:2] == ["--device=/dev/kfd", "--device=/dev/dri"]
+    assert docker_arguments(module, efa=False) == ["--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1"]
+    assert docker_arguments(module, efa=True) == docker_arguments(module, efa=False)
+    assert docker_arguments(module, efa=False, vendor="amd")[:2] == ["--device=/dev/kfd", "--device=/dev/dri"]
 
 
 def test_files_that_nccls_settings_name_are_mounted_and_gloo_gets_their_interface(
@@ -75,16 +75,16 @@ def test_files_that_nccls_settings_name_are_mounted_and_gloo_gets_their_interfac
     lines = ["# NCCL_TOPO_FILE=/commented", "NCCL_SOCKET_IFNAME==eth7", f"NCCL_TOPO_FILE={topology}"]
     lines += [f"NCCL_TOPO_FILE={tmp_path}/other.xml", f"NCCL_GRAPH_FILE={graph}", "NCCL_DEBUG_FILE=relative"]
     (tmp_path / "nccl.conf").write_text("\n".join([*lines, "NCCL_GRAPH_DUMP_FILE=/not/there"]))
-    found = words(module, efa=False)
-    mounts = [word for word in found if word.startswith("--volume=")]
+    arguments = docker_arguments(module, efa=False)
+    mounts = [argument for argument in arguments if argument.startswith("--volume=")]
     assert mounts == [f"--volume={path}:{path}:ro" for path in (tmp_path / "nccl.conf", graph, topology)]
-    assert "--env=GLOO_SOCKET_IFNAME=eth7" in found
+    assert "--env=GLOO_SOCKET_IFNAME=eth7" in arguments
 
 
 def test_a_word_is_one_word(module: ModuleType, tmp_path: Path) -> None:
     """The file is for $(cat …): nothing in it may hold a space."""
     (tmp_path / "opt/amazon/ofi-nccl/lib").mkdir(parents=True)
     (tmp_path / "opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so").touch()
-    found = words(module, efa=True)
-    assert any(word.endswith("libnccl-net-ofi.so") for word in found)
-    assert not any(" " in word for word in found)
+    arguments = docker_arguments(module, efa=True)
+    assert any(argument.endswith("libnccl-net-ofi.so") for argument in arguments)
+    assert not any(" " in argument for argument in arguments)

@@ -57,11 +57,11 @@ def module() -> ModuleType:
 
 @pytest.fixture
 def docker(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Docker:
-    there = Docker({})
-    monkeypatch.setattr(module.subprocess, "run", there.run)
+    test_docker = Docker({})
+    monkeypatch.setattr(module.subprocess, "run", test_docker.run)
     monkeypatch.setattr(module, "packed_size", lambda _pull: None)
     monkeypatch.setattr(module.time, "sleep", lambda _seconds: None)
-    return there
+    return test_docker
 
 
 def test_pulled_by_digest_and_named(module: ModuleType, docker: Docker) -> None:
@@ -114,11 +114,11 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("words", "meaning", "tries"), SAID, ids=[meaning for _, meaning, _ in SAID])
+@pytest.mark.parametrize(("error_text", "meaning", "tries"), SAID, ids=[meaning for _, meaning, _ in SAID])
 def test_what_docker_says_is_told_in_plain_words(
-    module: ModuleType, docker: Docker, words: str, meaning: str, tries: int
+    module: ModuleType, docker: Docker, error_text: str, meaning: str, tries: int
 ) -> None:
-    docker.errors = [words] * 9
+    docker.errors = [error_text] * 9
     with pytest.raises(module.Failed, match=meaning):
         module.bring(IMAGE, PARAMS, False)
     assert docker.verbs() == ["pull"] * tries
@@ -154,10 +154,10 @@ def test_a_disk_without_room_is_refused_before_the_pull(
 
 
 def test_no_docker(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(module.subprocess, "run", gone)
+    monkeypatch.setattr(module.subprocess, "run", fail)
     with pytest.raises(module.Failed, match="docker is not installed"):
         module.bring(IMAGE, PARAMS, False)
 

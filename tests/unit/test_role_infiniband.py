@@ -27,8 +27,8 @@ def present(lacking: list[str], ofed: str | None) -> list[str]:
         "ansible_facts": {"kernel": "6.8.0-1044-azure"},
         "gpuprov_stack": {"ofed": ofed, "packages": [], "repositories": []},
     }
-    found: list[str] = Templar(loader=loader, variables=variables).template(trusted["infiniband_present"])
-    return found
+    packages: list[str] = Templar(loader=loader, variables=variables).template(trusted["infiniband_present"])
+    return packages
 
 
 @pytest.mark.parametrize(("lacking", "extra"), [([], False), (["ib_umad"], True), (["ib_umad", "rdma_ucm"], True)])

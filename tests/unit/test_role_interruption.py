@@ -84,8 +84,8 @@ class Imds:
         class Answers(BaseHTTPRequestHandler):
             def do_PUT(self) -> None:
                 imds.tokens += 1
-                wanted = self.headers.get(f"{imds.header}-ttl-seconds")
-                right = self.path == "/latest/api/token" and wanted == "21600"
+                lifetime = self.headers.get(f"{imds.header}-ttl-seconds")
+                right = self.path == "/latest/api/token" and lifetime == "21600"
                 self.give(*imds.answers.get(self.path, (200, imds.token) if right else (400, "")))
 
             def do_GET(self) -> None:
@@ -112,10 +112,10 @@ class Imds:
 
 @pytest.fixture
 def imds() -> Iterator[Imds]:
-    made = Imds()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    test_imds = Imds()
+    yield test_imds
+    test_imds.server.shutdown()
+    test_imds.server.server_close()
 
 
 class Node:
@@ -156,8 +156,8 @@ class Node:
             self.watcher.look()
             if self.hook.exists() and "sleep" not in self.hook.read_text():  # it ends by itself, in its time
                 wait(lambda: not self.running())
-        found: dict[str, Any] = json.loads(self.record.read_text())
-        return found
+        record: dict[str, Any] = json.loads(self.record.read_text())
+        return record
 
     def says(self, text: str | None, path: str = NOTICE, status: int = 200) -> None:
         self.imds.answers.pop(path, None)
@@ -179,9 +179,9 @@ class Node:
 
     def process(self, **environment: str) -> subprocess.Popen[str]:
         """The watcher as the service runs it."""
-        words = [word for name, value in self.options.items() for word in (f"--{name}", value)]
+        arguments = [argument for name, value in self.options.items() for argument in (f"--{name}", value)]
         return subprocess.Popen(
-            [sys.executable, "-I", str(PROGRAM), *words, "--every", "0.05"],
+            [sys.executable, "-I", str(PROGRAM), *arguments, "--every", "0.05"],
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             text=True,
@@ -193,17 +193,17 @@ def node(tmp_path: Path, imds: Imds, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path, imds, monkeypatch)
 
 
-def wait(what: Any) -> None:
+def wait(condition: Any) -> None:
     for _ in range(400):
-        if what():
+        if condition():
             return
         time.sleep(0.05)
     raise AssertionError("nothing came")
 
 
 def test_without_a_notice_nothing_is_done_and_one_token_serves(node: Node) -> None:
-    found = node.look(5)
-    assert found == dict.fromkeys(found) | {"silent": ""}
+    record = node.look(5)
+    assert record == dict.fromkeys(record) | {"silent": ""}
     assert (node.imds.tokens, node.ran()) == (1, [])
     written = node.record.stat().st_mtime_ns
     node.look(3)
@@ -214,14 +214,14 @@ def test_without_a_notice_nothing_is_done_and_one_token_serves(node: Node) -> No
 def test_a_notice_is_written_down_and_the_hook_runs_once(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     node.look()
     node.says(text := notice())
-    told = json.loads(text)
-    found = node.look(5)
-    assert {key: found["notice"][key] for key in told} == told
-    assert abs(found["notice"]["seen"] - time.time()) < 60
-    assert node.ran() == [f"train-0 terminate {told['time']}"]
-    assert (found["hook"]["state"], found["hook"]["result"], found["hook"]["status"]) == ("ended", "success", 0)
-    assert found["hook"]["output"] == node.ran()
-    assert f"NOTICE: this machine: terminate at {told['time']}" in capsys.readouterr().out
+    sent_notice = json.loads(text)
+    record = node.look(5)
+    assert {key: record["notice"][key] for key in sent_notice} == sent_notice
+    assert abs(record["notice"]["seen"] - time.time()) < 60
+    assert node.ran() == [f"train-0 terminate {sent_notice['time']}"]
+    assert (record["hook"]["state"], record["hook"]["result"], record["hook"]["status"]) == ("ended", "success", 0)
+    assert record["hook"]["output"] == node.ran()
+    assert f"NOTICE: this machine: terminate at {sent_notice['time']}" in capsys.readouterr().out
     metrics = node.prom.read_text()
     assert "gpuprov_interruption_pending 1\n" in metrics
     assert "gpuprov_interruption_hook_ok 1\n" in metrics
@@ -237,7 +237,7 @@ def test_an_expired_token_is_replaced(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "says"),
+    ("path", "status", "message"),
     [
         ("/latest/api/token", 403, "no token: status 403"),
         (NOTICE, 500, "is answered with status 500"),
@@ -245,11 +245,11 @@ def test_an_expired_token_is_replaced(node: Node) -> None:
         (REBALANCE, 503, "is answered with status 503"),
     ],
 )
-def test_a_refusal_is_said_and_is_no_answer(node: Node, path: str, status: int, says: str) -> None:
+def test_a_refusal_is_said_and_is_no_answer(node: Node, path: str, status: int, message: str) -> None:
     node.says("", path, status)
-    found = node.look()
-    assert says in found["silent"]
-    assert abs(found["silent_since"] - time.time()) < 60
+    record = node.look()
+    assert message in record["silent"]
+    assert abs(record["silent_since"] - time.time()) < 60
     assert "gpuprov_interruption_answered 0\n" in node.prom.read_text()
     node.says(None, path)
     assert node.look()["silent_since"] is None
@@ -263,8 +263,8 @@ def test_a_service_that_hangs_holds_nothing_up_for_long(node: Node, monkeypatch:
     assert node.look()["silent_since"] == since
     node.imds.hangs = 0.0
     node.says(notice())
-    found = node.look()
-    assert (found["silent_since"], found["hook"]["state"]) == (None, "ended")
+    record = node.look()
+    assert (record["silent_since"], record["hook"]["state"]) == (None, "ended")
 
 
 def test_nobody_there(node: Node) -> None:
@@ -293,9 +293,9 @@ def test_nobody_there(node: Node) -> None:
 )
 def test_what_is_no_notice_is_said_and_starts_nothing(node: Node, text: str) -> None:
     node.says(text)
-    found = node.look(2)
-    assert (found["notice"], found["hook"], node.started()) == (None, None, [])
-    assert NOTICE in found["silent"]
+    record = node.look(2)
+    assert (record["notice"], record["hook"], node.started()) == (None, None, [])
+    assert NOTICE in record["silent"]
     node.says(notice())
     assert node.look()["hook"]["state"] == "ended"
 
@@ -303,18 +303,18 @@ def test_what_is_no_notice_is_said_and_starts_nothing(node: Node, text: str) -> 
 def test_a_broken_recommendation_hides_no_notice(node: Node) -> None:
     node.says(notice())
     node.says("<html>", REBALANCE)
-    found = node.look()
-    assert found["hook"]["state"] == "ended"
-    assert REBALANCE in found["silent"]
+    record = node.look()
+    assert record["hook"]["state"] == "ended"
+    assert REBALANCE in record["silent"]
 
 
 def test_a_recommendation_to_rebalance_is_said_and_not_acted_upon(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.says(json.dumps({"noticeTime": "2026-11-21T22:10:00Z"}), REBALANCE)
-    found = node.look(3)
-    assert found["rebalance"]["time"] == "2026-11-21T22:10:00Z"
-    assert (found["notice"], node.started()) == (None, [])
+    record = node.look(3)
+    assert record["rebalance"]["time"] == "2026-11-21T22:10:00Z"
+    assert (record["notice"], node.started()) == (None, [])
     assert capsys.readouterr().out.count("recommends to move away") == 1
     assert "gpuprov_interruption_rebalance 1\n" in node.prom.read_text()
     node.says(None, REBALANCE)
@@ -325,8 +325,8 @@ def test_a_notice_that_is_taken_back_and_comes_again(node: Node) -> None:
     node.says(first := notice())
     node.look()
     node.says(None)
-    found = node.look()
-    assert (found["notice"], found["withdrawn"]["action"]) == (None, "terminate")
+    record = node.look()
+    assert (record["notice"], record["withdrawn"]["action"]) == (None, "terminate")
     assert "gpuprov_interruption_pending 0\n" in node.prom.read_text()
     node.says(first)
     assert node.look()["notice"] is not None
@@ -336,15 +336,15 @@ def test_a_notice_that_is_taken_back_and_comes_again(node: Node) -> None:
     wait(lambda: len(node.ran()) == 2)
 
 
-@pytest.mark.parametrize(("left", "deadline"), [(119, 99), (60, 40), (22, 5), (-30, 5), (3600, 100)])
-def test_the_hook_ends_before_the_machine(node: Node, left: float, deadline: int) -> None:
-    node.says(notice(left))
+@pytest.mark.parametrize(("seconds", "deadline"), [(119, 99), (60, 40), (22, 5), (-30, 5), (3600, 100)])
+def test_the_hook_ends_before_the_machine(node: Node, seconds: float, deadline: int) -> None:
+    node.says(notice(seconds))
     node.look()
-    (words,) = node.started()
-    given = int(words.split("--property=TimeoutStartSec=")[1].split()[0])
-    assert deadline - 15 <= given <= deadline  # by as much as a busy machine may take
-    assert given >= 5
-    assert "--property=TimeoutStopSec=5" in words
+    (command,) = node.started()
+    timeout_s = int(command.split("--property=TimeoutStartSec=")[1].split()[0])
+    assert deadline - 15 <= timeout_s <= deadline  # by as much as a busy machine may take
+    assert timeout_s >= 5
+    assert "--property=TimeoutStopSec=5" in command
 
 
 def test_the_end_of_a_block_is_a_notice_ten_minutes_before(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,9 +403,9 @@ def test_no_hook_and_one_that_comes_while_the_notice_stands(node: Node) -> None:
 
 def test_a_restart_forgets_nothing_and_repeats_nothing(node: Node) -> None:
     node.says(notice())
-    before = node.look()
+    previous_record = node.look()
     node.begin()
-    assert node.look() == before
+    assert node.look() == previous_record
     assert len(node.started()) == 1
 
 
@@ -447,12 +447,12 @@ def test_a_record_that_can_not_be_read_begins_anew(node: Node, text: str) -> Non
 
 
 def test_systemd_hears_that_it_is_there_and_alive(node: Node) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(str(node.folder / "notify"))
-        told.settimeout(20)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify_socket:
+        notify_socket.bind(str(node.folder / "notify"))
+        notify_socket.settimeout(20)
         process = node.process(NOTIFY_SOCKET=str(node.folder / "notify"))
         try:
-            heard = [told.recv(100) for _ in range(3)]
+            heard = [notify_socket.recv(100) for _ in range(3)]
         finally:
             process.terminate()
             process.communicate()
@@ -576,15 +576,15 @@ def test_an_answer_that_drips_has_one_deadline(node: Node, monkeypatch: pytest.M
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
-            there, _ = server.accept()
-            with there:
-                there.recv(4096)
-                there.sendall(head)
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(head)
                 for _ in range(60):
                     if stop.wait(0.1):
                         return
                     try:
-                        there.sendall(b"a")
+                        connection.sendall(b"a")
                     except OSError:
                         return
 

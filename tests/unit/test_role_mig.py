@@ -25,29 +25,31 @@ class Mig:
         self.module = load("mig", "files/gpuprov_mig.py")
         self.called = on_node(node, monkeypatch, self.module, systemctl=self.systemctl)
 
-    def systemctl(self, words: list[str]) -> subprocess.CompletedProcess[str]:
-        verb, unit = words[1], words[-1]
+    def systemctl(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        verb, unit = command[1], command[-1]
         if verb == "is-active":
-            there = unit in self.active
-            return subprocess.CompletedProcess(words, 0 if there else 3, "active\n" if there else "inactive\n", "")
+            is_active = unit in self.active
+            return subprocess.CompletedProcess(
+                command, 0 if is_active else 3, "active\n" if is_active else "inactive\n", ""
+            )
         if verb in ("stop", "start"):
             (self.active.discard if verb == "stop" else self.active.add)(unit)
-        return subprocess.CompletedProcess(words, 0, "", "")
+        return subprocess.CompletedProcess(command, 0, "", "")
 
     def run(self, profile: str = "1g.5gb", instances: int = 7, gpus: int = 8) -> tuple[int, str, str]:
         self.called.clear()
         self.node.capsys.readouterr()
         code = self.module.main(["--profile", profile, "--instances", str(instances), "--gpus", str(gpus)])
-        said = self.node.capsys.readouterr()
-        return code, said.out.strip(), said.err
+        captured = self.node.capsys.readouterr()
+        return code, captured.out.strip(), captured.err
 
     def layout(self) -> list[int]:
         """MIG devices of each GPU."""
         return [len(profiles) for profiles in self.module.layouts().values()]
 
     def changes(self) -> list[list[str]]:
-        words = ("-mig", "-cgi", "-dci", "-dgi", "--gpu-reset", "stop", "start")
-        return [call for call in self.called if set(call) & set(words)]
+        changing_words = ("-mig", "-cgi", "-dci", "-dgi", "--gpu-reset", "stop", "start")
+        return [call for call in self.called if set(call) & set(changing_words)]
 
 
 @pytest.fixture
@@ -81,23 +83,23 @@ def test_off_takes_everything_away(mig: Mig) -> None:
     assert mig.run("off", 0)[:2] == (0, "unchanged")
     mig.run()
     assert mig.run("off", 0)[0] == 0
-    assert {now for now, _ in mig.module.modes().values()} == {"Disabled"}
+    assert {mode for mode, _ in mig.module.modes().values()} == {"Disabled"}
 
 
 def test_off_is_fine_on_gpus_without_mig(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Mig(make_node("workstation-rtx4090"), monkeypatch).run("off", 0, 1)[:2] == (0, "unchanged")
 
 
-@pytest.mark.parametrize(("machine", "kept"), [("p4d.24xlarge", "Enabled"), ("dgx-h100", "Disabled")])
+@pytest.mark.parametrize(("machine", "mode_after_boot"), [("p4d.24xlarge", "Enabled"), ("dgx-h100", "Disabled")])
 def test_after_a_reboot_the_layout_is_made_again(
-    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, machine: str, kept: str
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, machine: str, mode_after_boot: str
 ) -> None:
     mig = Mig(make_node(machine), monkeypatch)
     profile = "1g.5gb" if machine == "p4d.24xlarge" else "1g.10gb"
     mig.run(profile)
     (mig.node.root / state.MIG).unlink()
     smi_mig.at_boot(state.hardware())
-    assert {now for now, _ in mig.module.modes().values()} == {kept}
+    assert {mode for mode, _ in mig.module.modes().values()} == {mode_after_boot}
     assert mig.run(profile)[0] == 0
     assert mig.layout() == [7] * 8
 

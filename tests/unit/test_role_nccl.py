@@ -62,12 +62,12 @@ def test_the_rows_are_azures_nd_machines_with_nvidia_gpus_and_nvswitch() -> None
 )  # fmt: skip
 def test_a_file_joins_each_gpu_with_its_cards(file: str, bridges: list[str]) -> None:
     root = ElementTree.parse(ROLE / "files" / f"{file}.xml").getroot()
-    found = [
+    actual_bridges = [
         " ".join([cpu.attrib["numaid"], *(device.attrib["busid"][:4] for device in bridge)])
         for cpu in root
         for bridge in cpu
     ]
-    assert found == bridges
+    assert actual_bridges == bridges
     classes = {device.attrib["busid"][1]: device.attrib["class"] for device in root.iter("pci")}
     assert classes == {"0": "0x030200", "1": "0x020700", "f": "0x060400"}
 
@@ -79,8 +79,8 @@ def test_simulated_machines_have_the_addresses_and_gpudirect_hangs_on_the_file(m
     node = hardware(known, catalog.gpu(known.gpu_model), "n", catalog)
     topology = ROLE / "files" / f"{ND[machine]}.xml"
     listed = {device.attrib["busid"] for device in ElementTree.parse(topology).getroot().iter("pci")}
-    shown = {gpu["pci"].lower()[-12:] for gpu in node["gpus"]} | {nic["slot"] for nic in node["nics"]}
-    assert shown == {address for address in listed if not address.startswith("ffff")}
+    addresses = {gpu["pci"].lower()[-12:] for gpu in node["gpus"]} | {nic["slot"] for nic in node["nics"]}
+    assert addresses == {address for address in listed if not address.startswith("ffff")}
 
     conf = tmp_path / "nccl.conf"
     mounts = [
@@ -111,11 +111,11 @@ def test_files_by_machine_and_image() -> None:
     plain = rendered("")
     assert plain["nccl_files"] == []
     assert len(plain["nccl_absent"]) == 2
-    own = rendered("azure-nd-v5", vendor={"name": "microsoft-dsvm:ubuntu-hpc:2404:1", "parts": {}})
-    topology, unit = own["nccl_files"]
+    with_topology = rendered("azure-nd-v5", vendor={"name": "microsoft-dsvm:ubuntu-hpc:2404:1", "parts": {}})
+    topology, unit = with_topology["nccl_files"]
     assert topology["content"] == (ROLE / "files/azure-nd-v5.xml").read_text()
     assert unit["dest"] == "/etc/systemd/system/gpuprov-nccl.service"
-    assert own["nccl_absent"] == []
+    assert with_topology["nccl_absent"] == []
     assert "After=sku-customizations.service\nPartOf=sku-customizations.service\n" in unit["content"]
 
 
@@ -124,15 +124,19 @@ def test_the_unit_puts_the_settings_in_front_of_what_the_image_wrote(tmp_path: P
     """Azure's service writes the file anew at boot; the unit runs behind it, and may run again. What it leaves is what
     the role would write, so neither undoes the other's work."""
     conf = module("nccl_conf")
-    kept, written = tmp_path / "gpuprov.conf", tmp_path / "nccl.conf"
+    settings_file, written = tmp_path / "gpuprov.conf", tmp_path / "nccl.conf"
     ours = [conf.FIRST, "NCCL_IB_HCA==mlx5_ib0:1", "NCCL_IB_PCI_RELAXED_ORDERING=1", conf.LAST]
-    kept.write_text("".join(f"{line}\n" for line in ours))
+    settings_file.write_text("".join(f"{line}\n" for line in ours))
     written.write_text(VENDOR)
     unit = rendered("", vendor={"name": "x", "parts": {}})["nccl_unit"].replace("\\\n", "")
     (command,) = re.findall(r"^ExecStart=/bin/sh -c '(.*)'$", unit, re.M)
     assert not set(command) & set("$%"), "systemd would read them"
-    paths = {"/etc/gpuprov/nccl.conf": kept, "/etc/nccl.conf": written, "/run/gpuprov-nccl.conf": tmp_path / "x"}
-    command = re.sub("|".join(map(re.escape, paths)), lambda found: str(paths[found[0]]), command)
+    paths = {
+        "/etc/gpuprov/nccl.conf": settings_file,
+        "/etc/nccl.conf": written,
+        "/run/gpuprov-nccl.conf": tmp_path / "x",
+    }
+    command = re.sub("|".join(map(re.escape, paths)), lambda match: str(paths[match[0]]), command)
     for _ in range(times):
         subprocess.run(["sh", "-c", command], check=True, timeout=30)
     text = written.read_text()

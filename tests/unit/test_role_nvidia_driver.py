@@ -36,14 +36,14 @@ SWITCHES = "05:01.0 0680: 10de:1af1 (rev a1)\n06:01.0 0680: 10de:1af1 (rev a1)"
 IN_A_VM = "ecs.gn7-c13g1.26xlarge"
 
 
-@pytest.mark.parametrize(("machine", "seen", "runs"), [
+@pytest.mark.parametrize(("machine", "switch_lines", "runs"), [
     (MACHINE, "", True), (IN_A_VM, "", False), (IN_A_VM, SWITCHES, True), ("g6.48xlarge", SWITCHES, False),
 ])  # fmt: skip
 def test_fabric_manager_follows_the_node_where_no_source_says_that_it_is_needed(
-    machine: str, seen: str, runs: bool
+    machine: str, switch_lines: str, runs: bool
 ) -> None:
     """Without a switch it ends with NV_WARN_NOTHING_TO_DO (NVIDIA/gpu-operator#610), and the role with it."""
-    services = role("nvidia_driver_services", machine, nvidia_driver_switches={"stdout": seen})
+    services = role("nvidia_driver_services", machine, nvidia_driver_switches={"stdout": switch_lines})
     assert ("nvidia-fabricmanager" in services) == runs
 
 
@@ -60,9 +60,12 @@ def test_the_checks_and_what_up_looks_for_follow_the_node_too() -> None:
             bundle(texts | {"fabricmanager.txt": stopped, "lspci.txt": f"{texts['lspci.txt']}{switch * 6}"}), want
         ),
     }
-    found = {name: {check.id: check for check in one.checks} for name, one in judge(cases).items()}
-    assert found["none"]["nvswitch.fabric"].status == "skip"
-    assert (found["six"]["nvswitch.fabric"].status, found["six"]["nvswitch.fabric"].severity) == ("fail", "fatal")
+    checks_by_case = {name: {check.id: check for check in verdict.checks} for name, verdict in judge(cases).items()}
+    assert checks_by_case["none"]["nvswitch.fabric"].status == "skip"
+    assert (checks_by_case["six"]["nvswitch.fabric"].status, checks_by_case["six"]["nvswitch.fabric"].severity) == (
+        "fail",
+        "fatal",
+    )
 
 
 def trusted_deep(value: Any) -> Any:
@@ -80,8 +83,8 @@ def test_a_driver_that_takes_the_gpus_is_denied_and_looked_for(name: str) -> Non
     texts = healthy(MACHINE)
     texts["modules.txt"] = f"{name} 3 1 - Live 0x0\n{texts['modules.txt']}"
     judged = judge({"it": Case(bundle(texts), expected(MACHINE))})["it"]
-    found = next(check for check in judged.checks if check.id == "driver.nouveau_absent")
-    assert (found.status, found.message) == ("fail", f"{name} is loaded")
+    nouveau_check = next(check for check in judged.checks if check.id == "driver.nouveau_absent")
+    assert (nouveau_check.status, nouveau_check.message) == ("fail", f"{name} is loaded")
 
 
 @pytest.mark.parametrize("vendor", ["ubuntu", "nvidia"])

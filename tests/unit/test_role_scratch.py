@@ -21,22 +21,22 @@ class Scratch:
     """The script on a node; `said` is what it wrote to standard error the last time."""
 
     def __init__(
-        self, node: Node, module: ModuleType, place: Path, disks: int | str, monkeypatch: pytest.MonkeyPatch
+        self, node: Node, module: ModuleType, mount_point: Path, disks: int | str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.node, self.module, self.place, self.disks = node, module, place, disks
+        self.node, self.module, self.place, self.disks = node, module, mount_point, disks
         fine = subprocess.CompletedProcess(["udevadm"], 0, "", "")
-        self.called = on_node(node, monkeypatch, module, udevadm=lambda _words: fine)
+        self.called = on_node(node, monkeypatch, module, udevadm=lambda _arguments: fine)
 
     def run(self, *more: str) -> tuple[int, str, str]:
         self.called.clear()
         self.node.capsys.readouterr()
         models = ("--network-model", "Elastic Block Store")
         code = self.module.main(["--mount", str(self.place), "--disks", str(self.disks), *models, *more])
-        said = self.node.capsys.readouterr()
-        return code, said.out.strip(), said.err
+        captured = self.node.capsys.readouterr()
+        return code, captured.out.strip(), captured.err
 
     def formatted(self) -> bool:
-        return any(words[0].startswith("mkfs") or "--create" in words for words in self.called)
+        return any(command[0].startswith("mkfs") or "--create" in command for command in self.called)
 
 
 def change(edit: Any) -> None:
@@ -63,7 +63,7 @@ def test_eight_disks_become_one_and_a_second_run_changes_nothing(scratch: Scratc
     code, out, err = scratch.run()
     assert (code, err) == (0, "")
     assert out.startswith("changed: made xfs over nvme1n1, nvme2n1")
-    create = next(words for words in scratch.called if "--create" in words)
+    create = next(command for command in scratch.called if "--create" in command)
     assert "--raid-devices=8" in create
     assert "/dev/nvme0n1" not in create
     assert scratch.place.stat().st_mode & 0o7777 == 0o1777
@@ -77,17 +77,17 @@ def test_one_disk_needs_no_array(make_node: MakeNode, tmp_path: Path, monkeypatc
     code, out, err = single.run("--filesystem", "ext4")
     assert (code, err) == (0, "")
     assert "made ext4 over nvme1n1" in out
-    assert not any(words[0] == "mdadm" for words in single.called)
+    assert not any(command[0] == "mdadm" for command in single.called)
     reboot(node)
     assert single.run("--filesystem", "ext4")[1] == f"changed: mounted at {single.place}"
 
 
 def test_after_a_reboot_the_same_filesystem_is_mounted(scratch: Scratch) -> None:
     scratch.run()
-    before = storage.content()
+    previous_content = storage.content()
     reboot(scratch.node)
     assert scratch.run()[:2] == (0, f"changed: mounted at {scratch.place}")
-    assert storage.content() == before
+    assert storage.content() == previous_content
 
 
 def test_an_array_that_nobody_assembled_is_assembled(scratch: Scratch) -> None:
@@ -128,7 +128,7 @@ def test_where_no_source_says_how_many_all_that_are_alike_are_taken(
     change(lambda m: m["disks"].pop())
     code, out, err = scratch.run()
     assert (code, err) == (0, "")
-    create = next(words for words in scratch.called if "--create" in words)
+    create = next(command for command in scratch.called if "--create" in command)
     assert "--raid-devices=7" in create
     assert scratch.run()[:2] == (0, "unchanged")
     reboot(scratch.node)
@@ -168,12 +168,12 @@ HELD = {
 
 @pytest.mark.parametrize("case", HELD)
 def test_a_disk_that_holds_something_is_never_taken(scratch: Scratch, case: str) -> None:
-    holds, words = HELD[case]
+    holds, message = HELD[case]
     serial = state.hardware()["disks"][2]["serial"]
     state.write(storage.CONTENT, {serial: holds})
     code, _, err = scratch.run()
     assert code == 1
-    assert words in err
+    assert message in err
     assert not scratch.formatted()
     assert storage.content() == {serial: holds}
 
@@ -190,8 +190,8 @@ def test_a_disk_with_partitions_is_never_taken(scratch: Scratch) -> None:
 
 def test_what_lsblk_does_not_know_is_read_from_the_disk(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     """udev's knowledge is old: lsblk shows an empty disk, blkid -p finds a filesystem."""
-    found = subprocess.CompletedProcess(["blkid"], 0, "DEVNAME=/dev/nvme1n1\nTYPE=btrfs\n", "")
-    scratch.called = on_node(scratch.node, monkeypatch, scratch.module, blkid=lambda _words: found)
+    blkid_result = subprocess.CompletedProcess(["blkid"], 0, "DEVNAME=/dev/nvme1n1\nTYPE=btrfs\n", "")
+    scratch.called = on_node(scratch.node, monkeypatch, scratch.module, blkid=lambda _arguments: blkid_result)
     code, _, err = scratch.run()
     assert code == 1
     assert "nvme1n1 holds btrfs" in err
@@ -202,12 +202,12 @@ def test_a_lost_member_is_said_and_the_rest_stays_as_it_is(scratch: Scratch) -> 
     scratch.run()
     change(lambda m: m["disks"][4].update(serial="SIM-NEW"))
     reboot(scratch.node)
-    before = storage.content()
+    previous_content = storage.content()
     code, _, err = scratch.run()
     assert code == 1
     assert "consists of 8 disks, and 7 of them are there" in err
     assert "empty: nvme5n1" in err
-    assert storage.content() == before
+    assert storage.content() == previous_content
 
 
 def test_files_below_the_mount_point_are_not_hidden(scratch: Scratch) -> None:
@@ -228,10 +228,10 @@ def test_a_mounted_scratch_is_not_moved(scratch: Scratch, tmp_path: Path) -> Non
 
 
 def test_a_tool_that_is_missing_is_named(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(scratch.module.subprocess, "run", gone)
+    monkeypatch.setattr(scratch.module.subprocess, "run", fail)
     assert scratch.run()[2] == "gpuprov-scratch: lsblk is not installed\n"
 
 

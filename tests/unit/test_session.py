@@ -111,8 +111,8 @@ def test_every_run_has_a_folder_and_writes_its_events(cluster: Cluster) -> None:
             folders.append(run_dir)
     cluster.events("run", "log", "nobody writes this down")
     assert len(set(folders)) == 2
-    seen = [json.loads(line)["message"] for folder in folders for line in (folder / "events.jsonl").open()]
-    assert seen == ["one", "gpuprov up: done", "two", "gpuprov up: done"]
+    messages = [json.loads(line)["message"] for folder in folders for line in (folder / "events.jsonl").open()]
+    assert messages == ["one", "gpuprov up: done", "two", "gpuprov up: done"]
 
 
 @pytest.mark.parametrize(("error", "how"), [(KeyboardInterrupt(), "interrupted"), (GpuprovError("x"), "failed")])
@@ -216,7 +216,7 @@ def test_a_state_that_another_process_holds_is_an_error_that_names_its_lock(
 
 def test_a_run_goes_on_when_its_events_cannot_be_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The events file is evidence, not the work; a person learns of it once."""
-    folder, seen = private_dir(cluster.paths.runs / "1"), list[str]()
+    folder, messages = private_dir(cluster.paths.runs / "1"), list[str]()
     append = directories.append
 
     def refusing(path: Path) -> io.BufferedWriter:
@@ -226,27 +226,27 @@ def test_a_run_goes_on_when_its_events_cannot_be_written(cluster: Cluster, monke
 
     monkeypatch.setattr(directories, "append", refusing)
     monkeypatch.setattr("provisioner.session._run_dir", lambda _: folder)
-    cluster.events.subscribe(lambda event: seen.append(event.message))
+    cluster.events.subscribe(lambda event: messages.append(event.message))
     with cluster.exclusively("up"):
         cluster.events("run", "log", "working")
     reason = f"the log is incomplete: {folder}/events.jsonl: No space left on device"
-    assert seen == ["working", reason, "gpuprov up: done"]
+    assert messages == ["working", reason, "gpuprov up: done"]
 
 
-def made(file: Path, *, sandbox: bool) -> None:
+def make_run_directory(file: Path, *, sandbox: bool) -> None:
     private_dir(ClusterPaths(file, "held", sandbox=sandbox).root)
 
 
 def test_where_only_the_rehearsal_is_there_it_is_meant(file: Path) -> None:
     assert not open_cluster(file).sandbox
-    made(file, sandbox=True)
+    make_run_directory(file, sandbox=True)
     assert open_cluster(file).sandbox
     assert not open_cluster(file, sandbox=False).sandbox
 
 
 def test_where_both_are_there_one_must_be_named(file: Path) -> None:
-    made(file, sandbox=True)
-    made(file, sandbox=False)
+    make_run_directory(file, sandbox=True)
+    make_run_directory(file, sandbox=False)
     for sandbox in (False, True):
         ClusterPaths(file, "held", sandbox=sandbox).intent.touch()
     with pytest.raises(GpuprovError, match="as a real cluster and as a rehearsal") as caught:
@@ -326,13 +326,13 @@ def test_a_refused_command_leaves_what_its_error_points_to(cluster: Cluster) -> 
     assert cluster.paths.runs.is_dir()
 
 
-@pytest.mark.parametrize("kept", ["intent.json", "cluster.lock", "nodes.json", "sites/here/terraform.tfstate"])
-def test_a_refused_command_leaves_what_was_there(kept: str, cluster: Cluster) -> None:
+@pytest.mark.parametrize("name", ["intent.json", "cluster.lock", "nodes.json", "sites/here/terraform.tfstate"])
+def test_a_refused_command_leaves_what_was_there(name: str, cluster: Cluster) -> None:
     private_dir(cluster.paths.site("here"))
-    (cluster.paths.root / kept).write_text("[]")
+    (cluster.paths.root / name).write_text("[]")
     with pytest.raises(Refused), cluster.exclusively("up"):
         raise Refused("no")
-    assert (cluster.paths.root / kept).exists()
+    assert (cluster.paths.root / name).exists()
 
 
 def test_what_was_made_while_a_command_was_refused_stays(cluster: Cluster) -> None:
@@ -349,8 +349,8 @@ def test_a_look_leaves_the_providers_that_terraform_fetched_and_nothing_else(fil
             private_dir(real.paths.site("here") / name)
         (real.paths.site("here") / "main.tf").touch()
         real.only_looked()
-    left = {str(p.relative_to(real.paths.root)) for p in real.paths.root.rglob("*")}
-    assert left == {"sites", "sites/here", "sites/here/.terraform", "sites/here/.terraform/providers"}
+    remaining_paths = {str(p.relative_to(real.paths.root)) for p in real.paths.root.rglob("*")}
+    assert remaining_paths == {"sites", "sites/here", "sites/here/.terraform", "sites/here/.terraform/providers"}
     assert real.paths.untouched()
     private_dir(ClusterPaths(file, "held", sandbox=True).root)
     ClusterPaths(file, "held", sandbox=True).intent.touch()

@@ -61,17 +61,17 @@ class Operators:
     key: Path
     root: Path
 
-    def folder(self, who: str) -> Path:
+    def folder(self, operator: str) -> Path:
         """Where somebody has cluster.yaml."""
-        made = self.root / who
-        made.mkdir(exist_ok=True)
-        file = made / "cluster.yaml"
+        own_folder = self.root / operator
+        own_folder.mkdir(exist_ok=True)
+        file = own_folder / "cluster.yaml"
         if not file.exists():
             file.write_text(FILE.replace("KEY", str(self.key)))
         return file
 
-    def open(self, who: str, **options: Any) -> Cluster:
-        return open_cluster(self.folder(who), sandbox=False, **options)
+    def open(self, operator: str, **options: Any) -> Cluster:
+        return open_cluster(self.folder(operator), sandbox=False, **options)
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def make(cluster: Cluster) -> None:
 
 
 def objects() -> dict[str, Any]:
-    found = s3_backends["123456789012"]["aws"].buckets[BUCKET].keys
-    there = {name: key for name, key in found.items() if not isinstance(key, FakeDeleteMarker)}
-    return {name.removeprefix("gpuprov/vision/"): key for name, key in there.items()}
+    all_keys = s3_backends["123456789012"]["aws"].buckets[BUCKET].keys
+    present_keys = {name: key for name, key in all_keys.items() if not isinstance(key, FakeDeleteMarker)}
+    return {name.removeprefix("gpuprov/vision/"): key for name, key in present_keys.items()}
 
 
 def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -> None:
@@ -140,8 +140,8 @@ def test_no_key_is_ever_shared(operators: Operators) -> None:
 
 def test_two_are_never_at_work_at_once(operators: Operators) -> None:
     first, second = operators.open("ann"), operators.open("ben")
-    said = f"`gpuprov up`.*process {os.getpid()}"
-    with first.exclusively("up"), pytest.raises(LockedError, match=said) as caught, second.exclusively("down"):
+    message = f"`gpuprov up`.*process {os.getpid()}"
+    with first.exclusively("up"), pytest.raises(LockedError, match=message) as caught, second.exclusively("down"):
         pytest.fail("both are at work")
     assert caught.value.exit_code == 5
     with second.exclusively("down"):
@@ -168,8 +168,8 @@ def test_two_machines_of_one_name_and_path_are_two(operators: Operators) -> None
     bucket.write(HOLDER, json.dumps(asdict(alike)).encode(), None)
     with pytest.raises(LockedError, match="another run is active"), second.exclusively("up"):
         pytest.fail("both are at work")
-    there = current(bucket)
-    assert there is not None and there.holder == alike
+    active_lease = current(bucket)
+    assert active_lease is not None and active_lease.holder == alike
     with pytest.raises(LockedError), Lease(bucket, second.paths.root, "up", second.events):
         pytest.fail("both are at work")
 
@@ -180,15 +180,15 @@ def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dea
     second = operators.open("ben")
     bucket = remote(second.spec)
     bucket.prepare()
-    there = {"command": "up", "person": "ann", "machine": "elsewhere", "folder": "/home/ann", "token": "x"}
-    there |= {"pid": 7, "since": 0.0}
-    bucket.write(HOLDER, json.dumps(there).encode(), None)
+    holder = {"command": "up", "person": "ann", "machine": "elsewhere", "folder": "/home/ann", "token": "x"}
+    holder |= {"pid": 7, "since": 0.0}
+    bucket.write(HOLDER, json.dumps(holder).encode(), None)
     bucket.write("sites/virginia/terraform.tfstate.tflock", b"{}", None)
     assert run(["unlock", str(second.file)]) == 5
     assert "of ann on elsewhere" in capsys.readouterr().err
 
-    held = objects()[HOLDER]
-    held.last_modified -= timedelta(seconds=201)
+    holder_object = objects()[HOLDER]
+    holder_object.last_modified -= timedelta(seconds=201)
     with pytest.raises(LockedError, match="of ann on elsewhere") as caught, second.exclusively("up"):
         pytest.fail("a dead one is cleared by a person")
     assert "unlock" in caught.value.hint
@@ -228,9 +228,9 @@ def test_a_beat_whose_answer_was_lost_is_still_its_own_holder(operators: Operato
     cluster = operators.open("ann")
     bucket = remote(cluster.spec)
     with cluster.exclusively("up"):
-        found = bucket.read(HOLDER)
-        assert found is not None
-        bucket.write(HOLDER, found.content.replace(b"}", b" }"), found.tag)
+        blob = bucket.read(HOLDER)
+        assert blob is not None
+        bucket.write(HOLDER, blob.content.replace(b"}", b" }"), blob.tag)
     assert HOLDER not in objects()
 
 
@@ -249,17 +249,17 @@ def test_a_file_that_one_removed_is_gone_for_the_other_one_too(operators: Operat
     with first.exclusively("up"):
         make(first)
         (first.paths.root / "quarantine.json").write_text('{"nodes": {}}\n')
-        kept = Ledger(first.paths).keep(LOCK)
+        lock_id = Ledger(first.paths).keep(LOCK)
     second = operators.open("ben")
     assert (second.paths.root / "quarantine.json").exists()
-    assert (second.paths.root / "locks" / f"{kept}.lock").exists()
+    assert (second.paths.root / "locks" / f"{lock_id}.lock").exists()
     (second.paths.root / "runs").mkdir()  # never shared: no one else's to remove
     with first.exclusively("release"):
         (first.paths.root / "quarantine.json").unlink()
-        (first.paths.root / "locks" / f"{kept}.lock").unlink()
+        (first.paths.root / "locks" / f"{lock_id}.lock").unlink()
     operators.open("ben")
     assert not (second.paths.root / "quarantine.json").exists()
-    assert not (second.paths.root / "locks" / f"{kept}.lock").exists()
+    assert not (second.paths.root / "locks" / f"{lock_id}.lock").exists()
     assert second.nodes() == [NODE]
     assert (second.paths.root / "runs").is_dir()
 
@@ -294,12 +294,12 @@ def test_a_verdict_is_shared_where_nobody_is_at_work(operators: Operators) -> No
     first, second = operators.open("ann"), operators.open("ben")
     with first.exclusively("up"):
         make(first)
-    with second.noted("verify") as held:
-        assert held
+    with second.noted("verify") as is_noted:
+        assert is_noted
         node_state.note(second.paths, nodes={"train-0": {"stage": "unhealthy", "ok": False}})
     assert node_state.load(operators.open("ann").paths)["nodes"]["train-0"]["ok"] is False
-    with first.exclusively("up"), second.noted("verify") as held:
-        assert not held
+    with first.exclusively("up"), second.noted("verify") as is_noted:
+        assert not is_noted
 
 
 @pytest.mark.parametrize(
@@ -318,16 +318,16 @@ def test_nothing_is_written_that_is_never_shared(operators: Operators, name: str
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(b"", "damaged"), (b"\x1f\x8b", "damaged"), (gzip.compress(b"[]"), "damaged"), (gzip.compress(b"{"), "damaged"),
      (gzip.compress(b'{"format": 2, "files": {}}'), "newer gpuprov")],
     ids=["nothing", "half a header", "a list", "half a document", "of tomorrow"],
 )  # fmt: skip
-def test_what_is_damaged_is_said(operators: Operators, content: bytes, said: str) -> None:
+def test_what_is_damaged_is_said(operators: Operators, content: bytes, message: str) -> None:
     bucket = remote(operators.open("ann").spec)
     bucket.prepare()
     bucket.write(FLEET, content, None)
-    with pytest.raises(GpuprovError, match=said):
+    with pytest.raises(GpuprovError, match=message):
         operators.open("ben")
 
 
@@ -350,9 +350,9 @@ def test_the_bucket_is_made_closed(operators: Operators) -> None:
 def test_a_bucket_that_was_there_is_looked_at(operators: Operators) -> None:
     bucket = remote(operators.open("ann").spec)
     bucket._region.client("s3").create_bucket(Bucket=BUCKET)
-    said = [f.message for f in bucket.prepare()]
-    assert any("has no versioning" in message for message in said)
-    assert any("being made public" in message for message in said)
+    messages = [f.message for f in bucket.prepare()]
+    assert any("has no versioning" in message for message in messages)
+    assert any("being made public" in message for message in messages)
 
 
 def test_a_bucket_is_not_made_unasked(operators: Operators) -> None:
@@ -414,7 +414,7 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("access: {}\nstate: {backend: s3}\n", 4, "access.ssh_key is required"),
         ("access: {ssh_key: ~/k}\nstate: {backend: gcs}\n", 5, "is not one of local, "),
@@ -422,13 +422,13 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
         ("state: {backend: s3, bucket: A}\n", 4, "bucket"),
     ],
 )
-def test_what_cannot_be_shared_is_refused_at_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
+def test_what_cannot_be_shared_is_refused_at_its_line(tmp_path: Path, text: str, line: int, message: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text("".join(FILE.splitlines(keepends=True)[:3]) + text)
     with pytest.raises(InputError) as caught:
         open_cluster(file, sandbox=False)
     assert f":{line}:" in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_rehearsal_asks_nobody(tmp_path: Path) -> None:
@@ -441,8 +441,8 @@ def test_a_plan_makes_no_bucket(operators: Operators, tmp_path: Path) -> None:
     first = operators.open("ann")
     with first.exclusively("plan", look=True):
         assert first.sharing is not None
-        said = [f.message for f in first.sharing.findings]
-        assert said == [f"`up` will make the bucket {BUCKET} in us-east-1"]
+        messages = [f.message for f in first.sharing.findings]
+        assert messages == [f"`up` will make the bucket {BUCKET} in us-east-1"]
         assert first.remote is None  # Terraform plans beside its workspace: nothing of the cluster is anywhere
     assert remote(first.spec)._region.client("s3").list_buckets()["Buckets"] == []
     second = operators.open("ann")

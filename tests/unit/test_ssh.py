@@ -124,10 +124,10 @@ def test_damaged_pins_are_an_error_and_nothing_is_pinned_anew(text: str, paths: 
 
 def test_a_fingerprint_is_the_one_that_ssh_keygen_prints(paths: ClusterPaths) -> None:
     public = ssh.ensure_key(paths, None)
-    said = subprocess.run(
+    result = subprocess.run(
         ["ssh-keygen", "-l", "-f", str(paths.ssh / "id_ed25519.pub")], capture_output=True, text=True, check=True
     )
-    assert host_keys.fingerprint(public) == said.stdout.split()[1]
+    assert host_keys.fingerprint(public) == result.stdout.split()[1]
 
 
 def test_a_key_is_made_once_and_is_private(paths: ClusterPaths) -> None:
@@ -144,18 +144,18 @@ def test_half_a_key_is_made_again(paths: ClusterPaths) -> None:
     ssh.ensure_key(paths, None)
     (paths.ssh / "id_ed25519").unlink()
     public = ssh.ensure_key(paths, None)
-    said = subprocess.run(
+    result = subprocess.run(
         ["ssh-keygen", "-y", "-f", str(paths.ssh / "id_ed25519")], capture_output=True, text=True, check=True
     )
-    assert said.stdout.split()[:2] == public.split()[:2]
+    assert result.stdout.split()[:2] == public.split()[:2]
 
 
 def test_the_users_own_key_is_used_where_it_lies(paths: ClusterPaths, tmp_path: Path) -> None:
-    mine = tmp_path / "my key"
-    mine.write_text("private")
+    user_key = tmp_path / "my key"
+    user_key.write_text("private")
     (tmp_path / "my key.pub").write_text("ssh-ed25519 AAAA me@here\n")
-    assert ssh.ensure_key(paths, str(mine)) == "ssh-ed25519 AAAA me@here"
-    assert ssh.identity(paths) == mine
+    assert ssh.ensure_key(paths, str(user_key)) == "ssh-ed25519 AAAA me@here"
+    assert ssh.identity(paths) == user_key
     assert not (paths.ssh / "id_ed25519").exists()
     ssh.ensure_key(paths, None)
     assert ssh.identity(paths) == paths.ssh / "id_ed25519"
@@ -171,9 +171,9 @@ def test_a_missing_key_of_the_user_is_an_error(missing: str, paths: ClusterPaths
 
 
 def test_sockets_lie_in_a_private_folder_of_the_runtime_directory(paths: ClusterPaths, runtime_dir: Path) -> None:
-    found = ssh.control_dir(paths)
-    assert found.parent == runtime_dir
-    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    control_folder = ssh.control_dir(paths)
+    assert control_folder.parent == runtime_dir
+    assert stat.S_IMODE(control_folder.stat().st_mode) == 0o700
 
 
 def test_a_long_runtime_directory_is_left_alone(
@@ -183,8 +183,8 @@ def test_a_long_runtime_directory_is_left_alone(
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(runtime_dir))
-    found = ssh.control_dir(paths)
-    assert found.parent == runtime_dir
+    control_folder = ssh.control_dir(paths)
+    assert control_folder.parent == runtime_dir
     assert list(long.iterdir()) == []
 
 
@@ -212,11 +212,11 @@ def test_a_socket_folder_that_others_have_made_is_not_used(
     and ssh's configuration has it."""
     monkeypatch.setattr(ssh, "_control_dirs", lambda name: [runtime_dir / f"gpuprov-{os.getuid()}-{name}"])
     ssh.save(paths, NODES, PINS, UBUNTU)
-    before = ssh.control_dir(paths)
-    before.chmod(0o777)
+    previous_folder = ssh.control_dir(paths)
+    previous_folder.chmod(0o777)
     ssh.mend(paths)
     after = ssh.control_dir(paths)
-    assert after != before and after.parent == runtime_dir and stat.S_IMODE(after.stat().st_mode) == 0o700
+    assert after != previous_folder and after.parent == runtime_dir and stat.S_IMODE(after.stat().st_mode) == 0o700
     assert as_ssh_reads_it(paths, "train-0")["controlpath"].startswith(str(after))
     assert ssh.control_dir(paths) == after
 
@@ -252,18 +252,18 @@ def test_a_folder_of_sockets_that_has_gone_is_made_again(
     first.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(first))
     ssh.save(paths, NODES, PINS, UBUNTU)
-    before = (paths.ssh / "config").read_text()
+    previous_config = (paths.ssh / "config").read_text()
     folder = ssh.control_dir(paths)
     folder.rmdir()
     ssh.mend(paths)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert (paths.ssh / "config").read_text() == before
+    assert (paths.ssh / "config").read_text() == previous_config
     folder.rmdir()
     first.rename(other)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))  # another login
     ssh.mend(paths)
     assert as_ssh_reads_it(paths, "train-0")["controlpath"].startswith(f"{other}/")
-    assert (paths.ssh / "config").read_text() == before.replace(str(first), str(other))
+    assert (paths.ssh / "config").read_text() == previous_config.replace(str(first), str(other))
 
 
 @pytest.mark.parametrize(
@@ -312,10 +312,10 @@ def test_a_simulated_jump_host_has_a_configuration_of_its_own(name: str, tmp_pat
     done = subprocess.run(
         ["sh", "-c", command.replace("ssh ", "ssh -G ", 1)], capture_output=True, text=True, timeout=20, check=True
     )
-    told = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
-    assert (told["hostname"], told["port"], told["user"]) == ("127.77.250.3", "2222", "ops")
-    assert (told["stricthostkeychecking"], told["hostkeyalias"]) == ("true", "jump-east.test")
-    assert (told["identitiesonly"], told["batchmode"]) == ("yes", "yes")
+    settings = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert (settings["hostname"], settings["port"], settings["user"]) == ("127.77.250.3", "2222", "ops")
+    assert (settings["stricthostkeychecking"], settings["hostkeyalias"]) == ("true", "jump-east.test")
+    assert (settings["identitiesonly"], settings["batchmode"]) == ("yes", "yes")
     known = paths.ssh / "jump-east.known_hosts"
     assert known.read_text() == f"jump-east.test {HOST_KEY}\n"
     ssh.refuse_foreign(paths, lambda: [command])
@@ -343,7 +343,7 @@ def test_a_jump_host_is_reached_as_the_callers_own_ssh_does(paths: ClusterPaths)
     assert command == ("ssh -o BatchMode=yes -o ConnectTimeout=10 -p 2222 -W [10.0.0.5]:22 me@bastion.example.com")
     assert ssh.jump("bastion", "fd00::5").endswith(" -W [fd00::5]:22 bastion")
     ssh.save(paths, NODES, PINS, {"train-0": "azureuser", "train-1": "ubuntu"}, {"train-1": command})
-    told = {
+    settings_by_node = {
         node.name: dict(
             line.split(" ", 1)
             for line in subprocess.run(
@@ -353,8 +353,8 @@ def test_a_jump_host_is_reached_as_the_callers_own_ssh_does(paths: ClusterPaths)
         )
         for node in NODES
     }
-    assert told["train-0"] == {"user": "azureuser"}
-    assert told["train-1"] == {"user": "ubuntu", "proxycommand": command}
+    assert settings_by_node["train-0"] == {"user": "azureuser"}
+    assert settings_by_node["train-1"] == {"user": "ubuntu", "proxycommand": command}
 
 
 RUN = """
@@ -456,9 +456,9 @@ def test_the_connections_of_the_dead_holder_are_ended_and_no_others(
 
 
 def test_closing_leaves_the_connections_of_a_living_run(begin: Callable[[], Run], paths: ClusterPaths) -> None:
-    own, living = ssh.run_config(paths).parent, begin()
+    own_folder, living = ssh.run_config(paths).parent, begin()
     ssh.close(paths, NODES)
-    assert not own.exists() and living.connected
+    assert not own_folder.exists() and living.connected
     living.end()
     assert until(lambda: not living.folder.exists())
     ssh.close(paths, NODES)
@@ -519,8 +519,8 @@ def test_a_process_of_a_run_shares_its_connections(paths: ClusterPaths, monkeypa
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs root")
 def test_with_sudo_the_connections_are_those_of_root(begin: Callable[[], Run], paths: ClusterPaths) -> None:
     """A person's run and one with sudo: each has a folder of its own user."""
-    own = ssh.control_dir(paths)
-    assert ssh._sockets(paths, 1000) == own.parent / own.name.replace("gpuprov-0-", "gpuprov-1000-")
+    root_folder = ssh.control_dir(paths)
+    assert ssh._sockets(paths, 1000) == root_folder.parent / root_folder.name.replace("gpuprov-0-", "gpuprov-1000-")
     person = ssh._sockets(paths, 1000)
     assert person is not None
     (person / "0123abcd").mkdir(parents=True, mode=0o700)

@@ -65,7 +65,15 @@ def listening(answer: bytes | None) -> Iterator[int]:
 
 def target(port: int) -> list[str]:
     options = ("BatchMode=yes", "LogLevel=ERROR", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
-    return ["ssh", "-F", "/dev/null", *(word for one in options for word in ("-o", one)), "-p", str(port), "127.0.0.1"]
+    return [
+        "ssh",
+        "-F",
+        "/dev/null",
+        *(argument for option in options for argument in ("-o", option)),
+        "-p",
+        str(port),
+        "127.0.0.1",
+    ]
 
 
 def probe_error(argv: list[str]) -> str:
@@ -122,11 +130,11 @@ def test_ssh_is_asked_again_only_where_it_said_nothing(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("argv", "status", "own"),
+    ("argv", "status", "is_ssh_failure"),
     [(["ssh", "x"], 255, True), (["/usr/bin/ssh", "x"], 255, True), (["ssh", "x"], 1, False), (["sh"], 255, False)],
 )
-def test_which_status_is_its_own(argv: list[str], status: int, *, own: bool) -> None:
-    assert ssh_failure.is_own(argv, status) is own
+def test_which_status_is_its_own(argv: list[str], status: int, *, is_ssh_failure: bool) -> None:
+    assert ssh_failure.is_own(argv, status) is is_ssh_failure
 
 
 @pytest.fixture
@@ -138,12 +146,12 @@ def folder() -> Iterator[Path]:
 
 def through(port: int, folder: Path, *, config: bool = False) -> list[str]:
     """An ssh to a node behind a jump host at a port of this machine, whose connection would be shared, as gpuprov's."""
-    own = folder / "jump"
-    own.write_text("UserKnownHostsFile /dev/null\nStrictHostKeyChecking no\nIdentityFile none\n")
-    way = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5", config=own if config else None)
+    jump_config = folder / "jump"
+    jump_config.write_text("UserKnownHostsFile /dev/null\nStrictHostKeyChecking no\nIdentityFile none\n")
+    proxy_command = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5", config=jump_config if config else None)
     file = folder / "config"
     file.write_text(
-        f"Host box-0\n  HostName 10.0.0.5\n  ProxyCommand {way}\nHost *\n  BatchMode yes\n  LogLevel ERROR\n"
+        f"Host box-0\n  HostName 10.0.0.5\n  ProxyCommand {proxy_command}\nHost *\n  BatchMode yes\n  LogLevel ERROR\n"
         f"  ControlMaster auto\n  ControlPersist 5s\n  ControlPath {folder}/%C\n"
     )
     return ["ssh", "-F", str(file), "box-0"]
@@ -171,15 +179,15 @@ def test_a_jump_host_that_closes_connections_is_named(folder: Path) -> None:
 def test_a_first_contact_names_the_jump_host() -> None:
     with listening(None) as port:
         pass
-    way = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5")
-    assert host_keys.scan_through(way, "10.0.0.5") == ""
-    said = (
+    proxy_command = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5")
+    assert host_keys.scan_through(proxy_command, "10.0.0.5") == ""
+    message = (
         f"jump host me@127.0.0.1:{port} is not reached: ssh: connect to host 127.0.0.1 port {port}: Connection refused"
     )
-    assert host_keys.explain_through(way, "10.0.0.5").startswith(said)
+    assert host_keys.explain_through(proxy_command, "10.0.0.5").startswith(message)
     node = Node("box-0", "box", "here", "m", "i-0", "", "10.0.0.5", "10.0.0.5")
     with pytest.raises(ProviderError, match=r"jump host me@127\.0\.0\.1:[0-9]+ is not reached"):
-        fleet._first_key(node, fleet.Patience(0), lambda _: None, way)
+        fleet._first_key(node, fleet.Patience(0), lambda _: None, proxy_command)
 
 
 WAY = "ssh -o BatchMode=yes -W [10.0.0.5]:22 me@bastion"

@@ -9,7 +9,7 @@ from tests.support.rehearsal import ROOT
 
 
 @pytest.mark.parametrize(
-    ("word", "choices", "limit", "expected"),
+    ("typed", "choices", "limit", "expected"),
     [
         ("statsu", ["up", "status"], 1, ["status"]),
         ("Train-0", ["train_0"], 1, ["train_0"]),
@@ -22,8 +22,8 @@ from tests.support.rehearsal import ROOT
         ("x" * 10_000, ["up"], 1, []),
     ],
 )
-def test_the_nearest_words(word: str, choices: list[str], limit: int, expected: list[str]) -> None:
-    assert nearest(word, choices, limit) == expected
+def test_the_nearest_words(typed: str, choices: list[str], limit: int, expected: list[str]) -> None:
+    assert nearest(typed, choices, limit) == expected
 
 
 def test_the_question() -> None:

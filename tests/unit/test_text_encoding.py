@@ -25,36 +25,36 @@ NO_TEXTS = ("os", "tarfile", "zipfile", "lzma", "gzip", "archive")
 def unsaid(tree: ast.AST) -> Iterator[int]:
     """Lines of calls that open a text, or read what a program prints, and leave the encoding to the locale."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         function = call.func
         owner = function.value if isinstance(function, ast.Attribute) else None
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if "encoding" in named or (name == "open" and getattr(owner, "id", "") in NO_TEXTS):
+        if "encoding" in keywords or (name == "open" and getattr(owner, "id", "") in NO_TEXTS):
             continue
         if name == "read_text" and owner is None:
             continue  # spec.source.read_text and parsers.untrusted.read_text, which know their own
-        if "text" in named and isinstance(named["text"], ast.Constant) and named["text"].value is True:
+        if "text" in keywords and isinstance(keywords["text"], ast.Constant) and keywords["text"].value is True:
             yield call.lineno
         elif name in MODE and len(call.args) <= (name == "write_text") + 4 * (MODE[name] is not None):
-            place = (MODE[name] or 0) + (name == "open" and owner is None)
-            mode = named.get("mode") or (call.args[place] if len(call.args) > place else None)
-            said = str(mode.value) if isinstance(mode, ast.Constant) else "b" if name in BYTES_UNASKED else ""
-            if MODE[name] is None or "b" not in said:
+            position = (MODE[name] or 0) + (name == "open" and owner is None)
+            mode = keywords.get("mode") or (call.args[position] if len(call.args) > position else None)
+            mode_text = str(mode.value) if isinstance(mode, ast.Constant) else "b" if name in BYTES_UNASKED else ""
+            if MODE[name] is None or "b" not in mode_text:
                 yield call.lineno
 
 
 def test_no_text_is_opened_in_the_encoding_of_the_locale() -> None:
-    found = [
+    places = [
         f"{file.relative_to(ROOT.parent)}:{line}"
         for file in sorted(ROOT.rglob("*.py"))
         if "_data" not in file.parts
         for line in unsaid(ast.parse(file.read_text(encoding="utf-8")))
     ]
-    assert not found, "\n".join(found)
+    assert not places, "\n".join(places)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "names_encoding"),
     [
         ("path.read_text()", False),
         ("path.read_text(errors='replace')", False),
@@ -73,8 +73,8 @@ def test_no_text_is_opened_in_the_encoding_of_the_locale() -> None:
         ("subprocess.run(argv, text=True, encoding='utf-8')", True),
     ],
 )
-def test_the_search_sees_what_it_should(line: str, said: bool) -> None:
-    assert (not list(unsaid(ast.parse(line)))) is said
+def test_the_search_sees_what_it_should(line: str, names_encoding: bool) -> None:
+    assert (not list(unsaid(ast.parse(line)))) is names_encoding
 
 
 ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

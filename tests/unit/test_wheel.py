@@ -35,13 +35,13 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def test_the_data_folders_are_inside_and_whole(names: set[str]) -> None:
     for folder in DATA:
-        wanted = {
+        expected = {
             f"provisioner/_data/{path.relative_to(ROOT)}"
             for path in (ROOT / folder).rglob("*")
             if path.is_file() and not {"__pycache__", ".terraform", ".ansible"} & set(path.parts)
         }
-        assert wanted, folder
-        assert wanted <= names, wanted - names
+        assert expected, folder
+        assert expected <= names, expected - names
 
 
 def test_the_package_is_whole(names: set[str]) -> None:

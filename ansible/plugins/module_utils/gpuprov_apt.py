@@ -60,8 +60,8 @@ def holder(path):
         return None  # apt makes the file when it first locks it
     try:
         # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
-        asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _whence, _start, _length, pid = struct.unpack("hhqqi", fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+        request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _whence, _start, _length, pid = struct.unpack("hhqqi", fcntl.fcntl(handle, fcntl.F_GETLK, request))
     finally:
         os.close(handle)
     if kind == fcntl.F_UNLCK:
@@ -73,36 +73,36 @@ def command_of(pid):
     """The command line of a process, at most 120 characters."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as stream:
-            words = stream.read().replace(b"\0", b" ").decode(errors="replace").split()
+            arguments = stream.read().replace(b"\0", b" ").decode(errors="replace").split()
     except OSError:
-        words = []
-    return " ".join(words)[:120] or "a process that has ended"
+        arguments = []
+    return " ".join(arguments)[:120] or "a process that has ended"
 
 
 def wait_for_lock(timeout):
     """Return when nobody holds apt's locks; AptError naming the holder when that takes more than `timeout` seconds."""
     until = time.monotonic() + timeout
     while True:
-        held = next(((path, who) for path in LOCKS for who in [holder(path)] if who), None)
-        if held is None:
+        lock = next(((path, process) for path in LOCKS for process in [holder(path)] if process), None)
+        if lock is None:
             return
         if time.monotonic() >= until:
             raise AptError(
-                f"apt is locked: {held[1]} has held {held[0]} for longer than the {timeout} s that were waited. "
+                f"apt is locked: {lock[1]} has held {lock[0]} for longer than the {timeout} s that were waited. "
                 "Wait for it or end it, then run again"
             )
         time.sleep(0.5)
 
 
-def call(module, words, lock_timeout):
+def call(module, command, lock_timeout):
     """One apt or dpkg command, when nobody else is at it. Returns (status, standard output and error together)."""
     wait_for_lock(lock_timeout)
     status, out, err = module.run_command(
-        ["timeout", "--kill-after=30", str(DEADLINE_S), *words], environ_update=ENVIRONMENT
+        ["timeout", "--kill-after=30", str(DEADLINE_S), *command], environ_update=ENVIRONMENT
     )
     text = out + "\n" + err
     if status == 124:
-        raise AptError("{} did not end within {} s".format(" ".join(words[:3]), DEADLINE_S))
+        raise AptError("{} did not end within {} s".format(" ".join(command[:3]), DEADLINE_S))
     return status, text
 
 
@@ -115,14 +115,14 @@ def options(lock_timeout):
         "Acquire::http::Timeout=60",
         "Acquire::https::Timeout=60",
     )
-    return ["-q", "-y", *(word for setting in settings for word in ("-o", setting))]
+    return ["-q", "-y", *(argument for setting in settings for argument in ("-o", setting))]
 
 
-def apt_get(module, words, lock_timeout):
+def apt_get(module, arguments, lock_timeout):
     """One call of apt-get. Raises AptError with the cause when it fails."""
-    status, text = call(module, ["apt-get", *options(lock_timeout), *words], lock_timeout)
+    status, text = call(module, ["apt-get", *options(lock_timeout), *arguments], lock_timeout)
     if status:
-        raise explained(text, "apt-get " + words[0])
+        raise explained(text, "apt-get " + arguments[0])
     return text
 
 
@@ -156,81 +156,82 @@ def retried(module, attempts, pause, work):
     raise AssertionError("attempts must be at least 1")
 
 
-def explained(text, what):
+def explained(text, command):
     """apt's and dpkg's output → AptError with the cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for said in (_locked, _full, _key, _fetch, _version, _dpkg, _dependencies):
-        error = said(lines)
+    for explain in (_locked, _full, _key, _fetch, _version, _dpkg, _dependencies):
+        error = explain(lines)
         if error is not None:
             return error
     errors = [line[2:].strip() for line in lines if line.startswith("E:")]
-    return AptError("{} failed: {}".format(what, "; ".join(errors[:3]) or (lines or ["it said nothing"])[-1]))
+    return AptError("{} failed: {}".format(command, "; ".join(errors[:3]) or (lines or ["it said nothing"])[-1]))
 
 
 def _first(lines, pattern):
-    return next((found for line in lines for found in [re.search(pattern, line)] if found), None)
+    return next((match for line in lines for match in [re.search(pattern, line)] if match), None)
 
 
 def _locked(lines):
-    found = _first(lines, r"Could not get lock (\S+?)\.? .*?held by process (\d+)|lock was locked by another process")
-    if not found:
+    match = _first(lines, r"Could not get lock (\S+?)\.? .*?held by process (\d+)|lock was locked by another process")
+    if not match:
         return None
-    if not found[1]:
+    if not match[1]:
         return AptError("apt is locked by another process", passing=True)
-    return AptError(f"apt is locked: {command_of(found[2])} (pid {found[2]}) holds {found[1]}")
+    return AptError(f"apt is locked: {command_of(match[2])} (pid {match[2]}) holds {match[1]}")
 
 
 def _full(lines):
-    found = _first(lines, r"No space left on device|enough free space in (\S+?)\.?$|Write error.*28")
-    if not found:
+    match = _first(lines, r"No space left on device|enough free space in (\S+?)\.?$|Write error.*28")
+    if not match:
         return None
-    where = found[1] if found.lastindex else None
-    place = where or next(
+    path = match[1] if match.lastindex else None
+    full_path = path or next(
         (p for p in ("/var/cache/apt/archives", "/var/lib/apt", "/var", "/") if free_mib(p) < 64), "/"
     )
-    return AptError(f"the disk is full: {free_mib(place)} MiB are free at {place}. Make room, then run again")
+    return AptError(f"the disk is full: {free_mib(full_path)} MiB are free at {full_path}. Make room, then run again")
 
 
 def free_mib(path):
     """MiB that are free at a path."""
-    there = os.statvfs(path)
-    return there.f_bavail * there.f_frsize // 2**20
+    file_system = os.statvfs(path)
+    return file_system.f_bavail * file_system.f_frsize // 2**20
 
 
 def _key(lines):
-    found = _first(lines, r"(\S+://\S+) .*?\b(NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG)\b ?([0-9A-F]*)")
-    if found is None:
+    match = _first(lines, r"(\S+://\S+) .*?\b(NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG)\b ?([0-9A-F]*)")
+    if match is None:
         unsigned = _first(lines, r"repository '([^']+)' is (?:not|no longer) signed")
         if unsigned is None:
             return None
         message = f"the repository {unsigned[1]} is not signed; nothing is installed from it"
         return AptError(message, url=unsigned[1].split(" ")[0])
-    why = {
+    reason = {
         "NO_PUBKEY": "is signed with a key that is not the pinned one",
         "EXPKEYSIG": "is signed with a key that has expired",
         "REVKEYSIG": "is signed with a key that was revoked",
         "BADSIG": "has a signature that does not fit its content",
-    }[found[2]]
-    message = "the repository {} {}: {}".format(found[1], why, found[3] or "key not named")
-    return AptError(message, url=found[1])
+    }[match[2]]
+    message = "the repository {} {}: {}".format(match[1], reason, match[3] or "key not named")
+    return AptError(message, url=match[1])
 
 
 def _fetch(lines):
-    found = [f for line in lines for f in [re.match(r"[EW]: Failed to fetch (\S+)\s*(.*)", line)] if f]
-    if not found:
+    matches = [f for line in lines for f in [re.match(r"[EW]: Failed to fetch (\S+)\s*(.*)", line)] if f]
+    if not matches:
         return None
-    url, why = found[0][1], found[0][2] or next((line for line in lines if re.search(PASSING[0], line)), "no reason")
-    rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    url, reason = matches[0][1], matches[0][2]
+    reason = reason or next((line for line in lines if re.search(PASSING[0], line)), "no reason")
+    more_text = f" (and {len(matches) - 1} more)" if len(matches) > 1 else ""
     passing = any(re.search(pattern, line) for pattern in PASSING for line in lines)
-    return AptError(f"{url} can't be fetched{rest}: {why}", passing=passing, url=url)
+    return AptError(f"{url} can't be fetched{more_text}: {reason}", passing=passing, url=url)
 
 
 def _version(lines):
-    found = _first(lines, r"Version '([^']+)' for '([^']+)' was not found")
-    if found:
-        return AptError(f"{found[2]} {found[1]} is in none of the repositories", absent=True)
-    found = _first(lines, r"Unable to locate package (\S+)")
-    return AptError(f"{found[1]} is in none of the repositories", absent=True) if found else None
+    match = _first(lines, r"Version '([^']+)' for '([^']+)' was not found")
+    if match:
+        return AptError(f"{match[2]} {match[1]} is in none of the repositories", absent=True)
+    match = _first(lines, r"Unable to locate package (\S+)")
+    return AptError(f"{match[1]} is in none of the repositories", absent=True) if match else None
 
 
 def _dpkg(lines):
@@ -238,13 +239,14 @@ def _dpkg(lines):
     if not names:
         return None
     at = next(i for i, line in enumerate(lines) if "dpkg: error processing" in line)
-    said = [line for line in lines[max(0, at - 3) : at + 3] if not line.startswith(("Setting up", "Selecting", "E:"))]
-    return AptError("dpkg could not finish {}: {}".format(", ".join(dict.fromkeys(names)), " / ".join(said)))
+    near_lines = lines[max(0, at - 3) : at + 3]
+    context_lines = [line for line in near_lines if not line.startswith(("Setting up", "Selecting", "E:"))]
+    return AptError("dpkg could not finish {}: {}".format(", ".join(dict.fromkeys(names)), " / ".join(context_lines)))
 
 
 def _dependencies(lines):
     start = next((i for i, line in enumerate(lines) if "have unmet dependencies" in line), None)
     if start is None:
         return None
-    wanted = [line for line in lines[start + 1 :] if not line.startswith(("E:", "N:"))]
-    return AptError("the locked versions do not go together: {}".format("; ".join(wanted[:5])))
+    relations = [line for line in lines[start + 1 :] if not line.startswith(("E:", "N:"))]
+    return AptError("the locked versions do not go together: {}".format("; ".join(relations[:5])))

@@ -29,11 +29,11 @@ def address(repository):
 
 def bring(module, repository):
     """Make the repository's folder hold exactly its packages of the lock. Returns whether it had to be changed."""
-    wanted = {package["sha256"]: package for package in repository["packages"]}
-    if not wanted or not all(wanted):
+    packages = {package["sha256"]: package for package in repository["packages"]}
+    if not packages or not all(packages):
         raise AptError("repository {name}: the lock has no hashes of its packages; lock again".format(**repository))
     folder = os.path.join(ROOT, repository["name"])
-    if there(folder) == set(wanted):
+    if there(folder) == set(packages):
         return False
     if module.check_mode:
         return True
@@ -41,19 +41,19 @@ def bring(module, repository):
     room(repository)
     fresh = tempfile.mkdtemp(prefix=".{name}-".format(**repository), dir=ROOT)
     try:
-        found = {}
+        files = {}
         for archive in repository["archives"]:
             file = os.path.join(fresh, "archive")
             attempts, pause = module.params["attempts"], module.params["pause"]
             retried(module, attempts, pause, lambda a=archive, f=file: fetch(module, repository, a, f))
-            found.update(unpack(repository, archive, file, fresh, wanted))
+            files.update(unpack(repository, archive, file, fresh, packages))
             if os.path.exists(file):
                 os.unlink(file)
-        missing = sorted("{name} {version}".format(**p) for digest, p in wanted.items() if digest not in found)
+        missing = sorted("{name} {version}".format(**p) for digest, p in packages.items() if digest not in files)
         if missing:
             raise AptError("repository {0}: its archives lack {1}; lock again".format(
                 repository["name"], ", ".join(missing[:5])))  # fmt: skip
-        write_index(fresh, found)
+        write_index(fresh, files)
         os.chmod(fresh, 0o755)
         old = fresh + ".old"
         if os.path.exists(folder):
@@ -70,24 +70,28 @@ def there(folder):
     try:
         with open(os.path.join(folder, "Packages"), encoding="utf-8") as stream:
             text = stream.read()
-        said = dict(zip(re.findall(r"^Filename: \./(\S+)$", text, re.M), re.findall(r"^SHA256: (\S+)$", text, re.M)))
+        hash_by_file = dict(
+            zip(re.findall(r"^Filename: \./(\S+)$", text, re.M), re.findall(r"^SHA256: (\S+)$", text, re.M))
+        )
         files = {name for name in os.listdir(folder) if name.endswith(".deb")}
-        if files != set(said) or any(sha256(os.path.join(folder, name)) != said[name] for name in files):
+        if files != set(hash_by_file) or any(
+            sha256(os.path.join(folder, name)) != hash_by_file[name] for name in files
+        ):
             return set()
-        return set(said.values())
+        return set(hash_by_file.values())
     except OSError:
         return set()
 
 
 def room(repository):
     """AptError where the disk has no room for an archive and what comes out of it."""
-    wanted = 2 * max(archive["size"] for archive in repository["archives"]) // 2**20 + MARGIN_MIB
+    required = 2 * max(archive["size"] for archive in repository["archives"]) // 2**20 + MARGIN_MIB
     there_is = os.statvfs(ROOT)
     free = there_is.f_bavail * there_is.f_frsize // 2**20
-    if free < wanted:
+    if free < required:
         raise AptError(
             "the disk is too full for the archive of {name}: {0} MiB are free at {1}, {2} MiB are wanted. Make room, "
-            "then run again".format(free, ROOT, wanted, **repository)
+            "then run again".format(free, ROOT, required, **repository)
         )
 
 
@@ -95,10 +99,10 @@ def fetch(module, repository, archive, file):
     """Bring an archive to `file`; AptError where it can't be had or is not the locked one."""
     response, info = fetch_url(module, archive["url"], timeout=module.params["timeout"])
     if info["status"] != 200:
-        why = "status {status}: {msg}".format(**info) if info["status"] > 0 else info.get("msg")
+        reason = "status {status}: {msg}".format(**info) if info["status"] > 0 else info.get("msg")
         passing = info["status"] in (-1, 429) or info["status"] >= 500
         raise AptError(
-            "repository {name}: {0} can't be fetched: {1}".format(archive["url"], why, **repository), passing
+            "repository {name}: {0} can't be fetched: {1}".format(archive["url"], reason, **repository), passing
         )
     digest, size = hashlib.sha256(), 0
     try:
@@ -125,13 +129,15 @@ def fetch(module, repository, archive, file):
         )
 
 
-def unpack(repository, archive, file, folder, wanted):
+def unpack(repository, archive, file, folder, packages):
     """Put the packages of an archive that the lock has into `folder`. Returns SHA-256 → file."""
     if not archive["folder"]:
         return (
-            {archive["sha256"]: named(file, folder, wanted[archive["sha256"]])} if archive["sha256"] in wanted else {}
+            {archive["sha256"]: named(file, folder, packages[archive["sha256"]])}
+            if archive["sha256"] in packages
+            else {}
         )
-    found, running = {}, None
+    files, running = {}, None
     try:
         if archive["url"].endswith(".deb"):
             running = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", file], stdout=subprocess.PIPE)
@@ -142,14 +148,14 @@ def unpack(repository, archive, file, folder, wanted):
             for member in tar:
                 path = member.name[2:] if member.name.startswith("./") else member.name
                 if member.isreg() and path.endswith(".deb") and path.startswith(archive["folder"]):
-                    one = os.path.join(folder, "member")
-                    with open(one, "wb") as stream:
+                    member_file = os.path.join(folder, "member")
+                    with open(member_file, "wb") as stream:
                         shutil.copyfileobj(tar.extractfile(member), stream)
-                    digest = sha256(one)
-                    if digest in wanted and digest not in found:
-                        found[digest] = named(one, folder, wanted[digest])
+                    digest = sha256(member_file)
+                    if digest in packages and digest not in files:
+                        files[digest] = named(member_file, folder, packages[digest])
                     else:
-                        os.unlink(one)
+                        os.unlink(member_file)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise AptError(
             "repository {name}: {0} can't be unpacked: {1}".format(archive["url"], error, **repository)
@@ -158,7 +164,7 @@ def unpack(repository, archive, file, folder, wanted):
         if running is not None:
             running.kill()
             running.wait()
-    return found
+    return files
 
 
 def named(file, folder, package):
@@ -169,10 +175,10 @@ def named(file, folder, package):
     return path
 
 
-def write_index(folder, found):
+def write_index(folder, files):
     """Packages: what apt reads."""
     paragraphs = []
-    for digest, path in sorted(found.items(), key=lambda item: item[1]):
+    for digest, path in sorted(files.items(), key=lambda item: item[1]):
         try:
             control = subprocess.run(["dpkg-deb", "--field", path], capture_output=True, timeout=60, check=True).stdout
         except (OSError, subprocess.SubprocessError) as error:

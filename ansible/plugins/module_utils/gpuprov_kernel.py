@@ -22,9 +22,9 @@ def text(path):
         return None
 
 
-def last(said):
+def last(output):
     """The last line of what a program said."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
 
 
@@ -32,15 +32,15 @@ UNKNOWN_KEY = ("Key was rejected by service", "Required key not available")
 """modprobe's words where the kernel takes signed modules alone and does not know the key (EKEYREJECTED, ENOKEY)."""
 
 
-def unloaded(said):
+def unloaded(output):
     """Why modprobe loaded nothing, as the end of a sentence."""
-    if any(words in said for words in UNKNOWN_KEY):
+    if any(phrase in output for phrase in UNKNOWN_KEY):
         return (
-            f"{last(said)}. Secure Boot is on, and the module's key is not enrolled. Enrol it (`mokutil --import "
+            f"{last(output)}. Secure Boot is on, and the module's key is not enrolled. Enrol it (`mokutil --import "
             "/var/lib/dkms/mok.pub`, on Ubuntu /var/lib/shim-signed/mok/MOK.der, then confirm it on the console at the next "
             "boot), or switch Secure Boot off"
         )
-    return f"{last(said)}. The kernel log has the reason (dmesg)"
+    return f"{last(output)}. The kernel log has the reason (dmesg)"
 
 
 class Kernel:
@@ -49,20 +49,20 @@ class Kernel:
     def __init__(self, module):
         self.module, self.params, self.done = module, module.params, []
 
-    def run(self, *words, seconds=60):
+    def run(self, *command, seconds=60):
         """Exit status and everything that it said."""
-        status, out, err = self.module.run_command(["timeout", str(seconds), *words], environ_update={"LC_ALL": "C"})
+        status, out, err = self.module.run_command(["timeout", str(seconds), *command], environ_update={"LC_ALL": "C"})
         return status, (out + "\n" + err).strip()
 
-    def change(self, sentence, *words, seconds=600):
+    def change(self, sentence, *command, seconds=600):
         """A call that changes something; none in check mode."""
         self.done.append(sentence)
-        return (0, "") if self.module.check_mode else self.run(*words, seconds=seconds)
+        return (0, "") if self.module.check_mode else self.run(*command, seconds=seconds)
 
     def modinfo(self, release, name):
         """modinfo's fields of a module for a kernel; empty where there is none."""
-        status, said = self.run("modinfo", "-k", release, name)
-        rows = [line.split(":", 1) for line in said.splitlines() if ":" in line] if status == 0 else []
+        status, output = self.run("modinfo", "-k", release, name)
+        rows = [line.split(":", 1) for line in output.splitlines() if ":" in line] if status == 0 else []
         return {key.strip(): value.strip() for key, value in reversed(rows)}
 
     def dkms(self, release, name, version):
@@ -76,10 +76,10 @@ class Kernel:
         if not os.path.isdir(f"/lib/modules/{release}/build"):
             return f"; DKMS can't build it without the kernel's headers: install linux-headers-{release}"
         source = f"{known[1]}/{known[2]}"
-        words = ("dkms", "install", "--force", source, "-k", release)
-        code, said = self.change(f"DKMS built {source} for {release}", *words, seconds=1800)
+        command = ("dkms", "install", "--force", source, "-k", release)
+        code, output = self.change(f"DKMS built {source} for {release}", *command, seconds=1800)
         if code == 0:
             return "; DKMS says that it is built"
-        log = text(f"/var/lib/dkms/{source}/build/make.log") or said
+        log = text(f"/var/lib/dkms/{source}/build/make.log") or output
         errors = [line for line in log.splitlines() if re.search(r"error|Error|failed", line)]
         return "; DKMS can't build it: {}".format(" / ".join(errors[:3]) or last(log))

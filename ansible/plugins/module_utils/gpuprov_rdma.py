@@ -56,44 +56,44 @@ def pci_path(folder):
 
 def ports(root="/"):
     """Every port of every RDMA device."""
-    base, found = os.path.join(root, "sys/class/infiniband"), []
+    base, rows = os.path.join(root, "sys/class/infiniband"), []
     for device in names(base):
         for number in names(base, device, "ports"):
-            here = os.path.join(base, device, "ports", number)
+            port_folder = os.path.join(base, device, "ports", number)
             gids = []
-            for index in sorted(names(here, "gids"), key=int):
-                kind, gid = text(here, "gid_attrs/types", index), text(here, "gids", index)
+            for index in sorted(names(port_folder, "gids"), key=int):
+                kind, gid = text(port_folder, "gid_attrs/types", index), text(port_folder, "gids", index)
                 if kind and gid and gid.replace("0", "").replace(":", ""):
-                    gids.append((int(index), gid, kind, text(here, "gid_attrs/ndevs", index) or ""))
-            keys = [text(here, "pkeys", index) for index in sorted(names(here, "pkeys"), key=int)]
-            found.append(
+                    gids.append((int(index), gid, kind, text(port_folder, "gid_attrs/ndevs", index) or ""))
+            keys = [text(port_folder, "pkeys", index) for index in sorted(names(port_folder, "pkeys"), key=int)]
+            rows.append(
                 Port(
                     device=device,
                     port=int(number),
-                    layer=text(here, "link_layer") or "",
-                    active=(text(here, "state") or "").startswith("4:"),
-                    gbps=float(((text(here, "rate") or "0").split() or ["0"])[0]),
+                    layer=text(port_folder, "link_layer") or "",
+                    active=(text(port_folder, "state") or "").startswith("4:"),
+                    gbps=float(((text(port_folder, "rate") or "0").split() or ["0"])[0]),
                     netdevs=tuple(names(base, device, "device/net")),
                     pci=pci_path(os.path.join(base, device, "device")),
                     pkeys=tuple(int(key, 16) for key in keys if key),
                     gids=tuple(gids),
                 )
             )
-    return found
+    return rows
 
 
 def default_interface(root="/"):
     """The interface of the default route, the one with the smallest metric; None where there is none."""
-    found = []
+    routes = []
     for line in (text(root, "proc/net/route") or "").splitlines()[1:]:
         row = line.split()
         if len(row) > 7 and row[1] == "00000000" and row[7] == "00000000":
-            found.append((int(row[6]), row[0]))
+            routes.append((int(row[6]), row[0]))
     for line in (text(root, "proc/net/ipv6_route") or "").splitlines():
         row = line.split()
         if len(row) == 10 and set(row[0]) == {"0"} and row[1] == "00" and row[9] != "lo":
-            found.append((int(row[5], 16), row[9]))
-    return min(found)[1] if found else None
+            routes.append((int(row[5], 16), row[9]))
+    return min(routes)[1] if routes else None
 
 
 def below(interface, root="/"):
@@ -106,12 +106,12 @@ def below(interface, root="/"):
 
 def gpu_paths(root="/"):
     """PCI paths of the NVIDIA GPUs."""
-    base, found = os.path.join(root, "sys/bus/pci/devices"), []
+    base, paths = os.path.join(root, "sys/bus/pci/devices"), []
     for address in names(base):
         folder = os.path.join(base, address)
         if text(folder, "vendor") == "0x10de" and (text(folder, "class") or "").startswith("0x03"):
-            found.append(pci_path(folder))
-    return found
+            paths.append(pci_path(folder))
+    return paths
 
 
 def near(port, gpus):
@@ -119,24 +119,24 @@ def near(port, gpus):
     return max((shared(port.pci, gpu) for gpu in gpus), default=0)
 
 
-def shared(one, other):
+def shared(path, other):
     """How long the common beginning of two PCI paths is."""
-    return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+    return next((i for i, (a, b) in enumerate(zip(path, other)) if a != b), min(len(path), len(other)))
 
 
-def training(found, kind, count, interface, root="/", pci=()):
+def training(candidates, kind, count, interface, root="/", pci=()):
     """The ports that carry training traffic: active, of the right link layer, none that the node is reached by.
 
     With the PCI addresses of the machine's ports for training (`pci`) no others, where cards stand at half of them or
     more. Where more than the machine has (`count`) are left, the fastest, then those nearest to the GPUs. Raises
     Undecided when that does not settle it.
     """
-    known = [port for port in found if port.pci and port.pci[-1] in pci]
+    known = [port for port in candidates if port.pci and port.pci[-1] in pci]
     if pci and 2 * len({port.pci[-1] for port in known}) >= len(pci):
-        found = known
+        candidates = known
     layer = {"infiniband": "InfiniBand", "roce": "Ethernet"}[kind]
     management = below(interface, root)
-    usable = [p for p in found if p.active and p.layer == layer and not management & set(p.netdevs)]
+    usable = [p for p in candidates if p.active and p.layer == layer and not management & set(p.netdevs)]
     if count and len(usable) > count:
         usable = ranked(usable, count, lambda port: port.gbps)
     if count and len(usable) > count:
@@ -151,10 +151,10 @@ def training(found, kind, count, interface, root="/", pci=()):
     return usable
 
 
-def ranked(found, count, worth):
+def ranked(candidates, count, worth):
     """Those that are worth most: at least `count`, with all that are worth as much as the last of them."""
-    least = sorted(map(worth, found), reverse=True)[count - 1]
-    return [port for port in found if worth(port) >= least]
+    minimum = sorted(map(worth, candidates), reverse=True)[count - 1]
+    return [port for port in candidates if worth(port) >= minimum]
 
 
 def gid_index(port):
@@ -167,9 +167,9 @@ def gid_index(port):
 
 def partition(port):
     """Index and key of the partition that the port is in beside the default one; None where there is none."""
-    own = [(i, key) for i, key in enumerate(port.pkeys) if key and key not in DEFAULT_KEYS]
-    full = [(i, key) for i, key in own if key & 0x8000]
-    return (full or own or [None])[0]
+    own_keys = [(i, key) for i, key in enumerate(port.pkeys) if key and key not in DEFAULT_KEYS]
+    full = [(i, key) for i, key in own_keys if key & 0x8000]
+    return (full or own_keys or [None])[0]
 
 
 HIDDEN_SWITCHES = {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_IGNORE_CPU_AFFINITY": "1"}
@@ -185,32 +185,32 @@ def settings(kind, count, efa, devices=(), root="/", pci=(), topology=""):
     ports for training, where the catalogue has them; topology: NCCL's topology file of the machine type, where its guest
     does not see the PCI switches. Raises Undecided.
     """
-    interface, found, said = default_interface(root), ports(root), []
+    interface, all_ports, sentences = default_interface(root), ports(root), []
     # The exact interface: without it NCCL takes the first that is up, be it docker's bridge.
     values = {"NCCL_SOCKET_IFNAME": f"={interface}"} if interface else {}
     if kind == "efa" and efa:
         # The plugin's name up to 1.11, which later ones know as well. FI_PROVIDER and its like are left alone: the
         # plugin chooses them itself (EFA cheat sheet).
-        return {**values, "NCCL_NET": "AWS Libfabric"}, said
+        return {**values, "NCCL_NET": "AWS Libfabric"}, sentences
     if kind not in ("infiniband", "roce"):
-        return values, said
+        return values, sentences
     values["NCCL_NET"] = "IB"
     if topology:
         values |= {"NCCL_TOPO_FILE": topology, **HIDDEN_SWITCHES}
     if devices:
-        chosen = [port for port in found if port.device in devices]
+        chosen = [port for port in all_ports if port.device in devices]
     else:
-        chosen = training(found, kind, count, interface, root, pci)
+        chosen = training(all_ports, kind, count, interface, root, pci)
     if count and len(chosen) < count:
-        said.append(f"{len(chosen)} of {count} ports for training traffic are active")
+        sentences.append(f"{len(chosen)} of {count} ports for training traffic are active")
     if not chosen:
-        return values, said
+        return values, sentences
     values["NCCL_IB_HCA"] = "=" + ",".join(f"{port.device}:{port.port}" for port in chosen)
     if kind == "roce":
         values |= roce(chosen)
     else:
         values |= partitions(chosen)
-    return values, said
+    return values, sentences
 
 
 def roce(chosen):
@@ -228,11 +228,11 @@ def roce(chosen):
 
 
 def partitions(chosen):
-    found = {port.device: partition(port) for port in chosen}
-    indexes = {own[0] if own else None for own in found.values()}
+    by_device = {port.device: partition(port) for port in chosen}
+    indexes = {own_partition[0] if own_partition else None for own_partition in by_device.values()}
     if indexes in ({None}, {0}):
         return {}  # the default partition, or ours at the index that NCCL takes by itself
     if len(indexes) > 1:
-        rows = ", ".join("{} {}".format(d, f"0x{p[1]:04x} at {p[0]}" if p else "none") for d, p in found.items())
+        rows = ", ".join("{} {}".format(d, f"0x{p[1]:04x} at {p[0]}" if p else "none") for d, p in by_device.items())
         raise Undecided(f"the partition key is not at the same index on all devices: {rows}")
     return {"NCCL_IB_PKEY": str(indexes.pop())}

@@ -42,14 +42,14 @@ def note_file(path, content=None, folder=FOLDER):
     if entry is None:
         entry = record["files"][path] = {"before": None}
         if os.path.lexists(path):
-            kept = os.path.join(folder, str(len(record["files"])))
+            backup = os.path.join(folder, str(len(record["files"])))
             if os.path.islink(path):
                 entry["link"] = os.readlink(path)
             else:
-                shutil.copy2(path, kept)
-                seen = os.stat(path)
-                os.chown(kept, seen.st_uid, seen.st_gid)
-                entry["before"] = kept
+                shutil.copy2(path, backup)
+                status = os.stat(path)
+                os.chown(backup, status.st_uid, status.st_gid)
+                entry["before"] = backup
     if isinstance(content, str):
         content = content.encode("utf-8", "surrogateescape")
     entry["sha256"] = None if content is None else hashlib.sha256(content).hexdigest()

@@ -109,32 +109,34 @@ READ = "/var/lib/apt/lists/gpuprov-read"
 def keys(module, path):
     """The primary keys in a file, as (fingerprint, time when it expires or 0); empty where it has none."""
     status, out, _ = module.run_command(["gpg", "--batch", "--with-colons", "--show-keys", path])
-    found, expires = [], None
+    primary_keys, expires = [], None
     for line in out.splitlines() if status == 0 else []:
         fields = line.split(":")
         if fields[0] in ("pub", "sub"):
             expires = int(fields[6] or 0) if fields[0] == "pub" else None
         elif fields[0] == "fpr" and expires is not None:
-            found.append((fields[9].upper(), expires))
+            primary_keys.append((fields[9].upper(), expires))
             expires = None
-    return found
+    return primary_keys
 
 
 def is_pinned(module, repository, path):
     """Whether a file holds exactly the pinned key and it has not expired."""
-    wanted = repository["fingerprint"].upper().replace(" ", "")
-    found = keys(module, path)
-    return [print_ for print_, _ in found] == [wanted] and not 0 < found[0][1] < time.time()
+    fingerprint = repository["fingerprint"].upper().replace(" ", "")
+    primary_keys = keys(module, path)
+    return [print_ for print_, _ in primary_keys] == [fingerprint] and not 0 < primary_keys[0][1] < time.time()
 
 
 def download(module, repository):
     """The key of a repository in a temporary file. AptError when it can't be had."""
     response, info = fetch_url(module, repository["key_url"], timeout=module.params["timeout"])
     if info["status"] not in (200, None):  # a key that travels in the lock (data:) is answered without a status
-        why = "status {status}: {msg}".format(**info) if info["status"] > 0 else info.get("msg")
+        reason = "status {status}: {msg}".format(**info) if info["status"] > 0 else info.get("msg")
         # 404 and its like do not pass; no answer and 5xx may
         passing = info["status"] in (-1, 429) or info["status"] >= 500
-        raise AptError("repository {name}: the key {key_url} can't be fetched: {0}".format(why, **repository), passing)
+        raise AptError(
+            "repository {name}: the key {key_url} can't be fetched: {0}".format(reason, **repository), passing
+        )
     handle, fresh = tempfile.mkstemp(dir=module.tmpdir, suffix=".asc")
     with os.fdopen(handle, "wb") as stream:
         stream.write(response.read(1024 * 1024))
@@ -145,19 +147,19 @@ def fetch_key(module, repository, path):
     """Bring one key to `path` after its fingerprint was compared."""
     fresh = retried(module, module.params["attempts"], module.params["pause"], lambda: download(module, repository))
     if not is_pinned(module, repository, fresh):
-        seen = keys(module, fresh)
-        wanted = repository["fingerprint"].upper().replace(" ", "")
-        if [print_ for print_, _ in seen] == [wanted]:
+        primary_keys = keys(module, fresh)
+        fingerprint = repository["fingerprint"].upper().replace(" ", "")
+        if [print_ for print_, _ in primary_keys] == [fingerprint]:
             raise AptError(
                 "repository {name}: the key at {key_url} expired on {0}. The vendor has a newer one, or the node's "
                 "clock is wrong (it says {1}); look for the announcement, then lock again".format(
-                    time.strftime("%Y-%m-%d", time.gmtime(seen[0][1])), time.strftime("%Y-%m-%d"), **repository
+                    time.strftime("%Y-%m-%d", time.gmtime(primary_keys[0][1])), time.strftime("%Y-%m-%d"), **repository
                 )
             )
         raise AptError(
             "repository {name}: the key at {key_url} is not the pinned one. Pinned: {fingerprint}. Found: {0}. "
             "Either the vendor has changed its key (look for the announcement, then lock again) or somebody is in "
-            "between.".format(", ".join(print_ for print_, _ in seen) or "no OpenPGP key", **repository)
+            "between.".format(", ".join(print_ for print_, _ in primary_keys) or "no OpenPGP key", **repository)
         )
     os.chmod(fresh, 0o644)
     with open(fresh, "rb") as stream:

@@ -49,34 +49,35 @@ class Node(Kernel):
 
     def installed(self, release):
         """modinfo's fields of the module; empty where it is the kernel's own, or none."""
-        found = self.modinfo(release, NAME)
-        return {} if f"/lib/modules/{release}/kernel/" in found.get("filename", "") else found
+        fields = self.modinfo(release, NAME)
+        return {} if f"/lib/modules/{release}/kernel/" in fields.get("filename", "") else fields
 
     def built(self, release):
         """The module that AWS's package brings, for this kernel; DKMS is asked once where it is not there."""
-        found = self.installed(release)
-        if not found:
-            made = self.dkms(release, NAME, r"[^,: ]+")
-            found = self.installed(release)
-            if not found and not self.module.check_mode:
-                raise Wrong(f"there is no EFA module for kernel {release} but the kernel's own{made}")
-        return found
+        fields = self.installed(release)
+        if not fields:
+            build_note = self.dkms(release, NAME, r"[^,: ]+")
+            fields = self.installed(release)
+            if not fields and not self.module.check_mode:
+                raise Wrong(f"there is no EFA module for kernel {release} but the kernel's own{build_note}")
+        return fields
 
-    def load(self, found):
+    def load(self, fields):
         """Bring the installed module in. Returns why a reboot is wanted, or an empty text."""
         running = text(f"/sys/module/{NAME}/srcversion")
-        if running is not None and running == found.get("srcversion"):
+        if running is not None and running == fields.get("srcversion"):
             return ""
         if os.path.isdir(f"/sys/module/{NAME}"):
-            code, said = self.change("unloaded the EFA module that is not the installed one", "modprobe", "-r", NAME)
+            code, output = self.change("unloaded the EFA module that is not the installed one", "modprobe", "-r", NAME)
             if code:
                 self.done.pop()
                 return (
-                    f"another EFA module than the installed one runs and does not let itself be unloaded: {last(said)}"
+                    "another EFA module than the installed one runs and does not let itself be unloaded: "
+                    f"{last(output)}"
                 )
-        code, said = self.change("loaded the installed EFA module", "modprobe", NAME)
+        code, output = self.change("loaded the installed EFA module", "modprobe", NAME)
         if code:
-            raise Wrong(f"EFA's module can't be loaded: {unloaded(said)}")
+            raise Wrong(f"EFA's module can't be loaded: {unloaded(output)}")
         return ""
 
 

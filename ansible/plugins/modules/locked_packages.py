@@ -108,12 +108,12 @@ def status(module):
     _, native, _ = module.run_command(["dpkg", "--print-architecture"], check_rc=True)
     form = "${Package}\t${Version}\t${db:Status-Abbrev}\t${Architecture}\t${Installed-Size}\n"
     _, out, _ = module.run_command(["dpkg-query", "-W", "-f", form], check_rc=True)
-    found = {}
+    packages = {}
     for line in out.splitlines():
         name, version, state, architecture, size = line.split("\t")
         if architecture in (native.strip(), "all", ""):
-            found[name] = (version, state, int(size or 0))
-    return found
+            packages[name] = (version, state, int(size or 0))
+    return packages
 
 
 def is_there(entry, version=None):
@@ -121,15 +121,15 @@ def is_there(entry, version=None):
     return entry is not None and entry[1][1:3].strip() == "i" and version in (None, entry[0])
 
 
-def repair(module, found):
+def repair(module, packages):
     """Finish what a broken-off dpkg run left. Returns what it was; raises AptError when it can't be finished."""
-    left = sorted(name for name, (_, state, _) in found.items() if state[1] in "HUFWt" or state[2:3] == "R")
+    unfinished = sorted(name for name, (_, state, _) in packages.items() if state[1] in "HUFWt" or state[2:3] == "R")
     try:
         pending = bool(os.listdir("/var/lib/dpkg/updates"))
     except OSError:
         pending = False
-    if not (left or pending) or module.check_mode:
-        return left
+    if not (unfinished or pending) or module.check_mode:
+        return unfinished
     wait = module.params["lock_timeout"]
     code, text = call(module, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"], wait)
     # A package that dpkg had only half unpacked can't be configured: apt unpacks it again, if it is one of ours or
@@ -139,7 +139,7 @@ def repair(module, found):
         call(module, ["dpkg", "--force-remove-reinstreq", "--force-depends", "--remove", name], wait)
     if code and not any(s[2:3] == "R" for _, s, _ in state.values()) and not ours(module, state):
         raise explained(text, "dpkg --configure -a")
-    return left or ["dpkg's own database"]
+    return unfinished or ["dpkg's own database"]
 
 
 def ours(module, state):
@@ -152,7 +152,7 @@ def locked(module):
     return {package["name"]: package["version"] for package in module.params["packages"]}
 
 
-def room(module, names, found):
+def room(module, names, packages):
     """AptError when the disk has no room for these packages (name=version); also when a version is not to be had."""
     _, out, _err = module.run_command(["apt-cache", "show", *names], environ_update={"LC_ALL": "C"})
     known, download, unpacked = set(), 0, 0
@@ -165,7 +165,7 @@ def room(module, names, found):
             continue  # the entry of the installed version, which no repository has any more
         known.add(name)
         download += int(fields["Size"])
-        unpacked += max(0, int(fields.get("Installed-Size", 0)) - found.get(name, ("", "", 0))[2]) * 1024
+        unpacked += max(0, int(fields.get("Installed-Size", 0)) - packages.get(name, ("", "", 0))[2]) * 1024
     absent = [item for item in names if item.split("=")[0] not in known]
     if HEADERS.format(module.params["kernel_headers"]) in absent:
         raise AptError(no_headers(module), absent=True)
@@ -176,11 +176,11 @@ def room(module, names, found):
         device = os.stat(path).st_dev
         needs[device] = (needs.get(device, (path, 0))[0], needs.get(device, (path, 0))[1] + size)
     for path, size in needs.values():
-        there = os.statvfs(path)
-        free, wanted = there.f_bavail * there.f_frsize // 2**20, size // 2**20 + MARGIN_MIB
-        if free < wanted:
+        file_system = os.statvfs(path)
+        free, required = file_system.f_bavail * file_system.f_frsize // 2**20, size // 2**20 + MARGIN_MIB
+        if free < required:
             raise AptError(
-                f"the disk is too full for {len(names)} packages: {free} MiB are free at {path}, {wanted} MiB are "
+                f"the disk is too full for {len(names)} packages: {free} MiB are free at {path}, {required} MiB are "
                 "wanted. Make room, then run again"
             )
 
@@ -206,30 +206,30 @@ def what_there_is(module, item):
     return "no repository of this node has {} {}; there is {}".format(name, version, ", ".join(versions[:5]))
 
 
-def install(module, names, gone, found):
-    """Bring packages (name=version) to where they have to be, take out those that are `gone`; a look at the lists again
+def install(module, names, obsolete, packages):
+    """Bring packages (name=version) to where they have to be, take out those that are `obsolete`; a look at the lists again
     when they do not know a version."""
     wait = module.params["lock_timeout"]
     try:
-        room(module, names, found)
+        room(module, names, packages)
     except AptError as error:
         if not error.absent:
             raise
         retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, ["update"], wait))
-        room(module, names, found)
-    outgoing = [f"{name}-" for name in gone]
-    words = ["install", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "-o",
+        room(module, names, packages)
+    outgoing = [f"{name}-" for name in obsolete]
+    arguments = ["install", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "-o",
              "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", *names]  # fmt: skip
-    if gone:
+    if obsolete:
         # Two eras of a stack may own the same files and depend on each other's names: what goes has to be out before
         # what comes is unpacked, and what comes is on this node's disk before anything goes. Their settings go with them:
         # the apt preferences of an earlier driver would hold on to it.
-        fetch = [*words, *outgoing, "--download-only"]
+        fetch = [*arguments, *outgoing, "--download-only"]
         retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, fetch, wait))
-        code, text = call(module, ["dpkg", "--force-depends", "--force-remove-reinstreq", "--purge", *gone], wait)
+        code, text = call(module, ["dpkg", "--force-depends", "--force-remove-reinstreq", "--purge", *obsolete], wait)
         if code:
             raise explained(text, "dpkg --purge")
-    retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, words, wait))
+    retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, arguments, wait))
 
 
 def hold(module, names):
@@ -240,34 +240,36 @@ def hold(module, names):
 
 def bring(module):
     """The work. Returns the module's result."""
-    wanted, present = locked(module), [*module.params["present"], *headers(module)]
-    before = status(module)
-    differing = [f"{n}={v}" for n, v in wanted.items() if not is_there(before.get(n), v)]
-    differing += [name for name in present if not is_there(before.get(name))]
-    gone = [n for n in module.params["absent"] if n not in wanted and before.get(n, NOWHERE)[1][1] not in "nc"]
-    repaired, after = [], before
-    if differing or gone:
-        repaired = repair(module, before)
+    locked_versions, present = locked(module), [*module.params["present"], *headers(module)]
+    previous = status(module)
+    differing = [f"{n}={v}" for n, v in locked_versions.items() if not is_there(previous.get(n), v)]
+    differing += [name for name in present if not is_there(previous.get(name))]
+    obsolete = [
+        n for n in module.params["absent"] if n not in locked_versions and previous.get(n, NOWHERE)[1][1] not in "nc"
+    ]
+    repaired, after = [], previous
+    if differing or obsolete:
+        repaired = repair(module, previous)
         if not module.check_mode:
             note("packages", differing)
-            install(module, differing, gone, before)
+            install(module, differing, obsolete, previous)
             after = status(module)
-    loose = [n for n in to_hold(module, wanted, after) if after.get(n, NOWHERE)[1][0] != "h"]
+    loose = [n for n in to_hold(module, locked_versions, after) if after.get(n, NOWHERE)[1][0] != "h"]
     if loose and not module.check_mode:
         note("holds", loose)
         hold(module, loose)
-    if (loose or differing or gone) and not module.check_mode:
+    if (loose or differing or obsolete) and not module.check_mode:
         after = status(module)
-        look_again(wanted, before, after)
+        look_again(locked_versions, previous, after)
     return {
-        "changed": bool(differing or gone or loose),
+        "changed": bool(differing or obsolete or loose),
         "installed": differing,
         "held": loose,
-        "removed": sorted(n for n in before if is_there(before[n]) and not is_there(after.get(n))),
+        "removed": sorted(n for n in previous if is_there(previous[n]) and not is_there(after.get(n))),
         "repaired": repaired,
         "diff": {
-            "before": "".join("{} {}\n".format(n, before.get(n, ("absent",))[0]) for n in sorted(wanted)),
-            "after": "".join(f"{n} {v}\n" for n, v in sorted(wanted.items())),
+            "before": "".join("{} {}\n".format(n, previous.get(n, ("absent",))[0]) for n in sorted(locked_versions)),
+            "after": "".join(f"{n} {v}\n" for n, v in sorted(locked_versions.items())),
         },
     }
 
@@ -275,27 +277,27 @@ def bring(module):
 def headers(module):
     """The package with the kernel's headers, where they are not there; a kernel of one's own may have none."""
     release = module.params["kernel_headers"]
-    there = release is None or os.path.isdir(f"/lib/modules/{release}/build")
-    return [] if there else [HEADERS.format(release)]
+    has_headers = release is None or os.path.isdir(f"/lib/modules/{release}/build")
+    return [] if has_headers else [HEADERS.format(release)]
 
 
-def to_hold(module, wanted, state):
+def to_hold(module, locked_versions, state):
     """Names that have to be on hold. A hold is dpkg's wanted state, so the same look at dpkg shows it."""
-    kept = [n for n in sorted(state) if is_there(state[n]) and any(re.match(p, n) for p in module.params["keep"])]
-    return [*(wanted if module.params["hold"] else ()), *kept]
+    held_names = [n for n in sorted(state) if is_there(state[n]) and any(re.match(p, n) for p in module.params["keep"])]
+    return [*(locked_versions if module.params["hold"] else ()), *held_names]
 
 
-def look_again(wanted, before, after):
+def look_again(locked_versions, previous, after):
     """AptError unless all is as locked, whatever apt has said, and no kernel came along that nobody asked for."""
     wrong = [
         "{} is {}, locked {}".format(n, after.get(n, ("not there",))[0], v)
-        for n, v in wanted.items()
+        for n, v in locked_versions.items()
         if not is_there(after.get(n), v)
     ]
     if wrong:
         raise AptError("apt ended well, but not all is as locked: {}".format("; ".join(wrong)))
-    kernels = [n for n in after if re.match(KERNEL, n) and is_there(after[n]) and not is_there(before.get(n))]
-    if any(name not in wanted for name in kernels):
+    kernels = [n for n in after if re.match(KERNEL, n) and is_there(after[n]) and not is_there(previous.get(n))]
+    if any(name not in locked_versions for name in kernels):
         raise AptError(
             "the kernel moved: these packages brought {}, which the node would boot next, without the modules of "
             "the locked driver. Remove it, or lock again with that kernel".format(", ".join(kernels))

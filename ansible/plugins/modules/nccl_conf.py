@@ -87,25 +87,25 @@ def main():
         },
         supports_check_mode=True,
     )
-    given = module.params
+    params = module.params
     try:
         variables, warnings = settings(
-            given["kind"], given["ports"], given["efa"], given["devices"], given["root"], tuple(given["pci"]),
-            given["topology"],
+            params["kind"], params["ports"], params["efa"], params["devices"], params["root"], tuple(params["pci"]),
+            params["topology"],
         )  # fmt: skip
     except Undecided as error:
         module.fail_json(msg=f"NCCL's configuration can't be derived: {error}")
-    variables |= {name: str(value) for name, value in given["extra"].items()}
+    variables |= {name: str(value) for name, value in params["extra"].items()}
     for sentence in warnings:
         module.warn(sentence)
-    current = read(given["dest"]) or ""
+    current = read(params["dest"]) or ""
     ours = [FIRST, *(f"{name}={value}" for name, value in sorted(variables.items())), LAST]
     text = "\n".join([*ours, *others(current)]) + "\n"
-    texts = {given["block"]: "\n".join(ours) + "\n", given["dest"]: text}
+    texts = {params["block"]: "\n".join(ours) + "\n", params["dest"]: text}
     changed = [path for path, content in texts.items() if read(path) != content]
     for path in changed if not module.check_mode else ():
         put(module, path, texts[path])
-    diff = {"before_header": given["dest"], "after_header": given["dest"], "before": current, "after": text}
+    diff = {"before_header": params["dest"], "after_header": params["dest"], "before": current, "after": text}
     module.exit_json(changed=bool(changed), variables=variables, diff=diff)
 
 

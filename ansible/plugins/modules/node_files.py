@@ -63,8 +63,10 @@ def differs(item):
     """Whether a file is not there as asked: content, mode, owner root, and no link."""
     if read(item["dest"]) != item["content"]:
         return True
-    seen = os.lstat(item["dest"])
-    return not stat.S_ISREG(seen.st_mode) or stat.S_IMODE(seen.st_mode) != int(item["mode"], 8) or seen.st_uid != 0
+    status = os.lstat(item["dest"])
+    return (
+        not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) != int(item["mode"], 8) or status.st_uid != 0
+    )
 
 
 def write(module, item):
@@ -90,8 +92,8 @@ def main():
     try:
         for item in module.params["files"]:
             if differs(item):
-                before = read(item["dest"]) or ""
-                diffs.append({"before": before, "after": item["content"], "before_header": item["dest"],
+                previous = read(item["dest"]) or ""
+                diffs.append({"before": previous, "after": item["content"], "before_header": item["dest"],
                               "after_header": item["dest"]})  # fmt: skip
                 written.append(item["dest"])
                 if not module.check_mode:

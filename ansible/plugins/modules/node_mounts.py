@@ -78,10 +78,10 @@ MARK = "# Written by gpuprov: file systems of the site's storage in cluster.yaml
 AGAIN_S = 10
 
 
-def call(*words, timeout=60):
+def call(*command, timeout=60):
     """Exit status and everything that it said."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return 124, "no end after {0} s".format(timeout)
     return done.returncode, (done.stdout + done.stderr).strip()
@@ -94,31 +94,31 @@ def mounted():
     return {plain(row[1]): (plain(row[0]), row[2]) for row in rows if len(row) > 3}
 
 
-def shows(mount, seen):
+def shows(mount, mounted_row):
     """Whether what the kernel has there (source, type) is this file system."""
     source, kind = mount.get("shows_source") or mount["source"], mount.get("shows_type") or mount["type"]
-    if not seen or seen[1] != kind:
+    if not mounted_row or mounted_row[1] != kind:
         return False
-    return seen[0].endswith(source[1:]) if source.startswith("*") else seen[0] == source
+    return mounted_row[0].endswith(source[1:]) if source.startswith("*") else mounted_row[0] == source
 
 
-def abandoned(path, seen):
+def abandoned(path, mounted_row):
     """Whether the process behind a file system in user space has ended: the kernel keeps the mount, and nobody answers."""
-    if not seen or not seen[1].startswith("fuse"):
+    if not mounted_row or not mounted_row[1].startswith("fuse"):
         return False
-    code, said = call("stat", "--file-system", "--", path, timeout=10)
-    return code not in (0, 124) and os.strerror(errno.ENOTCONN) in said
+    code, output = call("stat", "--file-system", "--", path, timeout=10)
+    return code not in (0, 124) and os.strerror(errno.ENOTCONN) in output
 
 
-def plain(word):
+def plain(name):
     """The kernel writes a space in a name as \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name)
 
 
 def text_of(mount, timeout):
     # systemd passes over keys that begin with X-: a later run reads them.
     keys = [("shows_source", "source", "X-ShowsSource="), ("shows_type", "type", "X-ShowsType=")]
-    other = [line + mount[shown] for shown, told, line in keys if mount.get(shown) not in (None, mount[told])]
+    other = [line + mount[option] for option, default, line in keys if mount.get(option) not in (None, mount[default])]
     # nofail: remote-fs.target does not wait for it. _netdev is among the options: it waits for the network, and goes
     # before the network does.
     return "\n".join((
@@ -131,19 +131,19 @@ def text_of(mount, timeout):
 
 def ours(folder):
     """Unit → text of those that an earlier run wrote."""
-    found = {}
+    texts = {}
     for name in os.listdir(folder):
         if name.endswith(".mount") and not os.path.islink(os.path.join(folder, name)):
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as stream:
                 text = stream.read()
             if text.startswith(MARK + "\n"):
-                found[name] = text
-    return found
+                texts[name] = text
+    return texts
 
 
 def value(text, key, default=None):
-    found = [line[len(key) + 1 :] for line in text.splitlines() if line.startswith(key + "=")]
-    return found[0].replace("%%", "%") if found else default
+    values = [line[len(key) + 1 :] for line in text.splitlines() if line.startswith(key + "=")]
+    return values[0].replace("%%", "%") if values else default
 
 
 def shown_of(text):
@@ -155,23 +155,23 @@ def shown_of(text):
 def release(unit, text, timeout):
     """Unmount. What jobs still use, or what does not answer any more, is taken out of the way when they let go."""
     path = value(text, "Where")
-    before = mounted().get(path)
-    code, _said = call("systemctl", "stop", "--", unit, timeout=timeout + 30)
-    if before and (code or mounted().get(path) == before):
-        code, said = call("umount", "--lazy", "--", path, timeout=30)
+    previous = mounted().get(path)
+    code, _output = call("systemctl", "stop", "--", unit, timeout=timeout + 30)
+    if previous and (code or mounted().get(path) == previous):
+        code, output = call("umount", "--lazy", "--", path, timeout=30)
         if code:
-            raise RuntimeError("{0} can't be unmounted: {1}".format(path, said))
+            raise RuntimeError("{0} can't be unmounted: {1}".format(path, output))
 
 
-def refuse_what_is_there(mount, there):
+def refuse_what_is_there(mount, mounts):
     """Raises RuntimeError where mounting would hide something."""
     path = mount["path"]
-    if shows(mount, there.get(path)):
+    if shows(mount, mounts.get(path)):
         return
-    if path in there:
+    if path in mounts:
         raise RuntimeError(
             "{0} is mounted at {1}, where {2} is to be: unmount it, or name another path".format(
-                there[path][0], path, mount["source"]
+                mounts[path][0], path, mount["source"]
             )
         )
     if os.path.isdir(path) and os.listdir(path):
@@ -187,13 +187,15 @@ def start(mount, timeout, patience):
     deadline = time.monotonic() + patience
     call("systemctl", "daemon-reload")  # a run before may have been killed between writing the unit and this
     while True:
-        code, said = call("systemctl", "start", "--", mount["unit"], timeout=timeout + 30)
+        code, output = call("systemctl", "start", "--", mount["unit"], timeout=timeout + 30)
         if code == 0:
             break
         if time.monotonic() > deadline:
             _code, log = call("journalctl", "--no-pager", "--output", "cat", "--lines", "8", "--unit", mount["unit"])
-            told = " | ".join(line.strip() for line in log.splitlines() if line.strip())
-            raise RuntimeError("{0} is not mounted at {1}: {2}".format(mount["source"], mount["path"], told or said))
+            log_text = " | ".join(line.strip() for line in log.splitlines() if line.strip())
+            raise RuntimeError(
+                "{0} is not mounted at {1}: {2}".format(mount["source"], mount["path"], log_text or output)
+            )
         time.sleep(AGAIN_S)
     if not shows(mount, mounted().get(mount["path"])):
         raise RuntimeError("systemctl start ended well, and {0} is not at {1}".format(mount["source"], mount["path"]))
@@ -204,8 +206,8 @@ def open_to_everybody(mount):
     path = mount["path"]
     if mount.get("shows_type") == "fuse":  # its rights are options of the mount
         return False
-    seen = os.stat(path)
-    if seen.st_uid == 0 and stat.S_IMODE(seen.st_mode) == 0o755 and not os.listdir(path):
+    status = os.stat(path)
+    if status.st_uid == 0 and stat.S_IMODE(status.st_mode) == 0o755 and not os.listdir(path):
         os.chmod(path, 0o1777)
         return True
     return False
@@ -215,15 +217,17 @@ def bring(module):
     """Bring the mounts to what was asked. Returns what was done; raises RuntimeError, OSError."""
     params, dry = module.params, module.check_mode
     folder, timeout = params["units"], params["timeout"]
-    wanted = {mount["unit"]: mount for mount in params["mounts"]}
-    texts = {unit: text_of(mount, timeout) for unit, mount in wanted.items()}
-    before, done, there = ours(folder), [], mounted()
-    old = {unit: text for unit, text in before.items() if texts.get(unit) != text}
+    mounts_by_unit = {mount["unit"]: mount for mount in params["mounts"]}
+    texts = {unit: text_of(mount, timeout) for unit, mount in mounts_by_unit.items()}
+    previous, done, present = ours(folder), [], mounted()
+    old = {unit: text for unit, text in previous.items() if texts.get(unit) != text}
     goes = {value(text, "Where"): shown_of(text) for text in old.values()}
-    for mount in wanted.values():
+    for mount in mounts_by_unit.values():
         path = mount["path"]
-        if path not in goes or not shows(goes[path], there.get(path)):  # what this run will unmount is in nobody's way
-            refuse_what_is_there(mount, there)
+        if path not in goes or not shows(
+            goes[path], present.get(path)
+        ):  # what this run will unmount is in nobody's way
+            refuse_what_is_there(mount, present)
     for unit, text in old.items():
         done.append("{0} {1}".format("unmounted" if unit not in texts else "changed", value(text, "Where")))
         if not dry:
@@ -231,32 +235,32 @@ def bring(module):
             if unit not in texts:
                 call("systemctl", "--quiet", "disable", "--", unit)
                 os.unlink(os.path.join(folder, unit))
-    fresh = [unit for unit, text in texts.items() if before.get(unit) != text]
+    fresh = [unit for unit, text in texts.items() if previous.get(unit) != text]
     if not dry:
         for unit in fresh:
             put(module, os.path.join(folder, unit), texts[unit])
         if done or fresh:  # and what has gone is forgotten
-            code, said = call("systemctl", "daemon-reload")
+            code, output = call("systemctl", "daemon-reload")
             if code:
-                raise RuntimeError("systemctl daemon-reload: " + said)
-    there = mounted()
-    for unit, mount in wanted.items():
-        code, said = call("systemctl", "is-enabled", "--", unit)
-        if said != "enabled":
+                raise RuntimeError("systemctl daemon-reload: " + output)
+    present = mounted()
+    for unit, mount in mounts_by_unit.items():
+        code, output = call("systemctl", "is-enabled", "--", unit)
+        if output != "enabled":
             done.append("enabled {0} at boot".format(mount["path"]))
             if not dry:
-                code, said = call("systemctl", "--quiet", "enable", "--", unit)
+                code, output = call("systemctl", "--quiet", "enable", "--", unit)
                 if code:
-                    raise RuntimeError("systemctl enable {0}: {1}".format(unit, said))
-        if shows(mount, there.get(mount["path"])):
-            if not abandoned(mount["path"], there[mount["path"]]):
+                    raise RuntimeError("systemctl enable {0}: {1}".format(unit, output))
+        if shows(mount, present.get(mount["path"])):
+            if not abandoned(mount["path"], present[mount["path"]]):
                 continue
             done.append("took the process of {0} for ended".format(mount["path"]))
             if not dry:
                 release(unit, texts[unit], timeout)
-                there.pop(mount["path"])
+                present.pop(mount["path"])
         if not dry:
-            refuse_what_is_there(mount, there)  # once more, for what was below the one that went
+            refuse_what_is_there(mount, present)  # once more, for what was below the one that went
         done.append("mounted {0} at {1}".format(mount["source"], mount["path"]))
         if not dry:
             start(mount, timeout, params["patience"])

@@ -73,13 +73,13 @@ def recorded(path):
 def updated(entries, roles, ran, configured):
     """The entries afterwards."""
     everything = "all" in ran
-    found = {}
+    updated_entries = {}
     for name, stamp in roles.items():
         if everything or name in ran:
-            found[name] = dict(stamp) if configured else dict(stamp, configured=None)
+            updated_entries[name] = dict(stamp) if configured else dict(stamp, configured=None)
         elif name in entries:
-            found[name] = entries[name]
-    return found
+            updated_entries[name] = entries[name]
+    return updated_entries
 
 
 def main():
@@ -95,14 +95,14 @@ def main():
         supports_check_mode=True,
     )
     path, roles, ran = module.params["path"], module.params["roles"], module.params["ran"]
-    before, entries = recorded(path)
+    previous, entries = recorded(path)
     after = updated(entries, roles, ran, module.params["configured"])
     text = json.dumps({"node": module.params["node"], "roles": after}, indent=1, sort_keys=True) + "\n"
-    if text != before and not module.check_mode:
+    if text != previous and not module.check_mode:
         put(module, path, text)
-    mine = sorted(name for name in roles if "all" in ran or name in ran)
-    diff = {"before": before, "after": text, "before_header": path, "after_header": path}
-    module.exit_json(changed=text != before, recorded=mine, diff=diff)
+    recorded_roles = sorted(name for name in roles if "all" in ran or name in ran)
+    diff = {"before": previous, "after": text, "before_header": path, "after_header": path}
+    module.exit_json(changed=text != previous, recorded=recorded_roles, diff=diff)
 
 
 if __name__ == "__main__":

@@ -55,10 +55,10 @@ from ansible.module_utils.gpuprov_record import note
 FIELDS = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
 
 
-def systemctl(*words, timeout=60):
+def systemctl(*arguments, timeout=60):
     """Exit status and everything that it said."""
     try:
-        done = subprocess.run(["systemctl", *words], capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return 124, "no end after {0} s".format(timeout)
     return done.returncode, (done.stdout + done.stderr).strip()
@@ -94,14 +94,16 @@ def bring(params, check_mode):
     state = show(started + stopped) if started or stopped else {}
     done = []
 
-    def call(*words):
-        done.append(" ".join(words))
+    def call(*arguments):
+        done.append(" ".join(arguments))
         if check_mode:
             return
-        code, text = systemctl(*words, timeout=params["timeout"])
+        code, text = systemctl(*arguments, timeout=params["timeout"])
         if code:
-            said = journal(words[-1]) if words[0] in ("start", "restart") else ""
-            raise RuntimeError(": ".join(part for part in ("systemctl " + " ".join(words), said or text) if part))
+            log_text = journal(arguments[-1]) if arguments[0] in ("start", "restart") else ""
+            raise RuntimeError(
+                ": ".join(part for part in ("systemctl " + " ".join(arguments), log_text or text) if part)
+            )
 
     # A unit file that was written a moment ago is not known yet (not-found) or known in its old form.
     if any(s["NeedDaemonReload"] == "yes" for s in state.values()) or any(

@@ -82,10 +82,10 @@ class Node(Kernel):
 
     def kernel(self):
         """The kernel that runs; Wrong where it is another one than has to."""
-        running, wanted = os.uname().release, self.params["kernel"]
-        if running != wanted:
+        running, locked = os.uname().release, self.params["kernel"]
+        if running != locked:
             raise Wrong(
-                f"the kernel moved: {running} runs, it was {wanted} when the driver was installed. Boot {wanted} again "
+                f"the kernel moved: {running} runs, it was {locked} when the driver was installed. Boot {locked} again "
                 "(GRUB_DEFAULT), or lock again with the new kernel"
             )
         return running
@@ -98,63 +98,65 @@ class Node(Kernel):
         if self.denied(image):
             return
         # two busy processors that are emulated took more than ten minutes
-        status, said = self.change(f"made {image} again", "update-initramfs", "-u", "-k", release, seconds=1800)
+        status, output = self.change(f"made {image} again", "update-initramfs", "-u", "-k", release, seconds=1800)
         if status:
-            raise Wrong(f"the initramfs can't be made again: {last(said)}")
+            raise Wrong(f"the initramfs can't be made again: {last(output)}")
         if not self.module.check_mode and not self.denied(image):
             raise Wrong(
                 f"{self.params['deny_file']} is not in {image} although that was made again: nouveau would come back"
             )
 
     def denied(self, image):
-        status, said = self.run("lsinitramfs", image, seconds=120)
+        status, output = self.run("lsinitramfs", image, seconds=120)
         if status:
-            raise Wrong(f"{image} can't be read: {last(said)}")
+            raise Wrong(f"{image} can't be read: {last(output)}")
         fresh = os.stat(image).st_mtime >= os.stat(self.params["deny_file"]).st_mtime
-        return fresh and self.params["deny_file"].lstrip("/") in said.split()
+        return fresh and self.params["deny_file"].lstrip("/") in output.split()
 
     def built(self, release):
         """The locked module for this kernel, as modinfo shows it; DKMS is asked once where it is not there."""
-        wanted, found = self.params["version"], self.modinfo(release, "nvidia")
-        if found.get("version") != wanted and not self.module.check_mode:
-            made = self.dkms(release, "nvidia[^/, ]*", re.escape(wanted))
-            found = self.modinfo(release, "nvidia")
-            if found.get("version") != wanted:
-                have = f"version {found['version']}" if found.get("version") else "none"
-                raise Wrong(f"there is no NVIDIA module {wanted} for kernel {release} ({have} is installed){made}")
-        is_open = "GPL" in found.get("license", "")
+        locked_version, fields = self.params["version"], self.modinfo(release, "nvidia")
+        if fields.get("version") != locked_version and not self.module.check_mode:
+            note = self.dkms(release, "nvidia[^/, ]*", re.escape(locked_version))
+            fields = self.modinfo(release, "nvidia")
+            if fields.get("version") != locked_version:
+                have = f"version {fields['version']}" if fields.get("version") else "none"
+                raise Wrong(
+                    f"there is no NVIDIA module {locked_version} for kernel {release} ({have} is installed){note}"
+                )
+        is_open = "GPL" in fields.get("license", "")
         flavour = self.params["flavour"]
-        if found and flavour and is_open != (flavour == "open"):
+        if fields and flavour and is_open != (flavour == "open"):
             other = "open" if is_open else "proprietary"
             raise Wrong(f"the NVIDIA module for kernel {release} is the {other} one, the lock wants the {flavour} one")
-        return found
+        return fields
 
-    def loaded(self, found):
+    def loaded(self, fields):
         """Whether the module in the kernel is the installed one: its source version tells builds and flavours apart."""
         if text("/sys/module/nvidia/version") != self.params["version"]:
             return False
         source = text("/sys/module/nvidia/srcversion")
-        return None in (source, found.get("srcversion")) or source == found["srcversion"]
+        return None in (source, fields.get("srcversion")) or source == fields["srcversion"]
 
-    def load(self, found):
+    def load(self, fields):
         """Bring the locked module in. Returns why a reboot is wanted, or an empty text."""
         strangers = [name for name in self.params["others"] if os.path.isdir(f"/sys/module/{name}")]
-        there = [name for name in ABOVE if os.path.isdir(f"/sys/module/{name}")]
-        right = self.loaded(found)
+        loaded_modules = [name for name in ABOVE if os.path.isdir(f"/sys/module/{name}")]
+        right = self.loaded(fields)
         if right and not strangers:
-            there = []
-        elif there or strangers:
+            loaded_modules = []
+        elif loaded_modules or strangers:
             old = text("/sys/module/nvidia/version")
             reason = f"{', '.join(strangers)} holds the GPUs" if strangers else f"the module of driver {old} is loaded"
-            if not self.take_out(there + strangers, reason):
+            if not self.take_out(loaded_modules + strangers, reason):
                 return f"{reason} and does not let itself be unloaded"
         missing = [n for n in self.params["modules"] if not os.path.isdir("/sys/module/" + n.replace("-", "_"))]
-        if missing or there:
+        if missing or loaded_modules:
             names = missing or self.params["modules"]
-            status, said = self.change(f"loaded {', '.join(names)}", "modprobe", "--all", *names, seconds=300)
+            status, output = self.change(f"loaded {', '.join(names)}", "modprobe", "--all", *names, seconds=300)
             if status:
-                raise Wrong(f"the driver's module can't be loaded: {unloaded(said)}")
-        if there:
+                raise Wrong(f"the driver's module can't be loaded: {unloaded(output)}")
+        if loaded_modules:
             for unit in reversed(self.stopped):
                 self.run("systemctl", "start", unit, seconds=900)
         return ""
@@ -189,7 +191,7 @@ class Node(Kernel):
 
 def users_of_gpus():
     """Processes that have a device of the GPUs open, as "python train.py (pid 123)"."""
-    found = []
+    processes = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             fds = os.listdir(f"/proc/{pid}/fd")
@@ -197,14 +199,14 @@ def users_of_gpus():
         except OSError:
             continue  # it has ended meanwhile
         if used:
-            words = (text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
-            found.append(f"{words[:80]} (pid {pid})")
-    return found
+            command_line = (text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
+            processes.append(f"{command_line[:80]} (pid {pid})")
+    return processes
 
 
 def main():
     """Prove the module, and load it."""
-    words = {"type": "list", "elements": "str", "default": []}
+    name_list = {"type": "list", "elements": "str", "default": []}
     module = AnsibleModule(
         argument_spec={
             "version": {"type": "str", "required": True},
@@ -213,10 +215,10 @@ def main():
             "deny_file": {"type": "path", "required": True},
             "load": {"type": "bool", "default": True},
             "rebooted": {"type": "bool", "default": False},
-            "modules": {**words, "default": ["nvidia", "nvidia-uvm"]},
-            "others": words,
-            "users": words,
-            "packages": words,
+            "modules": {**name_list, "default": ["nvidia", "nvidia-uvm"]},
+            "others": name_list,
+            "users": name_list,
+            "packages": name_list,
         },
         supports_check_mode=True,
     )
@@ -224,9 +226,9 @@ def main():
     try:
         release = node.kernel()
         node.initramfs(release)
-        found = node.built(release)
+        fields = node.built(release)
         if module.params["load"]:
-            reboot = node.load(found) or node.asked_for()
+            reboot = node.load(fields) or node.asked_for()
         if reboot and module.params["rebooted"]:
             raise Wrong(f"the node was rebooted, and still {reboot}")
     except Wrong as error:

@@ -61,7 +61,7 @@ def enrolled(module):
     for path in CERTIFICATES:
         if os.path.exists(path):
             _, out, err = module.run_command(["timeout", "30", "mokutil", "--test-key", path], check_rc=False)
-            if any(words in out + err for words in KNOWN):
+            if any(phrase in out + err for phrase in KNOWN):
                 return True
     return False
 

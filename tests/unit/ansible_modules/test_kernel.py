@@ -10,7 +10,7 @@ kernel = shared("gpuprov_kernel")
 
 
 @pytest.mark.parametrize(
-    ("said", "enrol"),
+    ("modprobe_output", "enrol"),
     [
         # issue threads of lcp/mokutil and awesometic/realtek-r8126-dkms; the second is strerror(3) of ENOKEY
         ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", True),
@@ -19,7 +19,7 @@ kernel = shared("gpuprov_kernel")
         ("", False),
     ],
 )
-def test_a_key_that_nobody_enrolled_is_told_with_the_way_out(said: str, enrol: bool) -> None:
-    told = kernel.unloaded(said)
-    assert ("mokutil --import /var/lib/dkms/mok.pub" in told, "dmesg" in told) == (enrol, not enrol)
-    assert told.startswith(said or "it said nothing")
+def test_a_key_that_nobody_enrolled_is_told_with_the_way_out(modprobe_output: str, enrol: bool) -> None:
+    message = kernel.unloaded(modprobe_output)
+    assert ("mokutil --import /var/lib/dkms/mok.pub" in message, "dmesg" in message) == (enrol, not enrol)
+    assert message.startswith(modprobe_output or "it said nothing")

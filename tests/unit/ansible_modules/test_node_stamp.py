@@ -25,8 +25,8 @@ def test_all_roles_ran(made: ModuleType) -> None:
 
 
 def test_the_others_keep_what_they_had(made: ModuleType) -> None:
-    before = {"base": A, "nccl": B}
-    assert made.updated(before, {"base": NEW, "nccl": NEW}, ["nccl"], True) == {"base": A, "nccl": NEW}
+    previous = {"base": A, "nccl": B}
+    assert made.updated(previous, {"base": NEW, "nccl": NEW}, ["nccl"], True) == {"base": A, "nccl": NEW}
 
 
 def test_a_role_that_never_ran_is_not_recorded(made: ModuleType) -> None:
@@ -60,6 +60,6 @@ def test_a_stamp_that_cannot_be_read_is_not_taken_for_none(text: str) -> None:
 
 
 def test_what_it_writes_is_what_the_probe_reads() -> None:
-    found = stamp.parse(json.dumps({"node": "train-0", "roles": {"nccl": B | {"configured": None}}}))
-    assert (found.fingerprint, found.node) == (None, "train-0")
-    assert found.roles == {"nccl": stamp.RoleStamp("b", "b", None)}
+    parsed = stamp.parse(json.dumps({"node": "train-0", "roles": {"nccl": B | {"configured": None}}}))
+    assert (parsed.fingerprint, parsed.node) == (None, "train-0")
+    assert parsed.roles == {"nccl": stamp.RoleStamp("b", "b", None)}

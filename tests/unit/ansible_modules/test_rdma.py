@@ -82,16 +82,16 @@ class Tree:
         pci: tuple[str, ...] = (),
         topology: str = "",
     ) -> dict[str, str]:
-        values, said = rdma.settings(kind, count, efa, devices, str(self.root), pci, topology)
-        self.said = said
+        values, messages = rdma.settings(kind, count, efa, devices, str(self.root), pci, topology)
+        self.said = messages
         return values
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    found = Tree(tmp_path)
-    found.route("eth0")
-    return found
+    test_tree = Tree(tmp_path)
+    test_tree.route("eth0")
+    return test_tree
 
 
 def roce_gids(number: int, *, first: int = 0) -> tuple[tuple[str, str], ...]:
@@ -157,8 +157,8 @@ def test_a_storage_port_takes_no_place_of_one_that_is_down(tree: Tree) -> None:
     tree.card("mlx5_0", pci="pci0000:15/0000:15:01.0/0000:18:00.0")
     tree.card("mlx5_1", pci="pci0000:15/0000:15:02.0/0000:29:00.0")
     tree.card("mlx5_2", pci="pci0000:3e/0000:3e:01.0/0000:40:00.0", up=False)
-    told = ("0000:18:00.0", "0000:40:00.0")
-    assert tree.settings("infiniband", 2, pci=told)["NCCL_IB_HCA"] == "=mlx5_0:1"
+    addresses = ("0000:18:00.0", "0000:40:00.0")
+    assert tree.settings("infiniband", 2, pci=addresses)["NCCL_IB_HCA"] == "=mlx5_0:1"
     assert tree.said == ["1 of 2 ports for training traffic are active"]
     assert tree.settings("infiniband", 2)["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1", "nobody says the addresses"
     other = ("0000:01:00.0", "0000:02:00.0", "0000:18:00.0")
@@ -188,7 +188,7 @@ def test_the_transport_is_pinned_where_nothing_is_up(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pkeys", "wanted"),
+    ("pkeys", "expected"),
     [
         (("0xffff", "0x0000"), None),
         (("0x7fff", "0x0000"), None),
@@ -198,10 +198,10 @@ def test_the_transport_is_pinned_where_nothing_is_up(tree: Tree) -> None:
         (("0x7fff", "0x0005", "0x8005"), "2"),  # full before limited membership
     ],
 )
-def test_partition(tree: Tree, pkeys: tuple[str, ...], wanted: str | None) -> None:
+def test_partition(tree: Tree, pkeys: tuple[str, ...], expected: str | None) -> None:
     for i in range(2):
         tree.card(f"mlx5_{i}", pkeys=pkeys)
-    assert tree.settings("infiniband", 2).get("NCCL_IB_PKEY") == wanted
+    assert tree.settings("infiniband", 2).get("NCCL_IB_PKEY") == expected
 
 
 def test_a_partition_that_moved_on_one_device_is_said(tree: Tree) -> None:

@@ -94,9 +94,13 @@ def test_a_size_with_a_part_of_a_gpu_is_refused_with_the_reason(tmp_path: Path) 
 
 def test_the_rows_of_machines_yaml_have_the_efa_interfaces_that_the_api_says() -> None:
     lines = (ROOT / "scripts/data/cloud_sizes/aws.csv").read_text(encoding="utf-8").splitlines()
-    said = {row["name"]: int(row["efa"] or 0) for row in csv.DictReader(line for line in lines if line[:1] != "#")}
-    rows = {name: row.network for name, row in catalog.load().listed.items() if row.provider == "aws" and name in said}
+    efa_counts = {
+        row["name"]: int(row["efa"] or 0) for row in csv.DictReader(line for line in lines if line[:1] != "#")
+    }
+    rows = {
+        name: row.network for name, row in catalog.load().listed.items() if row.provider == "aws" and name in efa_counts
+    }
     assert len(rows) > 15
     assert {name: network.ports if network.kind == "efa" else 0 for name, network in rows.items()} == {
-        name: said[name] for name in rows
+        name: efa_counts[name] for name in rows
     }

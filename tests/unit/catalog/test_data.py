@@ -145,8 +145,8 @@ def test_disks_that_nobody_has_counted_may_be_there(name: str, disks: bool) -> N
     machine = CATALOG.machine(name)
     assert machine.local_disks is disks
     group = Group.model_validate({"machine": name, "storage": {"scratch": "/scratch"}})
-    said = [finding.message for finding in _hardware(("groups", "a"), group, machine, CATALOG)]
-    assert any("no local NVMe disks" in message for message in said) is not disks
+    messages = [finding.message for finding in _hardware(("groups", "a"), group, machine, CATALOG)]
+    assert any("no local NVMe disks" in message for message in messages) is not disks
 
 
 def test_only_aws_sells_cluster_placement() -> None:
@@ -216,9 +216,9 @@ def test_the_threshold_of_several_nodes_is_below_what_their_ports_carry(machine:
 
 def test_limits_name_machines_that_exist_once() -> None:
     for key in ("nccl", "rdma", "fabric"):
-        named = [name for row in catalog._document("limits")[key] for name in row["machines"]]
-        assert len(named) == len(set(named))
-        assert set(named) <= set(CATALOG.names())
+        machine_names = [name for row in catalog._document("limits")[key] for name in row["machines"]]
+        assert len(machine_names) == len(set(machine_names))
+        assert set(machine_names) <= set(CATALOG.names())
 
 
 def test_xids_that_decide_a_fleet() -> None:

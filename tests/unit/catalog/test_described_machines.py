@@ -41,9 +41,9 @@ def test_what_is_left_out_is_not_expected() -> None:
 
 
 def test_what_the_user_writes_is_expected_of_every_node() -> None:
-    said = {"vcpus": 96, "memory_gib": 512.0, "numa_nodes": 2, "local_nvme": {"count": 2, "size_gb": 3840.0}}
-    machine = row(**said)
-    node = expected(machine, **said)
+    keys = {"vcpus": 96, "memory_gib": 512.0, "numa_nodes": 2, "local_nvme": {"count": 2, "size_gb": 3840.0}}
+    machine = row(**keys)
+    node = expected(machine, **keys)
     assert (node.vcpus, node.memory_gib, node.local_nvme, node.disk_gb, node.numa_nodes) == (96, 512, 2, 3840, 2)
     for field in ("vcpus", "memory_gib", "numa_nodes", "local_nvme", "gpu_count"):
         assert node.basis[field] == "user", field
@@ -90,7 +90,7 @@ def test_links_are_possible(keys: dict[str, Any], topology: str, cell: str) -> N
     assert all(cell in cells for cells in pairs.values())
     assert all(count <= machine.nvlink.links_per_gpu for count in known.nvlinks_per_gpu(machine))
     if topology == "none":
-        assert not any(nvlinks(one) for one in machine.peer_cells)
+        assert not any(nvlinks(cell_name) for cell_name in machine.peer_cells)
 
 
 def test_a_gpu_that_the_catalogue_does_not_have() -> None:

@@ -47,13 +47,18 @@ def test_chinas_regions_are_priced_in_yuan_and_no_others() -> None:
 def test_more_of_the_same_gpu_in_one_region_is_never_cheaper() -> None:
     """A price that slipped into the next row would be."""
     for row in ROWS:
-        one = CATALOG.machine(row.machine)
-        for other in CATALOG.machines(one.provider):
-            if other.gpu_model != one.gpu_model or other.gpu_count <= one.gpu_count or one.retired or other.retired:
+        machine = CATALOG.machine(row.machine)
+        for other in CATALOG.machines(machine.provider):
+            if (
+                other.gpu_model != machine.gpu_model
+                or other.gpu_count <= machine.gpu_count
+                or machine.retired
+                or other.retired
+            ):
                 continue
             for price in row.prices:
                 bigger = CATALOG.price(other, price.region)
-                assert bigger is None or bigger.price > price.price, (one.name, other.name, price.region)
+                assert bigger is None or bigger.price > price.price, (machine.name, other.name, price.region)
 
 
 def test_what_machines_cost_today_in_the_first_region() -> None:

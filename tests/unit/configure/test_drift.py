@@ -73,8 +73,8 @@ def unit(name: str, **changed: str) -> str:
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def said(found: tuple[Difference, ...]) -> list[str]:
-    return [f"{d.kind}: {d.message}" for d in found]
+def messages_of(rows: tuple[Difference, ...]) -> list[str]:
+    return [f"{d.kind}: {d.message}" for d in rows]
 
 
 def test_a_node_as_locked_has_no_difference(lock: DesiredState) -> None:
@@ -82,19 +82,19 @@ def test_a_node_as_locked_has_no_difference(lock: DesiredState) -> None:
 
 
 def test_never_configured(lock: DesiredState) -> None:
-    assert said(differences(node(lock, stamp_json=""), lock)) == ["stamp: not configured yet"]
+    assert messages_of(differences(node(lock, stamp_json=""), lock)) == ["stamp: not configured yet"]
 
 
-def runs(found: Sequence[Difference]) -> Collection[str]:
+def runs(rows: Sequence[Difference]) -> Collection[str]:
     """The roles that run for these differences; all of them where there is none."""
-    return frozenset().union(*(one.roles for one in drift.passes(found)))
+    return frozenset().union(*(drift_pass.roles for drift_pass in drift.passes(rows)))
 
 
 def test_a_node_of_an_earlier_gpuprov_runs_all_roles_once(lock: DesiredState) -> None:
-    (found,) = differences(node(lock, stamp_json=EARLIER), lock)
-    assert (found.kind, found.message) == ("stamp", "configured by an earlier gpuprov")
-    assert found.mended
-    assert runs([found, *differences(node(lock, holds_txt=""), lock)]) == frozenset()
+    (difference_row,) = differences(node(lock, stamp_json=EARLIER), lock)
+    assert (difference_row.kind, difference_row.message) == ("stamp", "configured by an earlier gpuprov")
+    assert difference_row.mended
+    assert runs([difference_row, *differences(node(lock, holds_txt=""), lock)]) == frozenset()
 
 
 ROLE = {"digest": "n0", "installed": "n1", "configured": "n1"}
@@ -112,10 +112,10 @@ ROLE = {"digest": "n0", "installed": "n1", "configured": "n1"}
     ],
 )
 def test_a_role_that_differs_runs_alone(lock: DesiredState, nccl: dict[str, str] | None, message: str | None) -> None:
-    there = {"base": STAMPS["base"].to_json(), "gone": ROLE} | ({"nccl": nccl} if nccl else {})
-    found = differences(node(lock, stamp_json=json.dumps({"node": "train-0", "roles": there})), lock)
-    assert said(found) == ([f"stamp: {message}"] if message else [])
-    assert runs(found) == ({"nccl"} if message else set())
+    recorded_roles = {"base": STAMPS["base"].to_json(), "gone": ROLE} | ({"nccl": nccl} if nccl else {})
+    actual = differences(node(lock, stamp_json=json.dumps({"node": "train-0", "roles": recorded_roles})), lock)
+    assert messages_of(actual) == ([f"stamp: {message}"] if message else [])
+    assert runs(actual) == ({"nccl"} if message else set())
 
 
 def test_a_stamp_alone_proves_nothing(lock: DesiredState) -> None:
@@ -127,39 +127,47 @@ def test_a_package_that_moved_is_named_with_both_versions(lock: DesiredState) ->
     first = lock.packages[0]
     moved = node(lock)
     text = moved.files["packages.txt"].text.replace(f"{first.name}\t{first.version}\t", f"{first.name}\t1.0-1\t", 1)
-    (found,) = differences(node(lock, packages_txt=text), lock)
-    assert found.to_json() == {
+    (difference_row,) = differences(node(lock, packages_txt=text), lock)
+    assert difference_row.to_json() == {
         "kind": "package",
         "subject": first.name,
         "wanted": first.version,
         "found": "1.0-1",
         "message": f"{first.name} is 1.0-1, locked {first.version}",
     }
-    assert found.role == roles.of_part(first.part)
+    assert difference_row.role == roles.of_part(first.part)
 
 
 @pytest.mark.parametrize(
-    ("state", "words"), [("hF", "half-configured"), ("hH", "half-installed"), ("iU", "unpacked"), ("iHR", "half-inst")]
+    ("state", "state_text"),
+    [("hF", "half-configured"), ("hH", "half-installed"), ("iU", "unpacked"), ("iHR", "half-inst")],
 )
-def test_a_package_half_installed(lock: DesiredState, state: str, words: str) -> None:
+def test_a_package_half_installed(lock: DesiredState, state: str, state_text: str) -> None:
     first = lock.packages[0]
     text = node(lock).files["packages.txt"].text.replace(f"{first.version}\thi ", f"{first.version}\t{state} ", 1)
-    (found,) = differences(node(lock, packages_txt=text), lock)
-    assert found.found is not None
-    assert words in found.found
+    (difference_row,) = differences(node(lock, packages_txt=text), lock)
+    assert difference_row.found is not None
+    assert state_text in difference_row.found
 
 
 def test_a_package_that_was_removed_and_left_its_configuration(lock: DesiredState) -> None:
     first = lock.packages[0]
     text = node(lock).files["packages.txt"].text.replace(f"{first.version}\thi ", f"{first.version}\trc ", 1)
-    (found,) = differences(node(lock, packages_txt=text), lock)
-    assert (found.found, found.message) == (None, f"{first.name} is not installed, locked {first.version}")
+    (difference_row,) = differences(node(lock, packages_txt=text), lock)
+    assert (difference_row.found, difference_row.message) == (
+        None,
+        f"{first.name} is not installed, locked {first.version}",
+    )
 
 
 def test_a_hold_that_is_gone(lock: DesiredState) -> None:
     names = [p.name for p in lock.packages]
-    (found,) = differences(node(lock, holds_txt="\n".join(names[1:])), lock)
-    assert (found.kind, found.subject, found.role) == ("hold", names[0], roles.of_part(lock.packages[0].part))
+    (difference_row,) = differences(node(lock, holds_txt="\n".join(names[1:])), lock)
+    assert (difference_row.kind, difference_row.subject, difference_row.role) == (
+        "hold",
+        names[0],
+        roles.of_part(lock.packages[0].part),
+    )
 
 
 def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: DesiredState) -> None:
@@ -168,7 +176,7 @@ def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: DesiredState) -
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "state_text"),
     [
         ({"ActiveState": "inactive", "SubState": "dead"}, "inactive"),
         ({"ActiveState": "failed", "Result": "exit-code"}, "failed"),
@@ -179,12 +187,12 @@ def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: DesiredState) -
         ({"Id": "other.service"}, "unknown"),
     ],
 )
-def test_a_service_that_does_not_run(lock: DesiredState, changed: dict[str, str], words: str) -> None:
+def test_a_service_that_does_not_run(lock: DesiredState, changed: dict[str, str], state_text: str) -> None:
     text = unit("docker.service") + "\n" + unit("nvidia-fabricmanager.service", **changed)
-    (found,) = differences(node(lock, units_txt=text), lock)
-    assert (found.kind, found.message) == ("unit", f"nvidia-fabricmanager.service is {words}")
-    assert found.role == "nvidia_driver"
-    assert runs([found]) == {"nvidia_driver"}
+    (difference_row,) = differences(node(lock, units_txt=text), lock)
+    assert (difference_row.kind, difference_row.message) == ("unit", f"nvidia-fabricmanager.service is {state_text}")
+    assert difference_row.role == "nvidia_driver"
+    assert runs([difference_row]) == {"nvidia_driver"}
 
 
 @pytest.mark.parametrize("state", ["static", "alias", "enabled-runtime", "indirect"])
@@ -196,34 +204,43 @@ def test_a_service_that_starts_at_boot_by_another_name(lock: DesiredState, state
 def test_an_image_of_another_digest(lock: DesiredState) -> None:
     image = lock.images[0]
     other = {"Id": "sha256:9", "RepoTags": [image.reference], "RepoDigests": [f"mirror/x@sha256:{'f' * 64}"]}
-    (found,) = differences(node(lock, container_images_json=json.dumps(other)), lock)
-    assert (found.kind, found.wanted, found.found) == ("image", image.digest, f"sha256:{'f' * 64}")
+    (difference_row,) = differences(node(lock, container_images_json=json.dumps(other)), lock)
+    assert (difference_row.kind, difference_row.wanted, difference_row.found) == (
+        "image",
+        image.digest,
+        f"sha256:{'f' * 64}",
+    )
 
 
 def test_an_image_that_is_there_under_another_name_only(lock: DesiredState) -> None:
     nameless = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [lock.images[0].pull]}
-    (found,) = differences(node(lock, container_images_json=json.dumps(nameless)), lock)
-    assert found.message.startswith(f"{lock.images[0].reference} is missing")
+    (difference_row,) = differences(node(lock, container_images_json=json.dumps(nameless)), lock)
+    assert difference_row.message.startswith(f"{lock.images[0].reference} is missing")
 
 
 def test_an_image_that_is_named_by_its_digest(lock: DesiredState) -> None:
     image = lock.images[0].model_copy(update={"reference": f"mirror/x@{lock.images[0].digest}"})
-    named = replace(lock, images=(image,))
-    there = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [f"mirror/x@{image.digest}"]}
-    assert differences(node(named, container_images_json=json.dumps(there)), named) == ()
+    with_digest = replace(lock, images=(image,))
+    image_row = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [f"mirror/x@{image.digest}"]}
+    assert differences(node(with_digest, container_images_json=json.dumps(image_row)), with_digest) == ()
 
 
 def test_unattended_upgrades_that_may_move_the_driver(lock: DesiredState) -> None:
     free = 'APT::Periodic::Unattended-Upgrade "1";\n'
-    (found,) = differences(node(lock, unattended_txt=free), lock)
-    assert found.kind == "updates"
+    (difference_row,) = differences(node(lock, unattended_txt=free), lock)
+    assert difference_row.kind == "updates"
     assert differences(node(lock, unattended_txt='APT::Periodic::Unattended-Upgrade "0";\n'), lock) == ()
     assert differences(node(lock, unattended_txt='APT::Architecture "amd64";\n'), lock) == ()
 
 
 def test_another_kernel_than_is_locked(lock: DesiredState) -> None:
-    (found,) = differences(node(lock), replace(lock, kernel="6.8.0-1030-aws"))
-    assert (found.kind, found.wanted, found.found, found.reboots) == ("kernel", "6.8.0-1030-aws", KERNEL, True)
+    (difference_row,) = differences(node(lock), replace(lock, kernel="6.8.0-1030-aws"))
+    assert (difference_row.kind, difference_row.wanted, difference_row.found, difference_row.reboots) == (
+        "kernel",
+        "6.8.0-1030-aws",
+        KERNEL,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,15 +252,25 @@ def test_a_series_names_all_of_its_kernels(lock: DesiredState, series: str, same
 
 
 def test_another_distribution_is_told_and_no_role_mends_it(lock: DesiredState) -> None:
-    (found,) = differences(node(lock, os_release_txt='ID=debian\nVERSION_ID="12"\n'), lock)
-    assert (found.kind, found.wanted, found.found, found.mended) == ("system", "ubuntu-24.04", "debian-12", False)
-    assert found.message == "debian-12 runs, the lock is for ubuntu-24.04"
+    (difference_row,) = differences(node(lock, os_release_txt='ID=debian\nVERSION_ID="12"\n'), lock)
+    assert (difference_row.kind, difference_row.wanted, difference_row.found, difference_row.mended) == (
+        "system",
+        "ubuntu-24.04",
+        "debian-12",
+        False,
+    )
+    assert difference_row.message == "debian-12 runs, the lock is for ubuntu-24.04"
 
 
 def test_a_kernel_that_waits_for_a_reboot_is_told_and_not_mended(lock: DesiredState) -> None:
     text = node(lock).files["packages.txt"].text + "linux-image-6.8.0-1030-aws\t6.8.0-1030.32\tii \n"
-    (found,) = differences(node(lock, packages_txt=text), lock)
-    assert (found.kind, found.subject, found.found, found.mended) == ("reboot", "kernel", "6.8.0-1030-aws", False)
+    (difference_row,) = differences(node(lock, packages_txt=text), lock)
+    assert (difference_row.kind, difference_row.subject, difference_row.found, difference_row.mended) == (
+        "reboot",
+        "kernel",
+        "6.8.0-1030-aws",
+        False,
+    )
 
 
 def test_an_older_kernel_beside_the_running_one_is_nothing(lock: DesiredState) -> None:
@@ -253,13 +280,13 @@ def test_an_older_kernel_beside_the_running_one_is_nothing(lock: DesiredState) -
 
 def test_a_reboot_that_a_package_asks_for(lock: DesiredState) -> None:
     text = "*** System restart required ***\nlibc6\nlinux-base\n"
-    (found,) = differences(node(lock, reboot_txt=text), lock)
-    assert (found.kind, found.found, found.mended) == ("reboot", "libc6, linux-base", False)
+    (difference_row,) = differences(node(lock, reboot_txt=text), lock)
+    assert (difference_row.kind, difference_row.found, difference_row.mended) == ("reboot", "libc6, linux-base", False)
 
 
 def test_a_node_that_could_not_be_asked(lock: DesiredState) -> None:
-    (found,) = differences(Bundle(error="no answer within 20 s"), lock)
-    assert (found.kind, found.mended) == ("unknown", True)
+    (difference_row,) = differences(Bundle(error="no answer within 20 s"), lock)
+    assert (difference_row.kind, difference_row.mended) == ("unknown", True)
 
 
 FILE_NAMES = (
@@ -285,29 +312,29 @@ def test_what_could_not_be_read_is_unknown_never_fine(lock: DesiredState, name: 
         "nonsense": "\x00\x01 ??? {",
         "cut": Output(APT, rc=0, truncated=True),
     }[how]
-    found = differences(node(lock, **{name.replace("-", "_").replace(".", "_"): broken}), lock)
+    actual = differences(node(lock, **{name.replace("-", "_").replace(".", "_"): broken}), lock)
     if name == "unattended.txt" and how == "missing":
-        assert found == ()  # without apt nothing moves a package
+        assert actual == ()  # without apt nothing moves a package
     elif name == "reboot.txt" and how == "nonsense":
-        assert [d.kind for d in found] == ["reboot"]
+        assert [d.kind for d in actual] == ["reboot"]
     else:
-        assert any(d.kind == "unknown" and d.subject == name for d in found), said(found)
+        assert any(d.kind == "unknown" and d.subject == name for d in actual), messages_of(actual)
 
 
 def test_everything_that_drift_reads_is_asked_for(group: PlannedGroup) -> None:
     expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())
-    asked = drift_request(expected)
-    assert set(asked.files) == {*FILE_NAMES, "unattended.txt"}
-    assert set(asked.files) <= set(FILES)
-    assert "nvidia-fabricmanager.service" in asked.units
-    assert asked.deadline < 60
+    request = drift_request(expected)
+    assert set(request.files) == {*FILE_NAMES, "unattended.txt"}
+    assert set(request.files) <= set(FILES)
+    assert "nvidia-fabricmanager.service" in request.units
+    assert request.deadline < 60
 
 
 TIMER = "gpuprov-health.timer"
 
 
 @pytest.mark.parametrize(
-    ("changed", "found"),
+    ("changed", "unit_state"),
     [
         ({"ActiveState": "inactive"}, "inactive"),
         ({"LoadState": "masked", "ActiveState": "inactive", "UnitFileState": "masked"}, "masked"),
@@ -316,15 +343,15 @@ TIMER = "gpuprov-health.timer"
     ],
 )
 def test_a_health_timer_that_was_stopped_is_drift_for_its_role_alone(
-    changed: dict[str, str], found: str | None
+    changed: dict[str, str], unit_state: str | None
 ) -> None:
     on = plan(cluster_spec("p4d.24xlarge", monitoring={"health_check": {"every": "5m"}}))
     lock = drift.desired_state(on, on.groups[0], STAMPS, ("docker.service",))
     assert lock.units == ("docker.service", TIMER)
     units = "\n".join([unit("docker.service"), unit(TIMER, **changed)])
-    told = differences(node(lock, units_txt=units), lock)
-    assert [(d.kind, d.subject, d.found) for d in told] == ([("unit", TIMER, found)] if found else [])
-    assert runs(told) == ({"health"} if found else set())
+    actual = differences(node(lock, units_txt=units), lock)
+    assert [(d.kind, d.subject, d.found) for d in actual] == ([("unit", TIMER, unit_state)] if unit_state else [])
+    assert runs(actual) == ({"health"} if unit_state else set())
 
 
 def test_without_a_health_check_no_timer_is_asked_for() -> None:
@@ -340,22 +367,22 @@ def test_the_timer_is_asked_for_and_condemns_nobody(group: PlannedGroup) -> None
 
 
 def spot(command: str | None) -> Plan:
-    given = {"hooks": {"interrupted": command}} if command is not None else {}
-    spec = cluster_spec("p4d.24xlarge", **given).model_dump(mode="json")
+    keys = {"hooks": {"interrupted": command}} if command is not None else {}
+    spec = cluster_spec("p4d.24xlarge", **keys).model_dump(mode="json")
     spec["groups"]["train"]["capacity"] = {"kind": "spot"}
     return plan(ClusterSpec.model_validate_json(json.dumps(spec)))
 
 
-@pytest.mark.parametrize(("on_the_node", "wanted"), [("a", "a"), (None, None), ("a", "b"), (None, "b"), ("a", None)])
-def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, wanted: str | None) -> None:
-    before, now = spot(on_the_node), spot(wanted)
-    assert stamps.desired(before, "train", {}) == stamps.desired(now, "train", {})
-    lock = drift.desired_state(now, now.groups[0], STAMPS, (INTERRUPTION,))
-    record = json.dumps({"record": None, "hook": digest(before)})
-    told = differences(node(lock, interruption_json=record), lock)
-    right = on_the_node == wanted
-    assert [(d.kind, d.subject) for d in told] == ([] if right else [("hook", "hooks.interrupted")])
-    assert runs(told) == (set() if right else {"interruption"})
+@pytest.mark.parametrize(("on_the_node", "desired"), [("a", "a"), (None, None), ("a", "b"), (None, "b"), ("a", None)])
+def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, desired: str | None) -> None:
+    previous, current = spot(on_the_node), spot(desired)
+    assert stamps.desired(previous, "train", {}) == stamps.desired(current, "train", {})
+    lock = drift.desired_state(current, current.groups[0], STAMPS, (INTERRUPTION,))
+    record = json.dumps({"record": None, "hook": digest(previous)})
+    actual = differences(node(lock, interruption_json=record), lock)
+    right = on_the_node == desired
+    assert [(d.kind, d.subject) for d in actual] == ([] if right else [("hook", "hooks.interrupted")])
+    assert runs(actual) == (set() if right else {"interruption"})
     lost = differences(node(lock, interruption_json=None), lock)
     assert [(d.kind, d.subject) for d in lost] == [("unknown", "interruption.json")]
 
@@ -389,16 +416,21 @@ def test_else_all_roles_run(parts: list[str | None]) -> None:
 def test_fabric_manager_that_nothing_needs_is_no_difference(lock: DesiredState) -> None:
     """A virtual machine with GPUs of an NVSwitch board, whose host keeps the switches."""
     stopped = "\n".join([unit("docker.service"), unit("nvidia-fabricmanager.service", ActiveState="inactive")])
-    follows = replace(lock, switch_units=("nvidia-fabricmanager.service",))
+    with_switch_units = replace(lock, switch_units=("nvidia-fabricmanager.service",))
     bus = "0000:00:00.0 Host bridge [0600]: Intel Corporation 440FX [8086:1237]\n"
     switch = "0000:05:01.0 Bridge [0680]: NVIDIA Corporation GA100 [A100 NVSwitch] [10de:1af1] (rev a1)\n"
-    for state, lspci, found in ((lock, bus, 1), (follows, bus, 0), (follows, bus + switch, 1), (follows, None, 1)):
-        seen = differences(node(state, units_txt=stopped, lspci_txt=lspci), state)
-        assert [one.kind for one in seen] == ["unit"] * found
-    for machine, asked in (("ecs.gn7-c13g1.26xlarge", True), ("p4d.24xlarge", False)):
+    for state, lspci, expected_count in (
+        (lock, bus, 1),
+        (with_switch_units, bus, 0),
+        (with_switch_units, bus + switch, 1),
+        (with_switch_units, None, 1),
+    ):
+        actual = differences(node(state, units_txt=stopped, lspci_txt=lspci), state)
+        assert [row.kind for row in actual] == ["unit"] * expected_count
+    for machine, is_requested in (("ecs.gn7-c13g1.26xlarge", True), ("p4d.24xlarge", False)):
         group = planned_group(machine)
         want = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())
-        assert ("lspci.txt" in drift_request(want).files) == asked
+        assert ("lspci.txt" in drift_request(want).files) == is_requested
 
 
 def test_every_part_and_unit_has_a_role_that_answers_for_it(group: PlannedGroup) -> None:

@@ -23,10 +23,10 @@ def unit(role: str, *, loaded: bool = False) -> Difference:
 INSTALL = Pass(frozenset({"nccl"}), "install")
 
 
-@pytest.mark.parametrize("rest", [["base"], ["base", "cuda"]])
-def test_most_of_what_an_image_has_is_configured_after_the_rest_is_installed(rest: list[str]) -> None:
-    actual = [package("nccl"), *map(unconfigured, rest)]
-    assert drift.passes(actual) == [INSTALL, Pass(frozenset({"nccl", *rest}), "configure")]
+@pytest.mark.parametrize("role_names", [["base"], ["base", "cuda"]])
+def test_most_of_what_an_image_has_is_configured_after_the_rest_is_installed(role_names: list[str]) -> None:
+    actual = [package("nccl"), *map(unconfigured, role_names)]
+    assert drift.passes(actual) == [INSTALL, Pass(frozenset({"nccl", *role_names}), "configure")]
 
 
 @pytest.mark.parametrize("install", [["nccl"], ["nccl", "cuda"]])

@@ -124,7 +124,7 @@ def test_a_hook_that_differs_is_named_with_both_digests(
 ) -> None:
     locked = spot(desired)
     state = drift.desired_state(locked, locked.groups[0], STAMPS, (INTERRUPTION,))
-    there = drift.digest(spot(on_the_node))
-    record = json.dumps({"record": None, "hook": there})
+    node_digest = drift.digest(spot(on_the_node))
+    record = json.dumps({"record": None, "hook": node_digest})
     actual = next(d for d in differences(node(state, interruption_json=record), state) if d.kind == "hook")
-    assert (actual.message, actual.wanted, actual.found) == (message, drift.digest(locked) or None, there or None)
+    assert (actual.message, actual.wanted, actual.found) == (message, drift.digest(locked) or None, node_digest or None)

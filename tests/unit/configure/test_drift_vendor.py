@@ -21,10 +21,10 @@ def package_differences(
 ) -> list[Difference]:
     """The differences of parts of the image; `files`: replaced in the bundle, None takes one out."""
     bundle = {**FILES, **{name.replace("_txt", ".txt").replace("_", "-"): output for name, output in files.items()}}
-    whole = {name: output for name, output in bundle.items() if output is not None}
+    outputs = {name: output for name, output in bundle.items() if output is not None}
     vendor = VendorImage(name="hpc", parts=parts, packages=tuple(packages))
     lock = DesiredState({}, (), (), (), "ubuntu-24.04", vendor=vendor)
-    return [d for d in differences(Bundle(files=whole), lock) if d.kind == "package"]
+    return [d for d in differences(Bundle(files=outputs), lock) if d.kind == "package"]
 
 
 def package(name: str, *, part: str = "nccl", asked: bool = True) -> Package:

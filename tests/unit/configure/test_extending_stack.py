@@ -104,7 +104,7 @@ def distribution(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[s
     return root, copied("distribution.md", root)
 
 
-def said(root: Path, script: str) -> Any:
+def script_output(root: Path, script: str) -> Any:
     done = python(root, "-c", script)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -119,8 +119,8 @@ def passes(root: Path, *tests: str) -> None:
 def test_a_role_is_used_as_the_page_says(role: tuple[Path, list[str]]) -> None:
     root, touched = role
     assert len(touched) == 8
-    found = said(root, ROLE)
-    assert found["p4d.24xlarge"] == {
+    report = script_output(root, ROLE)
+    assert report["p4d.24xlarge"] == {
         "variable": 2,
         "unit": True,
         "recorded": True,
@@ -128,8 +128,8 @@ def test_a_role_is_used_as_the_page_says(role: tuple[Path, list[str]]) -> None:
         "runs": [["irqbalance"], ""],
         "second": "irqbalance",
     }
-    assert found["g6.xlarge"]["unit"] is False
-    assert found["g6.xlarge"]["recorded"] is False
+    assert report["g6.xlarge"]["unit"] is False
+    assert report["g6.xlarge"]["recorded"] is False
 
 
 @pytest.mark.slow
@@ -141,12 +141,12 @@ def test_the_tests_of_roles_hold_for_it(role: tuple[Path, list[str]]) -> None:
 def test_a_component_is_used_as_the_page_says(component: tuple[Path, list[str]]) -> None:
     root, touched = component
     assert len(touched) == 6
-    found = said(root, COMPONENT)
-    assert found["plain"] is False
-    assert found["package"] == [["nccl-tests", "2.17.6-1", "nccl_tests"]]
-    assert found["changes"] == "nccl-tests none → 2.17.6"
-    assert 'stack.nccl_tests "2.17" (stack.nccl_tests)' in found["conflict"]
-    assert "nccl-tests 2.17.6 needs NCCL 2.27 or newer" in found["conflict"]
+    report = script_output(root, COMPONENT)
+    assert report["plain"] is False
+    assert report["package"] == [["nccl-tests", "2.17.6-1", "nccl_tests"]]
+    assert report["changes"] == "nccl-tests none → 2.17.6"
+    assert 'stack.nccl_tests "2.17" (stack.nccl_tests)' in report["conflict"]
+    assert "nccl-tests 2.17.6 needs NCCL 2.27 or newer" in report["conflict"]
 
 
 @pytest.mark.slow
@@ -158,9 +158,9 @@ def test_the_tests_of_components_hold_for_it(component: tuple[Path, list[str]]) 
 def test_a_distribution_is_used_as_the_page_says(distribution: tuple[Path, list[str]]) -> None:
     root, touched = distribution
     assert len(touched) == 3
-    found = said(root, DISTRIBUTION)
-    assert found["stack"] == ["debian-13", "580.173.02", "13.0"]
-    assert "/repos/debian13/" in found["repository"]
-    assert found["debian's names"] is True
-    assert found["image"] is True
-    assert "sandbox nodes can be ubuntu-24.04, ubuntu-22.04, debian-12" in found["sandbox"]
+    report = script_output(root, DISTRIBUTION)
+    assert report["stack"] == ["debian-13", "580.173.02", "13.0"]
+    assert "/repos/debian13/" in report["repository"]
+    assert report["debian's names"] is True
+    assert report["image"] is True
+    assert "sandbox nodes can be ubuntu-24.04, ubuntu-22.04, debian-12" in report["sandbox"]

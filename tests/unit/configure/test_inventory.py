@@ -20,9 +20,9 @@ NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "us-east-1a", "20
 
 @pytest.fixture
 def paths(tmp_path: Path) -> ClusterPaths:
-    found = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
-    private_dir(found.root)
-    return found
+    cluster_paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
+    private_dir(cluster_paths.root)
+    return cluster_paths
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPath
     nodes = [NODE, replace(NODE, name="train-1")]
     stamps = {"train": {"nccl": RoleStamp("a", "b", "c")}}
     written = inventory.write(paths, nodes, plan, {"gpuprov_registry": "mirror:5000"}, stamps)
-    found = inventory.plain(json.loads(written.read_text())["all"])
-    assert found["vars"] == {"gpuprov_registry": "mirror:5000"}
-    group = found["children"]["train"]
+    written_inventory = inventory.plain(json.loads(written.read_text())["all"])
+    assert written_inventory["vars"] == {"gpuprov_registry": "mirror:5000"}
+    group = written_inventory["children"]["train"]
     assert group["hosts"] == {
         name: {"gpuprov_node": name, "gpuprov_private_address": NODE.private_address} for name in ("train-0", "train-1")
     }
@@ -46,14 +46,14 @@ def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPath
     assert group["vars"]["gpuprov_network_kind"] == "efa"
     stack = plan.group("train").stack.model_dump(mode="json", exclude={"components", "vendor"})
     rows = [{key: p[key] for key in ("name", "version", "repository", "part")} for p in stack["packages"]]
-    given = group["vars"]["gpuprov_stack"]
+    node_stack = group["vars"]["gpuprov_stack"]
     for image in stack["images"]:
         del image["basis"], image["config"]
-    assert given | {"repositories": []} == stack | {"packages": rows, "repositories": []}
+    assert node_stack | {"repositories": []} == stack | {"packages": rows, "repositories": []}
     # what a node makes a repository of: the packages with their hashes; other repositories are as they always were
-    efa = next(one for one in given["repositories"] if one["name"] == "efa")
+    efa = next(repository for repository in node_stack["repositories"] if repository["name"] == "efa")
     assert {p["name"] for p in efa["packages"]} == {p["name"] for p in stack["packages"] if p["repository"] == "efa"}
-    cuda = next(one for one in given["repositories"] if one["name"] == "cuda")
+    cuda = next(repository for repository in node_stack["repositories"] if repository["name"] == "cuda")
     assert set(cuda) == {"name", "uri", "suite", "components", "key_url", "fingerprint"}
     assert written.stat().st_mode & 0o077 == 0
     assert "PRIVATE" not in written.read_text()

@@ -141,9 +141,9 @@ def test_of_a_traceback_the_cause_is_said(worker: Worker) -> None:
         "    with os.fdopen(os.open(write_location, os.O_WRONLY | os.O_CREAT), 'w') as f:\n"
         "OSError: [Errno 28] No space left on device\n"
     )
-    with pytest.raises(ConfigureError) as told:
+    with pytest.raises(ConfigureError) as caught:
         worker.run()
-    assert told.value.message == "Ansible did not start: OSError: [Errno 28] No space left on device"
+    assert caught.value.message == "Ansible did not start: OSError: [Errno 28] No space left on device"
 
 
 def test_what_another_host_says_is_of_no_node(worker: Worker) -> None:

@@ -24,23 +24,23 @@ ANSIBLE = Path(__file__).parents[3] / "ansible"
 @pytest.fixture
 def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes a copy of ansible/ and has gpuprov read it from there; gives its folder."""
-    usual, made = paths.data, [ANSIBLE]
-    monkeypatch.setattr(paths, "data", lambda name: made[-1] if name == "ansible" else usual(name))
+    real_data, folders = paths.data, [ANSIBLE]
+    monkeypatch.setattr(paths, "data", lambda name: folders[-1] if name == "ansible" else real_data(name))
 
     def copy() -> Path:
-        made.append(Path(shutil.copytree(made[-1], tmp_path / f"ansible-{len(made)}")))
-        return made[-1]
+        folders.append(Path(shutil.copytree(folders[-1], tmp_path / f"ansible-{len(folders)}")))
+        return folders[-1]
 
     yield copy
 
 
-def wanted(plan: Plan) -> dict[str, Any]:
+def desired_stamps(plan: Plan) -> dict[str, Any]:
     return stamps.desired(plan, "train", {})
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
-    assert before.keys() == after.keys()
-    return {role for role in before if before[role] != after[role]}
+def changed(previous: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    assert previous.keys() == after.keys()
+    return {role for role in previous if previous[role] != after[role]}
 
 
 @pytest.fixture(scope="module")
@@ -67,31 +67,31 @@ def plan() -> Plan:
 def test_a_change_concerns_the_roles_that_use_it(
     copies: Any, plan: Plan, file: str, old: str, new: str, roles_changed: set[str]
 ) -> None:
-    before = wanted(plan)
+    previous = desired_stamps(plan)
     path = copies() / file
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    assert changed(before, wanted(plan)) == roles_changed
+    assert changed(previous, desired_stamps(plan)) == roles_changed
 
 
 def test_a_module_of_several_roles_concerns_each_of_them(copies: Any, plan: Plan) -> None:
-    before = wanted(plan)
+    previous = desired_stamps(plan)
     path = copies() / "plugins/modules/locked_packages.py"
     path.write_text(path.read_text() + "\n# more\n")
     using = {
-        role for role in before
+        role for role in previous
         if "locked_packages" in (ANSIBLE / "roles" / role / "tasks" / "install.yml").read_text()
     }  # fmt: skip
-    assert {"base", "nvidia_driver", "nccl"} < using < before.keys()
-    assert changed(before, wanted(plan)) == using
+    assert {"base", "nvidia_driver", "nccl"} < using < previous.keys()
+    assert changed(previous, desired_stamps(plan)) == using
 
 
 def test_what_concerns_the_whole_play_concerns_all_roles(copies: Any, plan: Plan) -> None:
-    before = wanted(plan)
+    previous = desired_stamps(plan)
     path = copies() / "playbooks/site.yml"
     path.write_text(path.read_text().replace("become: true", "become: true\n  become_method: su"))
-    assert changed(before, wanted(plan)) == set(before)
+    assert changed(previous, desired_stamps(plan)) == set(previous)
 
 
 def with_stack(plan: Plan, **changes: Any) -> Plan:
@@ -110,21 +110,21 @@ def moved(stack: Stack, part: str) -> Any:
 def test_another_version_concerns_the_role_that_installs_it(part: str, role: str) -> None:
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
     after = with_stack(plan, packages=moved(plan.group("train").stack, part))
-    assert changed(wanted(plan), wanted(after)) == {role}
+    assert changed(desired_stamps(plan), desired_stamps(after)) == {role}
 
 
 def test_a_package_less_concerns_the_role_that_removes_it() -> None:
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
     after = with_stack(plan, packages=tuple(p for p in plan.group("train").stack.packages if p.part != "cuda"))
-    assert changed(wanted(plan), wanted(after)) == {"base", "nvidia_driver", "cuda"}
+    assert changed(desired_stamps(plan), desired_stamps(after)) == {"base", "nvidia_driver", "cuda"}
 
 
 def test_another_wish_concerns_its_role() -> None:
-    one, other = (
+    first, other = (
         plans.plan(plans.cluster_spec("p4d.24xlarge", monitoring={"health_check": {"every": every}}))
         for every in ("5m", "6m")
     )
-    assert changed(wanted(one), wanted(other)) == {"health"}
+    assert changed(desired_stamps(first), desired_stamps(other)) == {"health"}
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_another_wish_concerns_its_role() -> None:
     ],
 )
 def test_only_roles_that_apply_are_recorded(machine: str, has: set[str], has_not: set[str]) -> None:
-    found = stamps.desired(plans.plan(plans.cluster_spec(machine)), "train", {})
-    assert has <= found.keys()
-    assert not has_not & found.keys()
+    recorded_stamps = stamps.desired(plans.plan(plans.cluster_spec(machine)), "train", {})
+    assert has <= recorded_stamps.keys()
+    assert not has_not & recorded_stamps.keys()
 
 
 def test_every_condition_of_the_playbook_can_be_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +151,10 @@ def test_every_condition_of_the_playbook_can_be_evaluated(monkeypatch: pytest.Mo
     for entry in playbook.load().entries:
         if entry.when:
             try:
-                found = reader.compile_expression(entry.when, undefined_to_none=False)(**variables)
+                result = reader.compile_expression(entry.when, undefined_to_none=False)(**variables)
             except jinja2.UndefinedError as error:
                 pytest.fail(f"site.yml, role {entry.role}: its `when` reads what no role's module gives: {error}")
-            assert isinstance(found, bool), entry.role
+            assert isinstance(result, bool), entry.role
 
 
 def test_the_packages_that_a_role_reads_are_those_of_its_parts() -> None:
@@ -164,14 +164,14 @@ def test_the_packages_that_a_role_reads_are_those_of_its_parts() -> None:
         known = roles.get(role)
         unread = [part for part in known.parts if f"'{part}'" not in text and "map(attribute='part')" not in text]
         assert not unread, f"provisioner/roles/{role}.py has parts that nothing in ansible/roles/{role} reads: {unread}"
-        for shown in re.findall(r"gpuprov_stack\.packages \| (.{0,90})", text):
-            if shown.startswith("map(attribute='name')"):
+        for filter_text in re.findall(r"gpuprov_stack\.packages \| (.{0,90})", text):
+            if filter_text.startswith("map(attribute='name')"):
                 assert known.all_package_names, role
-            elif shown.startswith("map(attribute='part')"):
+            elif filter_text.startswith("map(attribute='part')"):
                 assert set(known.parts) >= {"lustre", "mount_s3"}, role
             else:
-                picked = re.match(r"selectattr\('part', '(?:in|equalto)', (\[[^]]*\]|'[^']*')\)", shown)
-                assert picked, (role, shown)
+                picked = re.match(r"selectattr\('part', '(?:in|equalto)', (\[[^]]*\]|'[^']*')\)", filter_text)
+                assert picked, (role, filter_text)
                 assert set(re.findall(r"'([a-z_0-9]+)'", picked[1])) <= set(known.parts), role
         assert "gpuprov_obsolete" not in text or known.all_package_names, role
 
@@ -190,6 +190,6 @@ def test_the_stamp_is_written_and_the_facts_are_read_whatever_roles_run() -> Non
     plain = [task for task in play["tasks"] if playbook.IMPORT_ROLE not in task]
     assert [task["tags"] for task in plain] == [["always"]] * 3
     assert plain[1:] == play["tasks"][-2:]
-    named = [(task["tags"], task[playbook.IMPORT_ROLE]["name"]) for task in play["tasks"][1:-2]]
-    wrong = [f"role {role}: its tags are {tags}, they must be [{role}]" for tags, role in named if tags != [role]]
+    role_tasks = [(task["tags"], task[playbook.IMPORT_ROLE]["name"]) for task in play["tasks"][1:-2]]
+    wrong = [f"role {role}: its tags are {tags}, they must be [{role}]" for tags, role in role_tasks if tags != [role]]
     assert not wrong, f"ansible/playbooks/site.yml: {'; '.join(wrong)}"

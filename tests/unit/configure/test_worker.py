@@ -32,34 +32,34 @@ def test_ok_and_changed() -> None:
 
 
 def test_a_task_that_begins_is_told() -> None:
-    said = record(event("runner_on_start"))
-    assert said is not None
-    assert (said["event"], said["task"], said["message"]) == ("start", "base : Do it", "")
+    event_record = record(event("runner_on_start"))
+    assert event_record is not None
+    assert (event_record["event"], event_record["task"], event_record["message"]) == ("start", "base : Do it", "")
 
 
 def test_a_failure_says_message_and_error_output() -> None:
-    said = record(event("runner_on_failed", {"msg": "non-zero\nreturn code", "stderr": "E: no space left"}))
-    assert said is not None
-    assert said["message"] == "non-zero return code E: no space left"
+    event_record = record(event("runner_on_failed", {"msg": "non-zero\nreturn code", "stderr": "E: no space left"}))
+    assert event_record is not None
+    assert event_record["message"] == "non-zero return code E: no space left"
 
 
 def test_a_loop_says_the_item_that_failed() -> None:
     items = {"results": [{"failed": False, "msg": "fine"}, {"failed": True, "msg": "no key"}], "msg": "One or more"}
-    said = record(event("runner_on_failed", items))
-    assert said is not None
-    assert said["message"] == "no key"
+    event_record = record(event("runner_on_failed", items))
+    assert event_record is not None
+    assert event_record["message"] == "no key"
 
 
 def test_an_ignored_failure_is_no_failure() -> None:
-    said = record(event("runner_on_failed", {"msg": "x"}, ignore_errors=True))
-    assert said is not None
-    assert said["event"] == "ok"
+    event_record = record(event("runner_on_failed", {"msg": "x"}, ignore_errors=True))
+    assert event_record is not None
+    assert event_record["event"] == "ok"
 
 
 def test_a_long_message_is_cut() -> None:
-    said = record(event("runner_on_unreachable", {"msg": "x" * 10_000}))
-    assert said is not None
-    assert len(said["message"]) == MESSAGE_LIMIT
+    event_record = record(event("runner_on_unreachable", {"msg": "x" * 10_000}))
+    assert event_record is not None
+    assert len(event_record["message"]) == MESSAGE_LIMIT
 
 
 @pytest.mark.parametrize("kind", ["verbose", "playbook_on_stats", "runner_item_on_failed", ""])
@@ -72,19 +72,19 @@ def test_which_events_stay_as_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, keep_events: bool
 ) -> None:
     """Of thousands of nodes they would be a million files."""
-    kept = dict[str, bool]()
+    retained = dict[str, bool]()
 
     def run(*, event_handler: Callable[[dict[str, Any]], bool], playbook: str, **_: Any) -> SimpleNamespace:
         assert playbook == "site.yml"
         kinds = ("runner_on_start", "runner_on_ok", "runner_on_failed", "runner_on_unreachable", "verbose")
-        kept.update({kind: event_handler(event(kind)) for kind in kinds})
+        retained.update({kind: event_handler(event(kind)) for kind in kinds})
         return SimpleNamespace(rc=0)
 
     monkeypatch.setattr(ansible_runner, "run", run)
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"playbook": "site.yml", "keep_events": keep_events})))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert worker.main() == 0
-    assert {kind for kind, stays in kept.items() if stays} == (
-        set(kept) if keep_events else {"runner_on_failed", "runner_on_unreachable"}
+    assert {kind for kind, stays in retained.items() if stays} == (
+        set(retained) if keep_events else {"runner_on_failed", "runner_on_unreachable"}
     )
     assert len(capsys.readouterr().out.splitlines()) == 4

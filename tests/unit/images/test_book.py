@@ -16,17 +16,17 @@ A, B, C = "20260129-031500", "20260130-031500", "20260131-031500"
 
 @pytest.fixture
 def book(tmp_path: Path) -> Book:
-    found = Book("pytorch", tmp_path / "pytorch")
-    keep(found, manifest(A), manifest(B))
-    return found
+    store = Book("pytorch", tmp_path / "pytorch")
+    keep(store, manifest(A), manifest(B))
+    return store
 
 
 def test_a_build_goes_through_the_channels(book: Book) -> None:
     assert book.channels() == {"nightly": B}
     assert book.promote("candidate").build == B
     assert book.promote("stable").before == ""
-    again = book.promote("stable")
-    assert (again.before, again.build, again.why) == (B, B, "is there already")
+    second_move = book.promote("stable")
+    assert (second_move.before, second_move.build, second_move.why) == (B, B, "is there already")
     keep(book, manifest(C))
     assert book.channels() == {"nightly": C, "candidate": B, "stable": B}
     assert [(move.channel, move.build, move.why) for move in book.history()] == [
@@ -63,7 +63,7 @@ def test_a_way_back_that_was_pruned_is_none(book: Book) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channel", "build", "said"),
+    ("channel", "build", "message"),
     [
         ("nightly", None, "no channel to promote to"),
         ("stable", None, "channel candidate of pytorch has no build yet"),
@@ -71,8 +71,8 @@ def test_a_way_back_that_was_pruned_is_none(book: Book) -> None:
         ("candidate", "../../etc", "points outside"),
     ],
 )
-def test_what_was_not_proven_is_not_promoted(book: Book, channel: str, build: str | None, said: str) -> None:
-    with pytest.raises(GpuprovError, match=said):
+def test_what_was_not_proven_is_not_promoted(book: Book, channel: str, build: str | None, message: str) -> None:
+    with pytest.raises(GpuprovError, match=message):
         book.promote(channel, build)
     assert book.channels() == {"nightly": B}
 
@@ -112,8 +112,8 @@ def test_differences_name_what_is_new_and_nothing_else() -> None:
         packages={"nvidia-open": "590", "jq": "1.7"},
         roles={"base": RoleOnImage(digest="x", installed="b")},
     )
-    found = differences(old, manifest(B, p4d=new))
-    assert [(row["what"], row["name"], row["before"], row["after"]) for row in found] == [
+    rows = differences(old, manifest(B, p4d=new))
+    assert [(row["what"], row["name"], row["before"], row["after"]) for row in rows] == [
         ("base", "base image", "ami-0", "ami-9"), ("package", "jq", None, "1.7"),
         ("package", "nvidia-open", "580", "590"), ("role", "base", "a", "x"),
     ]  # fmt: skip

@@ -42,26 +42,26 @@ ENDS = "import sys; print('could not set up KVM', file=sys.stderr); sys.exit(1)"
 
 def qemu(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that is called as QEMU is, and a firmware."""
-    made = folder / "bin"
-    made.mkdir()
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
     for name, body in (("qemu-system-x86_64", text), ("qemu-img", "import sys; open(sys.argv[-1], 'w').close()")):
-        file = made / name
+        file = bin_folder / name
         file.write_text(f"#!{sys.executable} -S\n{body}")
         file.chmod(0o755)
     (folder / "firmware.fd").write_bytes(b"")
     monkeypatch.setattr(tools, "FIRMWARE", folder / "firmware.fd")
     monkeypatch.setattr(tools, "FIRMWARE_VARIABLES", folder / "firmware.fd")
     monkeypatch.setattr(tools, "PATH", "")
-    monkeypatch.setenv("PATH", str(made))
+    monkeypatch.setenv("PATH", str(bin_folder))
 
 
 def boot(folder: Path, seconds: float) -> tuple[int, subprocess.Popen[bytes]]:
     """Boot it and wait for ssh; its port and its process."""
     (folder / "disk.raw").write_bytes(b"")
     (folder / "seed.img").write_bytes(b"")
-    with virtual_machine.booted(folder / "disk.raw", folder / "seed.img", folder / "console.log", "tcg") as there:
-        there.wait_for_ssh(seconds)
-    return there.port, there.process
+    with virtual_machine.booted(folder / "disk.raw", folder / "seed.img", folder / "console.log", "tcg") as guest:
+        guest.wait_for_ssh(seconds)
+    return guest.port, guest.process
 
 
 def test_a_machine_that_greets_is_reached_at_this_computer_alone_and_ended(
@@ -71,9 +71,9 @@ def test_a_machine_that_greets_is_reached_at_this_computer_alone_and_ended(
     port, child = boot(tmp_path, 30)
     assert port > 1023
     assert child.returncode is not None
-    words = " ".join(map(str, child.args))  # type: ignore[arg-type]
-    assert f"restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22" in words
-    assert "-nodefaults" in words
+    command_line = " ".join(map(str, child.args))  # type: ignore[arg-type]
+    assert f"restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22" in command_line
+    assert "-nodefaults" in command_line
     assert not (tmp_path / "overlay.qcow2").exists()
 
 
@@ -95,14 +95,14 @@ def test_an_emulator_that_ends_is_told_with_its_words(tmp_path: Path, monkeypatc
         boot(tmp_path, 30)
 
 
-@pytest.mark.parametrize(("text", "found"), [(SILENT, "kvm"), (HANGS, "tcg"), (ENDS, "tcg")])
+@pytest.mark.parametrize(("text", "accelerator"), [(SILENT, "kvm"), (HANGS, "tcg"), (ENDS, "tcg")])
 def test_kvm_counts_where_a_guest_says_something(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, accelerator: str
 ) -> None:
     qemu(tmp_path, text, monkeypatch)
     monkeypatch.setattr(virtual_machine, "KVM", tmp_path / "firmware.fd")
     monkeypatch.setattr(virtual_machine, "FIRMWARE_S", 2.0)
-    assert virtual_machine.accelerator(tmp_path) == found
+    assert virtual_machine.accelerator(tmp_path) == accelerator
     monkeypatch.setattr(virtual_machine, "KVM", tmp_path / "missing")
     assert virtual_machine.accelerator(tmp_path) == "tcg"
 
@@ -126,12 +126,12 @@ def test_a_tool_that_fails_or_hangs_is_told(tmp_path: Path) -> None:
 
 
 def test_the_same_inputs_have_the_same_uuids_and_others_other_ones() -> None:
-    one, again, other = Identity.of("inputs"), Identity.of("inputs"), Identity.of("others")
-    assert one == again
+    first, second, other = Identity.of("inputs"), Identity.of("inputs"), Identity.of("others")
+    assert first == second
     fields = Identity.__dataclass_fields__
-    assert not {getattr(one, name) for name in fields} & {getattr(other, name) for name in fields}
-    assert len({getattr(one, name) for name in fields}) == len(fields)
-    assert one.volume_id == f"{one.volume[:4]}-{one.volume[4:]}"
+    assert not {getattr(first, name) for name in fields} & {getattr(other, name) for name in fields}
+    assert len({getattr(first, name) for name in fields}) == len(fields)
+    assert first.volume_id == f"{first.volume[:4]}-{first.volume[4:]}"
 
 
 @pytest.mark.parametrize("name", ["a b", 'a"b', "a'b", "a$(id)", "a\nb", "a;b"])
@@ -160,19 +160,19 @@ def test_two_disks_of_the_same_files_are_the_same_but_for_time_stamps(
     for path in (root, *root.rglob("*")):  # a file that is read would get another time of access (relatime, mount(8))
         os.utime(path, (time.time() + 3600, MADE.timestamp()))
     identity = Identity.of("inputs")
-    made = []
+    disks = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         time.sleep(1.1)  # into another second
-        made.append(layout.make(root, esp, tmp_path / name, identity, MADE))
-    content, again = (one.read_bytes() for one in made)
+        disks.append(layout.make(root, esp, tmp_path / name, identity, MADE))
+    content, second_content = (path.read_bytes() for path in disks)
     begin, end = 1 << 20, (1 + layout.ESP_MIB) << 20
     # mtools before 4.0.43 stamps the folders of the EFI system partition with the time of day
-    assert content[:begin] + content[end:] == again[:begin] + again[end:]
+    assert content[:begin] + content[end:] == second_content[:begin] + second_content[end:]
     assert len(content[end:]) > 32 << 20
     assert content[512:520] == b"EFI PART"  # the header of a GUID partition table
-    copy = layout.converted(made[0])
-    subprocess.run(["qemu-img", "compare", made[0], copy], check=True, capture_output=True, timeout=60)
+    copy = layout.converted(disks[0])
+    subprocess.run(["qemu-img", "compare", disks[0], copy], check=True, capture_output=True, timeout=60)
     info = subprocess.run(["qemu-img", "info", "--output=json", copy], capture_output=True, timeout=60, check=True)
     assert json.loads(info.stdout)["format"] == "qcow2"
 
@@ -201,15 +201,21 @@ def test_a_disk_of_a_machine_is_as_small_as_it_was_and_holds_nothing_that_was_re
     subprocess.run(["debugfs", "-w", "-R", "rm /host-key", offset(raw)], check=True, capture_output=True, timeout=60)
     assert b"of the builder alone" in raw.read_bytes()  # its blocks are free, and hold it
     (tmp_path / "sealed").mkdir()
-    made = layout.sealed(raw, tmp_path / "sealed", identity, MADE)
-    content = made.read_bytes()
-    assert made.stat().st_size < 128 << 20
-    assert not {one for one in (b"of the builder alone", b"the same for all", b"of the loader") if one in content}
+    sealed_disk = layout.sealed(raw, tmp_path / "sealed", identity, MADE)
+    content = sealed_disk.read_bytes()
+    assert sealed_disk.stat().st_size < 128 << 20
+    assert not {
+        removed_text
+        for removed_text in (b"of the builder alone", b"the same for all", b"of the loader")
+        if removed_text in content
+    }
     assert b"a role's file" in content
-    assert layout.kernels(made) == ["6.1.0-56-amd64"]
+    assert layout.kernels(sealed_disk) == ["6.1.0-56-amd64"]
     assert content[512:520] == b"EFI PART"
-    told = subprocess.run(["dumpe2fs", "-h", offset(made)], capture_output=True, text=True, check=True, timeout=60)
-    assert identity.root in told.stdout
+    superblock = subprocess.run(
+        ["dumpe2fs", "-h", offset(sealed_disk)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert identity.root in superblock.stdout
 
 
 @pytest.mark.skipif(shutil.which("genimage") is None, reason="genimage is not installed")
@@ -237,7 +243,7 @@ def test_first_boot_gives_a_host_key_of_which_nothing_stays(tmp_path: Path) -> N
     assert config["ssh_keys"]["ed25519_private"].splitlines()[0].strip("-") == " ".join(
         ("BEGIN", "OPENSSH", "PRIVATE", "KEY")
     )
-    assert [one["name"] for one in config["users"]] == ["ubuntu"]
+    assert [user["name"] for user in config["users"]] == ["ubuntu"]
 
 
 @pytest.mark.skipif(
@@ -247,7 +253,7 @@ def test_first_boot_gives_a_host_key_of_which_nothing_stays(tmp_path: Path) -> N
 def test_the_seed_is_a_small_disk_that_only_its_owner_reads(tmp_path: Path) -> None:
     file = first_boot.seed(tmp_path, "dgx-0", "#cloud-config\n{}\n")
     assert file.stat().st_mode & 0o077 == 0
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["seed.img"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed.img"]
     read = subprocess.run(["mtype", "-i", file, "::meta-data"], capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(read.stdout) == {"instance-id": "dgx-0", "local-hostname": "dgx-0"}
     assert b"CIDATA" in file.read_bytes()

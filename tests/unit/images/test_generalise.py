@@ -47,16 +47,16 @@ MADE_BY_AGENTS = {
 """Files that software of clouds' own images makes by itself, and where that was read."""
 
 
-@pytest.mark.parametrize("what", SECRETS)
-@pytest.mark.parametrize("before", [b"", b"\0\0", b"x" * (PIECE - 9) + b"\n"], ids=["plain", "binary", "far"])
-def test_a_secret_is_found_wherever_it_is_in_a_file(tmp_path: Path, what: str, before: bytes) -> None:
+@pytest.mark.parametrize("kind", SECRETS)
+@pytest.mark.parametrize("prefix", [b"", b"\0\0", b"x" * (PIECE - 9) + b"\n"], ids=["plain", "binary", "far"])
+def test_a_secret_is_found_wherever_it_is_in_a_file(tmp_path: Path, kind: str, prefix: bytes) -> None:
     file = tmp_path / "file"
-    file.write_bytes(before + b"\n" + SECRETS[what].encode())
-    assert any(line.endswith(f"looks like {what}") for line in lines_of(str(file)))
+    file.write_bytes(prefix + b"\n" + SECRETS[kind].encode())
+    assert any(line.endswith(f"looks like {kind}") for line in lines_of(str(file)))
 
 
 def test_there_is_an_example_of_each() -> None:
-    assert sorted(SECRETS) == sorted(what for what, _, _ in generalise_node.SECRETS)
+    assert sorted(SECRETS) == sorted(kind for kind, _, _ in generalise_node.SECRETS)
 
 
 def test_a_file_that_goes_meanwhile_is_none_that_could_not_be_read(
@@ -123,7 +123,7 @@ def test_what_agents_of_clouds_make_is_taken_away_and_does_not_fail_a_build(
         stopped.append(argv[-1])
 
     monkeypatch.setattr(subprocess, "run", stop)
-    patterns = [(what, f"{tmp_path}{pattern}") for what, pattern in generalise_node.REMOVED]
+    patterns = [(kind, f"{tmp_path}{pattern}") for kind, pattern in generalise_node.REMOVED]
     monkeypatch.setattr(generalise_node, "REMOVED", patterns)
     removed: list[str] = []
     generalise_node.of_this_machine(removed)

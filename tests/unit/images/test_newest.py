@@ -35,36 +35,36 @@ Conf base-files (12.4+deb12u14 Debian:12.14/oldstable [amd64])
 class Apt:
     """apt-get that says this of a simulation."""
 
-    def __init__(self, said: str = SAID) -> None:
-        self.said, self.calls = said, list[list[str]]()
+    def __init__(self, output: str = SAID) -> None:
+        self.said, self.calls = output, list[list[str]]()
         self.sources = ""
 
-    def run(self, words: list[str], *_: Any, **__: Any) -> str:
-        self.calls.append(words)
-        given = next(word for word in words if word.startswith("Dir::Etc::sourcelist="))
-        self.sources = Path(given.partition("=")[2]).read_text(encoding="utf-8")
-        return self.said if "--simulate" in words else ""
+    def run(self, arguments: list[str], *_: Any, **__: Any) -> str:
+        self.calls.append(arguments)
+        option = next(argument for argument in arguments if argument.startswith("Dir::Etc::sourcelist="))
+        self.sources = Path(option.partition("=")[2]).read_text(encoding="utf-8")
+        return self.said if "--simulate" in arguments else ""
 
 
 @pytest.fixture
 def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Apt:
-    made, keyring = Apt(), tmp_path / "keys.gpg"
+    test_apt, keyring = Apt(), tmp_path / "keys.gpg"
     keyring.touch()
     rows = {name: replace(row, keyring=keyring) for name, row in base_system.ARCHIVES.items()}
     monkeypatch.setattr(base_system, "ARCHIVES", rows)
-    monkeypatch.setattr(newest.tools, "run", made.run)
-    return made
+    monkeypatch.setattr(newest.tools, "run", test_apt.run)
+    return test_apt
 
 
 def test_the_kernel_and_all_packages_are_told(apt: Apt, tmp_path: Path) -> None:
-    found = newest.packages("debian-12", None)
-    assert found.versions["libc6"] == "2.36-9+deb12u14"
-    assert found.identity.startswith("linux-image-6.1.0-56-amd64:6.1.192-2:")
-    assert BaseImage(id=found.identity, why="it is one")
+    newest_packages = newest.packages("debian-12", None)
+    assert newest_packages.versions["libc6"] == "2.36-9+deb12u14"
+    assert newest_packages.identity.startswith("linux-image-6.1.0-56-amd64:6.1.192-2:")
+    assert BaseImage(id=newest_packages.identity, why="it is one")
     first = f"deb [arch=amd64 signed-by={tmp_path / 'keys.gpg'}] http://deb.debian.org/debian bookworm main"
     assert apt.sources.splitlines()[0] == first
     apt.said = SAID.replace("2.36-9+deb12u14", "2.36-9+deb12u15")
-    assert newest.packages("debian-12", None).identity != found.identity
+    assert newest.packages("debian-12", None).identity != newest_packages.identity
 
 
 def test_a_mirror_is_asked_in_place_of_the_archive(apt: Apt, tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_a_new_kernel_of_the_distribution_is_another_base(tmp_path: Path, apt: A
     recipe = open_recipe(file, sandbox=False)
     spec = recipe.cluster.spec
     groups = {name: with_digests(stack) for name, stack in solve(spec).items()}
-    here = {"virginia": {"debian-12": BaseImage(id="installed", why="what runs there")}}
-    lock = Lock(request=request(spec), simulated=True, bases=here, groups=groups)
-    before = pipeline.inputs(recipe, virtual.with_bases(recipe, lock))
-    assert pipeline.inputs(recipe, virtual.with_bases(recipe, lock)) == before
+    bases = {"virginia": {"debian-12": BaseImage(id="installed", why="what runs there")}}
+    lock = Lock(request=request(spec), simulated=True, bases=bases, groups=groups)
+    previous = pipeline.inputs(recipe, virtual.with_bases(recipe, lock))
+    assert pipeline.inputs(recipe, virtual.with_bases(recipe, lock)) == previous
     apt.said = SAID.replace("6.1.0-56", "6.1.0-57")
     after = pipeline.inputs(recipe, virtual.with_bases(recipe, lock))
-    old, new = (next(iter(one.bases.values())) for one in (before, after))
+    old, new = (next(iter(image_inputs.bases.values())) for image_inputs in (previous, after))
     assert (old.split(":")[0], new.split(":")[0]) == ("linux-image-6.1.0-56-amd64", "linux-image-6.1.0-57-amd64")

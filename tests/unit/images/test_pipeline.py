@@ -66,8 +66,8 @@ class World:
         if name == self.fails:
             raise ProviderError(f"{name} does not work")
 
-    def builder(self, _group: Any, wanted: str | None) -> str:
-        return wanted or "m7i.2xlarge"
+    def builder(self, _group: Any, requested: str | None) -> str:
+        return requested or "m7i.2xlarge"
 
     def check(self, _regions: Any, _accounts: Any) -> None:
         if self.refuses:
@@ -79,7 +79,7 @@ class World:
     def copies(self, name: str, _regions: Any) -> dict[str, str]:
         return {"us-east-1": self.images[name]} if name in self.images else {}
 
-    def capture(self, _node: Any, name: str, tags: dict[str, str], _tell: Any) -> str:
+    def capture(self, _node: Any, name: str, tags: dict[str, str], _report: Any) -> str:
         self.images[name] = f"ami-{len(self.tags)}"
         self.tags[self.images[name]] = dict(tags)
         self.step(f"capture {name.split('-')[2]}")
@@ -101,43 +101,43 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    there = World()
+    test_world = World()
 
     def make(self: Builder, _binary: Any) -> Any:
-        there.machines.add(str(self.cluster.file))
+        test_world.machines.add(str(self.cluster.file))
         self.cluster.paths.root.mkdir(parents=True, exist_ok=True)
-        there.step(f"make {self.group}")
+        test_world.step(f"make {self.group}")
         return SimpleNamespace(name=f"{self.group}-0", id="i-1")
 
     def install(self: Builder, _node: Any) -> Installed:
-        there.step(f"install {self.group}")
+        test_world.step(f"install {self.group}")
         return Installed({"base": {"digest": "a", "installed": "b"}}, {"jq": "1.7-2build1"}, "6.8", {"jq": "jq 1.7-2"})
 
     def generalise(self: Builder, _node: Any, identity: dict[str, str]) -> list[str]:
         assert set(identity) == {"image", "build", "target"}
-        there.step(f"generalise {self.group}")
+        test_world.step(f"generalise {self.group}")
         return ["host keys"]
 
     def prove(cluster: Any, _binary: Any, folder: Path, boots: int) -> list[Proof]:
         (group,) = cluster.spec.groups
-        there.machines.add(str(cluster.file))
+        test_world.machines.add(str(cluster.file))
         cluster.paths.root.mkdir(parents=True, exist_ok=True)
-        there.step(f"prove {group}")
+        test_world.step(f"prove {group}")
         (folder / f"{group}-boot-1.json").write_text("{}")
-        told = {"passed": 1, "warned": 0, "unknown": 0, "report": f"{group}-boot-1.json"}
-        return [Proof(machine="m", node=f"{group}-0", level="standard", **told) for _ in range(boots)]  # type: ignore[arg-type]
+        results = {"passed": 1, "warned": 0, "unknown": 0, "report": f"{group}-boot-1.json"}
+        return [Proof(machine="m", node=f"{group}-0", level="standard", **results) for _ in range(boots)]  # type: ignore[arg-type]
 
     def down(cluster: Any, _binary: Any) -> None:
-        there.machines.discard(str(cluster.file))
-        there.step(f"down {next(iter(cluster.spec.groups))}")
+        test_world.machines.discard(str(cluster.file))
+        test_world.step(f"down {next(iter(cluster.spec.groups))}")
 
     def solved(recipe: Recipe, *, anew: bool) -> Lock:
         spec = recipe.cluster.spec
         groups = {name: with_digests(stack) for name, stack in solve(spec).items()}
-        bases = {"virginia": {"ubuntu-24.04": BaseImage(id=there.base, why="newest")}}
+        bases = {"virginia": {"ubuntu-24.04": BaseImage(id=test_world.base, why="newest")}}
         return Lock(request=request(spec), simulated=True, bases=bases, groups=groups)
 
-    monkeypatch.setattr(Builder, "images", property(lambda _: there))
+    monkeypatch.setattr(Builder, "images", property(lambda _: test_world))
     monkeypatch.setattr(Builder, "make", make)
     monkeypatch.setattr(Builder, "install", install)
     monkeypatch.setattr(Builder, "generalise", generalise)
@@ -147,7 +147,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(pipeline, "solved", solved)
     numbers = iter(range(100))
     monkeypatch.setattr(work, "new_id", lambda _: f"20260131-0315{next(numbers):02d}")
-    return there
+    return test_world
 
 
 BINARY: Any = None
@@ -163,25 +163,31 @@ def opened(folder: Path, text: str = TWO) -> Recipe:
     return open_recipe(recipe(folder, text), sandbox=False)
 
 
-STEPS = [f"{what} {group}" for group in ("p5", "p4d") for what in
+STEPS = [f"{verb} {group}" for group in ("p5", "p4d") for verb in
          ("make", "install", "generalise", "capture", "down", "prove", "publish")]  # fmt: skip
 
 
 def test_a_build_leaves_its_images_and_no_machine(tmp_path: Path, world: World) -> None:
-    made = commands.build(opened(tmp_path), BINARY)
+    built = commands.build(opened(tmp_path), BINARY)
     assert world.machines == set()
-    assert sorted(world.images.values()) == sorted(number for t in made.targets.values() for number in t.ids.values())
-    book = opened(tmp_path).book
-    assert book.channels() == {"nightly": made.build}
-    assert sorted(made.files) == ["p4d-boot-1.json", "p4d.cdx.json", "p5-boot-1.json", "p5.cdx.json"]
-    bill = json.loads((book.build(made.build) / "p4d.cdx.json").read_text())
+    assert sorted(world.images.values()) == sorted(number for t in built.targets.values() for number in t.ids.values())
+    store = opened(tmp_path).book
+    assert store.channels() == {"nightly": built.build}
+    assert sorted(built.files) == ["p4d-boot-1.json", "p4d.cdx.json", "p5-boot-1.json", "p5.cdx.json"]
+    bill = json.loads((store.build(built.build) / "p4d.cdx.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     jq = "pkg:deb/ubuntu/jq@1.7-2build1?distro=ubuntu-24.04&upstream=jq%401.7-2"
-    assert jq in {one.get("purl") for one in bill["components"]}
+    assert jq in {component.get("purl") for component in bill["components"]}
     # a scanner takes the only operating system for the distribution, and what depends on it for its packages
-    systems = [(one["name"], one["version"]) for one in bill["components"] if one["type"] == "operating-system"]
+    systems = [
+        (component["name"], component["version"])
+        for component in bill["components"]
+        if component["type"] == "operating-system"
+    ]
     assert (systems, bill["metadata"]["component"]["type"]) == ([("ubuntu", "24.04")], "platform")
-    assert [one["ref"] for one in bill["dependencies"] if jq in one.get("dependsOn", ())] == ["ubuntu-24.04"]
+    assert [dependency["ref"] for dependency in bill["dependencies"] if jq in dependency.get("dependsOn", ())] == [
+        "ubuntu-24.04"
+    ]
     assert not any(opened(tmp_path).folder.iterdir())
 
 
@@ -190,30 +196,30 @@ def test_killed_at_any_step_it_goes_on_and_makes_nothing_twice(tmp_path: Path, w
     world.die = step
     with pytest.raises(Killed):
         commands.build(opened(tmp_path), BINARY)
-    made = commands.build(opened(tmp_path), BINARY)
-    assert (world.machines, len(world.images), made.build) == (set(), 2, "20260131-031500")
-    what, group = step.split()
-    for one in ("capture", "prove", "publish"):
-        assert world.steps.count(f"{one} {group}") == 1 + (one == what and one != "capture"), world.steps
+    built = commands.build(opened(tmp_path), BINARY)
+    assert (world.machines, len(world.images), built.build) == (set(), 2, "20260131-031500")
+    killed_step, group = step.split()
+    for name in ("capture", "prove", "publish"):
+        assert world.steps.count(f"{name} {group}") == 1 + (name == killed_step and name != "capture"), world.steps
     if group == "p4d":
-        assert [one for one in world.steps if one.endswith(" p5")].count("make p5") == 1
+        assert [row for row in world.steps if row.endswith(" p5")].count("make p5") == 1
 
 
-@pytest.mark.parametrize("step", [one for one in STEPS if not one.startswith("down")])
+@pytest.mark.parametrize("step", [step for step in STEPS if not step.startswith("down")])
 def test_failed_at_any_step_it_leaves_evidence_and_nothing_that_runs(tmp_path: Path, world: World, step: str) -> None:
-    good = commands.build(opened(tmp_path), BINARY)
+    first_build = commands.build(opened(tmp_path), BINARY)
     world.fails = step
     with pytest.raises(ProviderError, match=f"{step} does not work"):
         commands.build(opened(tmp_path), BINARY)
     assert world.machines == set()
-    assert set(world.images.values()) == {number for t in good.targets.values() for number in t.ids.values()}
-    found = commands.overview(opened(tmp_path))
-    assert found["channels"] == {"nightly": good.build}
-    (failed,) = found["failed"]
+    assert set(world.images.values()) == {number for t in first_build.targets.values() for number in t.ids.values()}
+    overview = commands.overview(opened(tmp_path))
+    assert overview["channels"] == {"nightly": first_build.build}
+    (failed,) = overview["failed"]
     assert (failed["target"], step in failed["message"]) == (step.split()[1], True)
     assert Path(failed["evidence"]).is_dir()
     world.fails = ""
-    assert commands.build(opened(tmp_path), BINARY).build > good.build
+    assert commands.build(opened(tmp_path), BINARY).build > first_build.build
 
 
 def test_what_publish_cannot_do_is_said_before_anything_is_made(tmp_path: Path, world: World) -> None:
@@ -240,10 +246,10 @@ def test_killed_and_then_changed_it_begins_anew(tmp_path: Path, world: World, ch
     world.die = "publish p4d"
     with pytest.raises(Killed):
         commands.build(opened(tmp_path, RECIPE), BINARY)
-    made = commands.build(opened(tmp_path, change(RECIPE)), BINARY)
-    assert made.build == "20260131-031501"
+    built = commands.build(opened(tmp_path, change(RECIPE)), BINARY)
+    assert built.build == "20260131-031501"
     assert world.steps.count("prove p4d") == 2
-    assert list(world.images.values()) == list(made.targets["p4d"].ids.values())
+    assert list(world.images.values()) == list(built.targets["p4d"].ids.values())
     assert world.machines == set()
 
 
@@ -259,8 +265,8 @@ def test_killed_between_the_manifest_and_the_channel_it_gets_there(
     with pytest.raises(Killed):
         commands.build(opened(tmp_path, RECIPE), BINARY)
     monkeypatch.setattr(Book, "move", real)
-    made = commands.build(opened(tmp_path, RECIPE), BINARY)
-    assert opened(tmp_path, RECIPE).book.channels() == {"nightly": made.build} == {"nightly": "20260131-031500"}
+    built = commands.build(opened(tmp_path, RECIPE), BINARY)
+    assert opened(tmp_path, RECIPE).book.channels() == {"nightly": built.build} == {"nightly": "20260131-031500"}
     assert len(world.images) == 1
     assert not any(opened(tmp_path, RECIPE).folder.iterdir())
 
@@ -279,8 +285,8 @@ def test_a_build_that_was_published_stays_whatever_changes_next(
         patch.setattr(*((Book, "move") if step == "channel" else (pipeline, "remove_tree")), killed)
         with pytest.raises(Killed):
             nights(tmp_path, RECIPE)
-    book = opened(tmp_path, RECIPE).book
-    (first,) = book.builds()
+    store = opened(tmp_path, RECIPE).book
+    (first,) = store.builds()
     if step == "folder":
         for channel in ("candidate", "stable"):
             commands.promote(opened(tmp_path, RECIPE), channel, None)
@@ -288,10 +294,10 @@ def test_a_build_that_was_published_stays_whatever_changes_next(
     changed = RECIPE + "verify: { level: stress }\n"
     (night,) = nights(tmp_path, changed)
     assert night.outcome == ("failed" if fails else "built")
-    assert set(book.manifest(first).targets["p4d"].ids.values()) <= set(world.images.values())
+    assert set(store.manifest(first).targets["p4d"].ids.values()) <= set(world.images.values())
     newest = first if fails else night.build
     promoted = {"candidate": first, "stable": first} if step == "folder" else {}
-    assert book.channels() == {"nightly": newest, **promoted}
+    assert store.channels() == {"nightly": newest, **promoted}
     assert not (opened(tmp_path, RECIPE).folder / first).exists()
 
 
@@ -308,18 +314,18 @@ def test_a_build_that_was_published_is_not_made_again_from_what_is_left_of_its_f
         patch.setattr(pipeline, "remove_tree", killed)
         with pytest.raises(Killed):
             commands.build(opened(tmp_path, RECIPE), BINARY)
-    book = opened(tmp_path, RECIPE).book
-    (first,) = book.builds()
-    manifest = (book.build(first) / "manifest.json").read_text()
+    store = opened(tmp_path, RECIPE).book
+    (first,) = store.builds()
+    manifest = (store.build(first) / "manifest.json").read_text()
     assert commands.build(opened(tmp_path, RECIPE), BINARY).build == first
-    assert (book.build(first) / "manifest.json").read_text() == manifest
+    assert (store.build(first) / "manifest.json").read_text() == manifest
     assert len(world.images) == 1
 
 
 def test_a_published_build_that_left_channel_nightly_does_not_come_back_to_it(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = commands.build(opened(tmp_path, RECIPE), BINARY)
+    first_build = commands.build(opened(tmp_path, RECIPE), BINARY)
 
     def killed(*_: Any) -> None:
         raise Killed
@@ -330,40 +336,40 @@ def test_a_published_build_that_left_channel_nightly_does_not_come_back_to_it(
             commands.build(opened(tmp_path, RECIPE), BINARY)
     commands.rollback(opened(tmp_path, RECIPE), "nightly")
     commands.build(opened(tmp_path, RECIPE), BINARY)  # ends what was killed: nothing has changed since
-    assert opened(tmp_path, RECIPE).book.channels() == {"nightly": good.build}
+    assert opened(tmp_path, RECIPE).book.channels() == {"nightly": first_build.build}
     assert len(world.images) == 2
 
 
-@pytest.mark.parametrize("where", ["builds", "work"])
-def test_the_newest_build_has_the_greatest_id_after_a_clock_that_was_ahead(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("location", ["builds", "work"])
+def test_the_newest_build_has_the_greatest_id_after_a_clock_that_was_ahead(tmp_path: Path, location: str) -> None:
     """`prune`, "unchanged" and the page go by it."""
     image = opened(tmp_path, RECIPE)
-    folder = image.book.build("21060207-062815") if where == "builds" else image.folder / "21060207-062815"
+    folder = image.book.build("21060207-062815") if location == "builds" else image.folder / "21060207-062815"
     folder.mkdir(parents=True)
-    (folder / ("manifest.json" if where == "builds" else "journal.json")).write_text("{}")
+    (folder / ("manifest.json" if location == "builds" else "journal.json")).write_text("{}")
     (image.book.folder / "builds" / "notes").mkdir(parents=True)
     (image.book.folder / "builds" / "notes" / "manifest.json").write_text("{}")
     assert work.new_id(image) == "21060207-062816"
 
 
 def test_the_id_of_a_build_is_when_it_is_begun(tmp_path: Path) -> None:
-    before = datetime.now(UTC).strftime(work.ID)
-    assert before <= work.new_id(opened(tmp_path, RECIPE)) <= datetime.now(UTC).strftime(work.ID)
+    earliest = datetime.now(UTC).strftime(work.ID)
+    assert earliest <= work.new_id(opened(tmp_path, RECIPE)) <= datetime.now(UTC).strftime(work.ID)
 
 
 def test_a_build_that_was_cut_off_is_listed_with_how_it_goes_on(tmp_path: Path, world: World) -> None:
     world.die = "install p5"
     with pytest.raises(Killed):
         commands.build(opened(tmp_path), BINARY)
-    said = CliRunner().invoke(app, ["list", str(tmp_path / "images" / "pytorch.yaml")]).output
-    assert said.startswith("20260131-031500  begun, and not finished yet: `gpuprov image build ")
-    assert "never built" not in said
+    output = CliRunner().invoke(app, ["list", str(tmp_path / "images" / "pytorch.yaml")]).output
+    assert output.startswith("20260131-031500  begun, and not finished yet: `gpuprov image build ")
+    assert "never built" not in output
 
 
 def test_a_damaged_book_is_said_before_anything_is_made(tmp_path: Path, world: World) -> None:
-    book = opened(tmp_path, RECIPE).book
-    book.folder.mkdir(parents=True)
-    (book.folder / "book.json").write_text("<<<<<<< ours\n")
+    store = opened(tmp_path, RECIPE).book
+    store.folder.mkdir(parents=True)
+    (store.folder / "book.json").write_text("<<<<<<< ours\n")
     with pytest.raises(GpuprovError, match="is damaged"):
         commands.build(opened(tmp_path, RECIPE), BINARY)
     assert world.steps == []
@@ -430,9 +436,9 @@ def test_down_of_a_recipe_is_refused(tmp_path: Path, world: World) -> None:
 def test_a_night_without_news_builds_nothing(tmp_path: Path, world: World) -> None:
     (first,) = nights(tmp_path)
     assert (first.outcome, first.changed) == ("built", ("it was never built",))
-    before = list(world.steps)
+    previous_steps = list(world.steps)
     (second,) = nights(tmp_path)
-    assert (second.outcome, second.build, world.steps) == ("unchanged", first.build, before)
+    assert (second.outcome, second.build, world.steps) == ("unchanged", first.build, previous_steps)
     world.base = "ami-new"
     (third,) = nights(tmp_path)
     assert (third.outcome, third.changed) == ("built", ("base image of virginia ubuntu-24.04: ami-0 → ami-new",))
@@ -442,7 +448,7 @@ def test_a_night_without_news_builds_nothing(tmp_path: Path, world: World) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reasons"),
     [
         (lambda t: t.replace("keep: 2", "keep: 3"), ()),
         (lambda t: t.replace("keep: 2", "boots: 3"), ("the recipe",)),
@@ -450,28 +456,28 @@ def test_a_night_without_news_builds_nothing(tmp_path: Path, world: World) -> No
     ],
 )
 def test_only_what_changes_an_image_is_news(
-    tmp_path: Path, world: World, change: Callable[[str], str], told: tuple[str, ...]
+    tmp_path: Path, world: World, change: Callable[[str], str], reasons: tuple[str, ...]
 ) -> None:
     nights(tmp_path, RECIPE)
     (night,) = nights(tmp_path, change(RECIPE))
-    assert night.changed == told
-    assert night.outcome == ("built" if told else "unchanged")
+    assert night.changed == reasons
+    assert night.outcome == ("built" if reasons else "unchanged")
     assert world.machines == set()
 
 
 def test_a_night_that_fails_is_told_and_keeps_no_other_from_its_own(tmp_path: Path, world: World) -> None:
     hook = '{ printf \'%s|%s|%s\' "$GPUPROV_IMAGE" "$GPUPROV_STEP" "$GPUPROV_MESSAGE" > told; }'
     bad = RECIPE.replace("keep: 2", f"failed: {json.dumps(hook)}")
-    good = RECIPE.replace("name: pytorch", "name: other").replace("p4d:", "p4x:")
+    valid_recipe = RECIPE.replace("name: pytorch", "name: other").replace("p4d:", "p4x:")
     wrong = RECIPE.replace("name: pytorch", "name: wrong").replace("keep: 2", "keep: 2, targets: { p5: {} }")
     world.fails = "prove p4d"
-    found = nights(tmp_path, bad, wrong, good)
-    assert [(one.outcome, one.step) for one in found] == [
+    outcomes = nights(tmp_path, bad, wrong, valid_recipe)
+    assert [(night.outcome, night.step) for night in outcomes] == [
         ("failed", "proven"), ("failed", "reading the recipe"), ("built", ""),
     ]  # fmt: skip
     assert (tmp_path / "images" / "told").read_text() == "pytorch|proven|prove p4d does not work"
-    assert found[0].alerted == "image.failed ran"
-    page = Path(found[0].page).read_text()
+    assert outcomes[0].alerted == "image.failed ran"
+    page = Path(outcomes[0].page).read_text()
     assert "prove p4d does not work" in page
     assert 'class="failed"' in page
 
@@ -488,8 +494,8 @@ def test_prune_leaves_the_newest_and_all_that_is_used(
 ) -> None:
     recipe = opened(tmp_path, RECIPE)
     builds = [commands.build(recipe, BINARY) for _ in range(7)]
-    ids = [one.targets["p4d"].ids["us-east-1"] for one in builds]
-    names = [one.build for one in builds]
+    ids = [build.targets["p4d"].ids["us-east-1"] for build in builds]
+    names = [build.build for build in builds]
     monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=world))
     commands.promote(recipe, "stable", names[0])
     commands.promote(recipe, "stable", names[1])
@@ -501,9 +507,9 @@ def test_prune_leaves_the_newest_and_all_that_is_used(
     solved = pipeline.solved(recipe, anew=False)
     golden = {"p4d": GoldenImage(name="../images/pytorch@stable", build=names[3], id=ids[3])}
     lockfile.write(lock, solved.model_copy(update={"simulated": True, "images": golden}))
-    found = commands.prune(recipe, BINARY, [lock])
-    assert found["removed"] == [names[4]]
-    assert {row["build"]: row["why"].split(":")[-1].strip() for row in found["kept"]} == {
+    result = commands.prune(recipe, BINARY, [lock])
+    assert result["removed"] == [names[4]]
+    assert {row["build"]: row["why"].split(":")[-1].strip() for row in result["kept"]} == {
         names[0]: "channel stable goes back to it", names[1]: "channel stable has it", names[2]: "i-7 was made of it",
         names[3]: f"{lock} names it", names[5]: "one of the newest 2", names[6]: "channel nightly has it",
     }  # fmt: skip
@@ -524,13 +530,16 @@ def test_a_build_that_cannot_be_asked_about_stays(
 
     monkeypatch.setattr(world, "used", silent)
     monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=world))
-    found = commands.prune(recipe, BINARY)
-    assert found["removed"] == []
-    assert found["kept"][0] == {"build": builds[0], "why": "p4d: whether machines use it could not be asked: no answer"}
+    result = commands.prune(recipe, BINARY)
+    assert result["removed"] == []
+    assert result["kept"][0] == {
+        "build": builds[0],
+        "why": "p4d: whether machines use it could not be asked: no answer",
+    }
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (RECIPE.replace("image: { keep: 2 }\n", ""), "is no recipe of an image"),
         (RECIPE.replace("name: pytorch", "name: other"), "the image is called other and its file pytorch.yaml"),
@@ -543,8 +552,8 @@ def test_a_build_that_cannot_be_asked_about_stays(
         (RECIPE.replace("machine: p4d.24xlarge", "machine: p4d.24xlarge, image: x@stable"), "not built of another one"),
     ],
 )
-def test_what_is_no_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(GpuprovError, match=said):
+def test_what_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(GpuprovError, match=message):
         open_recipe(recipe(tmp_path, text), sandbox=False)
 
 
@@ -575,7 +584,7 @@ def test_what_is_wrong_on_the_builder_is_told(tmp_path: Path, world: World, monk
 
 
 @pytest.mark.parametrize(
-    ("system", "user", "said"),
+    ("system", "user", "message"),
     [
         ("ubuntu-22.04", 0, "made of debian-12 or ubuntu-24.04, not of ubuntu-22.04"),
         ("debian-12", 0, "the signing keys of debian-12 are not installed here"),
@@ -583,7 +592,7 @@ def test_what_is_wrong_on_the_builder_is_told(tmp_path: Path, world: World, monk
     ],
 )
 def test_a_virtual_machine_that_cannot_be_made_here_is_refused_before_anybody_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, user: int, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, user: int, message: str
 ) -> None:
     file = tmp_path / "metal.yaml"
     file.write_text(
@@ -593,9 +602,9 @@ def test_a_virtual_machine_that_cannot_be_made_here_is_refused_before_anybody_is
     )
     monkeypatch.setattr(tools, "require", lambda **_: None)
     monkeypatch.setattr("os.geteuid", lambda: user)
-    here = {name: replace(row, keyring=tmp_path / "no.gpg") for name, row in base_system.ARCHIVES.items()}
-    monkeypatch.setattr(base_system, "ARCHIVES", here)
-    with pytest.raises(GpuprovError, match=said):
+    archives = {name: replace(row, keyring=tmp_path / "no.gpg") for name, row in base_system.ARCHIVES.items()}
+    monkeypatch.setattr(base_system, "ARCHIVES", archives)
+    with pytest.raises(GpuprovError, match=message):
         commands.refuse_unbuildable(open_recipe(file, sandbox=False))
 
 
@@ -611,7 +620,7 @@ image: { keep: 1, targets: { p4d: { disk: { path: disks } } } }
 def disks(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """Disks that are a few bytes."""
 
-    def made(build: work.Build, name: str, _image: str) -> dict[str, str]:
+    def make_disk(build: work.Build, name: str, _image: str) -> dict[str, str]:
         folder = build.folder / "disks" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "disk.raw").write_bytes(b"raw")
@@ -622,45 +631,45 @@ def disks(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
     def proven(build: work.Build, name: str) -> list[Proof]:
         world.step(f"disk-proven {name}")
-        told = {"level": "image", "passed": 1, "warned": 0, "unknown": 0, "report": f"{name}-disk-boot-1.json"}
-        return [Proof(machine="m", node=f"{name}-0", **told)]  # type: ignore[arg-type]
+        results = {"level": "image", "passed": 1, "warned": 0, "unknown": 0, "report": f"{name}-disk-boot-1.json"}
+        return [Proof(machine="m", node=f"{name}-0", **results)]  # type: ignore[arg-type]
 
     real = disk._published
 
     def published(build: work.Build, name: str) -> Any:
-        found = real(build, name)
+        published_disk = real(build, name)
         world.step(f"disk-published {name}")
-        return found
+        return published_disk
 
     monkeypatch.setattr(virtual, "wanted", lambda *_: False)
     monkeypatch.setattr(disk, "check", lambda *_: None)
-    monkeypatch.setattr(disk, "_made", made)
+    monkeypatch.setattr(disk, "_made", make_disk)
     monkeypatch.setattr(disk, "_proven", proven)
     monkeypatch.setattr(disk, "_published", published)
     return world
 
 
 def published(folder: Path) -> list[str]:
-    return sorted(one.name for one in (folder / "images" / "disks").glob("*"))
+    return sorted(path.name for path in (folder / "images" / "disks").glob("*"))
 
 
 def test_a_disk_is_published_with_its_digests_and_removed_with_its_build(
     tmp_path: Path, disks: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = commands.build(opened(tmp_path, METAL), BINARY)
-    target = made.targets["p4d"]
-    stem = f"pytorch-p4d-{made.build}"
+    built = commands.build(opened(tmp_path, METAL), BINARY)
+    target = built.targets["p4d"]
+    stem = f"pytorch-p4d-{built.build}"
     assert published(tmp_path) == [f"{stem}.{kind}" for kind in ("json", "qcow2", "raw")]
     assert target.disk is not None
     assert (target.disk.kernel, target.disk.root, len(target.disk.proofs)) == ("6.1.0-1-amd64", "1-2", 1)
     assert target.disk.files["raw"].sha256 == hashlib.sha256(b"raw").hexdigest()
-    told = json.loads((tmp_path / "images" / "disks" / f"{stem}.json").read_text())
-    assert (told["build"], told["simulated"], told["files"]["qcow2"]["bytes"]) == (made.build, True, 5)
+    document = json.loads((tmp_path / "images" / "disks" / f"{stem}.json").read_text())
+    assert (document["build"], document["simulated"], document["files"]["qcow2"]["bytes"]) == (built.build, True, 5)
     assert not any(opened(tmp_path, METAL).folder.iterdir())
     later = commands.build(opened(tmp_path, METAL), BINARY)
     recipe = opened(tmp_path, METAL)
     monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=disks))
-    assert commands.prune(recipe, BINARY)["removed"] == [made.build]
+    assert commands.prune(recipe, BINARY)["removed"] == [built.build]
     assert published(tmp_path) == [f"pytorch-p4d-{later.build}.{kind}" for kind in ("json", "qcow2", "raw")]
 
 
@@ -669,10 +678,10 @@ def test_killed_while_it_makes_a_disk_it_goes_on(tmp_path: Path, disks: World, s
     disks.die = step
     with pytest.raises(Killed):
         commands.build(opened(tmp_path, METAL), BINARY)
-    made = commands.build(opened(tmp_path, METAL), BINARY)
+    built = commands.build(opened(tmp_path, METAL), BINARY)
     assert len(published(tmp_path)) == 3
-    assert made.targets["p4d"].disk is not None
-    assert [one for one in disks.steps if one.startswith(("make", "prove"))] == ["make p4d", "prove p4d"]
+    assert built.targets["p4d"].disk is not None
+    assert [row for row in disks.steps if row.startswith(("make", "prove"))] == ["make p4d", "prove p4d"]
     assert disks.steps.count(step) == 2
 
 
@@ -685,8 +694,10 @@ def test_a_disk_that_fails_leaves_its_console_alone(tmp_path: Path, disks: World
     assert (disks.machines, disks.images) == (set(), {})
     (failed,) = commands.failed(opened(tmp_path, METAL))
     assert failed["step"] == step.partition(" ")[0].replace("-", " ")
-    left = sorted(one.name for one in Path(failed["evidence"]).rglob("*") if one.parent.parent.name == "disks")
-    assert left == ["console.log"]
+    remaining_files = sorted(
+        path.name for path in Path(failed["evidence"]).rglob("*") if path.parent.parent.name == "disks"
+    )
+    assert remaining_files == ["console.log"]
 
 
 def test_a_disk_that_cannot_be_made_here_is_refused_before_anything_is(
@@ -705,16 +716,16 @@ def test_what_is_vulnerable_is_in_the_manifest_and_on_the_page_or_why_nobody_kno
     commands.build(opened(tmp_path), BINARY)
     scanned = TWO.replace("keep: 2", "keep: 2, scan: { database: database }")
     monkeypatch.setenv("PATH", str(tmp_path))
-    made = commands.build(opened(tmp_path, scanned), BINARY)
-    assert (made.targets["p5"].vulnerabilities, made.targets["p5"].not_scanned) == (None, "grype is not installed")
+    built = commands.build(opened(tmp_path, scanned), BINARY)
+    assert (built.targets["p5"].vulnerabilities, built.targets["p5"].not_scanned) == (None, "grype is not installed")
     program = tmp_path / "grype"
     report = json.dumps({"matches": [], "distro": {"name": "ubuntu", "version": "24.04"}, "descriptor": {}})
     program.write_text(f"#!/bin/sh\necho '{report}'\n")
     program.chmod(0o755)
     (tmp_path / "images" / "database").mkdir()
-    made = commands.build(opened(tmp_path, scanned), BINARY)
-    assert made.targets["p5"].vulnerabilities is not None
-    assert "p5.vulnerabilities.json" in made.files
+    built = commands.build(opened(tmp_path, scanned), BINARY)
+    assert built.targets["p5"].vulnerabilities is not None
+    assert "p5.vulnerabilities.json" in built.files
     assert world.machines == set()
     recipe = opened(tmp_path, scanned)
     for build in recipe.book.builds():
@@ -736,18 +747,18 @@ def test_a_build_says_where_its_disks_are(tmp_path: Path, disks: World, monkeypa
     for kind in ("raw", "qcow2"):
         assert f"p4d: {folder}/pytorch-p4d-{build}.{kind}, 0.0 GB" in done.output.replace("\n", "")
     assert f"gpuprov image promote {file} candidate` moves it on" in done.output.replace("\n", "")
-    shown = CliRunner().invoke(app, ["show", str(file), "nightly"]).output
-    assert f"pytorch-p4d-{build}.raw: 0.0 GB, sha256 {hashlib.sha256(b'raw').hexdigest()}" in shown
-    assert "known vulnerabilities: not scanned" in shown
+    output = CliRunner().invoke(app, ["show", str(file), "nightly"]).output
+    assert f"pytorch-p4d-{build}.raw: 0.0 GB, sha256 {hashlib.sha256(b'raw').hexdigest()}" in output
+    assert "known vulnerabilities: not scanned" in output
     assert disks.machines == set()
 
 
-def said(*words: str) -> str:
+def refusal_text(*arguments: str) -> str:
     """What a person reads of a command that is refused."""
     from provisioner.cli.main import run
 
     with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
-        assert run(["image", *words]) != 0
+        assert run(["image", *arguments]) != 0
     return out.getvalue() + err.getvalue()
 
 
@@ -756,14 +767,14 @@ def test_commands_refuse_before_they_ask(tmp_path: Path, monkeypatch: pytest.Mon
     there."""
     from provisioner.cli import confirm
 
-    def asked(*_: Any, **__: Any) -> bool:
+    def fail(*_: Any, **__: Any) -> bool:
         raise AssertionError("it asks before it refuses")
 
-    monkeypatch.setattr(confirm, "confirmed", asked)
-    monkeypatch.setattr("provisioner.cli.image.confirmed", asked)
+    monkeypatch.setattr(confirm, "confirmed", fail)
+    monkeypatch.setattr("provisioner.cli.image.confirmed", fail)
     file = recipe(tmp_path, RECIPE)
-    told = said("prune", str(file), str(tmp_path / "no.lock"))
-    assert "no.lock: there is no such lock" in told
+    message = refusal_text("prune", str(file), str(tmp_path / "no.lock"))
+    assert "no.lock: there is no such lock" in message
     metal = file.with_name("metal.yaml")
     metal.write_text(
         "name: metal\nsites: { rack: { provider: baremetal } }\ngroups: { rtx: { machine: workstation-rtx4090 } }\n"
@@ -771,8 +782,10 @@ def test_commands_refuse_before_they_ask(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(tools, "require", lambda **_: None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert "made of debian-12 or ubuntu-24.04, not of ubuntu-22.04" in said("build", str(metal))
-    told = said("promote", str(file), "candidate")
-    assert "gpuprov image build RECIPE` makes one" in told and "promote" not in told and "book.json" not in told
-    told = said("nightly", str(tmp_path / "nothing" / "*.yaml"))
-    assert f"{tmp_path}/nothing/*.yaml: failed\n" in told and told == told.rstrip(" \n") + "\n"
+    assert "made of debian-12 or ubuntu-24.04, not of ubuntu-22.04" in refusal_text("build", str(metal))
+    message = refusal_text("promote", str(file), "candidate")
+    assert (
+        "gpuprov image build RECIPE` makes one" in message and "promote" not in message and "book.json" not in message
+    )
+    message = refusal_text("nightly", str(tmp_path / "nothing" / "*.yaml"))
+    assert f"{tmp_path}/nothing/*.yaml: failed\n" in message and message == message.rstrip(" \n") + "\n"

@@ -54,7 +54,7 @@ class World:
 
     @property
     def recipe(self) -> Any:
-        book = SimpleNamespace(
+        store = SimpleNamespace(
             builds=lambda: list(BUILDS), channels=lambda: self.channels, forget=self.forgotten.append,
             earlier=lambda channel: self.earlier.get(channel, []), manifest=self.manifest, withdraw=self.manifest,
             withdrawn=list, clear_channels=self.clear_channels,
@@ -65,7 +65,7 @@ class World:
             spec=SimpleNamespace(sites=dict.fromkeys(self.sites, SimpleNamespace(provider="aws"))),
         )  # fmt: skip
         settings = SimpleNamespace(keep=2)
-        return SimpleNamespace(name="pytorch", book=book, cluster=cluster, settings=settings, folder=self.folder)
+        return SimpleNamespace(name="pytorch", book=store, cluster=cluster, settings=settings, folder=self.folder)
 
     def clear_channels(self) -> None:
         self.channels, self.earlier = {}, {}
@@ -78,11 +78,11 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World(tmp_path)
-    monkeypatch.setattr(module.work, "journals", lambda _: made.journals)
-    monkeypatch.setattr(module.failure, "cleaned", lambda _, __, build: made.left.get(build, []))
-    monkeypatch.setattr(module.disk, "delete", lambda _, name, build: made.disks.append((name, build)))
-    return made
+    test_world = World(tmp_path)
+    monkeypatch.setattr(module.work, "journals", lambda _: test_world.journals)
+    monkeypatch.setattr(module.failure, "cleaned", lambda _, __, build: test_world.left.get(build, []))
+    monkeypatch.setattr(module.disk, "delete", lambda _, name, build: test_world.disks.append((name, build)))
+    return test_world
 
 
 def run(world: World, locks: Collection[Path] = ()) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def run(world: World, locks: Collection[Path] = ()) -> dict[str, Any]:
     return result
 
 
-def kept(result: dict[str, Any]) -> dict[str, str]:
+def reason_by_build(result: dict[str, Any]) -> dict[str, str]:
     return {row["build"]: row["why"] for row in result["kept"]}
 
 
@@ -98,7 +98,7 @@ def test_old_builds_that_nothing_uses_go_with_their_images_and_disks(world: Worl
     result = run(world)
     old = BUILDS[:-2]
     assert (result["image"], result["removed"], world.forgotten) == ("pytorch", old, old)
-    assert kept(result) == dict.fromkeys(BUILDS[-2:], "one of the newest 2")
+    assert reason_by_build(result) == dict.fromkeys(BUILDS[-2:], "one of the newest 2")
     assert world.images.deleted[0] == (
         {"us-east-1": f"ami-{old[0]}"},
         {"gpuprov-image": "pytorch", "gpuprov-build": old[0], "gpuprov-target": "p4d"},
@@ -113,7 +113,7 @@ def test_a_build_of_a_channel_and_the_one_that_it_goes_back_to_stay(world: World
     world.channels = {"stable": BUILDS[0], "nightly": BUILDS[6]}
     world.earlier = {"stable": [BUILDS[1], BUILDS[2]], "candidate": [BUILDS[3]], "nightly": [BUILDS[4]]}
     result = run(world)
-    assert kept(result) == {
+    assert reason_by_build(result) == {
         BUILDS[0]: "channel stable has it",
         BUILDS[2]: "channel stable goes back to it",
         BUILDS[3]: "channel candidate goes back to it",
@@ -133,7 +133,7 @@ def test_a_build_of_a_channel_and_the_one_that_it_goes_back_to_stay(world: World
 def test_a_build_that_machines_were_made_of_stays(world: World, machines: list[str], reason: str) -> None:
     world.images.machines = {f"ami-{BUILDS[1]}": machines}
     result = run(world)
-    assert kept(result)[BUILDS[1]] == reason
+    assert reason_by_build(result)[BUILDS[1]] == reason
     assert BUILDS[1] not in result["removed"] and BUILDS[0] in result["removed"]
 
 
@@ -141,14 +141,14 @@ def test_a_build_that_nobody_can_be_asked_about_stays(world: World) -> None:
     world.images.broken = True
     result = run(world)
     assert result["removed"] == [] and world.images.deleted == []
-    assert kept(result)[BUILDS[0]] == "p4d: whether machines use it could not be asked: access denied"
+    assert reason_by_build(result)[BUILDS[0]] == "p4d: whether machines use it could not be asked: access denied"
 
 
 def test_a_build_at_a_site_that_the_recipe_does_not_have_any_more_stays(world: World) -> None:
     world.sites = ("elsewhere",)
     result = run(world)
     assert result["removed"] == []
-    assert kept(result)[BUILDS[0]] == "p4d: the recipe has no site here any more, and nobody can be asked"
+    assert reason_by_build(result)[BUILDS[0]] == "p4d: the recipe has no site here any more, and nobody can be asked"
 
 
 # locks
@@ -169,7 +169,7 @@ def locks(monkeypatch: pytest.MonkeyPatch, **images: str) -> None:
 def test_a_build_that_a_lock_names_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     locks(monkeypatch, a=f"images/pytorch@stable {BUILDS[1]}", b=f"images/other@stable {BUILDS[2]}")
     result = run(world, [Path("a"), Path("b")])
-    assert kept(result)[BUILDS[1]] == "a names it"
+    assert reason_by_build(result)[BUILDS[1]] == "a names it"
     assert BUILDS[2] in result["removed"]
 
 
@@ -214,9 +214,9 @@ def test_a_failed_build_that_left_something_that_costs_money_stops_it(world: Wor
 def test_all_takes_the_newest_and_the_channels_and_leaves_what_is_used(world: World) -> None:
     world.channels, world.earlier = {"nightly": BUILDS[6], "stable": BUILDS[5]}, {"stable": [BUILDS[4]]}
     world.images.machines = {f"ami-{BUILDS[0]}": ["i-7"]}
-    found = prune(world.recipe, None, [], everything=True)  # type: ignore[arg-type]
-    assert found["removed"] == BUILDS[1:]
-    assert [row["build"] for row in found["kept"]] == [BUILDS[0]] and "was made of it" in found["kept"][0]["why"]
+    result = prune(world.recipe, None, [], everything=True)  # type: ignore[arg-type]
+    assert result["removed"] == BUILDS[1:]
+    assert [row["build"] for row in result["kept"]] == [BUILDS[0]] and "was made of it" in result["kept"][0]["why"]
     assert world.channels == {}
 
 

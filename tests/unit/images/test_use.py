@@ -37,8 +37,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def chosen(file: Path) -> tuple[str, str, str]:
-    found = choose(spec.load(file), "train", file, sandbox=False).golden
-    return found.name, found.build, found.id
+    golden = choose(spec.load(file), "train", file, sandbox=False).golden
+    return golden.name, golden.build, golden.id
 
 
 def test_a_channel_a_build_and_a_path_lead_to_the_image_of_the_region(folder: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_channel_a_build_and_a_path_lead_to_the_image_of_the_region(folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("keys", "message"),
     [
         ({"image": "pytorch"}, "channel stable of pytorch has no build yet"),
         ({"image": "pytorch@stable"}, "channel stable of pytorch has no build yet"),
@@ -59,9 +59,9 @@ def test_a_channel_a_build_and_a_path_lead_to_the_image_of_the_region(folder: Pa
         ({"machine": "p5.48xlarge"}, "does not fit p5.48xlarge"),
     ],
 )
-def test_what_leads_to_no_image_is_refused(folder: Path, given: dict[str, str], said: str) -> None:
-    with pytest.raises(GpuprovError, match=said):
-        chosen(cluster(folder, **given))
+def test_what_leads_to_no_image_is_refused(folder: Path, keys: dict[str, str], message: str) -> None:
+    with pytest.raises(GpuprovError, match=message):
+        chosen(cluster(folder, **keys))
 
 
 @pytest.mark.parametrize("image", ["Pytorch", "pytorch@beta", "/etc/passwd", "pytorch@", "a b"])
@@ -83,18 +83,18 @@ def test_the_lock_has_the_build_and_its_versions_until_it_is_upgraded(
 ) -> None:
     monkeypatch.setattr(locking, "_sources", lambda *_: pytest.fail("nothing of an image is read from a vendor"))
     monkeypatch.setattr(locking, "_solved", lambda cluster, _events, _keep, **_: locking.stack.solve(cluster.spec))
-    book = book_of(folder / "images" / "pytorch.yaml", "pytorch", sandbox=False)
-    keep(book, manifest(BUILD, g6=target("g6.xlarge")))
-    one = open_cluster(cluster(folder, machine="g6.xlarge"))
-    first = locking.renew(one, Events())
+    store = book_of(folder / "images" / "pytorch.yaml", "pytorch", sandbox=False)
+    keep(store, manifest(BUILD, g6=target("g6.xlarge")))
+    opened_cluster = open_cluster(cluster(folder, machine="g6.xlarge"))
+    first = locking.renew(opened_cluster, Events())
     assert (first.images["train"].build, first.images["train"].id) == (BUILD, "ami-1")
     assert first.groups["train"] == target("g6.xlarge").stack
     assert first.bases == {"here": {}}
-    keep(book, manifest(LATER, g6=target("g6.xlarge")))
-    kept = locking.kept(first, upgrade=False, names=())
-    assert locking.renew(one, Events(), kept).images["train"].build == BUILD
-    assert locking.current(one, Events()).images["train"].build == BUILD
-    assert locking.renew(one, Events(), {}).images["train"].build == LATER
+    keep(store, manifest(LATER, g6=target("g6.xlarge")))
+    locked_versions = locking.kept(first, upgrade=False, names=())
+    assert locking.renew(opened_cluster, Events(), locked_versions).images["train"].build == BUILD
+    assert locking.current(opened_cluster, Events()).images["train"].build == BUILD
+    assert locking.renew(opened_cluster, Events(), {}).images["train"].build == LATER
 
 
 def test_a_pin_that_the_image_does_not_have_is_refused_at_its_line(
@@ -126,16 +126,16 @@ def test_a_build_that_the_recipes_key_has_not_signed_is_refused(folder: Path, ke
     file = cluster(folder)
     with pytest.raises(GpuprovError, match="is not signed by"):
         chosen(file)
-    place = folder / "images" / "pytorch" / "builds" / BUILD
-    text = (place / "manifest.json").read_text()
-    signing.sign(place, text, key)
+    build_folder = folder / "images" / "pytorch" / "builds" / BUILD
+    text = (build_folder / "manifest.json").read_text()
+    signing.sign(build_folder, text, key)
     assert chosen(file)[1] == BUILD
-    (place / "manifest.json").write_text(text.replace("ami-1", "ami-2"))
+    (build_folder / "manifest.json").write_text(text.replace("ami-1", "ami-2"))
     with pytest.raises(GpuprovError, match="is not signed by"):
         chosen(file)
 
 
 def test_a_key_that_gpg_does_not_have_is_said(folder: Path, key: str) -> None:
-    place = folder / "images" / "pytorch" / "builds" / BUILD
+    build_folder = folder / "images" / "pytorch" / "builds" / BUILD
     with pytest.raises(GpuprovError, match="gpg cannot sign with"):
-        signing.sign(place, "x", "0" * 40)
+        signing.sign(build_folder, "x", "0" * 40)

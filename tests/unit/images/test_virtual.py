@@ -60,10 +60,10 @@ def metal(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
     def proven(build: work.Build, name: str) -> list[Proof]:
         world.step("disk-proven p4d")
-        told = {"level": "image", "passed": 1, "warned": 0, "unknown": 0, "report": f"{name}-disk-boot-1.json"}
+        results = {"level": "image", "passed": 1, "warned": 0, "unknown": 0, "report": f"{name}-disk-boot-1.json"}
         private = build.folder / "proofs"
         private.mkdir(exist_ok=True)
-        return [Proof(machine="m", node=f"{name}-0", **told)]  # type: ignore[arg-type]
+        return [Proof(machine="m", node=f"{name}-0", **results)]  # type: ignore[arg-type]
 
     monkeypatch.setattr(virtual, "refuse_unmakeable", lambda _: None)
     monkeypatch.setattr(virtual, "_base", base)
@@ -83,9 +83,9 @@ def metal(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_a_disk_is_made_of_the_machine_and_nothing_of_that_is_left(tmp_path: Path, metal: World) -> None:
-    made = commands.build(opened(tmp_path, METAL), BINARY)
-    target = made.targets["p4d"]
-    assert [one.removesuffix(" p4d") for one in metal.steps] == [*STEPS, "publish"]
+    built = commands.build(opened(tmp_path, METAL), BINARY)
+    target = built.targets["p4d"]
+    assert [row.removesuffix(" p4d") for row in metal.steps] == [*STEPS, "publish"]
     assert (target.builder, target.proofs, target.residue) == ("virtual machine", (), ("host keys",))
     assert target.disk is not None
     assert (len(target.disk.proofs), target.proven_by) == (1, target.disk.proofs)
@@ -100,8 +100,8 @@ def test_killed_at_any_step_it_goes_on(tmp_path: Path, metal: World, step: str) 
         commands.build(opened(tmp_path, METAL), BINARY)
     commands.build(opened(tmp_path, METAL), BINARY)
     assert len(published(tmp_path)) == 3
-    anew = step in ("base", "generalise", "off")  # a machine that is half taken apart is of no more use
-    assert metal.steps.count("base p4d") == (2 if anew else 1)
+    is_rebuilt = step in ("base", "generalise", "off")  # a machine that is half taken apart is of no more use
+    assert metal.steps.count("base p4d") == (2 if is_rebuilt else 1)
     assert metal.steps.count("install p4d") == (2 if step in PREPARED[2:] else 1)
 
 
@@ -112,8 +112,10 @@ def test_failed_at_any_step_it_leaves_its_console_alone(tmp_path: Path, metal: W
         commands.build(opened(tmp_path, METAL), BINARY)
     assert published(tmp_path) == []
     (failed,) = commands.failed(opened(tmp_path, METAL))
-    left = [one for one in Path(failed["evidence"]).rglob("*") if one.parent.name == "p4d" and one.is_file()]
-    assert [one.name for one in left] == ([] if step == "base" else ["console.log"])
+    remaining_files = [
+        path for path in Path(failed["evidence"]).rglob("*") if path.parent.name == "p4d" and path.is_file()
+    ]
+    assert [path.name for path in remaining_files] == ([] if step == "base" else ["console.log"])
     assert not list(Path(failed["evidence"]).rglob("*.raw"))
     assert not list(Path(failed["evidence"]).rglob("seed.img"))
 
@@ -136,19 +138,19 @@ def test_its_power_button_is_pressed_and_one_that_stays_on_is_told(
     qemu(tmp_path, listens, monkeypatch)
     for name in ("disk.raw", "seed.img"):
         (tmp_path / name).write_bytes(b"")
-    given = (tmp_path / "disk.raw", tmp_path / "seed.img", tmp_path / "console.log", "tcg")
-    with virtual.virtual_machine.builder(*given) as there:
-        words = " ".join(map(str, there.process.args))  # type: ignore[arg-type]
-        there.power_off(30)
-    assert "restrict=on" not in words
-    assert f"-smp {max(2, min(os.cpu_count() or 1, 8))} " in words
+    builder_arguments = (tmp_path / "disk.raw", tmp_path / "seed.img", tmp_path / "console.log", "tcg")
+    with virtual.virtual_machine.builder(*builder_arguments) as guest:
+        command_line = " ".join(map(str, guest.process.args))  # type: ignore[arg-type]
+        guest.power_off(30)
+    assert "restrict=on" not in command_line
+    assert f"-smp {max(2, min(os.cpu_count() or 1, 8))} " in command_line
     (tmp_path / "bin" / "qemu-system-x86_64").write_text(f"#!{sys.executable} -S\nimport time; time.sleep(60)")
     with (
-        virtual.virtual_machine.builder(*given) as there,
+        virtual.virtual_machine.builder(*builder_arguments) as guest,
         pytest.raises(ProviderError, match="it is not off 1 s after"),
     ):
-        there.power_off(1)
-    assert there.process.returncode is not None
+        guest.power_off(1)
+    assert guest.process.returncode is not None
 
 
 def test_a_mirror_of_ones_own_is_asked_alone() -> None:
@@ -158,15 +160,19 @@ def test_a_mirror_of_ones_own_is_asked_alone() -> None:
 
 
 def test_mmdebstrap_sees_mounts_that_nobody_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-    monkeypatch.setattr(base_system.tools, "run", lambda words, *_, **__: seen.append([str(one) for one in words]))
+    command_lines: list[list[str]] = []
+    monkeypatch.setattr(
+        base_system.tools,
+        "run",
+        lambda command, *_, **__: command_lines.append([str(argument) for argument in command]),
+    )
     keyring = tmp_path / "keys.gpg"
     keyring.touch()
     rows = {name: replace(row, keyring=keyring) for name, row in base_system.ARCHIVES.items()}
     monkeypatch.setattr(base_system, "ARCHIVES", rows)
     base_system.make("ubuntu-24.04", None, tmp_path / "root")
-    assert seen[0][: len(base_system.NAMESPACE)] == list(base_system.NAMESPACE)
-    assert f"--keyring={keyring}" in seen[0]
-    assert seen[0][-1] == "deb http://archive.ubuntu.com/ubuntu noble-security main restricted universe"
+    assert command_lines[0][: len(base_system.NAMESPACE)] == list(base_system.NAMESPACE)
+    assert f"--keyring={keyring}" in command_lines[0]
+    assert command_lines[0][-1] == "deb http://archive.ubuntu.com/ubuntu noble-security main restricted universe"
     with pytest.raises(GpuprovError, match=r"not of ubuntu-22\.04"):
         base_system.make("ubuntu-22.04", None, tmp_path / "root")

@@ -28,13 +28,13 @@ def report(name: str, **changed: Any) -> str:
     ],
 )  # fmt: skip
 def test_a_report_is_counted(name: str, system: str, counts: dict[str, int], fixable: int, line: str) -> None:
-    found = parse(report(name), system)
-    assert found.counts == dict.fromkeys(SEVERITIES, 0) | counts
-    assert (found.fixable, told(found, "")) == (fixable, line)
+    counted = parse(report(name), system)
+    assert counted.counts == dict.fromkeys(SEVERITIES, 0) | counts
+    assert (counted.fixable, told(counted, "")) == (fixable, line)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "no JSON"),
         ("[]", "neither grype's nor trivy's"),
@@ -50,8 +50,8 @@ def test_a_report_is_counted(name: str, system: str, counts: dict[str, int], fix
         (report("trivy-debian", Results=[{"Class": "os-pkgs", "Vulnerabilities": [{}]}]), "not as expected"),
     ],
 )  # fmt: skip
-def test_what_did_not_look_at_these_packages_is_not_scanned(text: str, why: str) -> None:
-    with pytest.raises(NotScannedError, match=why):
+def test_what_did_not_look_at_these_packages_is_not_scanned(text: str, reason: str) -> None:
+    with pytest.raises(NotScannedError, match=reason):
         parse(text, "debian-10")
 
 
@@ -79,7 +79,7 @@ def test_a_scanner_is_told_to_fetch_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("text", "database", "why"),
+    ("text", "database", "reason"),
     [
         ("echo db is too old >&2; exit 1", ".", "ended with status 1: db is too old"),
         ("true", ".", "no JSON"),
@@ -87,10 +87,10 @@ def test_a_scanner_is_told_to_fetch_nothing(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_scan_that_fails_is_no_scan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, database: str, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, database: str, reason: str
 ) -> None:
     program(tmp_path, monkeypatch, text)
-    with pytest.raises(NotScannedError, match=why):
+    with pytest.raises(NotScannedError, match=reason):
         scan(tmp_path / "bill.json", "grype", tmp_path / database, "debian-10")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NotScannedError, match="grype is not installed"):

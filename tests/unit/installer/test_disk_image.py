@@ -30,7 +30,7 @@ CONFIG = first_boot.cloud_config("ubuntu", KEY)
 
 
 @pytest.mark.parametrize(
-    ("head", "why"),
+    ("head", "message"),
     [
         (b"QFI\xfb", "is a qcow2 image"),
         (b"\x28\xb5\x2f\xfd", "is compressed"),
@@ -40,10 +40,10 @@ CONFIG = first_boot.cloud_config("ubuntu", KEY)
         (b"\0" * SECTOR + b"EFI PART" + b"\0" * 4096, "has no EFI system partition"),
     ],
 )
-def test_what_is_no_disk_that_starts_by_uefi_is_refused(tmp_path: Path, head: bytes, why: str) -> None:
+def test_what_is_no_disk_that_starts_by_uefi_is_refused(tmp_path: Path, head: bytes, message: str) -> None:
     image = tmp_path / "golden.raw"
     image.write_bytes(head)
-    with pytest.raises(GpuprovError, match=why) as refused:
+    with pytest.raises(GpuprovError, match=message) as refused:
         source.refuse_unfit_disk(image)
     assert "install.image: the .raw of `gpuprov image build`" in refused.value.hint
     source.refuse_unfit_disk(raw(image))
@@ -71,16 +71,16 @@ def test_validate_looks_at_the_image(tmp_path: Path) -> None:
         "groups: { train: { machine: dgx-h100 } }\n"
     )
 
-    def said() -> list[str]:
-        return [f"{one.line}:{one.path}: {one.message}" for one in spec.unready(file, spec.load(file))]
+    def problem_lines() -> list[str]:
+        return [f"{problem.line}:{problem.path}: {problem.message}" for problem in spec.unready(file, spec.load(file))]
 
     at = "7:sites.one.install.image:"
     image = tmp_path / "golden.raw"
-    assert said() == [f'{at} "{image}" is not there']
+    assert problem_lines() == [f'{at} "{image}" is not there']
     image.write_bytes(b"QFI\xfb")
-    assert said() == [f"{at} {image} is a qcow2 image"]
+    assert problem_lines() == [f"{at} {image} is a qcow2 image"]
     raw(image)
-    assert said() == []
+    assert problem_lines() == []
 
 
 @pytest.mark.skipif(not shutil.which("zstd"), reason="needs zstd")
@@ -90,12 +90,12 @@ def test_an_image_is_compressed_once_and_only_where_it_is_the_named_one(tmp_path
     with pytest.raises(GpuprovError, match=f"has the SHA-256 {sha256}, not {'0' * 64}"):
         disk_image.prepare(image, "0" * 64, folder)
     assert list(folder.iterdir()) == []
-    made = disk_image.prepare(image, sha256, folder)
-    assert (made.sha256, made.size) == (sha256, image.stat().st_size)
-    whole = subprocess.run(["zstd", "-dcq", str(made.file)], capture_output=True, check=True).stdout
-    assert whole == image.read_bytes()
-    before = made.file.stat().st_mtime_ns
-    assert disk_image.prepare(image, sha256, folder).file.stat().st_mtime_ns == before
+    prepared = disk_image.prepare(image, sha256, folder)
+    assert (prepared.sha256, prepared.size) == (sha256, image.stat().st_size)
+    decompressed = subprocess.run(["zstd", "-dcq", str(prepared.file)], capture_output=True, check=True).stdout
+    assert decompressed == image.read_bytes()
+    previous_time = prepared.file.stat().st_mtime_ns
+    assert disk_image.prepare(image, sha256, folder).file.stat().st_mtime_ns == previous_time
     with image.open("ab") as longer:
         longer.write(b"x" * SECTOR)
     other = hashlib.sha256(image.read_bytes()).hexdigest()
@@ -103,22 +103,22 @@ def test_an_image_is_compressed_once_and_only_where_it_is_the_named_one(tmp_path
 
 
 def test_the_machine_is_told_no_secret_and_keeps_the_host_key_that_it_makes() -> None:
-    told = {name: text.decode() for name, text in disk_image.files(TARGET, IMAGE, "PEM", CONFIG).items()}
-    assert not any("PRIVATE" in text or "ed25519_private" in text for text in told.values())
-    config = json.loads(told["gpuprov-user-data"].partition("\n")[2])
+    texts = {name: text.decode() for name, text in disk_image.files(TARGET, IMAGE, "PEM", CONFIG).items()}
+    assert not any("PRIVATE" in text or "ed25519_private" in text for text in texts.values())
+    config = json.loads(texts["gpuprov-user-data"].partition("\n")[2])
     assert (config["hostname"], config["fqdn"], config["ssh_deletekeys"]) == ("n1", "n1.lab", False)
     assert config["users"][0]["ssh_authorized_keys"] == [KEY]
-    assert json.loads(told["gpuprov-meta-data"])["instance-id"] == TOKEN
-    assert told["gpuprov-target"].splitlines() == [
+    assert json.loads(texts["gpuprov-meta-data"])["instance-id"] == TOKEN
+    assert texts["gpuprov-target"].splitlines() == [
         "chosen='by-size'", f"image_sha256='{'0' * 64}'", "image_bytes='1048576'", f"token='{TOKEN}'",
     ]  # fmt: skip
-    assert "serials='GPU-0001'" in told["gpuprov-guard"] and "gpuprov-network-config" not in told
-    assert told["gpuprov-ca.pem"] == "PEM"
+    assert "serials='GPU-0001'" in texts["gpuprov-guard"] and "gpuprov-network-config" not in texts
+    assert texts["gpuprov-ca.pem"] == "PEM"
     fixed = Address(IPv4Interface("10.0.0.11/24"), "10.0.0.1", ("10.0.0.2",))
     target = replace(TARGET, mac="52:54:00:00:00:01", fixed=fixed)
-    told = {name: text.decode() for name, text in disk_image.files(target, IMAGE, "", CONFIG).items()}
-    assert json.loads(told["gpuprov-network-config"])["ethernets"]["install"]["addresses"] == ["10.0.0.11/24"]
-    assert "gpuprov-ca.pem" not in told
+    texts = {name: text.decode() for name, text in disk_image.files(target, IMAGE, "", CONFIG).items()}
+    assert json.loads(texts["gpuprov-network-config"])["ethernets"]["install"]["addresses"] == ["10.0.0.11/24"]
+    assert "gpuprov-ca.pem" not in texts
     assert disk_image.words(target).endswith(" BOOTIF=01-52-54-00-00-00-01")
 
 
@@ -131,7 +131,7 @@ def test_what_is_put_beside_the_ramdisk_is_an_archive_that_the_kernel_unpacks(tm
 
 
 @pytest.mark.parametrize(
-    ("words", "body", "found"),
+    ("segments", "body", "expected_report"),
     [
         (["installed"], KEY.encode() + b"\n", report.Report(host_key=KEY)),
         (["installed"], b"", report.Report()),
@@ -144,8 +144,8 @@ def test_what_is_put_beside_the_ramdisk_is_an_archive_that_the_kernel_unpacks(tm
         (["installed", "data"], b"", None),
     ],
 )
-def test_reports(words: list[str], body: bytes, found: report.Report | None) -> None:
-    assert report.read(words, body) == found
+def test_reports(segments: list[str], body: bytes, expected_report: report.Report | None) -> None:
+    assert report.read(segments, body) == expected_report
 
 
 def test_the_image_and_reports_are_served_to_those_who_have_a_token(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_the_image_and_reports_are_served_to_those_who_have_a_token(tmp_path: Pa
             assert web.request("GET", f"{ours}/refused/fetch").status == 200
             assert images.reports == {TOKEN: report.Report(report.AGAIN, KEY)}
     assert (images.sent, images.fetched) == ({TOKEN: 4}, {})
-    with serve.serving("127.0.0.1", 0, tmp_path) as again:  # a run that was killed: its installers know this one
-        assert again.certificate == images.certificate
-    assert {one.stat().st_mode & 0o777 for one in tmp_path.glob("serving-*.pem")} == {0o600}
+    with serve.serving("127.0.0.1", 0, tmp_path) as second:  # a run that was killed: its installers know this one
+        assert second.certificate == images.certificate
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("serving-*.pem")} == {0o600}
 
 
 def test_a_reported_host_key_is_pinned_by_the_machines_name(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def site(
     image: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Site]:
-    with standing(tmp_path, image, monkeypatch, request.node.name) as made:
-        yield made
+    with standing(tmp_path, image, monkeypatch, request.node.name) as installed_site:
+        yield installed_site
 
 
 def until(true: Any, seconds: float) -> None:
@@ -76,11 +76,11 @@ def test_from_power_off_to_sshd_and_again(site: Site) -> None:
     assert size > 38 * 2**30, "the last partition has grown"
     assert int(site.ask("df --output=size -B1 / | tail -n 1")) > 35 * 2**30, "and its file system"
     assert "Boot" in site.ask("sudo sh -c 'ls /sys/firmware/efi/efivars | grep ^Boot0'")
-    before = site.ask("cat /proc/sys/kernel/random/boot_id; cat /etc/machine-id").split()
+    previous_ids = site.ask("cat /proc/sys/kernel/random/boot_id; cat /etc/machine-id").split()
     site.ask("sudo systemctl reboot")
     until(lambda: len(machine.starts) == 3, 300)
-    until(lambda: site.ask("cat /proc/sys/kernel/random/boot_id").strip() not in ("", before[0]), 1500)
-    assert site.ask("cat /etc/machine-id") == before[1]
+    until(lambda: site.ask("cat /proc/sys/kernel/random/boot_id").strip() not in ("", previous_ids[0]), 1500)
+    assert site.ask("cat /etc/machine-id") == previous_ids[1]
     assert site.up() == nodes
     assert len(machine.starts) == 3, "a machine that is installed is left alone"
 
@@ -109,7 +109,7 @@ def test_what_is_refused_is_said_and_leaves_nothing_that_starts(site: Site, monk
     site.reinstall = ("GPU-0001",)
     prepare = disk_image.prepare
     with monkeypatch.context() as patch:  # what arrives is another image than cluster.yaml names
-        patch.setattr(disk_image, "prepare", lambda *given: replace(prepare(*given), sha256="0" * 64))
+        patch.setattr(disk_image, "prepare", lambda *arguments: replace(prepare(*arguments), sha256="0" * 64))
         with pytest.raises(ProviderError, match="what it fetched three times was not the image"):
             site.up()
     until(lambda: machine.bmc.system["PowerState"] == "Off", 60)

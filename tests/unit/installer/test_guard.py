@@ -28,8 +28,8 @@ def test_the_paths_of_an_nvme_disk_with_two_ports_are_no_disks(server: Server, h
 
 def test_a_disk_that_holds_something_is_not_overwritten(server: Server) -> None:
     server.disk("sda", content=b"\0" * 446 + b"\x80" + b"\0" * 4096)
-    printed, why = server.guard("disks")
-    assert (printed, why) == (
+    printed, reason = server.guard("disks")
+    assert (printed, reason) == (
         "",
         "gpuprov: NOT INSTALLED: disk /dev/sda holds data or can't be read; "
         "say reinstall for this machine to overwrite it",

@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 
-def made(folder: Path, serial: str, *, reinstall: bool = False) -> tuple[Path, Path]:
+def image_and_key(folder: Path, serial: str, *, reinstall: bool = False) -> tuple[Path, Path]:
     """The image for a machine, and the key that it lets in."""
     key = folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
@@ -65,17 +65,17 @@ def machine(folder: Path, image: Path, serial: str, *, port: int = 0) -> Iterato
         process.wait()
 
 
-def said(console: Path) -> str:
+def console_text(console: Path) -> str:
     text = console.read_text(errors="replace") if console.exists() else ""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def test_another_machine_switches_itself_off(tmp_path: Path) -> None:
     """The image of one machine, started on another: nothing is written, the console says why, and it is off."""
-    image, _ = made(tmp_path, "GPU-0001")
+    image, _ = image_and_key(tmp_path, "GPU-0001")
     with machine(tmp_path, image, "GPU-9999") as (process, console):
         process.wait(timeout=600)
-        assert "NOT INSTALLED: this machine is not the one that it was made for (GPU-0001)" in said(console)
+        assert "NOT INSTALLED: this machine is not the one that it was made for (GPU-0001)" in console_text(console)
     disk = subprocess.run(["qemu-img", "map", str(tmp_path / "disk.qcow2")], capture_output=True, text=True, check=True)
     assert len(disk.stdout.splitlines()) <= 1, f"something was written:\n{disk.stdout}"
 
@@ -95,7 +95,7 @@ def whole_mirror() -> str:
 def test_an_unattended_installation_to_sshd(tmp_path: Path) -> None:
     if lacks := whole_mirror():
         pytest.skip(f"{MIRROR} has no {lacks}: give a whole mirror as GPUPROV_TEST_DEBIAN")
-    image, key = made(tmp_path, "GPU-0001")
+    image, key = image_and_key(tmp_path, "GPU-0001")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with machine(tmp_path, image, "GPU-0001", port=port) as (process, console):
@@ -115,8 +115,8 @@ def test_an_unattended_installation_to_sshd(tmp_path: Path) -> None:
         ]
         ssh += ["-o", "StrictHostKeyChecking=accept-new", "-o", f"UserKnownHostsFile={tmp_path}/known_hosts"]
         while True:
-            assert process.poll() is None, said(console)[-3000:]
-            assert time.monotonic() < end, said(console)[-3000:]
+            assert process.poll() is None, console_text(console)[-3000:]
+            assert time.monotonic() < end, console_text(console)[-3000:]
             done = subprocess.run(
                 [*ssh, "ubuntu@127.0.0.1", "cat /etc/gpuprov-installed; sudo -n id -u"],
                 capture_output=True, text=True, timeout=60, check=False,

@@ -44,9 +44,9 @@ def cluster(folder: Path, method: str, os: str, iso: str) -> Path:
     return file
 
 
-def said(file: Path) -> list[str]:
+def problem_lines(file: Path) -> list[str]:
     loaded = spec.load(file)
-    return [f"{one.line}:{one.path}: {one.message}" for one in spec.unready(file, loaded)]
+    return [f"{problem.line}:{problem.path}: {problem.message}" for problem in spec.unready(file, loaded)]
 
 
 @pytest.mark.parametrize("method", ["pxe", "redfish"])
@@ -56,15 +56,17 @@ def test_validate_refuses_an_installer_that_cannot_install(tmp_path: Path, metho
     images(tmp_path / "two", "gtk", "text")
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "linux").write_bytes(b"x")
-    assert said(cluster(tmp_path, method, "debian-12", "one")) == []
-    for iso, system, why in (
+    assert problem_lines(cluster(tmp_path, method, "debian-12", "one")) == []
+    for iso, system, reason in (
         ("empty", "debian-12", "has no linux beside an initrd.gz"),
         ("half", "debian-12", "has no linux beside an initrd.gz"),
         ("two", "debian-12", "has 2 installers: gtk/debian-installer/amd64, text/debian-installer/amd64"),
         ("one", "ubuntu-24.04", "is a folder, and ubuntu-24.04 is installed from an image"),
     ):
-        assert said(cluster(tmp_path, method, system, iso)) == [f"7:sites.lab.install.iso: {tmp_path / iso} {why}"]
-    missing = said(cluster(tmp_path, method, "debian-12", "nosuch"))
+        assert problem_lines(cluster(tmp_path, method, system, iso)) == [
+            f"7:sites.lab.install.iso: {tmp_path / iso} {reason}"
+        ]
+    missing = problem_lines(cluster(tmp_path, method, "debian-12", "nosuch"))
     assert len(missing) == (1 if method == "redfish" else 0)  # up needs it for the one, and not for the other
 
 
@@ -93,15 +95,17 @@ def test_kernel_and_initrd_are_of_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [GpuprovError, ProviderError])
-@pytest.mark.parametrize("named", [None, "0" * 64])
+@pytest.mark.parametrize("expected_sha256", [None, "0" * 64])
 def test_an_image_that_is_not_the_named_one_is_refused(
-    tmp_path: Path, kind: type[GpuprovError], named: str | None
+    tmp_path: Path, kind: type[GpuprovError], expected_sha256: str | None
 ) -> None:
     image = tmp_path / "server.iso"
     image.write_bytes(b"another one")
-    found = hashlib.sha256(b"another one").hexdigest()
-    with pytest.raises(kind, match=f"has the SHA-256 {found}, not {named or 'any that cluster.yaml names'}") as refused:
-        source.refuse_other(image, named, kind)
+    actual_sha256 = hashlib.sha256(b"another one").hexdigest()
+    with pytest.raises(
+        kind, match=f"has the SHA-256 {actual_sha256}, not {expected_sha256 or 'any that cluster.yaml names'}"
+    ) as refused:
+        source.refuse_other(image, expected_sha256, kind)
     assert type(refused.value) is kind
-    source.refuse_other(image, found, kind)
-    source.refuse_other(tmp_path, named, kind)
+    source.refuse_other(image, actual_sha256, kind)
+    source.refuse_other(tmp_path, expected_sha256, kind)

@@ -42,30 +42,30 @@ def test_nothing_is_resolved_for_somebody_who_is_not_signed_in(
 ) -> None:
     monkeypatch.setattr(pinning, "read_images", no_images)
     assert run([command, str(file), *(["--yes"] if command == "up" else [])]) == 3
-    said = capsys.readouterr().err
-    assert "site e: no subscription is known: not signed in" in said and "az login" in said
+    error_text = capsys.readouterr().err
+    assert "site e: no subscription is known: not signed in" in error_text and "az login" in error_text
 
 
 def test_a_lock_says_first_that_it_gets_no_image(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from provisioner.lifecycle import locking
 
-    seen: list[str] = []
-    monkeypatch.setattr(pinning, "read_images", lambda *_: seen.append("images") or {})
+    messages: list[str] = []
+    monkeypatch.setattr(pinning, "read_images", lambda *_: messages.append("images") or {})
     events = Events()
-    events.subscribe(lambda event: seen.append(event.message))
+    events.subscribe(lambda event: messages.append(event.message))
     monkeypatch.setattr(pinning, "pin", no_images)
     with pytest.raises(AssertionError, match="images were asked for"):
         locking.renew(open_cluster(file, sandbox=False, events=events), events)
-    first = next(n for n, line in enumerate(seen) if "the lock gets no image of its machines" in line)
-    assert first < seen.index("images")
+    first = next(n for n, line in enumerate(messages) if "the lock gets no image of its machines" in line)
+    assert first < messages.index("images")
 
 
 def test_doctor_names_the_sites_account_and_a_missing_sdk(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["doctor", str(file)]) == 2
-    said = capsys.readouterr().out
-    assert "MISSING  site e" in said and "needed for machines of azure: `az login`" in said
+    output = capsys.readouterr().out
+    assert "MISSING  site e" in output and "needed for machines of azure: `az login`" in output
 
     def missing(*_: object) -> None:
         from provisioner.errors import GpuprovError

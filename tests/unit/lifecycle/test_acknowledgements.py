@@ -69,8 +69,8 @@ def test_a_warning_is_its_owners_on_one_node(cluster: Cluster) -> None:
     (first, second) = acknowledgements.mark(cluster, report(), cluster.nodes()).nodes
     assert summary(first) == "1 passed, 1 acknowledged"
     assert summary(second) == "1 passed, 1 warning"
-    (told,) = (check for check in first.to_json()["checks"] if check["id"] == "host.next_boot")
-    assert told["status"] == "fail" and told["acknowledged"]["reason"] == "reboot on Monday"
+    (next_boot,) = (check for check in first.to_json()["checks"] if check["id"] == "host.next_boot")
+    assert next_boot["status"] == "fail" and next_boot["acknowledged"]["reason"] == "reboot on Monday"
 
 
 def test_it_ends(cluster: Cluster) -> None:
@@ -104,10 +104,10 @@ def test_what_passes_or_condemns_is_left_as_it_is(cluster: Cluster) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"acknowledged": [{}]}', '{"acknowledged": [{"node": 1}]}'])
 def test_a_damaged_file_acknowledges_nothing(cluster: Cluster, text: str) -> None:
     (cluster.paths.root / acknowledgements.FILE).write_text(text)
-    said: list[str] = []
-    cluster.events.subscribe(lambda event: said.append(event.message))
+    messages: list[str] = []
+    cluster.events.subscribe(lambda event: messages.append(event.message))
     assert owners(cluster) == [None, None]
-    assert any("is damaged" in one for one in said)
+    assert any("is damaged" in message for message in messages)
     with pytest.raises(GpuprovError, match="is damaged"):
         acknowledgements.load(cluster.paths)
 
@@ -126,14 +126,14 @@ def test_until(text: str, end: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "neither"), ("soon", "neither"), ("14", "neither"), ("2026-02-30", "neither"), ("99999999999d", "neither"),
         ("0d", "past"), ("2026-11-25", "past"), ("400d", "more than a year"), ("2030-01-01", "more than a year"),
     ],
 )  # fmt: skip
-def test_a_time_that_is_none(text: str, said: str) -> None:
-    with pytest.raises(GpuprovError, match=said):
+def test_a_time_that_is_none(text: str, message: str) -> None:
+    with pytest.raises(GpuprovError, match=message):
         acknowledgements.until(text, NOW)
 
 
@@ -171,14 +171,14 @@ def test_a_part_is_acknowledged_by_itself() -> None:
 
 
 def test_typed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    def typed(*words: str) -> tuple[int, str]:
+    def typed(*arguments: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["ack", str(cluster.file), *words, "--sandbox"])
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out + said.err
+            main(["ack", str(cluster.file), *arguments, "--sandbox"])
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out + captured.err
 
-    code, said = typed("train-0", "host.reboot_required", "--reason", "Monday", "--until", "3d")
-    assert code == 0 and "train-0: host.reboot_required is acknowledged by" in said
+    code, output = typed("train-0", "host.reboot_required", "--reason", "Monday", "--until", "3d")
+    assert code == 0 and "train-0: host.reboot_required is acknowledged by" in output
     assert "train-0 host.next_boot (host.reboot_required): " in typed()[1]
     assert json.loads((cluster.paths.root / acknowledgements.FILE).read_text())["acknowledged"][0]["machine"] == "i-0"
     assert typed("train-0", "host.next_boot")[0] == 2

@@ -45,11 +45,11 @@ def node(name: str, id: str = "") -> Node:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     (tmp_path / "cluster.yaml").write_text(FILE)
-    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    private_dir(made.paths.root)
-    fleet.save(made.paths, [node(f"train-{i}") for i in range(4)])
-    lockfile.write(made.paths.lock_file, Lock(request={}, simulated=True, groups={"train": stack(P4D)}))
-    return made
+    test_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(test_cluster.paths.root)
+    fleet.save(test_cluster.paths, [node(f"train-{i}") for i in range(4)])
+    lockfile.write(test_cluster.paths.lock_file, Lock(request={}, simulated=True, groups={"train": stack(P4D)}))
+    return test_cluster
 
 
 PASSED = CheckResult("gpu.count", "fatal", "pass", "replace")
@@ -72,20 +72,20 @@ def save(cluster: Cluster, *nodes: NodeReport, level: Any = "standard", at: floa
     return baselines.save(cluster, report(*nodes, at=at), cluster.nodes(), level)
 
 
-def kept(cluster: Cluster) -> dict[str, Any]:
+def saved_records(cluster: Cluster) -> dict[str, Any]:
     nodes: dict[str, Any] = json.loads(cluster.paths.baseline.read_text())["nodes"]
     return nodes
 
 
 def test_healthy_nodes_are_saved_and_the_others_are_named(cluster: Cluster) -> None:
-    said = save(
+    outcome = save(
         cluster,
         verdict("train-0", uuids=("GPU-b", "GPU-a")),
         verdict("train-1", fails("gpu.ecc", "fatal", "3 errors"), memory=900.0),
         verdict("train-2", fails("fleet.slow_memory")),
         verdict("train-3", replace(fails("load.completes", "fatal", "a job has them"), status="skip"), memory=None),
     )  # fmt: skip
-    assert said == Saved(
+    assert outcome == Saved(
         ("train-0",),
         {
             "train-1": "not healthy: gpu.ecc: 3 errors",
@@ -123,10 +123,11 @@ def test_other_levels_and_other_nodes_stay(cluster: Cluster) -> None:
     save(cluster, verdict("train-0"), verdict("train-1"))
     save(cluster, verdict("train-0", memory=1400.0), level="stress")
     save(cluster, verdict("train-0", memory=1600.0), verdict("train-1", fails("gpu.ecc", "fatal")))
-    found = {
-        n: {level: one["measures"]["memory"]["value"] for level, one in e.items()} for n, e in kept(cluster).items()
+    memory_by_level = {
+        n: {level: record["measures"]["memory"]["value"] for level, record in e.items()}
+        for n, e in saved_records(cluster).items()
     }
-    assert found == {"train-0": {"standard": 1600.0, "stress": 1400.0}, "train-1": {"standard": 1500.0}}
+    assert memory_by_level == {"train-0": {"standard": 1600.0, "stress": 1400.0}, "train-1": {"standard": 1500.0}}
 
 
 def test_a_former_machine_leaves_with_its_name_or_its_new_record(cluster: Cluster) -> None:
@@ -134,43 +135,43 @@ def test_a_former_machine_leaves_with_its_name_or_its_new_record(cluster: Cluste
     save(cluster, verdict("train-0"), level="stress")
     fleet.save(cluster.paths, [node("train-0", "i-new"), node("train-7")])
     save(cluster, verdict("train-7"))
-    assert {(n, level): one["id"] for n, e in kept(cluster).items() for level, one in e.items()} == {
+    assert {(n, level): record["id"] for n, e in saved_records(cluster).items() for level, record in e.items()} == {
         ("train-0", "standard"): "i-train-0", ("train-0", "stress"): "i-train-0", ("train-7", "standard"): "i-train-7",
     }  # fmt: skip
     save(cluster, verdict("train-0"))
-    assert {level: one["id"] for level, one in kept(cluster)["train-0"].items()} == {"standard": "i-new"}
+    assert {level: record["id"] for level, record in saved_records(cluster)["train-0"].items()} == {"standard": "i-new"}
 
 
 def test_who_is_held_to_less_than_before_is_named(cluster: Cluster) -> None:
     slow = Reached("memory", "GB/s", 1350.0, 1500.0, True, None, True)
     fine = Reached("memory", "GB/s", 1490.0, 1500.0, True)
     of_group = replace(slow, own=False)
-    said = save(
+    outcome = save(
         cluster,
         verdict("train-0", measures=(slow,)),
         verdict("train-1", measures=(fine,)),
         verdict("train-2", measures=(of_group,)),
     )
-    assert said.slower == {"train-0": "GPU memory -10.0%"}
+    assert outcome.slower == {"train-0": "GPU memory -10.0%"}
 
 
 def test_each_node_gets_its_own_record_and_a_new_machine_its_groups(cluster: Cluster) -> None:
     assert [s.baseline for s in baselines.beside(cluster, subjects_of(cluster), cluster.nodes())] == [None] * 4
     save(cluster, *(verdict(f"train-{i}", memory=1500.0 + i) for i in range(3)))
     fleet.save(cluster.paths, [*(node(f"train-{i}") for i in range(2)), node("train-2", "i-new"), node("train-3")])
-    found = {s.name: s.baseline for s in baselines.beside(cluster, subjects_of(cluster), cluster.nodes())}
+    baseline_by_node = {s.name: s.baseline for s in baselines.beside(cluster, subjects_of(cluster), cluster.nodes())}
     at = "2026-01-01T12:00:00Z"
-    assert found["train-1"] == Baseline({"memory": 1501.0}, True, at)
-    assert found["train-2"] == found["train-3"] == Baseline({"memory": 1501.0}, False, at, 3)
+    assert baseline_by_node["train-1"] == Baseline({"memory": 1501.0}, True, at)
+    assert baseline_by_node["train-2"] == baseline_by_node["train-3"] == Baseline({"memory": 1501.0}, False, at, 3)
 
 
 def test_what_was_measured_with_another_lock_is_marked(cluster: Cluster) -> None:
     save(cluster, verdict("train-0"))
     other = stack(P4D).model_copy(update={"nccl": "2.99.1"})
     lockfile.write(cluster.paths.lock_file, Lock(request={}, simulated=True, groups={"train": other}))
-    again = open_cluster(cluster.file, sandbox=True)
-    found = baselines.beside(again, subjects_of(again), again.nodes())[0].baseline
-    assert found is not None and found.other_lock
+    reopened = open_cluster(cluster.file, sandbox=True)
+    baseline = baselines.beside(reopened, subjects_of(reopened), reopened.nodes())[0].baseline
+    assert baseline is not None and baseline.other_lock
 
 
 def test_a_rehearsals_record_is_nobody_elses(cluster: Cluster) -> None:
@@ -198,8 +199,8 @@ def test_a_damaged_record_is_said_with_what_to_do(cluster: Cluster, text: str) -
 
 def note(cluster: Cluster, *nodes: NodeReport, at: float = NOON, level: Any = "standard") -> dict[str, list[float]]:
     """The trend of the memory of each node after a run."""
-    found = baselines.note(cluster, report(*nodes, at=at), cluster.nodes(), level).trend
-    return {name: [run["memory"] for run in runs] for name, runs in found.items()}
+    trends = baselines.note(cluster, report(*nodes, at=at), cluster.nodes(), level).trend
+    return {name: [run["memory"] for run in runs] for name, runs in trends.items()}
 
 
 def lines(cluster: Cluster) -> list[Any]:
@@ -256,28 +257,28 @@ def test_a_damaged_line_is_left_out_and_the_next_is_whole(cluster: Cluster, dama
     note(cluster, verdict("train-0"))
     with cluster.paths.measures.open("ab") as stream:
         stream.write(damage)
-    found = baselines.note(cluster, report(verdict("train-0", memory=1400.0)), cluster.nodes(), "standard").trend
-    assert [run["memory"] for run in found["train-0"] if run] == [1500.0, 1400.0]
+    trends = baselines.note(cluster, report(verdict("train-0", memory=1400.0)), cluster.nodes(), "standard").trend
+    assert [run["memory"] for run in trends["train-0"] if run] == [1500.0, 1400.0]
 
 
 def test_an_upgrade_keeps_the_trend_and_names_who_got_slower(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     save(cluster, verdict("train-0"), verdict("train-1"))
-    held: dict[str, Baseline | None] = {}
+    baseline_by_node: dict[str, Baseline | None] = {}
 
     def judged(subjects: Sequence[Subject], **_: Any) -> Report:
-        held.update({subject.name: subject.baseline for subject in subjects})
+        baseline_by_node.update({subject.name: subject.baseline for subject in subjects})
         slow = Reached("memory", "GB/s", 900.0, record=1500.0, own=True, slower=True)
         return report(replace(verdict("train-0"), measures=(slow,)), verdict("train-1"))
 
     monkeypatch.setattr("provisioner.verify.run.verify", judged)
-    told: list[Event] = []
-    cluster.events.subscribe(told.append)
+    events: list[Event] = []
+    cluster.events.subscribe(events.append)
     release = assigned_releases(cluster.spec, Ledger(cluster.paths), cluster.nodes(), cluster.lock)["train-0"]
     Ledger(cluster.paths).record(cluster.nodes(), release.lock)
     actions = NodeActions(cluster, cluster.nodes(), cluster.paths.root)
     assert actions.verify({"train-0": release.id, "train-1": release.id}) == {}
-    assert all(baseline is not None and baseline.own for baseline in held.values())
-    slower = [(event.node, event.message) for event in told if event.kind == "warning"]
+    assert all(baseline is not None and baseline.own for baseline in baseline_by_node.values())
+    slower = [(event.node, event.message) for event in events if event.kind == "warning"]
     assert slower == [("train-0", "slower than its baseline: GPU memory -40.0%")]
     rows = [json.loads(line) for line in cluster.paths.measures.read_text().splitlines()]
     assert [(row["node"], row["measures"]) for row in rows] == [

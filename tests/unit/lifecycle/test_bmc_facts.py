@@ -47,8 +47,8 @@ def lab(pem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             name: running.enter_context(fake.serving(fake.Bmc(fake.tree(TREE), fake.MANNERS[TREE]), pem))
             for name in ("a", "b", "other")
         }
-        for one in ("b", "other"):
-            bmcs[one].system["SerialNumber"] = one.upper() + "-1"
+        for bmc_name in ("b", "other"):
+            bmcs[bmc_name].system["SerialNumber"] = bmc_name.upper() + "-1"
 
         def build(more: str = "") -> Lab:
             file = tmp_path / "cluster.yaml"
@@ -73,19 +73,19 @@ def nodes() -> list[Node]:
 def proven(cluster: Cluster, level: str = "standard") -> Report:
     """Both nodes, which say nothing themselves."""
     want = expected("dgx-h100", level)  # type: ignore[arg-type]
-    subjects = [Subject(one.name, "train", "lab", "dgx-h100", Bundle(collected=1.0), want) for one in nodes()]
+    subjects = [Subject(node.name, "train", "lab", "dgx-h100", Bundle(collected=1.0), want) for node in nodes()]
     return verifying.prove(cluster, subjects, nodes())
 
 
 def checks(report: Report, node: str) -> dict[str, tuple[str, str]]:
-    found = next(one for one in report.nodes if one.name == node)
-    told: dict[str, tuple[str, str]] = {}
-    for check in found.checks:  # of several under one name those that decide have its status, the others passed
+    node_report = next(row for row in report.nodes if row.name == node)
+    results: dict[str, tuple[str, str]] = {}
+    for check in node_report.checks:  # of several under one name those that decide have its status, the others passed
         parts = by_id()[check.id].parts if check.id in by_id() else (check.id,)
         for part in parts:
             decides = not check.parts or part in check.parts
-            told[part] = (check.status, check.message) if decides else (BESIDE.get(check.status, "pass"), "")
-    return {id: row for id, row in told.items() if id.startswith(("bmc.", "fleet.firmware"))}
+            results[part] = (check.status, check.message) if decides else (BESIDE.get(check.status, "pass"), "")
+    return {id: row for id, row in results.items() if id.startswith(("bmc.", "fleet.firmware"))}
 
 
 BESIDE = {"unknown": "skip"}
@@ -94,13 +94,13 @@ BESIDE = {"unknown": "skip"}
 def test_verify_asks_the_bmcs_of_the_nodes(lab: Callable[[str], Lab]) -> None:
     cluster, bmcs = lab("    firmware: {train: {BIOS: 9.9.9}}\n    power_budget_w: 1\n")
     report = proven(cluster)
-    one, two = checks(report, "train-0"), checks(report, "train-1")
-    assert one["bmc.identity"][0] == "pass" and two["bmc.identity"][0] == "skip"
-    assert "sees 1 of 8 GPUs" in one["bmc.gpus"][1]
-    assert "BIOS 1.8.2, not 9.9.9" in one["bmc.firmware"][1]
-    assert one["fleet.firmware"][0] in ("pass", "skip"), "it is not what fleet.differs lacks"
-    assert "above the 1 W" in one["bmc.power_budget"][1]
-    assert one["bmc.events"][0] == "pass"
+    first, two = checks(report, "train-0"), checks(report, "train-1")
+    assert first["bmc.identity"][0] == "pass" and two["bmc.identity"][0] == "skip"
+    assert "sees 1 of 8 GPUs" in first["bmc.gpus"][1]
+    assert "BIOS 1.8.2, not 9.9.9" in first["bmc.firmware"][1]
+    assert first["fleet.firmware"][0] in ("pass", "skip"), "it is not what fleet.differs lacks"
+    assert "above the 1 W" in first["bmc.power_budget"][1]
+    assert first["bmc.events"][0] == "pass"
     assert all(not bmc.changes and not bmc.sessions for bmc in bmcs.values()) and bmcs["other"].asked == 0
     settled(cluster, report)
     entries = bmcs["a"].known["/redfish/v1/Managers/iDRAC.Embedded.1/LogServices/Sel/Entries"]
@@ -121,9 +121,9 @@ def test_a_bmc_that_does_not_answer_costs_no_other_its_facts(lab: Callable[[str]
     cluster, bmcs = lab("    power_budget_w: 5000\n")
     bmcs["a"].faults.wrong_password = True
     report = proven(cluster)
-    one, two = checks(report, "train-0"), checks(report, "train-1")
-    assert one["bmc.answers"][0] == "unknown" and "does not accept the user and password" in one["bmc.answers"][1]
-    assert {status for status, _ in one.values()} == {"unknown", "skip"}
+    first, two = checks(report, "train-0"), checks(report, "train-1")
+    assert first["bmc.answers"][0] == "unknown" and "does not accept the user and password" in first["bmc.answers"][1]
+    assert {status for status, _ in first.values()} == {"unknown", "skip"}
     assert two["bmc.answers"][0] == "pass"
     assert two["bmc.power_budget"][0] == "unknown", "the other machine's watts are not known"
 
@@ -131,15 +131,15 @@ def test_a_bmc_that_does_not_answer_costs_no_other_its_facts(lab: Callable[[str]
 def test_one_node_alone_is_asked_alone(lab: Callable[[str], Lab]) -> None:
     """Where there is a budget the others say what they draw, and their event logs do not count as seen."""
     cluster, bmcs = lab("")
-    one = nodes()[:1]
-    with bmc_facts.beside(cluster, one) as (wanted, files):
-        assert list(files()) == list(wanted) == ["train-0"]
+    first_node = nodes()[:1]
+    with bmc_facts.beside(cluster, first_node) as (expected_files, files):
+        assert list(files()) == list(expected_files) == ["train-0"]
     assert bmcs["b"].asked == 0
     cluster, bmcs = lab("    power_budget_w: 5000\n")
     bmcs["b"].system["PowerState"] = "Off"
-    with bmc_facts.beside(cluster, one) as (_, files):
-        found = parse(files()["train-0"]["bmc.json"].text)
-    assert found.site is not None and found.site.silent == 0 and (found.drawn_w or 0) < found.site.drawn_w
+    with bmc_facts.beside(cluster, first_node) as (_, files):
+        facts = parse(files()["train-0"]["bmc.json"].text)
+    assert facts.site is not None and facts.site.silent == 0 and (facts.drawn_w or 0) < facts.site.drawn_w
     bmc_facts.count_as_seen(cluster)
     assert json.loads((cluster.paths.root / bmc_facts.SEEN).read_text()).keys() == {"a.lab"}
     assert bmcs["other"].asked == 0
@@ -155,8 +155,8 @@ def test_interrupted_nobody_waits_for_a_bmc(lab: Callable[[str], Lab], monkeypat
     """Sessions are ended, and what was still to be asked is not."""
     monkeypatch.setattr(bmc_facts, "GRACE_S", 60)
     cluster, bmcs = lab("")
-    for one in bmcs.values():
-        one.faults.slow_s = 0.2
+    for slow_bmc in bmcs.values():
+        slow_bmc.faults.slow_s = 0.2
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt), bmc_facts.beside(cluster, nodes()):
         while not bmcs["a"].sessions and time.monotonic() < begun + 60:
@@ -177,9 +177,9 @@ def test_status_has_power_and_health(lab: Callable[[str], Lab], monkeypatch: pyt
     monkeypatch.setattr("provisioner.lifecycle.status.drifted", lambda *_: {})
     bmcs["a"].system["PowerState"] = "Off"
     bmcs["b"].faults.wrong_password = True
-    found = {row["name"]: row["bmc"] for row in status(cluster, ask=True)["nodes"]}
-    assert (found["train-0"]["power"], found["train-0"]["error"]) == ("Off", None)
-    assert found["train-1"]["power"] is None and "does not accept" in found["train-1"]["error"]
+    bmc_by_node = {row["name"]: row["bmc"] for row in status(cluster, ask=True)["nodes"]}
+    assert (bmc_by_node["train-0"]["power"], bmc_by_node["train-0"]["error"]) == ("Off", None)
+    assert bmc_by_node["train-1"]["power"] is None and "does not accept" in bmc_by_node["train-1"]["error"]
     assert {row["bmc"] for row in status(cluster, ask=False)["nodes"]} == {None}
     assert bmcs["other"].asked == 0
 
@@ -187,39 +187,41 @@ def test_status_has_power_and_health(lab: Callable[[str], Lab], monkeypatch: pyt
 def test_machines_have_their_nodes_names_before_there_is_any(lab: Callable[[str], Lab]) -> None:
     cluster, _ = lab("")
     fleet.save(cluster.paths, nodes()[1:])
-    assert [(one.host.name, one.node) for one in out_of_band.machines(cluster)] == [
+    assert [(machine.host.name, machine.node) for machine in out_of_band.machines(cluster)] == [
         ("a.lab", "train-0"), ("b.lab", "train-1"),
     ]  # fmt: skip
-    assert [one.host.name for one in out_of_band.machines(cluster, ["train-0"])] == ["a.lab"]
+    assert [machine.host.name for machine in out_of_band.machines(cluster, ["train-0"])] == ["a.lab"]
 
 
 def test_a_tree_beside_a_bundle_is_judged_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "node"
-    kept.mkdir()
-    (kept / "kernel.txt").write_text("6.8.0\n")
+    bundle_folder = tmp_path / "node"
+    bundle_folder.mkdir()
+    (bundle_folder / "kernel.txt").write_text("6.8.0\n")
     packed = (fake.TREES / f"{TREE}.redfish.json.gz").read_bytes()
-    (kept / "a.lab.redfish.json.gz").write_bytes(packed)
-    assert run(["verify", "--bundle", str(kept), "--machine", "dgx-h100", "--json"]) == 1
+    (bundle_folder / "a.lab.redfish.json.gz").write_bytes(packed)
+    assert run(["verify", "--bundle", str(bundle_folder), "--machine", "dgx-h100", "--json"]) == 1
     (node,) = json.loads(capsys.readouterr().out)["nodes"]
-    found = {c["id"]: c for c in node["checks"]}
-    assert found["bmc.answers"]["status"] == "pass" and "bmc.fans" not in found["bmc.health"].get("parts", ())
-    assert "sees 1 of 8 GPUs" in found["bmc.gpus"]["message"]
-    assert found["bmc.events"]["status"] == "unknown", "what is new is not known of a tree alone"
-    (kept / "b.lab.redfish.json").write_bytes(gzip.decompress(packed))
+    checks_by_id = {c["id"]: c for c in node["checks"]}
+    assert checks_by_id["bmc.answers"]["status"] == "pass" and "bmc.fans" not in checks_by_id["bmc.health"].get(
+        "parts", ()
+    )
+    assert "sees 1 of 8 GPUs" in checks_by_id["bmc.gpus"]["message"]
+    assert checks_by_id["bmc.events"]["status"] == "unknown", "what is new is not known of a tree alone"
+    (bundle_folder / "b.lab.redfish.json").write_bytes(gzip.decompress(packed))
     with pytest.raises(GpuprovError, match="2 Redfish trees lie here"):
-        bmc_facts.with_tree(Bundle(), kept)
-    (kept / "a.lab.redfish.json.gz").unlink()
-    (kept / "b.lab.redfish.json").write_text("{}")
-    broken = bmc_facts.with_tree(Bundle(), kept).files["bmc.json"]
+        bmc_facts.with_tree(Bundle(), bundle_folder)
+    (bundle_folder / "a.lab.redfish.json.gz").unlink()
+    (bundle_folder / "b.lab.redfish.json").write_text("{}")
+    broken = bmc_facts.with_tree(Bundle(), bundle_folder).files["bmc.json"]
     assert broken.missing and "b.lab.redfish.json" in broken.error
-    whole = bmc_facts.with_tree(Bundle({"bmc.json": Output("{}")}), kept).files["bmc.json"]
-    assert whole.text == "{}", "what the bundle has counts"
+    bmc_output = bmc_facts.with_tree(Bundle({"bmc.json": Output("{}")}), bundle_folder).files["bmc.json"]
+    assert bmc_output.text == "{}", "what the bundle has counts"
 
 
 def test_a_tree_as_a_folder_of_files(tmp_path: Path) -> None:
-    for uri, one in fake.tree(TREE).items():
-        place = tmp_path / uri.strip("/")
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "index.json").write_text(json.dumps(one))
-    found = bmc_facts.with_tree(Bundle(), tmp_path).files["bmc.json"]
-    assert parse(found.text).model == "PowerEdge R750"
+    for uri, resource in fake.tree(TREE).items():
+        folder = tmp_path / uri.strip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "index.json").write_text(json.dumps(resource))
+    bmc_output = bmc_facts.with_tree(Bundle(), tmp_path).files["bmc.json"]
+    assert parse(bmc_output.text).model == "PowerEdge R750"

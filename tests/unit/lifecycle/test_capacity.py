@@ -43,10 +43,12 @@ class Terraform:
         self.done.append("apply")
         assert len(self.done) < 50, "it does not end"
         if self.fails:
-            said = self.fails.pop(0)
-            found = [one.split(": ") for one in said.split(", ")] if ": " in said else [("node.train-0", said)]
-            diagnostics = [Diagnostic(kind, "no detail", address) for address, kind in found]
-            raise ProviderError(f"terraform apply failed: {said}", diagnostics=diagnostics)
+            message = self.fails.pop(0)
+            failures = (
+                [part.split(": ") for part in message.split(", ")] if ": " in message else [("node.train-0", message)]
+            )
+            diagnostics = [Diagnostic(kind, "no detail", address) for address, kind in failures]
+            raise ProviderError(f"terraform apply failed: {message}", diagnostics=diagnostics)
         return Changes(1)
 
     def init(self) -> None:
@@ -61,7 +63,7 @@ class Terraform:
 
     def resources(self) -> dict[str, Resource]:
         rows = self.state if self.done else self.before
-        return {one.removesuffix(" tainted"): Resource({}, one.endswith(" tainted")) for one in sorted(rows)}
+        return {row.removesuffix(" tainted"): Resource({}, row.endswith(" tainted")) for row in sorted(rows)}
 
     def destroy(self, *, only: Collection[str] = ()) -> Changes:
         self.done.append(f"destroy {' '.join(only)}")
@@ -88,10 +90,10 @@ class Zones:
     def zones(self, plan: Plan) -> list[str]:
         return [f"zone-{n}" for n in range(self.count)]
 
-    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        kind, _, then = found.summary.partition(" by ")
+    def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
+        kind, _, then = diagnostic.summary.partition(" by ")
         then = then or AFTER.get(kind, "stop")  # type: ignore[call-overload]
-        return CloudError(kind, kind.upper(), f"{kind} of {way}", found.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
+        return CloudError(kind, kind.upper(), f"{kind} of {option}", diagnostic.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
 
     def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         return []
@@ -103,8 +105,8 @@ class Zones:
 class Shop(Provider):
     name = "shop"
 
-    def __init__(self, place: Place, zones: int) -> None:
-        super().__init__(place)
+    def __init__(self, site_context: Place, zones: int) -> None:
+        super().__init__(site_context)
         self.module = Nodes()
         self.capacity = Zones(zones)
 
@@ -120,22 +122,24 @@ class Shop(Provider):
 
 def applied(
     tmp_path: Path,
-    ways: int,
+    fallback_count: int,
     *fails: str,
     state: Collection[str] = (),
-    there: Collection[str] = (),
+    existing: Collection[str] = (),
     incomplete: Collection[str] = (),
-    least: int | None = None,
+    minimum: int | None = None,
 ) -> Any:
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))
     (group,) = plan.groups
-    capacity = group.spec.capacity.model_copy(update={"min": least})
+    capacity = group.spec.capacity.model_copy(update={"min": minimum})
     plan = replace(plan, groups=(replace(group, spec=group.spec.model_copy(update={"capacity": capacity})),))
-    place = Place("vision", "here", plan.spec.sites["here"], tmp_path)
+    site_context = Place("vision", "here", plan.spec.sites["here"], tmp_path)
     root = Root(key=str, identity=str)
     names = [address.removeprefix("node.") for address in incomplete]
-    machines = TerraformMachines(Shop(place, ways + 1), root, Binary(("false",), ""), Events(), incomplete=names)
-    terraform = Terraform(tmp_path, list(fails), set(state), {*there, *incomplete})
+    machines = TerraformMachines(
+        Shop(site_context, fallback_count + 1), root, Binary(("false",), ""), Events(), incomplete=names
+    )
+    terraform = Terraform(tmp_path, list(fails), set(state), {*existing, *incomplete})
     machines._workspace = terraform  # type: ignore[assignment]
     machines._render = lambda _: None  # type: ignore[method-assign]
     try:
@@ -151,15 +155,15 @@ def applied(
 
 
 def test_what_goes_well_is_applied_once(tmp_path: Path) -> None:
-    found = applied(tmp_path, 0)
-    assert (found.done, found.settled, found.error) == (["apply"], True, "")
+    outcome = applied(tmp_path, 0)
+    assert (outcome.done, outcome.settled, outcome.error) == (["apply"], True, "")
 
 
 def test_machines_that_were_made_meanwhile_move_along_and_those_that_stood_stay(tmp_path: Path) -> None:
     state = ("node.train-0", "node.train-1", "vpc", "node.other-0")
-    found = applied(tmp_path, 2, "shortage", "shortage", state=state, there=("node.train-0",))
-    assert found.done == ["apply", "plan node.train-1", "apply", "plan node.train-1", "apply"]
-    assert found.settled
+    outcome = applied(tmp_path, 2, "shortage", "shortage", state=state, existing=("node.train-0",))
+    assert outcome.done == ["apply", "plan node.train-1", "apply", "plan node.train-1", "apply"]
+    assert outcome.settled
 
 
 @pytest.mark.parametrize(
@@ -177,84 +181,84 @@ def test_machines_that_were_made_meanwhile_move_along_and_those_that_stood_stay(
 def test_only_errors_of_capacity_let_a_group_go_to_another_site(
     tmp_path: Path, pauses: list[float], errors: tuple[str, ...], *, is_capacity: bool
 ) -> None:
-    found = applied(tmp_path, 1, *errors)
-    assert "could not be had" in found.error
-    assert list(found.no_capacity) == (["train"] if is_capacity else [])
+    outcome = applied(tmp_path, 1, *errors)
+    assert "could not be had" in outcome.error
+    assert list(outcome.no_capacity) == (["train"] if is_capacity else [])
 
 
 def test_the_reason_names_each_attempt(tmp_path: Path) -> None:
-    found = applied(tmp_path, 1, "unsupported", "shortage")
-    assert found.no_capacity == {
+    outcome = applied(tmp_path, 1, "unsupported", "shortage")
+    assert outcome.no_capacity == {
         "train": "UNSUPPORTED (unsupported), on-demand in zone-0; SHORTAGE (shortage), on-demand in zone-1"
     }
 
 
 def test_when_nothing_is_left_to_ask_half_a_group_goes_and_nothing_else(tmp_path: Path) -> None:
     state = ("node.train-0", "node.train-1", "vpc", "node.other-0")
-    found = applied(tmp_path, 1, "shortage", "shortage", state=state, there=("node.train-0",))
-    assert found.done == ["apply", "plan node.train-1", "apply", "destroy node.train-1"]
-    assert "here: machines of train could not be had\n    asked, in order:\n" in found.error
+    outcome = applied(tmp_path, 1, "shortage", "shortage", state=state, existing=("node.train-0",))
+    assert outcome.done == ["apply", "plan node.train-1", "apply", "destroy node.train-1"]
+    assert "here: machines of train could not be had\n    asked, in order:\n" in outcome.error
     for zone in ("zone-0", "zone-1"):
-        assert f"train, on-demand in {zone}: SHORTAGE (shortage): shortage of on-demand in {zone}" in found.error
-    assert "capacity.fallback" in found.error and "mend shortage" in found.error
+        assert f"train, on-demand in {zone}: SHORTAGE (shortage): shortage of on-demand in {zone}" in outcome.error
+    assert "capacity.fallback" in outcome.error and "mend shortage" in outcome.error
 
 
 def test_what_terraform_had_before_stays_whatever_nodes_json_says(tmp_path: Path) -> None:
     """nodes.json was removed: the machines are no less proven for that."""
     state = ("node.train-0", "node.train-1", "vpc")
-    found = applied(tmp_path, 1, "shortage", "shortage", state=state, there=("node.train-0", "node.train-1"))
-    assert found.done == ["apply", "plan", "apply"]
+    outcome = applied(tmp_path, 1, "shortage", "shortage", state=state, existing=("node.train-0", "node.train-1"))
+    assert outcome.done == ["apply", "plan", "apply"]
 
 
 def test_what_a_failed_apply_has_left_moves_along(tmp_path: Path) -> None:
     state = ("node.train-0", "node.train-1", "vpc")
-    found = applied(tmp_path, 1, "shortage", state=state, there=("node.train-0",), incomplete=("node.train-1",))
-    assert found.done == ["apply", "plan node.train-1", "apply"]
+    outcome = applied(tmp_path, 1, "shortage", state=state, existing=("node.train-0",), incomplete=("node.train-1",))
+    assert outcome.done == ["apply", "plan node.train-1", "apply"]
 
 
 def test_nothing_was_made_so_nothing_is_removed(tmp_path: Path) -> None:
     assert applied(tmp_path, 0, "shortage", state=("vpc",)).done == ["apply"]
 
 
-@pytest.mark.parametrize("said", ["unknown", "credentials", "denied", "image", "conflict", "terms"])
-def test_what_another_way_would_not_help_is_said_at_once(tmp_path: Path, said: str) -> None:
-    found = applied(tmp_path, 5, said)
-    assert found.done == ["apply"]
-    assert said in found.error
+@pytest.mark.parametrize("kind", ["unknown", "credentials", "denied", "image", "conflict", "terms"])
+def test_what_another_way_would_not_help_is_said_at_once(tmp_path: Path, kind: str) -> None:
+    outcome = applied(tmp_path, 5, kind)
+    assert outcome.done == ["apply"]
+    assert kind in outcome.error
 
 
 def test_a_group_that_is_of_use_with_fewer_is_kept_as_it_is(tmp_path: Path) -> None:
-    found = applied(tmp_path, 2, "shortage", state=("node.train-0", "node.train-2", "vpc"), least=2)
-    assert found.done == ["apply", "plan", "apply"]
-    assert found.without == {"train": ["train-1"]}
-    assert found.settled and found.error == ""
+    outcome = applied(tmp_path, 2, "shortage", state=("node.train-0", "node.train-2", "vpc"), minimum=2)
+    assert outcome.done == ["apply", "plan", "apply"]
+    assert outcome.without == {"train": ["train-1"]}
+    assert outcome.settled and outcome.error == ""
 
 
 def test_fewer_than_that_are_of_no_use(tmp_path: Path) -> None:
-    found = applied(tmp_path, 0, "shortage", state=("node.train-0", "vpc"), least=2)
-    assert found.done == ["apply", "destroy node.train-0"]
-    assert found.without == {}
+    outcome = applied(tmp_path, 0, "shortage", state=("node.train-0", "vpc"), minimum=2)
+    assert outcome.done == ["apply", "destroy node.train-0"]
+    assert outcome.without == {}
 
 
 def test_a_machine_that_was_made_half_does_not_stand(tmp_path: Path) -> None:
     state = ("node.train-0", "node.train-1 tainted", "node.train-2")
-    found = applied(tmp_path, 2, *["node.train-1: shortage"] * 40, state=state, least=2)
-    assert found.without == {"train": ["train-1"]}
-    assert found.done[:3] == ["apply", "plan", "apply"] and found.done.count("apply") < 6
+    outcome = applied(tmp_path, 2, *["node.train-1: shortage"] * 40, state=state, minimum=2)
+    assert outcome.without == {"train": ["train-1"]}
+    assert outcome.done[:3] == ["apply", "plan", "apply"] and outcome.done.count("apply") < 6
 
 
 def test_a_zone_without_machines_is_asked_once(tmp_path: Path) -> None:
     state = [f"node.train-{n} tainted" for n in range(3)]
-    found = applied(tmp_path, 1, "shortage", state=state, least=2)
-    assert (found.without, found.settled) == ({}, True)
-    assert found.done.count("apply") == 2
+    outcome = applied(tmp_path, 1, "shortage", state=state, minimum=2)
+    assert (outcome.without, outcome.settled) == ({}, True)
+    assert outcome.done.count("apply") == 2
 
 
 def test_where_every_machine_stands_nothing_is_done_without_and_it_ends(tmp_path: Path) -> None:
     state = [f"node.train-{n}" for n in range(3)]
-    found = applied(tmp_path, 1, *["shortage"] * 40, state=state, there=state, least=2)
-    assert (found.without, found.done.count("apply")) == ({}, 2)
-    assert "could not be had" in found.error
+    outcome = applied(tmp_path, 1, *["shortage"] * 40, state=state, existing=state, minimum=2)
+    assert (outcome.without, outcome.done.count("apply")) == ({}, 2)
+    assert "could not be had" in outcome.error
 
 
 def test_a_group_keeps_doing_without_what_it_could_not_have(tmp_path: Path) -> None:
@@ -263,25 +267,25 @@ def test_a_group_keeps_doing_without_what_it_could_not_have(tmp_path: Path) -> N
 
 
 def test_a_quota_names_itself_and_asks_in_no_other_zone(tmp_path: Path) -> None:
-    found = applied(tmp_path, 5, "quota", state=("node.train-1",))
-    assert found.done == ["apply", "destroy node.train-1"]
-    assert "train, on-demand in zone-0: QUOTA (quota)" in found.error and "mend quota" in found.error
-    assert "zone-1" not in found.error
+    outcome = applied(tmp_path, 5, "quota", state=("node.train-1",))
+    assert outcome.done == ["apply", "destroy node.train-1"]
+    assert "train, on-demand in zone-0: QUOTA (quota)" in outcome.error and "mend quota" in outcome.error
+    assert "zone-1" not in outcome.error
 
 
 @pytest.mark.parametrize("other", ["node.train-2: conflict", "address: quota", "vpc: shortage"])
 def test_mixed_errors_drop_nothing(tmp_path: Path, other: str) -> None:
     """A quota of addresses, or a placement group in use, is not mended by another zone."""
-    found = applied(tmp_path, 5, f"node.train-0: shortage, node.train-1: shortage, {other}")
-    assert found.done == ["apply"]
+    outcome = applied(tmp_path, 5, f"node.train-0: shortage, node.train-1: shortage, {other}")
+    assert outcome.done == ["apply"]
     for kind in ("shortage", other.split(": ")[1]):
-        assert f"{kind.upper()} ({kind})" in found.error and f"mend {kind}" in found.error
+        assert f"{kind.upper()} ({kind})" in outcome.error and f"mend {kind}" in outcome.error
 
 
 def test_what_was_asked_before_is_told_where_something_else_stops_the_run(tmp_path: Path) -> None:
-    found = applied(tmp_path, 5, "shortage", "credentials")
-    assert "CREDENTIALS (credentials)" in found.error
-    assert "asked before, in order:\n    train, on-demand in zone-0: SHORTAGE (shortage)" in found.error
+    outcome = applied(tmp_path, 5, "shortage", "credentials")
+    assert "CREDENTIALS (credentials)" in outcome.error
+    assert "asked before, in order:\n    train, on-demand in zone-0: SHORTAGE (shortage)" in outcome.error
 
 
 @pytest.fixture
@@ -292,31 +296,31 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_throttling_neither_stops_nor_counts_as_a_shortage(tmp_path: Path, pauses: list[float]) -> None:
-    found = applied(tmp_path, 5, "throttled", "node.train-0: throttled, rule: throttled", state=("node.train-1",))
-    assert (found.done, found.settled) == (["apply", "plan", "apply", "plan", "apply"], True)
+    outcome = applied(tmp_path, 5, "throttled", "node.train-0: throttled, rule: throttled", state=("node.train-1",))
+    assert (outcome.done, outcome.settled) == (["apply", "plan", "apply", "plan", "apply"], True)
     assert pauses == [ways.PAUSE_S, 2 * ways.PAUSE_S]
 
 
 def test_a_shortage_beside_throttling_goes_on(tmp_path: Path, pauses: list[float]) -> None:
-    found = applied(tmp_path, 5, "node.train-0: shortage, node.train-1: throttled")
-    assert found.done == ["apply", "plan", "apply"] and not pauses
+    outcome = applied(tmp_path, 5, "node.train-0: shortage, node.train-1: throttled")
+    assert outcome.done == ["apply", "plan", "apply"] and not pauses
 
 
 def test_throttling_that_does_not_end_is_told(tmp_path: Path, pauses: list[float]) -> None:
-    found = applied(tmp_path, 5, *["throttled"] * 9)
-    assert found.done.count("apply") == ways.MOST_AGAIN + 1
-    assert "THROTTLED (throttled)" in found.error and len(pauses) == ways.MOST_AGAIN
+    outcome = applied(tmp_path, 5, *["throttled"] * 9)
+    assert outcome.done.count("apply") == ways.MOST_AGAIN + 1
+    assert "THROTTLED (throttled)" in outcome.error and len(pauses) == ways.MOST_AGAIN
 
 
 def test_a_network_of_the_operators_own_is_no_shortage(tmp_path: Path, pauses: list[float]) -> None:
-    found = applied(tmp_path, 1, *["network by again"] * 9)
-    assert found.done.count("apply") == ways.MOST_AGAIN + 1
-    assert "NETWORK (network)" in found.error and "zone-1" not in found.error
+    outcome = applied(tmp_path, 1, *["network by again"] * 9)
+    assert outcome.done.count("apply") == ways.MOST_AGAIN + 1
+    assert "NETWORK (network)" in outcome.error and "zone-1" not in outcome.error
 
 
 def test_a_fault_of_the_clouds_own_is_asked_about_once_more_and_then_it_is_a_shortage(
     tmp_path: Path, pauses: list[float]
 ) -> None:
-    found = applied(tmp_path, 1, "transient", "transient", state=("node.train-1",))
-    assert found.done == ["apply", "plan", "apply", "plan node.train-1", "apply"]
-    assert found.settled and len(pauses) == 1
+    outcome = applied(tmp_path, 1, "transient", "transient", state=("node.train-1",))
+    assert outcome.done == ["apply", "plan", "apply", "plan node.train-1", "apply"]
+    assert outcome.settled and len(pauses) == 1

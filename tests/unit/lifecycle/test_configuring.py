@@ -80,26 +80,26 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
-    cluster.events.subscribe(made.events.append)
+    test_world = World()
+    cluster.events.subscribe(test_world.events.append)
 
     def looked(_: Cluster, subjects: Sequence[Subject], doing: str, *, for_drift: Any = ()) -> dict[str, Bundle]:
-        made.levels.append({s.name: s.expected.level for s in subjects})
-        made.looks.append((doing, [subject.name for subject in subjects], set(for_drift)))
-        return {s.name: Bundle({"name": Output(s.name), "look": Output(str(len(made.looks)))}) for s in subjects}
+        test_world.levels.append({s.name: s.expected.level for s in subjects})
+        test_world.looks.append((doing, [subject.name for subject in subjects], set(for_drift)))
+        return {s.name: Bundle({"name": Output(s.name), "look": Output(str(len(test_world.looks)))}) for s in subjects}
 
     def differences(bundle: Bundle, expected: str) -> tuple[Difference, ...]:
         assert expected == f"state of {bundle.files['name'].text}"
-        rows = made.differs.get(bundle.files["name"].text, [()])
+        rows = test_world.differs.get(bundle.files["name"].text, [()])
         return rows.pop(0) if len(rows) > 1 else rows[0]
 
     def write(_: Any, nodes: Sequence[Node], plan: Any, *__: Any) -> Path:
-        made.inventories.append(([node.name for node in nodes], str(plan.groups[0].stack.driver)))
+        test_world.inventories.append(([node.name for node in nodes], str(plan.groups[0].stack.driver)))
         return Path("inventory.yml")
 
     def configure(_: Any, nodes: Sequence[Node], __: Any, ___: Any, ____: Any, run: Pass) -> dict[str, Outcome]:
-        made.runs.append(([node.name for node in nodes], run))
-        rows = {node.name: made.failing.get(node.name, []) for node in nodes}
+        test_world.runs.append(([node.name for node in nodes], run))
+        rows = {node.name: test_world.failing.get(node.name, []) for node in nodes}
         return {name: Outcome(failed=row.pop(0) if row else []) for name, row in rows.items()}
 
     monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
@@ -109,21 +109,21 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(stamps, "desired", lambda *_: {"base": None, "nccl": None})
     monkeypatch.setattr(inventory, "write", write)
     monkeypatch.setattr(roles, "configure", configure)
-    return made
+    return test_world
 
 
-def releases(cluster: Cluster, wanted: Lock | None = None, **others: Lock) -> dict[str, Release]:
-    """Node → release; `others` by node with _ for -."""
-    held = {node.name: others.get(node.name.replace("-", "_"), wanted or lock()) for node in NODES}
-    return {name: release_of(cluster.spec, one) for name, one in held.items()}
+def releases(cluster: Cluster, default: Lock | None = None, **other_locks: Lock) -> dict[str, Release]:
+    """Node → release; `other_locks` by node with _ for -."""
+    locks = {node.name: other_locks.get(node.name.replace("-", "_"), default or lock()) for node in NODES}
+    return {name: release_of(cluster.spec, held_lock) for name, held_lock in locks.items()}
 
 
-def run(cluster: Cluster, held: Mapping[str, Release] | None = None, new: Sequence[str] = ()) -> Brought:
-    return bring(cluster, NODES, held or releases(cluster), cluster.paths.root, new=new)
+def run(cluster: Cluster, releases_by_node: Mapping[str, Release] | None = None, new: Sequence[str] = ()) -> Brought:
+    return bring(cluster, NODES, releases_by_node or releases(cluster), cluster.paths.root, new=new)
 
 
-def levels(brought: Brought) -> dict[str, str]:
-    return {subject.name: subject.expected.level for subject in brought.subjects}
+def levels(result: Brought) -> dict[str, str]:
+    return {subject.name: subject.expected.level for subject in result.subjects}
 
 
 def note_proven(cluster: Cluster, *names: str, healthy: bool = True) -> None:
@@ -132,26 +132,26 @@ def note_proven(cluster: Cluster, *names: str, healthy: bool = True) -> None:
 
 
 def test_nodes_that_are_as_locked_are_looked_at_once(cluster: Cluster, world: World) -> None:
-    brought = run(cluster)
+    result = run(cluster)
     assert world.looks[0] == ("comparing 4 nodes with the lock", NAMES, set())
     assert [names for _, names, _ in world.looks] == [NAMES, []] and world.runs == []
-    assert (brought.configured, brought.failed, brought.drift) == ((), {}, dict.fromkeys(NAMES, ()))
-    assert [s.source.files["look"].text for s in brought.subjects] == ["1"] * 4  # type: ignore[union-attr]
-    assert all(s.reach is not None for s in brought.subjects)
-    assert set(levels(brought).values()) == {"standard"}
+    assert (result.configured, result.failed, result.drift) == ((), {}, dict.fromkeys(NAMES, ()))
+    assert [s.source.files["look"].text for s in result.subjects] == ["1"] * 4  # type: ignore[union-attr]
+    assert all(s.reach is not None for s in result.subjects)
+    assert set(levels(result).values()) == {"standard"}
     assert world.messages("warning") == world.messages("log") == []
 
 
 def test_a_node_that_differs_is_configured_and_looked_at_again(cluster: Cluster, world: World) -> None:
     odd = difference("nccl 1 instead of 2", "nccl")
     world.differs["train-1"] = [(odd,), ()]
-    brought = run(cluster)
-    assert brought.before == {**dict.fromkeys(NAMES, ()), "train-1": (odd,)}
-    assert brought.drift == dict.fromkeys(NAMES, ())
+    result = run(cluster)
+    assert result.before == {**dict.fromkeys(NAMES, ()), "train-1": (odd,)}
+    assert result.drift == dict.fromkeys(NAMES, ())
     assert [names for names, _ in world.runs] == [["train-1"]] and world.runs[0][1].roles == {"nccl"}
     assert world.looks[-1] == ("comparing 1 configured node with the lock", ["train-1"], set())
-    assert brought.configured == ("train-1",) and brought.clean("train-1")
-    assert [s.source.files["look"].text for s in brought.subjects] == ["1", "3", "1", "1"]  # type: ignore[union-attr]
+    assert result.configured == ("train-1",) and result.clean("train-1")
+    assert [s.source.files["look"].text for s in result.subjects] == ["1", "3", "1", "1"]  # type: ignore[union-attr]
     assert world.messages("log") == [("train-1", "nccl 1 instead of 2")]
     (started,) = [event for event in world.events if event.kind == "started"]
     assert (started.message, started.total) == ("running role nccl on 1 node", 1)
@@ -160,29 +160,29 @@ def test_a_node_that_differs_is_configured_and_looked_at_again(cluster: Cluster,
 def test_what_no_role_mends_is_no_reason_to_configure(cluster: Cluster, world: World) -> None:
     odd = difference("kernel", mended=False)
     world.differs["train-1"] = [(odd,)]
-    brought = run(cluster)
-    assert world.runs == [] and brought.drift["train-1"] == (odd,) and brought.clean("train-1")
+    result = run(cluster)
+    assert world.runs == [] and result.drift["train-1"] == (odd,) and result.clean("train-1")
 
 
 def test_all_roles_run_where_the_ones_that_differ_did_not_help(cluster: Cluster, world: World) -> None:
     odd = difference("nccl", "nccl")
     world.differs["train-1"], world.differs["train-2"] = [(odd,), (odd,), ()], [(odd,), ()]
-    brought = run(cluster)
+    result = run(cluster)
     assert [names for names, _ in world.runs] == [["train-1", "train-2"], ["train-1"]]
     assert [set(passed.roles) for _, passed in world.runs] == [{"nccl"}, {"base", "nccl"}]
-    assert brought.configured == ("train-1", "train-2") and brought.drift["train-1"] == ()
+    assert result.configured == ("train-1", "train-2") and result.drift["train-1"] == ()
     assert world.messages("warning") == []
 
 
 def test_what_still_differs_is_said_in_four_lines(cluster: Cluster, world: World) -> None:
     odd = tuple(difference(f"package-{number}") for number in range(6))
     world.differs["train-1"] = [odd]
-    brought = run(cluster)
+    result = run(cluster)
     assert [passed for _, passed in world.runs] == [EVERYTHING._replace(roles=frozenset({"base", "nccl"}))]
     lines = "; ".join(f"package-{number}" for number in range(4))
     assert world.messages("log") == [("train-1", f"{lines} and 2 more")]
     assert world.messages("warning") == [("train-1", f"still differs from the lock: {lines}")]
-    assert not brought.clean("train-1") and brought.clean("train-0")
+    assert not result.clean("train-1") and result.clean("train-0")
     (event,) = [event for event in world.events if event.kind == "log"]
     assert event.data == {"all": [f"package-{number}" for number in range(6)]}
 
@@ -190,17 +190,17 @@ def test_what_still_differs_is_said_in_four_lines(cluster: Cluster, world: World
 def test_a_node_whose_roles_fail_is_noted_and_not_warned_about_twice(cluster: Cluster, world: World) -> None:
     world.differs["train-1"] = [(difference("driver"),)]
     world.failing["train-1"] = [["base: no space", "base: left"]]
-    brought = run(cluster)
-    assert brought.failed == {"train-1": "base: no space; base: left"} and not brought.clean("train-1")
-    assert brought.outcomes["train-1"].failed == ["base: no space", "base: left"]
+    result = run(cluster)
+    assert result.failed == {"train-1": "base: no space; base: left"} and not result.clean("train-1")
+    assert result.outcomes["train-1"].failed == ["base: no space", "base: left"]
     assert world.messages("warning") == []
 
 
 def test_a_later_run_of_the_roles_that_ends_well_takes_the_failure_back(cluster: Cluster, world: World) -> None:
     odd = difference("nccl", "nccl")
     world.differs["train-1"], world.failing["train-1"] = [(odd,), (odd,), ()], [["nccl: HTTP 503"]]
-    brought = run(cluster)
-    assert brought.failed == {} and brought.clean("train-1") and len(world.runs) == 2
+    result = run(cluster)
+    assert result.failed == {} and result.clean("train-1") and len(world.runs) == 2
 
 
 def test_what_no_role_mends_is_in_no_message(cluster: Cluster, world: World) -> None:
@@ -237,22 +237,24 @@ def test_a_node_that_fails_in_the_first_run_has_no_second_one(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("names", "told"), [("abcd", "roles a, b, c, d"), ("abcde", "the roles"), ("a", "role a")])
+@pytest.mark.parametrize(
+    ("names", "description"), [("abcd", "roles a, b, c, d"), ("abcde", "the roles"), ("a", "role a")]
+)
 def test_up_to_four_roles_are_named(
-    names: str, told: str, cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+    names: str, description: str, cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drift, "passes", lambda _: [Pass(frozenset(names))])
     world.differs["train-0"] = [(difference("nccl", "nccl"),), ()]
     run(cluster)
-    assert [e.message for e in world.events if e.kind == "started"] == [f"running {told} on 1 node"]
+    assert [e.message for e in world.events if e.kind == "started"] == [f"running {description} on 1 node"]
 
 
 def test_a_new_machine_is_configured_without_being_asked(cluster: Cluster, world: World) -> None:
-    brought = run(cluster, new=["train-2"])
+    result = run(cluster, new=["train-2"])
     assert world.looks[0][1] == ["train-0", "train-1", "eval-0"]
     assert world.messages("log") == [("train-2", "a new machine")]
     assert [names for names, _ in world.runs] == [["train-2"]]
-    assert brought.configured == ("train-2",) and "train-2" not in brought.before
+    assert result.configured == ("train-2",) and "train-2" not in result.before
 
 
 def test_new_machines_of_a_golden_image_are_asked_for_drift_alone_first(cluster: Cluster, world: World) -> None:
@@ -271,9 +273,9 @@ def test_nodes_that_were_proven_with_their_lock_are_judged_without_load(cluster:
     Ledger(cluster.paths).record(NODES[3:], lock("590.2"))
     node_state.note(cluster.paths, nodes={"eval-0": {"stage": "verified", "ok": True}})  # with another lock
     world.differs["train-1"] = [(difference("nccl", "nccl"),), ()]
-    brought = run(cluster)
-    assert levels(brought) == {"train-0": "quick", "train-1": "standard", "train-2": "standard", "eval-0": "standard"}
-    assert world.levels[0] == {**levels(brought), "train-1": "quick"}
+    result = run(cluster)
+    assert levels(result) == {"train-0": "quick", "train-1": "standard", "train-2": "standard", "eval-0": "standard"}
+    assert world.levels[0] == {**levels(result), "train-1": "quick"}
     assert world.messages("log")[0] == (None, "quick checks, no load: 2 nodes verified with this lock")
 
 
@@ -303,22 +305,22 @@ def test_a_node_of_a_group_that_a_release_does_not_have_is_in_none_of_its_invent
 def test_what_a_node_is_compared_with_follows_from_its_release(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = releases(cluster, train_1=lock("590.2"))
-    asked: list[tuple[str, str]] = []
+    releases_by_node = releases(cluster, train_1=lock("590.2"))
+    requests: list[tuple[str, str]] = []
 
     def desired(plan: Any, group: str, variables: Mapping[str, Any]) -> dict[str, str]:
-        asked.append((str(plan.group(group).stack.driver), group))
-        return {"stamp": f"{asked[-1]} {variables}"}
+        requests.append((str(plan.group(group).stack.driver), group))
+        return {"stamp": f"{requests[-1]} {variables}"}
 
     monkeypatch.setattr(stamps, "desired", desired)
     monkeypatch.setattr(drift, "desired_state", lambda plan, group, stamp, units: (group.name, stamp, units))
-    first, *others = subjects_of(cluster, NODES, held)
-    subjects = [replace(first, expected=replace(first.expected, units=None)), *others]
-    states: Any = wanted(NODES, held, subjects, {"key": 1})
-    assert list(states) == NAMES and asked == [("580.1", "train"), ("590.2", "train"), ("580.1", "eval")]
+    first, *other_subjects = subjects_of(cluster, NODES, releases_by_node)
+    subjects = [replace(first, expected=replace(first.expected, units=None)), *other_subjects]
+    states: Any = wanted(NODES, releases_by_node, subjects, {"key": 1})
+    assert list(states) == NAMES and requests == [("580.1", "train"), ("590.2", "train"), ("580.1", "eval")]
     assert states["train-2"][:2] == states["train-0"][:2] != states["train-1"][:2]
     assert states["eval-0"][0] == "eval"
-    assert [states[s.name][2] for s in subjects] == [(), *(s.expected.units for s in others)]
+    assert [states[s.name][2] for s in subjects] == [(), *(s.expected.units for s in other_subjects)]
 
 
 def test_roles_are_told_of_blocks_mirrors_and_file_systems(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,24 +333,24 @@ def test_roles_are_told_of_blocks_mirrors_and_file_systems(cluster: Cluster, mon
 
 
 def test_a_look_asks_each_node_what_is_judged_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Event] = []
-    cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    cluster.events.subscribe(events.append)
     calls: list[tuple[Any, Any, dict[str, Any]]] = []
 
-    def collect(targets: Any, requests: Any, **named: Any) -> dict[str, Bundle]:
-        calls.append((targets, requests, named))
+    def collect(targets: Any, requests: Any, **options: Any) -> dict[str, Bundle]:
+        calls.append((targets, requests, options))
         return {name: Bundle({}) for name in targets}
 
     monkeypatch.setattr(collecting, "collect", collect)
     subjects = subjects_of(cluster, NODES[:2], releases(cluster))
-    assert look(cluster, [], "nothing") == {} and seen == []
+    assert look(cluster, [], "nothing") == {} and events == []
     assert list(look(cluster, subjects, "looking", for_drift=["train-1"])) == ["train-0", "train-1"]
-    (started,) = seen
+    (started,) = events
     assert (started.message, started.total, started.data) == ("looking", 2, {"nodes": ["train-0", "train-1"]})
     assert started.until is not None
-    ((targets, requests, named),) = calls
-    assert list(targets) == ["train-0", "train-1"] and named["stage"] == "configure"
-    assert named["events"] is cluster.events
+    ((targets, requests, options),) = calls
+    assert list(targets) == ["train-0", "train-1"] and options["stage"] == "configure"
+    assert options["events"] is cluster.events
     assert requests["train-0"] == request_for(subjects[0].expected) != drift_request(subjects[0].expected)
     assert requests["train-1"] == drift_request(subjects[1].expected)
 

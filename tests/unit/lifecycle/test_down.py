@@ -54,8 +54,8 @@ class World:
     def destroy(self) -> Any:
         self.calls.append("destroy")
         if self.refused:
-            said = self.refused.pop(0)
-            raise ProviderError(f"terraform destroy failed: {said}", diagnostics=[Diagnostic(said)])
+            message = self.refused.pop(0)
+            raise ProviderError(f"terraform destroy failed: {message}", diagnostics=[Diagnostic(message)])
         return SimpleNamespace(destroy=5)
 
     def save_errored(self, *, repair: bool) -> None:
@@ -68,23 +68,23 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
-    monkeypatch.setattr(terraform, "Workspace", made.workspace)
-    monkeypatch.setattr(Sandbox, "clean", lambda _, *arguments: made.clean(*arguments))
-    return made
+    test_world = World()
+    monkeypatch.setattr(terraform, "Workspace", test_world.workspace)
+    monkeypatch.setattr(Sandbox, "clean", lambda _, *arguments: test_world.clean(*arguments))
+    return test_world
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     """What an `up` has left."""
     (tmp_path / "cluster.yaml").write_text(FILE)
-    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    site = private_dir(made.paths.site("here"))
+    test_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    site = private_dir(test_cluster.paths.site("here"))
     (site / MADE_BY).write_text("sandbox\n")
     for name in ("main.tf", "terraform.tfstate"):
         (site / name).write_text("{}")
-    fleet.save(made.paths, [NODE])
-    return made
+    fleet.save(test_cluster.paths, [NODE])
+    return test_cluster
 
 
 def take_down(cluster: Cluster) -> down.Removal:
@@ -103,18 +103,18 @@ def test_a_site_that_fails_does_not_keep_the_others(
     """Their machines would go on costing."""
     other = private_dir(cluster.paths.site("there"))
     (other / MADE_BY).write_text("sandbox\n")
-    real, asked = down.machines.of_site, []
+    real, sites = down.machines.of_site, []
 
-    def of_site(cluster: Cluster, site: str, *words: Any, **how: Any) -> Any:
-        asked.append(site)
+    def of_site(cluster: Cluster, site: str, *arguments: Any, **how: Any) -> Any:
+        sites.append(site)
         if site == "here":
             raise ProviderError("the credentials have expired", hint="sign in")
-        return real(cluster, site, *words, **how)
+        return real(cluster, site, *arguments, **how)
 
     monkeypatch.setattr(down.machines, "of_site", of_site)
     with pytest.raises(ProviderError, match="the credentials have expired"):
         take_down(cluster)
-    assert asked == ["here", "there"] and "clean" in world.calls
+    assert sites == ["here", "there"] and "clean" in world.calls
     assert cluster.nodes() == [NODE], "nothing is forgotten"
 
 

@@ -108,16 +108,16 @@ def test_what_failed_and_what_is_left_elsewhere_is_reported(
 def test_an_interrupt_stops_at_once(cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     private_dir(cluster.paths.site("there"))
     (cluster.paths.site("there") / MADE_BY).write_text("sandbox\n")
-    asked: list[str] = []
+    sites: list[str] = []
 
     def of_site(_: object, name: str, *__: object, **___: object) -> Any:
-        asked.append(name)
+        sites.append(name)
         return site({}, error=Interrupted("Ctrl-C"))
 
     monkeypatch.setattr(down.machines, "of_site", of_site)
     with pytest.raises(Interrupted):
         take_down(cluster)
-    assert asked == ["here"]
+    assert sites == ["here"]
 
 
 def test_a_recipe_of_images_is_refused(cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:

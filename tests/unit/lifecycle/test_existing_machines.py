@@ -32,8 +32,8 @@ class Told:
         self.answers, self.asked = list(answers), list[tuple[list[str], str]]()
         monkeypatch.setattr(existing, "_call", self.call)
 
-    def call(self, argv: Sequence[str], given: str = "", deadline_s: float = 0) -> tuple[int, str]:
-        self.asked.append((list(argv), given))
+    def call(self, argv: Sequence[str], stdin: str = "", deadline_s: float = 0) -> tuple[int, str]:
+        self.asked.append((list(argv), stdin))
         return self.answers.pop(0)
 
 
@@ -45,17 +45,17 @@ def way(tmp_path: Path) -> Way:
 
 
 def test_a_key_that_is_known_is_not_brought_again(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(monkeypatch, OK, BEGUN)
+    machine = Told(monkeypatch, OK, BEGUN)
     assert existing.admit(way, [NODE], Events()) == {}
-    assert len(told.asked) == 2
-    asked = told.asked[1][1]
-    assert '\\"host\\": \\"dgx01.lab\\"' in asked and '\\"others\\": [\\"dgx02.lab\\"]' in asked
+    assert len(machine.asked) == 2
+    script = machine.asked[1][1]
+    assert '\\"host\\": \\"dgx01.lab\\"' in script and '\\"others\\": [\\"dgx02.lab\\"]' in script
 
 
 def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(monkeypatch, DENIED, OK, OK, BEGUN)
+    machine = Told(monkeypatch, DENIED, OK, OK, BEGUN)
     assert existing.admit(way, [NODE], Events()) == {}
-    argv, script = told.asked[1]
+    argv, script = machine.asked[1]
     assert "-F" not in argv, "the caller's own configuration"
     assert {"StrictHostKeyChecking=yes", f"UserKnownHostsFile={way.paths.known_hosts}"} <= set(argv)
     assert {"HostKeyAlias=train-0.lab", "BatchMode=yes", "ProxyCommand=ssh -W %%h jump", "2222", "ops"} <= set(argv)
@@ -64,7 +64,7 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
 
 
 @pytest.mark.parametrize(
-    ("answers", "said", "hint"),
+    ("answers", "message", "hint"),
     [
         ([DENIED, DENIED], "neither gpuprov's key nor your own ssh gets into 10.0.0.1 as ops", "-p 2222 ops@10.0.0.1"),
         ([DENIED, OK, DENIED], "Permission denied", "no passphrase"),
@@ -87,11 +87,11 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
     ],
 )  # fmt: skip
 def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
-    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], said: str, hint: str
+    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], message: str, hint: str
 ) -> None:
     Told(monkeypatch, *answers)
     failed = existing.admit(way, [NODE], Events())
-    assert said in failed["train-0"].message
+    assert message in failed["train-0"].message
     assert hint in failed["train-0"].hint
     assert failed["train-0"].where == "train-0"
 
@@ -100,14 +100,14 @@ def test_what_answers_for_a_host_that_is_elsewhere_is_left_again(way: Way, monke
     """dgx02 answers at the address of dgx01, and a machine without a record at that of dgx02."""
     both = Way(way.paths, {"train-0": "ops", "train-1": "ops"}, {}, way.key, way.identity, way.hosts)
     other = Node("train-1", "train", "rack", "dgx-h100", "dgx02.lab", "", "10.0.0.2", "10.0.0.2")
-    asked: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
-    def call(argv: Sequence[str], given: str = "", deadline_s: float = 0) -> tuple[int, str]:
+    def call(argv: Sequence[str], stdin: str = "", deadline_s: float = 0) -> tuple[int, str]:
         node = argv[-2]
         if argv[-1] == "true":
             return OK
-        asked.append((node, "undo" if '\\"do\\": \\"undo\\"' in given else "begin"))
-        if asked[-1][1] == "undo":
+        calls.append((node, "undo" if '\\"do\\": \\"undo\\"' in stdin else "begin"))
+        if calls[-1][1] == "undo":
             return 0, 'gpuprov:{"done": [], "stays": []}'
         return 0, f"gpuprov:{json.dumps({'other': 'dgx02.lab'} if node == 'train-0' else {'ok': True, 'new': True})}"
 
@@ -117,7 +117,7 @@ def test_what_answers_for_a_host_that_is_elsewhere_is_left_again(way: Way, monke
     assert failed["train-1"].message == (
         "dgx02.lab (10.0.0.2 port 22) is not dgx02.lab, which answers at the address of train-0"
     )
-    assert asked[-1] == ("train-1", "undo")
+    assert calls[-1] == ("train-1", "undo")
 
 
 CHANGED = """\
@@ -142,27 +142,27 @@ def test_a_host_key_that_changed_is_a_sentence(way: Way, tmp_path: Path, monkeyp
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\ncat >&2; exit 255\n")
     ssh.chmod(0o755)
-    code, said = existing._call([str(ssh), "box-0", "true"], CHANGED)
-    shown = "it shows another one (SHA256:JQO0uHp/te/Qz10F6lVndczAyh74H5LkGdwbMeMLAc0) than is pinned"
-    assert (code, said) == (255, f"Host key verification failed: {shown}")
-    Told(monkeypatch, (code, said))
+    code, message = existing._call([str(ssh), "box-0", "true"], CHANGED)
+    explanation = "it shows another one (SHA256:JQO0uHp/te/Qz10F6lVndczAyh74H5LkGdwbMeMLAc0) than is pinned"
+    assert (code, message) == (255, f"Host key verification failed: {explanation}")
+    Told(monkeypatch, (code, message))
     failed = existing.admit(way, [NODE], Events())["train-0"]
-    assert shown in failed.message and "sites.<name>.host_keys" in failed.hint
+    assert explanation in failed.message and "sites.<name>.host_keys" in failed.hint
 
 
 def test_a_machine_that_is_refused_is_left_without_our_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(monkeypatch, DENIED, OK, OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}'), OK)
+    machine = Told(monkeypatch, DENIED, OK, OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}'), OK)
     assert "DGX OS" in existing.admit(way, [NODE], Events())["train-0"].message
-    argv, script = told.asked[-1]
+    argv, script = machine.asked[-1]
     assert (argv[-1], script) == ("sh -s -- 'ssh-ed25519 AAAA gpuprov-lab'", existing.TAKE_KEY)
 
 
-@pytest.mark.parametrize(("answers", "asked"), [([OK], 1), ([DENIED], 1)])
+@pytest.mark.parametrize(("answers", "call_count"), [([OK], 1), ([DENIED], 1)])
 def test_a_run_that_has_lost_its_lease_changes_nothing(
-    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], asked: int
+    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], call_count: int
 ) -> None:
     """Another operator's `down` may have undone the machine by then."""
-    told, lost = Told(monkeypatch, *answers), LockedError("the lease is lost")
+    machine, lost = Told(monkeypatch, *answers), LockedError("the lease is lost")
     process.stop_followed(lost)
     try:
         with pytest.raises(LockedError, match="the lease is lost"):
@@ -171,26 +171,28 @@ def test_a_run_that_has_lost_its_lease_changes_nothing(
             existing.undo(way, [NODE], lambda *_: None)
     finally:
         process.allow_followed(lost)
-    assert len(told.asked) == asked
+    assert len(machine.asked) == call_count
 
 
-@pytest.mark.parametrize("before", ["", "ssh-ed25519 BBBB me\n", "# mine\n\nssh-rsa C c\nssh-rsa D d", "a\n\n"])
-def test_what_was_added_is_taken_and_nothing_else(tmp_path: Path, before: str) -> None:
+@pytest.mark.parametrize("previous_text", ["", "ssh-ed25519 BBBB me\n", "# mine\n\nssh-rsa C c\nssh-rsa D d", "a\n\n"])
+def test_what_was_added_is_taken_and_nothing_else(tmp_path: Path, previous_text: str) -> None:
     file, line = tmp_path / ".ssh/authorized_keys", "ssh-ed25519 AAAA gpuprov-lab"
     file.parent.mkdir()
-    file.write_text(before)
+    file.write_text(previous_text)
     file.chmod(0o640)
-    seen = []
+    counts = []
     for script in (existing.ADD_KEY, existing.ADD_KEY, existing.TAKE_KEY):
         argv = ["sh", "-s", "--", line]
         subprocess.run(
             argv, input=script, text=True, check=True, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
         )
-        seen.append(file.read_text().splitlines().count(line))
-    assert seen == [1, 1, 0]
-    assert file.read_text() == (before if not before or before.endswith("\n") else before + "\n")
+        counts.append(file.read_text().splitlines().count(line))
+    assert counts == [1, 1, 0]
+    assert file.read_text() == (
+        previous_text if not previous_text or previous_text.endswith("\n") else previous_text + "\n"
+    )
     assert file.stat().st_mode & 0o777 == 0o640
-    assert [one.name for one in file.parent.iterdir()] == ["authorized_keys"]
+    assert [path.name for path in file.parent.iterdir()] == ["authorized_keys"]
 
 
 def test_a_machine_that_down_does_not_reach_is_not_asked_for_python(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,19 +204,19 @@ def test_a_machine_that_down_does_not_reach_is_not_asked_for_python(way: Way, mo
 
 
 def test_a_jump_host_that_is_not_reached_says_nothing_of_the_machine(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "jump host me@bastion is not reached: Host key verification failed: it shows another one"
-    Told(monkeypatch, (255, said))
+    message = "jump host me@bastion is not reached: Host key verification failed: it shows another one"
+    Told(monkeypatch, (255, message))
     failed = existing.undo(way, [NODE], lambda *_: None)["train-0"]
-    assert said in failed.message
+    assert message in failed.message
     assert "make the jump host work" in failed.hint and "reinstalled" not in failed.hint
 
 
 def test_this_very_machine_needs_no_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh.save(way.paths, [NODE], {}, {"train-0": "ops"}, local=["train-0"])
-    told = Told(monkeypatch, BEGUN, (0, 'gpuprov:{"done": [], "stays": ["x"]}'))
+    machine = Told(monkeypatch, BEGUN, (0, 'gpuprov:{"done": [], "stays": ["x"]}'))
     assert existing.admit(way, [NODE], Events()) == {}
     assert existing.undo(way, [NODE], lambda *_: None) == {}
-    request = json.loads(json.loads(told.asked[1][1].rpartition("json.loads(")[2].rstrip(")\n")))
+    request = json.loads(json.loads(machine.asked[1][1].rpartition("json.loads(")[2].rstrip(")\n")))
     assert "key" not in request
 
 
@@ -235,13 +237,13 @@ def test_an_answer_that_is_none_fails_that_node_alone(way: Way, monkeypatch: pyt
 
 def test_what_a_machine_says_can_be_printed(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     Told(monkeypatch, (0, 'gpuprov:{"done": ["/\\udc80"], "stays": ["\\u001b[2Jx"]}'))
-    told: list[str] = []
-    assert existing.undo(way, [NODE], lambda _, done, stays: told.extend([*done, *stays])) == {}
-    assert told == ["/\\udc80", "\\x1b[2Jx"]
+    lines: list[str] = []
+    assert existing.undo(way, [NODE], lambda _, done, stays: lines.extend([*done, *stays])) == {}
+    assert lines == ["/\\udc80", "\\x1b[2Jx"]
 
 
 def test_a_key_that_stays_is_a_failure_after_what_was_done(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     Told(monkeypatch, (0, 'gpuprov:{"done": ["a"], "stays": ["b"], "failed": "its key stays: disk full"}'))
-    told: list[str] = []
-    failed = existing.undo(way, [NODE], lambda _, done, stays: told.extend([*done, *stays]))
-    assert told == ["a", "b"] and "its key stays: disk full" in failed["train-0"].message
+    lines: list[str] = []
+    failed = existing.undo(way, [NODE], lambda _, done, stays: lines.extend([*done, *stays]))
+    assert lines == ["a", "b"] and "its key stays: disk full" in failed["train-0"].message

@@ -38,7 +38,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, pins: st
     cluster = open_cluster(file, sandbox=False)
     private_dir(cluster.paths.ssh)
     fleet.save(cluster.paths, NODES)
-    keys = {one.name: [one.id, KEYS[one.address]] for one in NODES}
+    keys = {fleet_node.name: [fleet_node.id, KEYS[fleet_node.address]] for fleet_node in NODES}
     write_whole(cluster.paths.ssh / "pins.json", pins or json.dumps(keys))
     write_whole(cluster.paths.ssh / "config", "of the last run")
     monkeypatch.setattr(host_keys, "scan", lambda address, _: KEYS.get(address, ""))
@@ -48,7 +48,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, pins: st
 def followed(cluster: Cluster) -> list[tuple[str, str, int]]:
     provider = cluster.providers.at("lab")
     machines.follow_hosts(cluster, {"lab": provider})
-    return [(one.id, one.address, one.port) for one in cluster.nodes()]
+    return [(fleet_node.id, fleet_node.address, fleet_node.port) for fleet_node in cluster.nodes()]
 
 
 def test_hosts_that_are_where_they_were_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,42 +22,42 @@ class Region:
 
     def __init__(self) -> None:
         self.there = [
-            Thing("virtual machine", f"/vm/{who}", "train", "here", "eastus", identity=identity)
-            for who, identity in (("a", ONE), ("b", OTHER), ("c", ""))
+            Thing("virtual machine", f"/vm/{suffix}", "train", "here", "eastus", identity=identity)
+            for suffix, identity in (("a", ONE), ("b", OTHER), ("c", ""))
         ]
 
     def find(self) -> Found:
         return Found(tuple(self.there))
 
-    def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
-        self.there = [thing for thing in self.there if thing not in things]
+    def remove(self, resources: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
+        self.there = [resource for resource in self.there if resource not in resources]
         return []
 
 
 @pytest.fixture
 def region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Region:
-    made = Region()
-    monkeypatch.setattr(command, "_orphans", lambda name, region: made)
+    test_region = Region()
+    monkeypatch.setattr(command, "_orphans", lambda name, region: test_region)
     monkeypatch.chdir(tmp_path)
-    return made
+    return test_region
 
 
-def gc(*words: str) -> int:
-    return run(["gc", "--provider", "azure", "--region", "eastus", *words])
+def gc(*arguments: str) -> int:
+    return run(["gc", "--provider", "azure", "--region", "eastus", *arguments])
 
 
 def test_two_of_one_name_are_never_removed_together(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
     assert gc("--cluster", "train", "--yes") == 2
     assert len(region.there) == 3
-    said = capsys.readouterr()
-    assert f"cluster train, site here, id {ONE}: 1 things" in said.out
-    assert f"--cluster train --id {ONE} or --cluster train --id {OTHER} or --cluster train --id none" in said.err
+    captured = capsys.readouterr()
+    assert f"cluster train, site here, id {ONE}: 1 things" in captured.out
+    assert f"--cluster train --id {ONE} or --cluster train --id {OTHER} or --cluster train --id none" in captured.err
 
 
-@pytest.mark.parametrize(("identity", "gone"), [(ONE, "/vm/a"), (OTHER, "/vm/b"), ("none", "/vm/c")])
-def test_the_one_that_is_named_is_removed(region: Region, identity: str, gone: str) -> None:
+@pytest.mark.parametrize(("identity", "removed_id"), [(ONE, "/vm/a"), (OTHER, "/vm/b"), ("none", "/vm/c")])
+def test_the_one_that_is_named_is_removed(region: Region, identity: str, removed_id: str) -> None:
     assert gc("--cluster", "train", "--id", identity, "--yes") == 0
-    assert [thing.id for thing in region.there] == [one for one in ("/vm/a", "/vm/b", "/vm/c") if one != gone]
+    assert [resource.id for resource in region.there] == [id for id in ("/vm/a", "/vm/b", "/vm/c") if id != removed_id]
 
 
 def test_a_run_directory_of_another_id_keeps_none_but_its_own(
@@ -73,7 +73,7 @@ def test_a_run_directory_of_another_id_keeps_none_but_its_own(
     assert gc("--cluster", "train", "--id", ONE, "--yes") == 2, "it is alive"
     assert f"where that is not possible, move {root} away" in capsys.readouterr().err
     assert gc("--cluster", "train", "--id", OTHER, "--yes") == 0
-    assert [thing.id for thing in region.there] == ["/vm/a", "/vm/c"]
+    assert [resource.id for resource in region.there] == ["/vm/a", "/vm/c"]
 
 
 def test_an_id_that_is_not_there_removes_nothing(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,13 +85,13 @@ def test_an_id_that_is_not_there_removes_nothing(region: Region, capsys: pytest.
 
 def test_the_id_is_in_the_document(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
     assert gc("--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    jsonschema.validate(said, schema.schema("gc"))
-    assert [one["identity"] for one in said["clusters"]] == ["", ONE, OTHER]
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema.schema("gc"))
+    assert [cluster["identity"] for cluster in document["clusters"]] == ["", ONE, OTHER]
 
 
 def test_a_name_commands_no_terminal(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
     region.there = [Thing("VPC", "vpc-1\x1b]0;pwn\x07", "ev\x1b[2Jil", "s", "eastus", name="\x1b[2J")]
     assert gc() == 0
-    said = capsys.readouterr().out
-    assert "\x1b" not in said and "\x07" not in said and "vpc-1" in said
+    output = capsys.readouterr().out
+    assert "\x1b" not in output and "\x07" not in output and "vpc-1" in output

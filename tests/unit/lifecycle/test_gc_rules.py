@@ -36,11 +36,11 @@ class Region:
     def find(self) -> Found:
         return Found(tuple(self.things), self.unknown)
 
-    def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
-        self.removed += [thing.id for thing in things]
-        gone = [thing for thing in things if thing.id not in self.stuck and not thing.kept]
-        self.things = [thing for thing in self.things if thing not in gone]
-        return [self.stuck[thing.id] for thing in things if self.stuck.get(thing.id)]
+    def remove(self, things: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
+        self.removed += [resource.id for resource in things]
+        deleted = [resource for resource in things if resource.id not in self.stuck and not resource.kept]
+        self.things = [resource for resource in self.things if resource not in deleted]
+        return [self.stuck[resource.id] for resource in things if self.stuck.get(resource.id)]
 
 
 # which clusters there are
@@ -68,7 +68,7 @@ def test_of_two_clusters_of_a_name_the_living_one_keeps_nobody_from_the_other() 
 
 
 def test_things_are_put_together_by_place_cluster_site_and_identity(tmp_path: Path) -> None:
-    things = [
+    resources = [
         VM,
         replace(VM, id="/disk/a", kind="disk"),
         replace(VM, id="/vm/b", site="b"),
@@ -76,32 +76,32 @@ def test_things_are_put_together_by_place_cluster_site_and_identity(tmp_path: Pa
         replace(VM, id="/vm/d", identity="aaaaaaaaaaaa"),
         replace(VM, id="/vm/e", cluster="infer"),
     ]
-    actual = look([Region(things, unknown=("no answer",)), Region([], unknown=("no answer", "denied"))], [tmp_path])  # type: ignore[list-item]
-    ids = [[thing.id for thing in cluster.things] for cluster in actual.clusters]
+    actual = look([Region(resources, unknown=("no answer",)), Region([], unknown=("no answer", "denied"))], [tmp_path])  # type: ignore[list-item]
+    ids = [[resource.id for resource in cluster.things] for cluster in actual.clusters]
     assert ids == [["/vm/e"], ["/vm/a", "/disk/a"], ["/vm/d"], ["/vm/b"], ["/vm/c"]]
     assert actual.unknown == ("no answer", "denied")
 
 
 def test_a_cluster_is_as_old_as_its_oldest_thing() -> None:
     days = [datetime(2026, 1, day, tzinfo=UTC) for day in (3, 2)]
-    things = (replace(VM, since=days[0]), replace(VM, since=None), replace(VM, since=days[1]))
-    assert Cluster("train", "a", "eastus", things, "").since == days[1]
+    resources = (replace(VM, since=days[0]), replace(VM, since=None), replace(VM, since=days[1]))
+    assert Cluster("train", "a", "eastus", resources, "").since == days[1]
     assert at("a").since is None
 
 
 def test_a_thing_that_two_regions_see_is_kept_only_if_both_keep_it(tmp_path: Path) -> None:
-    role, kept = replace(VM, kind="role"), replace(VM, kind="role", kept="may be another region's")
-    for first, second in ((role, kept), (kept, role)):
+    role, kept_role = replace(VM, kind="role"), replace(VM, kind="role", kept="may be another region's")
+    for first, second in ((role, kept_role), (kept_role, role)):
         (cluster,) = look([Region([first]), Region([second])], [tmp_path]).clusters  # type: ignore[list-item]
         assert cluster.things == (role,)
-    (cluster,) = look([Region([kept]), Region([kept])], [tmp_path]).clusters  # type: ignore[list-item]
-    assert cluster.things == (kept,)
+    (cluster,) = look([Region([kept_role]), Region([kept_role])], [tmp_path]).clusters  # type: ignore[list-item]
+    assert cluster.things == (kept_role,)
 
 
 def test_a_directory_that_the_provider_names_is_all_that_counts(tmp_path: Path) -> None:
     run_directory(tmp_path)
-    there, gone = replace(VM, workspace=str(tmp_path)), replace(VM, id="/vm/b", workspace=str(tmp_path / "gone"))
-    clusters = look([Region([there, gone])], [tmp_path]).clusters  # type: ignore[list-item]
+    existing, missing = replace(VM, workspace=str(tmp_path)), replace(VM, id="/vm/b", workspace=str(tmp_path / "gone"))
+    clusters = look([Region([existing, missing])], [tmp_path]).clusters  # type: ignore[list-item]
     assert sorted(cluster.alive for cluster in clusters) == ["", str(tmp_path)]
 
 
@@ -161,7 +161,7 @@ def test_the_second_site_and_the_second_folder_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "identity", "alive"),
+    ("id_text", "identity", "alive"),
     [
         ("aaaaaaaaaaaa\n", "aaaaaaaaaaaa", True),
         ("aaaaaaaaaaaa\n", "bbbbbbbbbbbb", False),
@@ -171,11 +171,11 @@ def test_the_second_site_and_the_second_folder_count(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_directory_of_another_identity_made_another_cluster(
-    tmp_path: Path, own: str | None, identity: str, alive: bool
+    tmp_path: Path, id_text: str | None, identity: str, alive: bool
 ) -> None:
     root = run_directory(tmp_path).parents[1]
-    if own is not None:
-        (root / "id").write_text(own)
+    if id_text is not None:
+        (root / "id").write_text(id_text)
     assert bool(alive_here("train", [tmp_path], identity=identity)) == alive
 
 
@@ -235,21 +235,21 @@ def test_the_state_of_the_file_that_was_named_counts(
 # what is removed
 
 
-def tell(_: str) -> None:
+def ignore(_: str) -> None:
     """Nobody listens."""
 
 
 def test_only_things_of_the_clusters_that_were_chosen_are_removed() -> None:
     other = replace(VM, id="/vm/other", cluster="infer")
     region = Region([VM, other])
-    assert remove([region], [at("a")], tell) == (1, [])  # type: ignore[list-item]
+    assert remove([region], [at("a")], ignore) == (1, [])  # type: ignore[list-item]
     assert (region.removed, region.things) == (["/vm/a"], [other])
 
 
 def test_nothing_is_asked_for_where_all_things_are_kept() -> None:
-    kept = replace(VM, kept="it holds data")
-    region = Region([kept])
-    assert remove([region], [Cluster("train", "a", "eastus", (kept,), "")], tell) == (  # type: ignore[list-item]
+    kept_machine = replace(VM, kept="it holds data")
+    region = Region([kept_machine])
+    assert remove([region], [Cluster("train", "a", "eastus", (kept_machine,), "")], ignore) == (  # type: ignore[list-item]
         0, ["virtual machine /vm/a: it holds data"]
     )  # fmt: skip
     assert region.removed == []
@@ -257,17 +257,17 @@ def test_nothing_is_asked_for_where_all_things_are_kept() -> None:
 
 def test_what_was_refused_is_said_and_what_is_still_there_only_where_nothing_was() -> None:
     both = Cluster("train", "a", "eastus", (VM, replace(VM, id="/vm/b")), "")
-    assert remove([Region(list(both.things), {"/vm/a": "a refusal", "/vm/b": ""})], [both], tell) == (  # type: ignore[list-item]
+    assert remove([Region(list(both.things), {"/vm/a": "a refusal", "/vm/b": ""})], [both], ignore) == (  # type: ignore[list-item]
         0, ["a refusal"]
     )  # fmt: skip
-    assert remove([Region(list(both.things), {"/vm/b": ""})], [both], tell) == (  # type: ignore[list-item]
+    assert remove([Region(list(both.things), {"/vm/b": ""})], [both], ignore) == (  # type: ignore[list-item]
         1, ["virtual machine /vm/b: still there"]
     )  # fmt: skip
 
 
 def test_what_is_kept_and_what_could_not_be_asked_is_said_beside_that() -> None:
-    kept = replace(VM, id="/disk", kind="disk", kept="it holds data")
-    region = Region([VM, kept], unknown=("role: access denied",))
-    gone, left = remove([region], [Cluster("train", "a", "eastus", (VM, kept), "")], tell)  # type: ignore[list-item]
-    assert (gone, left) == (1, ["disk /disk: it holds data", "role: access denied"])
+    kept_disk = replace(VM, id="/disk", kind="disk", kept="it holds data")
+    region = Region([VM, kept_disk], unknown=("role: access denied",))
+    removed_count, problems = remove([region], [Cluster("train", "a", "eastus", (VM, kept_disk), "")], ignore)  # type: ignore[list-item]
+    assert (removed_count, problems) == (1, ["disk /disk: it holds data", "role: access denied"])
     assert json.dumps(region.removed) == '["/vm/a", "/disk"]'

@@ -66,11 +66,11 @@ def test_thousands_of_nodes_are_served_in_turns(tmp_path: Path, monkeypatch: pyt
         events=Events(heard.append),
     )  # fmt: skip
     assert bad == {"train-4": "the drain command ended with status 1"}
-    running = most = 0
+    running = maximum = 0
     for line in (tmp_path / "order").read_text().split():
         running += 1 if line == "begin" else -1
-        most = max(most, running)
-    assert (most, running) == (2, 0)
+        maximum = max(maximum, running)
+    assert (maximum, running) == (2, 0)
     assert [event.message for event in heard if event.until] == ["drain command on 2 nodes"] * 2 + [
         "drain command on 1 node"
     ]
@@ -98,8 +98,8 @@ def test_the_soft_limit_of_open_files_stops_no_drain(tmp_path: Path) -> None:
 
 def test_all_nodes_at_once_and_a_deadline(tmp_path: Path) -> None:
     began = time.monotonic()
-    found = run("sleep 60 & wait", tmp_path, deadline_s=0.5)
-    assert found == dict.fromkeys(("train-0", "train-1"), "the drain command did not end within 0.5 s")
+    failures = run("sleep 60 & wait", tmp_path, deadline_s=0.5)
+    assert failures == dict.fromkeys(("train-0", "train-1"), "the drain command did not end within 0.5 s")
     assert time.monotonic() - began < 30
 
 
@@ -127,7 +127,7 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "line"),
     [
         ("fan\nis\tloud", "fan is loud"),
         ("$(touch owned) `touch owned` \"; touch owned; '", "$(touch owned) `touch owned` \"; touch owned; '"),
@@ -137,7 +137,7 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("", ""),
     ],
 )
-def test_a_reason_is_one_printable_line_that_no_shell_reads(reason: str, told: str, tmp_path: Path) -> None:
+def test_a_reason_is_one_printable_line_that_no_shell_reads(reason: str, line: str, tmp_path: Path) -> None:
     command = 'printf %s "$GPUPROV_REASON" > $GPUPROV_NODE'
     assert run(command, tmp_path, reasons={"train-0": reason}) == {}
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"train-0": told, "train-1": ""}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"train-0": line, "train-1": ""}

@@ -16,17 +16,17 @@ from tests.unit.lifecycle.test_hooks import NODES, run
 
 @pytest.mark.parametrize(("step", "command"), [("drain", "drain it"), ("resume", "resume it")])
 def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: Any, command: str) -> None:
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(hooks, "run", lambda *words, **how: asked.append((*words[:2], how)) or {})
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(hooks, "run", lambda *arguments, **how: calls.append((*arguments[:2], how)) or {})
     spec = SimpleNamespace(
         name="vision", hooks=SimpleNamespace(drain="drain it", resume="resume it", timeout_s=7.0)
     )  # fmt: skip
     cluster: Any = SimpleNamespace(
-        spec=spec, file=Path("/x/cluster.yaml"), events=Events(), share=lambda: asked.append(("share",))
+        spec=spec, file=Path("/x/cluster.yaml"), events=Events(), share=lambda: calls.append(("share",))
     )
     hooks.call(cluster, step, NODES, "up", {"train-0": "why"})
-    assert asked.pop(0) == ("share",)  # before the command runs
-    ((ran_step, ran_command, how),) = asked
+    assert calls.pop(0) == ("share",)  # before the command runs
+    ((ran_step, ran_command, how),) = calls
     assert (ran_step, ran_command, how["folder"], how["deadline_s"]) == (step, command, Path("/x"), 7.0)
     assert (how["action"], how["cluster"], how["reasons"]) == ("up", "vision", {"train-0": "why"})
 

@@ -40,20 +40,22 @@ class Lab:
     ) -> HostMachines:  # fmt: skip
         settings = BareMetalSite.model_validate({"provider": "baremetal", "hosts": hosts})
         listed = frozenset(host.name for host in settings.machines(())) | elsewhere
-        way = existing.Way(self.paths, users or {}, {}, lambda: "ssh-ed25519 AAAA me", lambda: "abc", listed, listed)
-        return HostMachines("here", BareMetalHosts(settings), known or [], way, events or Events())
+        transport = existing.Way(
+            self.paths, users or {}, {}, lambda: "ssh-ed25519 AAAA me", lambda: "abc", listed, listed
+        )
+        return HostMachines("here", BareMetalHosts(settings), known or [], transport, events or Events())
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    made = Lab(ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False))
+    test_lab = Lab(ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False))
 
-    def undo(way: object, nodes: list[Node], told: object) -> dict[str, ProviderError]:
-        made.undone += [node.id for node in nodes if node.id not in made.dead]
-        return {node.name: ProviderError("no answer", hint="look") for node in nodes if node.id in made.dead}
+    def undo(transport: object, nodes: list[Node], report: object) -> dict[str, ProviderError]:
+        test_lab.undone += [node.id for node in nodes if node.id not in test_lab.dead]
+        return {node.name: ProviderError("no answer", hint="look") for node in nodes if node.id in test_lab.dead}
 
     monkeypatch.setattr(existing, "undo", undo)
-    return made
+    return test_lab
 
 
 def planned(count: int) -> Plan:
@@ -68,24 +70,31 @@ def ids(nodes: list[Node]) -> dict[str, str]:
 def test_hosts_are_nodes_in_the_order_of_the_file(lab: Lab) -> None:
     site = lab.machines({"dgx[02-03]": {"address": "10.0.0.[2-3]", "port": 23}, "dgx01": {"user": "ops"}})
     plan = planned(3)
-    found = site.plan(plan)
-    assert [(one.what, one.node) for one in found.actions] == [("create", f"train-{n}") for n in range(3)]
-    nodes = site.apply(plan, found)
+    planned_changes = site.plan(plan)
+    assert [(action.what, action.node) for action in planned_changes.actions] == [
+        ("create", f"train-{n}") for n in range(3)
+    ]
+    nodes = site.apply(plan, planned_changes)
     assert ids(nodes) == {"train-0": "dgx02", "train-1": "dgx03", "train-2": "dgx01"}
     assert (nodes[0].address, nodes[0].port, nodes[2].user) == ("10.0.0.2", 23, "ops")
-    again = lab.machines({"dgx[02-03]": {"address": "10.0.0.[2-3]", "port": 23}, "dgx01": {"user": "ops"}}, nodes)
-    assert again.plan(plan).total == 0
+    unchanged_site = lab.machines(
+        {"dgx[02-03]": {"address": "10.0.0.[2-3]", "port": 23}, "dgx01": {"user": "ops"}}, nodes
+    )
+    assert unchanged_site.plan(plan).total == 0
 
 
 def test_a_host_keeps_its_name_when_others_go(lab: Lab) -> None:
     plan = planned(3)
-    before = lab.machines({"a": {}, "b": {}, "c": {}})
-    known = before.apply(plan, before.plan(plan))
+    previous_site = lab.machines({"a": {}, "b": {}, "c": {}})
+    known = previous_site.apply(plan, previous_site.plan(plan))
     after = lab.machines({"b": {}, "c": {}, "d": {}}, known)
-    found = after.plan(plan)
-    assert [(one.what, one.node) for one in found.actions] == [("replace", "train-0"), ("delete", "train-0")]
+    planned_changes = after.plan(plan)
+    assert [(action.what, action.node) for action in planned_changes.actions] == [
+        ("replace", "train-0"),
+        ("delete", "train-0"),
+    ]
     assert lab.undone == [], "a plan changes nothing"
-    assert ids(after.apply(plan, found)) == {"train-0": "d", "train-1": "b", "train-2": "c"}
+    assert ids(after.apply(plan, planned_changes)) == {"train-0": "d", "train-1": "b", "train-2": "c"}
     assert lab.undone == ["a"]
 
 
@@ -105,8 +114,8 @@ def test_another_host_in_the_place_of_a_bad_one_is_a_replacement(lab: Lab) -> No
     with pytest.raises(ProviderError, match="a cannot be replaced by gpuprov") as caught:
         lab.machines({"a": {}}, known).plan(plan, replace=["train-0"])
     assert "gpuprov release FILE train-0" in caught.value.hint
-    found = lab.machines({"b": {}}, known).plan(plan, replace=["train-0"])
-    found.refuse_more(["train-0"], ["train-0"])
+    planned_changes = lab.machines({"b": {}}, known).plan(plan, replace=["train-0"])
+    planned_changes.refuse_more(["train-0"], ["train-0"])
 
 
 def test_fewer_hosts_than_machines_are_refused(lab: Lab) -> None:
@@ -202,8 +211,8 @@ def test_hosts_on_which_a_down_has_begun_are_not_configured(lab: Lab, tmp_path: 
     with pytest.raises(GpuprovError, match="has begun to undo what was configured on a, b, and did not end") as caught:
         machines.refuse_undone(cluster)
     assert "`gpuprov up " in caught.value.hint
-    again = lab.machines({"a": {}, "b": {}}, known)
-    again.apply(plan, again.plan(plan))
+    restored_site = lab.machines({"a": {}, "b": {}}, known)
+    restored_site.apply(plan, restored_site.plan(plan))
     machines.refuse_undone(cluster)
 
 
@@ -216,11 +225,11 @@ def test_this_very_machine_is_reached_without_ssh(lab: Lab) -> None:
     assert "box-0" not in text
     assert "\n  Port 2222\n" in text
     ssh.refuse_foreign(lab.paths, list, lambda: ["box-0"])
-    for words, said in ((["echo", "a  b"], "a b"), (["echo 'a  b'; false"], "a  b")):
+    for arguments, output in ((["echo", "a  b"], "a b"), (["echo 'a  b'; false"], "a  b")):
         done = subprocess.run(
-            [*ssh.argv(lab.paths, "box-0", "-t"), *words], capture_output=True, text=True, check=False
+            [*ssh.argv(lab.paths, "box-0", "-t"), *arguments], capture_output=True, text=True, check=False
         )
-        assert done.stdout.strip() == said, "as ssh: one text for a shell"
+        assert done.stdout.strip() == output, "as ssh: one text for a shell"
     assert done.returncode == 1
     assert ssh.argv(lab.paths, "box-1")[0] == "ssh"
     ssh.save(lab.paths, [other], pins, {"box-1": "me"})
@@ -241,9 +250,9 @@ def test_a_written_key_is_pinned_and_a_host_keeps_its_key_under_another_name(
 
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
     monkeypatch.setattr(fleet.host_keys, "scan", nothing)
-    one = Node("train-0", "train", "here", "dgx-h100", "a", "", "10.0.0.1", "10.0.0.1")
+    first = Node("train-0", "train", "here", "dgx-h100", "a", "", "10.0.0.1", "10.0.0.1")
     users = {"train-0": "me", "train-1": "me"}
-    fleet.contact(lab.paths, [one], users, Events(), given={"train-0": "ssh-ed25519 AAAA"})
+    fleet.contact(lab.paths, [first], users, Events(), given={"train-0": "ssh-ed25519 AAAA"})
     assert ssh.load_pins(lab.paths) == {"train-0": ("a", "ssh-ed25519 AAAA")}
     moved = Node("train-1", "train", "here", "dgx-h100", "a", "", "10.0.0.1", "10.0.0.1")
     fleet.contact(lab.paths, [moved], users, Events())

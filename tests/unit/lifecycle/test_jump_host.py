@@ -53,9 +53,9 @@ def opened(folder: Path, jump: str, allow: str, *, sandbox: bool = False, hosts:
     ],
 )
 def test_the_jump_host_has_to_be_let_in(tmp_path: Path, jump: str, allow: str, warned: bool) -> None:
-    found = preflight._jump_host(opened(tmp_path, jump, allow), "here")
-    assert [one.status for one in found] == (["warning"] if warned else [])
-    assert all("access.allow" in one.message and "jump host" in one.action for one in found)
+    findings = preflight._jump_host(opened(tmp_path, jump, allow), "here")
+    assert [finding.status for finding in findings] == (["warning"] if warned else [])
+    assert all("access.allow" in finding.message and "jump host" in finding.action for finding in findings)
 
 
 def test_the_sandbox_and_machines_of_ones_own_are_not_asked_for_it(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ def test_reports_are_copied_and_nothing_else(tmp_path: Path) -> None:
     secret.write_text("key")
     (cluster.paths.runs / "20260102T000000" / "report.txt").symlink_to(secret)
     assert copy_reports(cluster, tmp_path / "kept") == 2
-    kept = sorted(str(file.relative_to(tmp_path / "kept")) for file in (tmp_path / "kept").rglob("*") if file.is_file())
+    copied_files = sorted(
+        str(file.relative_to(tmp_path / "kept")) for file in (tmp_path / "kept").rglob("*") if file.is_file()
+    )
     days, kinds = ("20260101", "20260102"), ("html", "json", "xml")
-    assert kept == [f"{day}T000000/report.{kind}" for day in days for kind in kinds]
+    assert copied_files == [f"{day}T000000/report.{kind}" for day in days for kind in kinds]
     assert (tmp_path / "kept" / "20260101T000000" / "report.json").read_text() == "20260101T000000 report.json"

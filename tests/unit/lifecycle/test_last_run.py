@@ -165,8 +165,8 @@ def test_all_clusters_below_a_folder(
     assert [line.split() for line in lines[1:]] == [
         ["vision", "cluster.yaml", "1", "1", "up:", "done"], ["speech", "(sandbox)", "-", "?", "0", "-"]
     ]  # fmt: skip
-    held = {"train-0": {"id": "i-0", "owner": "ada", "reason": "x", "since": "y", "checks": []}}
-    (file.parent / ".gpuprov" / "vision" / "quarantine.json").write_text(json.dumps({"nodes": held}))
+    entries = {"train-0": {"id": "i-0", "owner": "ada", "reason": "x", "since": "y", "checks": []}}
+    (file.parent / ".gpuprov" / "vision" / "quarantine.json").write_text(json.dumps({"nodes": entries}))
     assert run(["status"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["vision", "cluster.yaml", "1", "0"], "in quarantine"
     assert run(["status", "--watch"]) == 2

@@ -25,18 +25,20 @@ groups: {train: {machine: p4d.24xlarge, count: 3}}
 def cluster(folder: Path, *, sandbox: bool, sites: dict[str, str | None]) -> Cluster:
     """A cluster whose run directory has workspaces of these sites; None: nobody wrote down the provider."""
     (folder / "cluster.yaml").write_text(FILE)
-    found = open_cluster(folder / "cluster.yaml", sandbox=sandbox)
+    recorded_cluster = open_cluster(folder / "cluster.yaml", sandbox=sandbox)
     for site, provider in sites.items():
-        private_dir(found.paths.site(site))
+        private_dir(recorded_cluster.paths.site(site))
         if provider is not None:
-            (found.paths.site(site) / MADE_BY).write_text(provider + "\n")
-    return found
+            (recorded_cluster.paths.site(site) / MADE_BY).write_text(provider + "\n")
+    return recorded_cluster
 
 
 def test_every_workspace_of_a_rehearsal_is_the_sandboxs(tmp_path: Path) -> None:
-    made = cluster(tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None, "planned": None})
-    (made.paths.site("old") / STATE).write_text("{}")
-    providers = made.providers.made()
+    recorded_cluster = cluster(
+        tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None, "planned": None}
+    )
+    (recorded_cluster.paths.site("old") / STATE).write_text("{}")
+    providers = recorded_cluster.providers.made()
     assert {site: provider.name for site, provider in providers.items()} == dict.fromkeys(
         ("gone", "here", "old"), "sandbox"
     )  # `plan` leaves a workspace, too, and no machine
@@ -44,17 +46,17 @@ def test_every_workspace_of_a_rehearsal_is_the_sandboxs(tmp_path: Path) -> None:
 
 def test_a_real_workspace_without_a_provider_is_not_passed_over(tmp_path: Path) -> None:
     """Passed over, its state would be removed with the run directory, and its machines would run on."""
-    made = cluster(tmp_path, sandbox=False, sites={"gone": None})
-    (made.paths.site("gone") / STATE).write_text("{}")
+    recorded_cluster = cluster(tmp_path, sandbox=False, sites={"gone": None})
+    (recorded_cluster.paths.site("gone") / STATE).write_text("{}")
     with pytest.raises(GpuprovError, match="cannot determine the provider") as caught:
-        made.providers.made()
+        recorded_cluster.providers.made()
     assert "put site gone back" in caught.value.hint
 
 
 def test_what_is_no_workspace_is_left_alone(tmp_path: Path) -> None:
-    found = cluster(tmp_path, sandbox=True, sites={"here": "sandbox"})
-    (found.paths.root / "sites" / "note.txt").touch()
-    assert list(found.providers.made()) == ["here"]
+    recorded_cluster = cluster(tmp_path, sandbox=True, sites={"here": "sandbox"})
+    (recorded_cluster.paths.root / "sites" / "note.txt").touch()
+    assert list(recorded_cluster.providers.made()) == ["here"]
 
 
 def test_nothing_was_made(tmp_path: Path) -> None:
@@ -62,22 +64,26 @@ def test_nothing_was_made(tmp_path: Path) -> None:
 
 
 def test_a_site_that_cluster_yaml_does_not_name_any_more_is_removed_where_it_was_made(tmp_path: Path) -> None:
-    found = cluster(tmp_path, sandbox=False, sites={"gone": "aws"})
-    (found.paths.site("gone") / SETTINGS).write_text('{"provider": "aws", "region": "eu-west-1"}')
-    assert found.providers.made()["gone"].place.settings.region == "eu-west-1"  # type: ignore[attr-defined]
+    recorded_cluster = cluster(tmp_path, sandbox=False, sites={"gone": "aws"})
+    (recorded_cluster.paths.site("gone") / SETTINGS).write_text('{"provider": "aws", "region": "eu-west-1"}')
+    assert recorded_cluster.providers.made()["gone"].place.settings.region == "eu-west-1"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"provider": "gcp", "region": "x"}', '{"provider": "aws"}'])
 def test_settings_that_are_damaged_are_no_settings(tmp_path: Path, text: str) -> None:
-    found = cluster(tmp_path, sandbox=False, sites={"gone": "aws"})
-    (found.paths.site("gone") / SETTINGS).write_text(text)
+    recorded_cluster = cluster(tmp_path, sandbox=False, sites={"gone": "aws"})
+    (recorded_cluster.paths.site("gone") / SETTINGS).write_text(text)
     with pytest.raises(GpuprovError, match=r"site\.json is missing or damaged"):
-        found.providers.made()
+        recorded_cluster.providers.made()
 
 
 def test_there_is_one_object_for_each_site(tmp_path: Path) -> None:
-    found = cluster(tmp_path, sandbox=False, sites={"here": "aws"})
-    assert found.providers.at("here") is found.providers.at("here") is found.providers.made()["here"]
+    recorded_cluster = cluster(tmp_path, sandbox=False, sites={"here": "aws"})
+    assert (
+        recorded_cluster.providers.at("here")
+        is recorded_cluster.providers.at("here")
+        is recorded_cluster.providers.made()["here"]
+    )
 
 
 OWN = """
@@ -105,8 +111,8 @@ def test_machines_of_ones_own_that_fail_do_not_hold_up_the_others(
 ) -> None:
     """One that did not come to be, and one that does not let gpuprov in: the third is what the run goes on with."""
     (tmp_path / "cluster.yaml").write_text(OWN)
-    found = open_cluster(tmp_path / "cluster.yaml", sandbox=False)
-    private_dir(found.paths.root)
+    own_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=False)
+    private_dir(own_cluster.paths.root)
     nodes = [
         Node(f"train-{number}", "train", "rack", "dgx-h100", f"d{number}.lab", "", f"d{number}.lab", "")
         for number in (0, 2)
@@ -114,13 +120,13 @@ def test_machines_of_ones_own_that_fail_do_not_hold_up_the_others(
     refused = ProviderError("no way in", where="train-2", hint="look there")
     monkeypatch.setattr(machines, "contact", lambda *_, **__: {"train-2": refused})
     plan = plans.plan(plans.cluster_spec("dgx-h100", count=3))
-    made = machines.make(found, plan, [(Partly(nodes), Planned("rack", add=3))], found.events)  # type: ignore[list-item]
-    assert ([node.name for node in made.nodes], made.failed) == (["train-0"], {})
-    assert "d1.lab: wrong password" in str(made.partly["rack"]) and "train-2: no way in" in str(made.partly["rack"])
-    assert made.partly["rack"].exit_code == Exit.PROVIDER_FAILED
-    assert {node.name for node in found.nodes()} == {"train-0", "train-1", "train-2"}, (
+    result = machines.make(own_cluster, plan, [(Partly(nodes), Planned("rack", add=3))], own_cluster.events)  # type: ignore[list-item]
+    assert ([node.name for node in result.nodes], result.failed) == (["train-0"], {})
+    assert "d1.lab: wrong password" in str(result.partly["rack"]) and "train-2: no way in" in str(result.partly["rack"])
+    assert result.partly["rack"].exit_code == Exit.PROVIDER_FAILED
+    assert {node.name for node in own_cluster.nodes()} == {"train-0", "train-1", "train-2"}, (
         "none that was there is forgotten"
     )
     monkeypatch.setattr(machines, "contact", lambda *_, **__: {"train-0": refused, "train-2": refused})
-    none = machines.make(found, plan, [(Partly(nodes), Planned("rack", add=3))], found.events)  # type: ignore[list-item]
+    none = machines.make(own_cluster, plan, [(Partly(nodes), Planned("rack", add=3))], own_cluster.events)  # type: ignore[list-item]
     assert (none.nodes, list(none.failed), none.partly) == ([], ["rack"], {})

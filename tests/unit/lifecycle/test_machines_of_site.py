@@ -39,10 +39,10 @@ def of_site(cluster: Cluster, site: str = "virginia", **how: Any) -> Any:
 def test_terraforms_machines_know_which_nodes_of_the_site_are_whole(cluster: Cluster, by_terraform: None) -> None:
     fleet.save(cluster.paths, [*TRAIN, INFER])
     node_state.note_stage(cluster.paths, machines.INCOMPLETE, ["train-1"], ok=False)
-    made = of_site(cluster, run_dir=Path("/runs/1"))
-    assert made.words[0] is cluster.providers.at("virginia")
-    assert (made.how["known"], made.how["incomplete"]) == ({"train-0"}, {"train-1"})
-    assert made.how["log"] == Path("/runs/1/terraform-virginia.log")
+    recorder = of_site(cluster, run_dir=Path("/runs/1"))
+    assert recorder.words[0] is cluster.providers.at("virginia")
+    assert (recorder.how["known"], recorder.how["incomplete"]) == ({"train-0"}, {"train-1"})
+    assert recorder.how["log"] == Path("/runs/1/terraform-virginia.log")
     assert of_site(cluster).how["log"] is None
 
 
@@ -59,14 +59,14 @@ def test_the_root_module_has_the_key_and_identity_of_the_cluster(
 def test_a_fleet_that_is_no_rehearsal_takes_the_key_of_cluster_yaml(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(machines.ssh, "ensure_key", lambda _, key: asked.append(key) or "ssh-ed25519 AAAA")
+    keys: list[object] = []
+    monkeypatch.setattr(machines.ssh, "ensure_key", lambda _, key: keys.append(key) or "ssh-ed25519 AAAA")
     machines._key(cluster)
-    given = real(tmp_path, recorded="us-east-1")
-    access = given.spec.access.model_copy(update={"ssh_key": Path("/key")})
-    given.spec = given.spec.model_copy(update={"access": access})
-    machines._key(given)
-    assert asked == [None, Path("/key")]
+    real_cluster = real(tmp_path, recorded="us-east-1")
+    access = real_cluster.spec.access.model_copy(update={"ssh_key": Path("/key")})
+    real_cluster.spec = real_cluster.spec.model_copy(update={"access": access})
+    machines._key(real_cluster)
+    assert keys == [None, Path("/key")]
 
 
 @pytest.mark.parametrize("record", [True, False])
@@ -120,14 +120,14 @@ def test_machines_that_exist_are_installed_only_where_an_installation_is_asked_f
     cluster.providers.at = lambda _: provider  # type: ignore[method-assign,assignment,return-value]
     cluster.providers.record = lambda _: None  # type: ignore[method-assign]
     fleet.save(cluster.paths, [*TRAIN, INFER])
-    made = of_site(cluster)
-    assert made.words[:2] == ("virginia", hosts)
+    recorder = of_site(cluster)
+    assert recorder.words[:2] == ("virginia", hosts)
     installs = managed is not None and managed.installation is not None
-    assert (made.words[4] if installs else made.words[2]) == TRAIN
+    assert (recorder.words[4] if installs else recorder.words[2]) == TRAIN
     if installs:
-        assert made.words[3] is managed.installation
-        assert made.words[7] == float(cluster.spec.timeouts.machine_s)
-        assert made.words[10]("train-0") is None
+        assert recorder.words[3] is managed.installation
+        assert recorder.words[7] == float(cluster.spec.timeouts.machine_s)
+        assert recorder.words[10]("train-0") is None
         provider.access = SimpleNamespace(proxy=lambda machine: f"proxy {machine}")
         assert of_site(cluster).words[10]("train-0") == "proxy train-0"
     assert HostMachines is not Recorder
@@ -136,7 +136,7 @@ def test_machines_that_exist_are_installed_only_where_an_installation_is_asked_f
 def test_nodes_are_entered_as_the_user_that_they_have_or_their_site(cluster: Cluster) -> None:
     from dataclasses import replace
 
-    own = replace(node("train-0"), user="admin")
-    assert machines._users(cluster, [own, TRAIN[1]]) == {
+    node_with_user = replace(node("train-0"), user="admin")
+    assert machines._users(cluster, [node_with_user, TRAIN[1]]) == {
         "train-0": "admin", "train-1": cluster.spec.user("virginia")
     }  # fmt: skip

@@ -214,7 +214,7 @@ def test_machines_that_only_terraform_knows_are_recorded(cluster: Cluster, plan:
 
 
 @pytest.mark.parametrize(
-    ("actions", "without", "asked"),
+    ("actions", "without", "is_queried"),
     [
         ((), [], True),
         ((Action("create", "a", "train-1"),), [], False),
@@ -226,13 +226,13 @@ def test_machines_that_only_terraform_knows_are_recorded(cluster: Cluster, plan:
     ],
 )
 def test_terraform_is_asked_only_where_its_plan_shows_a_machine_that_nobody_recorded(
-    cluster: Cluster, plan: Plan, actions: tuple[Action, ...], without: list[str], asked: bool
+    cluster: Cluster, plan: Plan, actions: tuple[Action, ...], without: list[str], is_queried: bool
 ) -> None:
     fleet.save(cluster.paths, TRAIN[:1])
     capacity.do_without(private_dir(cluster.paths.site("virginia")), {"train": without} if without else {})
     site = Site("virginia")
     machines.record_standing(cluster, [(site, Planned("virginia", actions=actions))], plan)  # type: ignore[list-item]
-    assert bool(site.asked) == asked
+    assert bool(site.asked) == is_queried
 
 
 def test_machines_that_a_failed_apply_left_are_not_settled(cluster: Cluster) -> None:
@@ -270,8 +270,8 @@ HOST = node("infer-0", "ohio", id="dgx1.lab")
 def test_a_site_takes_no_host_that_stays_a_node_of_another_one(
     cluster: Cluster, hosts: dict[str, tuple[str, ...]], refused: set[str]
 ) -> None:
-    others = [node("eval-0", "paris", id="dgx9.lab")] if "dgx9.lab" in hosts.get("virginia", ()) else []
-    fleet.save(cluster.paths, [*TRAIN, HOST, *others])
+    other_nodes = [node("eval-0", "paris", id="dgx9.lab")] if "dgx9.lab" in hosts.get("virginia", ()) else []
+    fleet.save(cluster.paths, [*TRAIN, HOST, *other_nodes])
     planned = {site: Planned(site, hosts=names) for site, names in hosts.items()}
     errors = machines.occupied(cluster, planned)
     assert set(errors) == refused
@@ -292,8 +292,8 @@ def test_a_host_whose_former_site_fails_at_its_apply_is_not_taken(
         (taken, Planned("virginia", add=1, hosts=("dgx1.lab",))),
         (Site("ohio", ProviderError("full"), there=[HOST]), Planned("ohio", add=1, hosts=("dgx2.lab",))),
     ]
-    made = machines.make(cluster, plan, prepared, cluster.events)  # type: ignore[arg-type]
-    assert (made.nodes, set(made.failed), made.partly) == ([], {"virginia", "ohio"}, {})
+    result = machines.make(cluster, plan, prepared, cluster.events)  # type: ignore[arg-type]
+    assert (result.nodes, set(result.failed), result.partly) == ([], {"virginia", "ohio"}, {})
     assert cluster.nodes() == [HOST, *TRAIN]
 
 
@@ -301,8 +301,8 @@ def test_sites_that_are_not_applied_keep_their_nodes(
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.save(cluster.paths, [node("train-0", id="i-old"), INFER])
-    made = applied(cluster, plan, monkeypatch, Site("virginia", TRAIN))
-    assert (made.nodes, made.failed, made.partly) == (TRAIN, {}, {})
+    result = applied(cluster, plan, monkeypatch, Site("virginia", TRAIN))
+    assert (result.nodes, result.failed, result.partly) == (TRAIN, {}, {})
     assert sorted(row.name for row in cluster.nodes()) == ["infer-0", "train-0", "train-1"]
     assert cluster.node("train-0").id == "i-train-0"
 
@@ -314,8 +314,8 @@ def test_a_site_that_fails_says_what_of_it_stands(
     error = ProviderError("no capacity", where="site virginia", hint="wait", diagnostics=messages)
     error.exit_code = Exit.LOCKED
     fleet.save(cluster.paths, [INFER])
-    made = applied(cluster, plan, monkeypatch, Site("virginia", error, [TRAIN[0]]))
-    failure = made.failed["virginia"]
+    result = applied(cluster, plan, monkeypatch, Site("virginia", error, [TRAIN[0]]))
+    failure = result.failed["virginia"]
     assert failure.message.startswith("no capacity\n  2 machines of the cluster, 1 of them made by this run, stand now")
     assert (failure.where, failure.hint, failure.exit_code) == ("site virginia", "wait", Exit.LOCKED)
     assert list(failure.diagnostics) == messages  # type: ignore[attr-defined]
@@ -327,15 +327,15 @@ def test_a_node_that_was_there_before_is_missing_where_its_machine_does_not_stan
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.save(cluster.paths, TRAIN)
-    made = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), [TRAIN[0]]))
-    assert made.failed["virginia"].message.startswith("x\n  1 machine of the cluster stands now: ")
+    result = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), [TRAIN[0]]))
+    assert result.failed["virginia"].message.startswith("x\n  1 machine of the cluster stands now: ")
     assert stages(cluster) == {"train-1": ("missing", False)}
 
 
 def test_where_nothing_stands_nothing_is_said(cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     error = ProviderError("no capacity")
-    made = applied(cluster, plan, monkeypatch, Site("virginia", error))
-    assert made.failed == {"virginia": error}
+    result = applied(cluster, plan, monkeypatch, Site("virginia", error))
+    assert result.failed == {"virginia": error}
     assert stages(cluster) == dict.fromkeys(("train-0", "train-1"), ("planned", None))
 
 
@@ -343,13 +343,13 @@ def test_where_nothing_stands_nothing_is_said(cluster: Cluster, plan: Plan, monk
 def test_what_could_not_be_asked_is_said_and_nothing_recorded_is_forgotten(
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    made = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), error))
-    assert made.failed["virginia"].message.startswith("x\n  what stands at virginia could not be asked: ")
+    result = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), error))
+    assert result.failed["virginia"].message.startswith("x\n  what stands at virginia could not be asked: ")
     assert stages(cluster) == {}
     fleet.save(cluster.paths, [*TRAIN, INFER])
-    again = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), error))
-    assert "3 machines of the cluster stand now: `gpuprov up` goes on" in again.failed["virginia"].message
-    assert "; what stands at virginia could not be asked" in again.failed["virginia"].message
+    second_result = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), error))
+    assert "3 machines of the cluster stand now: `gpuprov up` goes on" in second_result.failed["virginia"].message
+    assert "; what stands at virginia could not be asked" in second_result.failed["virginia"].message
     assert sorted(row.name for row in cluster.nodes()) == ["infer-0", "train-0", "train-1"]
 
 
@@ -357,7 +357,7 @@ def test_a_site_that_ssh_does_not_reach_fails_whole_and_another_does_not(
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = {name: ProviderError("no ssh", where=name, hint="look") for name in ("train-0", "train-1")}
-    made = applied(
+    result = applied(
         cluster,
         plan,
         monkeypatch,
@@ -365,7 +365,7 @@ def test_a_site_that_ssh_does_not_reach_fails_whole_and_another_does_not(
         Site("ohio", [INFER]),
         silent={"train-1": silent["train-1"]},
     )
-    assert (made.nodes, made.failed, made.partly) == ([INFER], {"virginia": silent["train-1"]}, {})
+    assert (result.nodes, result.failed, result.partly) == ([INFER], {"virginia": silent["train-1"]}, {})
     both = applied(cluster, plan, monkeypatch, Site("virginia", TRAIN), silent=silent).failed["virginia"]
     assert (both.message, both.hint) == ("train-0: no ssh\n  train-1: no ssh", "look")
 
@@ -374,8 +374,8 @@ def test_machines_that_came_to_be_are_gone_on_with(
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = PartlyMadeError(ProviderError("1 of 2"), TRAIN[:1], TRAIN[1:])
-    made = applied(cluster, plan, monkeypatch, Site("virginia", error), Site("ohio", ProviderError("x")))
-    assert (made.nodes, list(made.failed), made.partly) == (TRAIN[:1], ["ohio"], {"virginia": error})
+    result = applied(cluster, plan, monkeypatch, Site("virginia", error), Site("ohio", ProviderError("x")))
+    assert (result.nodes, list(result.failed), result.partly) == (TRAIN[:1], ["ohio"], {"virginia": error})
     assert {row.name for row in cluster.nodes()} == {"train-0", "train-1"}
 
 
@@ -427,11 +427,11 @@ def test_consoles_that_can_be_had_are_kept(cluster: Cluster, tmp_path: Path) -> 
 
 
 def contacted(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, failed: dict[str, ProviderError], kept: Sequence[Path] = ()
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, failed: dict[str, ProviderError], consoles: Sequence[Path] = ()
 ) -> tuple[dict[str, ProviderError], list[Event]]:
     events = heard(cluster)
     monkeypatch.setattr(machines.fleet, "contact", lambda *_, **__: dict(failed))
-    monkeypatch.setattr(machines, "keep_consoles", lambda *_: list(kept))
+    monkeypatch.setattr(machines, "keep_consoles", lambda *_: list(consoles))
     actual = machines.contact(
         cluster, [*TRAIN, INFER], cluster.events, waiting=["train-0", "train-1"], run_dir=Path("/runs/1")
     )
@@ -469,10 +469,10 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     monkeypatch.setattr(Cluster, "share", lambda _: calls.append("share"))
 
-    def seen(_: Cluster, nodes: Sequence[Node]) -> None:
+    def count_cost(_: Cluster, nodes: Sequence[Node]) -> None:
         calls.append(" ".join(sorted(row.name for row in nodes)))
 
-    monkeypatch.setattr(machines.running_cost, "seen", seen)
+    monkeypatch.setattr(machines.running_cost, "seen", count_cost)
     return calls
 
 
@@ -496,16 +496,16 @@ def test_machines_cost_from_the_moment_that_they_are_known_and_others_learn_of_t
 def test_ssh_is_waited_for_on_the_nodes_of_this_apply_alone(
     cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(machines, "contact", lambda *_, **how: asked.append(how) or {})
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(machines, "contact", lambda *_, **how: calls.append(how) or {})
     fleet.save(cluster.paths, [INFER])
     prepared: Any = [(Site("virginia", TRAIN), Planned("virginia", add=1))]
     machines.make(cluster, plan, prepared, cluster.events, Path("/runs/1"))
     names = ["train-0", "train-1"]
-    assert asked == [{"waiting": names, "only": names, "run_dir": Path("/runs/1")}]
-    asked.clear()
+    assert calls == [{"waiting": names, "only": names, "run_dir": Path("/runs/1")}]
+    calls.clear()
     machines.make(cluster, plan, [(Site("virginia", []), Planned("virginia"))], cluster.events)  # type: ignore[list-item]
-    assert asked == []
+    assert calls == []
 
 
 def test_a_machine_that_was_replaced_is_incomplete_and_one_of_another_site_is_not(
@@ -535,24 +535,28 @@ def test_what_stands_is_told_with_its_price(cluster: Cluster, plan: Plan, monkey
 
 def test_machines_that_exist_are_entered_by_user_and_proxy(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.providers.proxies = lambda _: {"train-0": "proxy"}  # type: ignore[method-assign]
-    way = machines._way(cluster, TRAIN)
-    assert way.users == {name: cluster.spec.user("virginia") for name in ("train-0", "train-1")}
-    assert (way.paths, way.identity(), way.key().startswith("ssh-ed25519 ")) == (cluster.paths, cluster.identity, True)
+    transport = machines._way(cluster, TRAIN)
+    assert transport.users == {name: cluster.spec.user("virginia") for name in ("train-0", "train-1")}
+    assert (transport.paths, transport.identity(), transport.key().startswith("ssh-ed25519 ")) == (
+        cluster.paths,
+        cluster.identity,
+        True,
+    )
 
 
 @pytest.mark.parametrize("sandbox", [True, False])
 def test_nodes_are_called_the_way_that_their_provider_knows(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sandbox: bool
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(machines.fleet, "contact", lambda *_, **how: asked.append(how) or {})
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(machines.fleet, "contact", lambda *_, **how: calls.append(how) or {})
     monkeypatch.setattr(Cluster, "sandbox", sandbox)
     providers = cluster.providers
     providers.proxies = lambda _: {"train-0": "proxy"}  # type: ignore[method-assign]
     providers.given_keys = lambda _: {"train-0": "key"}  # type: ignore[method-assign]
     providers.local = lambda _: {"train-1"}  # type: ignore[method-assign]
     machines.contact(cluster, TRAIN, cluster.events, waiting=["train-0"], only=["train-0"])
-    (how,) = asked
+    (how,) = calls
     assert how == {
         "wait_s": float(cluster.spec.timeouts.ssh_s), "only": ["train-0"], "vouched": providers.host_key,
         "carried": {"train-0": "proxy"}, "given": {} if sandbox else {"train-0": "key"},
@@ -563,13 +567,13 @@ def test_nodes_are_called_the_way_that_their_provider_knows(
 def test_nodes_behind_a_jump_host_that_does_not_answer_are_not_waited_for(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(machines.fleet, "contact", lambda *_, **how: asked.append(how) or {})
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(machines.fleet, "contact", lambda *_, **how: calls.append(how) or {})
     closed = ProviderError("site virginia: the simulated jump host me@bastion is exited, not running")
     cluster.providers.save_jump_hosts = lambda _: {"virginia": closed}  # type: ignore[method-assign]
     waiting = ["train-0", "infer-0"]
     failed = machines.contact(cluster, [*TRAIN, INFER], cluster.events, waiting=waiting, only=waiting)
-    assert (failed, asked[0]["only"]) == ({"train-0": closed}, ["infer-0"])
+    assert (failed, calls[0]["only"]) == ({"train-0": closed}, ["infer-0"])
 
 
 def test_machines_that_exist_and_answer_are_asked_to_let_gpuprov_in(
@@ -588,12 +592,12 @@ def test_machines_that_exist_and_answer_are_asked_to_let_gpuprov_in(
     cluster.providers.save_jump_hosts = lambda _: {}  # type: ignore[method-assign]
     monkeypatch.setattr(machines.existing, "admit", admit)
     monkeypatch.setattr(machines.fleet, "contact", lambda *_, **__: {"train-1": ProviderError("no ssh")})
-    third, gone = node("train-2"), node("old-0", "gone")
+    third, former = node("train-2"), node("old-0", "gone")
     waiting = ["train-0", "train-1", "infer-0", "old-0"]
     events = heard(cluster)
-    failed = machines.contact(cluster, [*TRAIN, third, INFER, gone], cluster.events, waiting=waiting)
+    failed = machines.contact(cluster, [*TRAIN, third, INFER, former], cluster.events, waiting=waiting)
     assert admitted == [["train-0"]], "train-1 does not answer, and train-2 is not waited for"
     assert (list(failed), failed["train-0"]) == (["train-1", "train-0"], refusal)
     assert [(e.message, e.node) for e in events if e.kind == "warning"] == [("wrong password", "train-0")]
-    machines.contact(cluster, [INFER, gone], cluster.events, waiting=["infer-0", "old-0"])
+    machines.contact(cluster, [INFER, former], cluster.events, waiting=["infer-0", "old-0"])
     assert admitted == [["train-0"]], "nobody is asked where none of them exists already"

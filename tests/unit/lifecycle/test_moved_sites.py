@@ -59,7 +59,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "key"),
+    ("previous", "after", "key"),
     [
         (AWS, OTHER_REGION, "region: us-east-2"),
         (AWS, AZURE, "provider: aws"),
@@ -67,16 +67,16 @@ def account(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         (AZURE, OTHER_SUBSCRIPTION, "subscription: 00000000-0000-0000-0000-000000000001"),
     ],
 )
-def test_a_site_with_machines_is_not_moved(tmp_path: Path, before: str, after: str, key: str) -> None:
+def test_a_site_with_machines_is_not_moved(tmp_path: Path, previous: str, after: str, key: str) -> None:
     """The machines would run on, and `down` would look for them where they never were."""
-    cluster = recorded(tmp_path, before)
-    kept = {name: (cluster.paths.site("here") / name).read_text() for name in (MADE_BY, SETTINGS)}
+    cluster = recorded(tmp_path, previous)
+    recorded_texts = {name: (cluster.paths.site("here") / name).read_text() for name in (MADE_BY, SETTINGS)}
     edited = opened(tmp_path, after)
     with pytest.raises(ProviderError, match="its machines are in") as caught:
         machines.of_site(edited, "here", BINARY)
     assert f"put `{key}` back" in caught.value.hint
-    assert {name: (edited.paths.site("here") / name).read_text() for name in kept} == kept
-    restored = opened(tmp_path, before)
+    assert {name: (edited.paths.site("here") / name).read_text() for name in recorded_texts} == recorded_texts
+    restored = opened(tmp_path, previous)
     (provider,) = restored.providers.made().values()
     assert machines.of_site(restored, "here", BINARY, made_by=provider).site == "here", "as the hint says"
 
@@ -148,9 +148,9 @@ def test_an_account_that_nobody_could_tell_is_not_compared(tmp_path: Path, accou
 
 
 def test_an_edited_method_is_named_as_cluster_yaml_has_it(tmp_path: Path) -> None:
-    own = opened(tmp_path, OWN)
-    (private_dir(own.paths.site("here")) / MARK).touch()
-    own.providers.record("here")
+    own_machines = opened(tmp_path, OWN)
+    (private_dir(own_machines.paths.site("here")) / MARK).touch()
+    own_machines.providers.record("here")
     edited = opened(tmp_path, MAAS)
     assert edited.providers.moved("here")["method"] == ("ssh", "maas")
 

@@ -63,8 +63,8 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def subject(cluster: Cluster, name: str, level: Any = "standard") -> Subject:
-    (found,) = (one for one in subjects_of(cluster) if one.name == name)
-    return replace(found, expected=replace(found.expected, level=level))
+    (match,) = (candidate for candidate in subjects_of(cluster) if candidate.name == name)
+    return replace(match, expected=replace(match.expected, level=level))
 
 
 def find(cluster: Cluster, *run: Subject) -> Neighbours:
@@ -73,11 +73,11 @@ def find(cluster: Cluster, *run: Subject) -> Neighbours:
 
 
 def test_all_proven_nodes_of_the_group_are_candidates_in_the_order_of_their_numbers(cluster: Cluster) -> None:
-    found = find(cluster, subject(cluster, "train-3"))
-    assert [one.name for one in found.candidates] == [f"train-{i}" for i in range(12) if i != 3]
-    assert (found.refused, found.proven) == ({}, True)
-    assert found.command == f"gpuprov verify {cluster.file} --node train-3"
-    assert all(one.way and one.address and one.expected.images for one in found.candidates)
+    search = find(cluster, subject(cluster, "train-3"))
+    assert [candidate.name for candidate in search.candidates] == [f"train-{i}" for i in range(12) if i != 3]
+    assert (search.refused, search.proven) == ({}, True)
+    assert search.command == f"gpuprov verify {cluster.file} --node train-3"
+    assert all(candidate.way and candidate.address and candidate.expected.images for candidate in search.candidates)
 
 
 def test_nodes_that_are_not_proven_in_service_and_outside_the_run_are_refused(cluster: Cluster) -> None:
@@ -85,15 +85,15 @@ def test_nodes_that_are_not_proven_in_service_and_outside_the_run_are_refused(cl
     fleet.save(paths, [node("train-0", "i-new") if n.name == "train-0" else n for n in TRAIN])
     node_state.note_stage(paths, "unhealthy", ["train-1"], ok=False)
     node_state.note_stage(paths, "configured", ["train-2"])
-    book = quarantine_book.load(paths)
-    book.entries["train-4"] = quarantine_book.Entry("i-train-4", "ann", "noise", "2026-01-31T12:00:00Z")
-    book.save(paths)
+    store = quarantine_book.load(paths)
+    store.entries["train-4"] = quarantine_book.Entry("i-train-4", "ann", "noise", "2026-01-31T12:00:00Z")
+    store.save(paths)
     Journal(nodes={"train-5": Place("abc", "waiting"), "train-6": Place("abc", "drained")}).save(paths)
     replacement = Replacement()
     replacement.set(paths, [node("train-7")], "making")
     run = [subject(cluster, "train-3"), subject(cluster, "train-8"), subject(cluster, "train-9", "quick")]
-    found = find(cluster, *run)
-    assert found.refused == {
+    search = find(cluster, *run)
+    assert search.refused == {
         "train-0": "not proven itself",
         "train-1": "not proven itself",
         "train-2": "not proven itself",
@@ -102,13 +102,13 @@ def test_nodes_that_are_not_proven_in_service_and_outside_the_run_are_refused(cl
         "train-7": "it is being replaced",
         "train-8": "verified in this run, and could take no part",
     }
-    assert [one.name for one in found.candidates] == ["train-5", "train-9", "train-10", "train-11"]
+    assert [candidate.name for candidate in search.candidates] == ["train-5", "train-9", "train-10", "train-11"]
 
 
 def test_a_new_machine_of_the_name_is_not_proven_and_a_deeper_level_is_in_its_command(cluster: Cluster) -> None:
     fleet.save(cluster.paths, [node("train-0", "i-new") if n.name == "train-0" else n for n in TRAIN])
-    found = find(cluster, subject(cluster, "train-0", "stress"))
-    assert (found.proven, found.command) == (False, f"gpuprov verify {cluster.file} --node train-0 --level stress")
+    search = find(cluster, subject(cluster, "train-0", "stress"))
+    assert (search.proven, search.command) == (False, f"gpuprov verify {cluster.file} --node train-0 --level stress")
 
 
 def test_the_only_node_of_a_group_has_no_neighbour(cluster: Cluster) -> None:
@@ -117,9 +117,9 @@ def test_the_only_node_of_a_group_has_no_neighbour(cluster: Cluster) -> None:
 
 def test_a_damaged_record_lends_nobody_and_costs_no_verdict(cluster: Cluster) -> None:
     (cluster.paths.root / "applied.json").write_text("{")
-    found = find(cluster, replace(subject_without_ledger(), group="train", site="here"))
-    assert found.candidates == () and len(found.refused) == 12
-    assert {reason.rpartition(": ")[2] for reason in found.refused.values()} == {"is damaged"}
+    search = find(cluster, replace(subject_without_ledger(), group="train", site="here"))
+    assert search.candidates == () and len(search.refused) == 12
+    assert {reason.rpartition(": ")[2] for reason in search.refused.values()} == {"is damaged"}
 
 
 def subject_without_ledger() -> Subject:
@@ -132,13 +132,13 @@ def subject_without_ledger() -> Subject:
 def test_prove_lets_a_node_borrow_but_after_a_second_boot(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, borrowing: bool
 ) -> None:
-    given: list[FindNeighbours | None] = []
+    arguments: list[FindNeighbours | None] = []
 
     def verify(subjects: Any, *, neighbours: FindNeighbours | None, **_: Any) -> Report:
-        given.append(neighbours)
+        arguments.append(neighbours)
         return Report((), {}, 0.0)
 
     monkeypatch.setattr(verify_run, "verify", verify)
     cluster.events = Events()
     verifying.prove(cluster, [subject(cluster, "train-3")], TRAIN[:1], borrowing=borrowing)
-    assert [one is not None for one in given] == [borrowing]
+    assert [argument is not None for argument in arguments] == [borrowing]

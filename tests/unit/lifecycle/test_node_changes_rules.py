@@ -55,9 +55,9 @@ def test_a_replacement_has_its_reason() -> None:
     assert actual.reasons == {"train-2": "image changed"}
 
 
-@pytest.mark.parametrize("what", ["create", "replace", "delete", "update"])
-def test_what_belongs_to_a_machine_changes_its_node(what: str) -> None:
-    attached = Action(what, "volume", "train-1", attached=True)
+@pytest.mark.parametrize("kind", ["create", "replace", "delete", "update"])
+def test_what_belongs_to_a_machine_changes_its_node(kind: str) -> None:
+    attached = Action(kind, "volume", "train-1", attached=True)
     assert changes(ALL, attached) == NodeChanges(change=("train-1",))
 
 

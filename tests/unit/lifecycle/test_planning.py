@@ -91,10 +91,10 @@ def test_a_machine_without_a_version_says_so() -> None:
 def test_what_blocks_is_refused_with_what_to_do() -> None:
     fine = [Finding("ok", "quota", "enough"), Finding("warning", "memory", "little"), Finding("unknown", "x", "y")]
     bad = [Finding("blocks", "quota", "8 of 96", "ask for more"), Finding("blocks", "zone", "none", "")]
-    found = blocked({"": fine, "virginia": bad, "ohio": fine})
-    assert list(found) == ["virginia"]
+    errors = blocked({"": fine, "virginia": bad, "ohio": fine})
+    assert list(errors) == ["virginia"]
     with pytest.raises(ProviderError) as caught:
-        raise together(found)
+        raise together(errors)
     assert caught.value.message == "quota: 8 of 96\n  zone: none"
     assert caught.value.hint == "ask for more"
     assert caught.value.exit_code == Exit.PROVIDER_FAILED
@@ -160,13 +160,13 @@ def machines_of(folder: Path, *, simulated: bool) -> tuple[TerraformMachines, Pl
 @pytest.mark.parametrize("simulated", [True, False])
 def test_a_plan_mends_nothing(tmp_path: Path, simulated: bool) -> None:
     """A cut state: `up` of a rehearsal removes its nodes and makes them again, or puts a backup back."""
-    made, plan, done = machines_of(tmp_path, simulated=simulated)
+    site_machines, plan, done = machines_of(tmp_path, simulated=simulated)
     with pytest.raises(ProviderError, match="is cut off"):
-        made.plan(plan, repair=False)
+        site_machines.plan(plan, repair=False)
     backup = tmp_path / "terraform.tfstate.backup"
     backup.write_text("{}")
     with pytest.raises(ProviderError, match="`gpuprov up` puts its backup in its place"):
-        made.plan(plan, repair=False)
+        site_machines.plan(plan, repair=False)
     assert (done, (tmp_path / "terraform.tfstate").read_text()) == ([], '{"version": 4, "ser')
 
 

@@ -74,17 +74,17 @@ OWED = ("gpu.count", "load.completes")
 
 
 def judge(
-    book: Book, verdicts: Sequence[NodeReport], count: int, level: Level = "standard", limits: Quarantine | None = None
+    store: Book, verdicts: Sequence[NodeReport], count: int, level: Level = "standard", limits: Quarantine | None = None
 ) -> Decision:
-    return decide(book, report(*verdicts), machines(count), level, limits or Quarantine(), at="later")
+    return decide(store, report(*verdicts), machines(count), level, limits or Quarantine(), at="later")
 
 
 @pytest.mark.parametrize("status", ["fail", "unknown"])
 def test_a_fatal_check_puts_its_node_into_quarantine(status: Status) -> None:
-    said = judge(Book(), [verdict("train-0", result("gpu.count", status)), *well("train-1")], 2)
-    why, owed = "gpu.count: 7 instead of 8", OWED if status == "fail" else ()
-    put = Entry("i-train-0", OURS, why, "later", ("gpu.count",), "standard", owed=owed)
-    assert said == Decision({"train-0": put}, ("train-0",))
+    decision = judge(Book(), [verdict("train-0", result("gpu.count", status)), *well("train-1")], 2)
+    reason, owed = "gpu.count: 7 instead of 8", OWED if status == "fail" else ()
+    put = Entry("i-train-0", OURS, reason, "later", ("gpu.count",), "standard", owed=owed)
+    assert decision == Decision({"train-0": put}, ("train-0",))
 
 
 @pytest.mark.parametrize("severity", ["warn", "info"])
@@ -93,13 +93,13 @@ def test_no_other_check_does(severity: str) -> None:
 
 
 def test_what_failed_is_the_reason_before_what_is_unknown() -> None:
-    said = judge(Book(), [verdict("train-0", result("gpu.xid", "unknown"), LOST)], 1)
-    assert said.hold["train-0"].checks == ("gpu.count",)
+    decision = judge(Book(), [verdict("train-0", result("gpu.xid", "unknown"), LOST)], 1)
+    assert decision.hold["train-0"].checks == ("gpu.count",)
 
 
 def test_an_unreachable_node_has_that_as_its_reason() -> None:
-    said = judge(Book(), [verdict("train-0", result("gpu.xid", "unknown"), error="ssh: no route to host")], 1)
-    assert said.hold["train-0"].reason == "ssh: no route to host"
+    decision = judge(Book(), [verdict("train-0", result("gpu.xid", "unknown"), error="ssh: no route to host")], 1)
+    assert decision.hold["train-0"].reason == "ssh: no route to host"
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_an_unreachable_node_has_that_as_its_reason() -> None:
     ],
 )
 def test_the_breaker_trips_one_above_its_bound(nodes: int, limits: dict[str, object], bound: int) -> None:
-    wanted = Quarantine.model_validate(limits)
+    settings = Quarantine.model_validate(limits)
     names = [f"train-{i}" for i in range(nodes)]
-    under = judge(Book(), [*lost(*names[:bound]), *well(*names[bound:])], nodes, limits=wanted)
+    under = judge(Book(), [*lost(*names[:bound]), *well(*names[bound:])], nodes, limits=settings)
     assert len(under.hold) == bound
     assert under.breaker is None
     if bound < nodes:
-        over = judge(Book(), [*lost(*names[: bound + 1]), *well(*names[bound + 1 :])], nodes, limits=wanted)
+        over = judge(Book(), [*lost(*names[: bound + 1]), *well(*names[bound + 1 :])], nodes, limits=settings)
         assert over.hold == {}
         assert over.drain == ()
         assert over.breaker is not None
@@ -132,38 +132,40 @@ def test_the_breaker_trips_one_above_its_bound(nodes: int, limits: dict[str, obj
 
 @pytest.mark.parametrize("owner", [OURS, "ada"])
 def test_who_is_in_quarantine_already_counts(owner: str) -> None:
-    book = Book({"train-3": entry("train-3", owner=owner)})
-    said = judge(book, lost("train-0"), 4)
-    assert said.nothing
-    assert said.breaker is not None
-    assert said.breaker.quarantined == 1
-    assert "1 in quarantine already" in said.breaker.message
+    store = Book({"train-3": entry("train-3", owner=owner)})
+    decision = judge(store, lost("train-0"), 4)
+    assert decision.nothing
+    assert decision.breaker is not None
+    assert decision.breaker.quarantined == 1
+    assert "1 in quarantine already" in decision.breaker.message
 
 
 def test_who_leaves_by_the_same_verdict_makes_room() -> None:
-    said = judge(Book({"train-3": entry("train-3")}), [*lost("train-0"), *well("train-3")], 4)
-    assert (list(said.hold), said.release, said.breaker) == (["train-0"], ("train-3",), None)
+    decision = judge(Book({"train-3": entry("train-3")}), [*lost("train-0"), *well("train-3")], 4)
+    assert (list(decision.hold), decision.release, decision.breaker) == (["train-0"], ("train-3",), None)
 
 
 def test_a_tripped_breaker_releases_still() -> None:
-    said = judge(Book({"train-3": entry("train-3")}), [*lost("train-0", "train-1"), *well("train-3")], 4)
-    assert (said.release, said.hold) == (("train-3",), {})
-    assert said.breaker is not None
+    decision = judge(Book({"train-3": entry("train-3")}), [*lost("train-0", "train-1"), *well("train-3")], 4)
+    assert (decision.release, decision.hold) == (("train-3",), {})
+    assert decision.breaker is not None
 
 
 def test_the_breaker_names_what_most_of_them_share() -> None:
     other = result("ib.ports", "fail")
-    said = judge(
+    decision = judge(
         Book(), [verdict("train-0", LOST), verdict("train-1", LOST, other), verdict("train-2", other, LOST)], 4
     )
-    assert said.breaker is not None
-    assert (said.breaker.check, said.breaker.shared) == ("gpu.count", 3)
-    assert said.breaker.message.endswith("Look for a common cause: gpu.count on 3 of 3")
-    alone = replace(said.breaker, bad=("train-0",), shared=1).message
+    assert decision.breaker is not None
+    assert (decision.breaker.check, decision.breaker.shared) == ("gpu.count", 3)
+    assert decision.breaker.message.endswith("Look for a common cause: gpu.count on 3 of 3")
+    alone = replace(decision.breaker, bad=("train-0",), shared=1).message
     assert "1 node turned bad" in alone and alone.endswith("None of them was touched. Repair the node, or replace it")
-    gone = judge(Book(), [verdict(f"train-{i}", result("gpu.count", "unknown"), error="refused") for i in range(3)], 4)
-    assert gone.breaker is not None
-    assert gone.breaker.check == UNREACHED
+    unreached = judge(
+        Book(), [verdict(f"train-{i}", result("gpu.count", "unknown"), error="refused") for i in range(3)], 4
+    )
+    assert unreached.breaker is not None
+    assert unreached.breaker.check == UNREACHED
 
 
 @pytest.mark.parametrize(
@@ -191,14 +193,14 @@ def test_a_check_that_few_of_the_bad_nodes_share_is_not_called_a_common_cause(
 def test_ours_leaves_by_a_verdict_as_deep_as_the_one_that_put_it_there(
     put_at: Level, seen_at: Level, leaves: bool
 ) -> None:
-    said = judge(Book({"train-0": entry("train-0", level=put_at)}), well("train-0"), 4, seen_at)
-    assert said.release == (("train-0",) if leaves else ())
+    decision = judge(Book({"train-0": entry("train-0", level=put_at)}), well("train-0"), 4, seen_at)
+    assert decision.release == (("train-0",) if leaves else ())
 
 
 def put_by(*bad: CheckResult, level: Level = "standard") -> Book:
     """What a verdict with these checks puts into quarantine."""
-    said = judge(Book(), [verdict("train-0", *bad)], 4, level)
-    return Book(dict(said.hold))
+    decision = judge(Book(), [verdict("train-0", *bad)], 4, level)
+    return Book(dict(decision.hold))
 
 
 def passes(*ids: str, skips: tuple[str, ...] = ()) -> list[NodeReport]:
@@ -208,45 +210,47 @@ def passes(*ids: str, skips: tuple[str, ...] = ()) -> list[NodeReport]:
 @pytest.mark.parametrize("id", ["load.completes", "load.results", "nccl.bandwidth", "dcgm.diag", "fabric.pairs"])
 @pytest.mark.parametrize("status", ["fail", "unknown"])
 def test_what_condemned_has_to_pass_and_not_to_be_skipped_beside_a_job(id: str, status: Status) -> None:
-    book = put_by(result(id, status))
-    said = judge(book, passes(skips=(id,)), 4)
-    assert said.release == ()
-    assert said.hold["train-0"].reason == (
+    store = put_by(result(id, status))
+    decision = judge(store, passes(skips=(id,)), 4)
+    assert decision.release == ()
+    assert decision.hold["train-0"].reason == (
         f"{id}: 7 instead of 8; it stays until this has passed: {id} "
         "(`gpuprov verify --level standard` asks, `gpuprov release` ends it)"
     )
-    assert said.drain == ()
-    again = Book({**book.entries, **said.hold})
-    assert judge(again, passes(skips=(id,)), 4).nothing, "told once"
-    assert judge(again, passes(id), 4).release == ("train-0",)
-    assert judge(again, passes(id), 4, "quick").nothing
+    assert decision.drain == ()
+    updated_store = Book({**store.entries, **decision.hold})
+    assert judge(updated_store, passes(skips=(id,)), 4).nothing, "told once"
+    assert judge(updated_store, passes(id), 4).release == ("train-0",)
+    assert judge(updated_store, passes(id), 4, "quick").nothing
 
 
 @pytest.mark.parametrize("id", ["gpu.xid", "gpu.count", "dcgm.xid", "log.gsp_timeout", "nvswitch.sxid"])
 def test_what_a_reboot_forgets_is_proven_at_work(id: str) -> None:
-    book = put_by(result(id, "fail"), level="quick")
-    assert judge(book, passes(id), 4, "quick").release == ()
-    assert judge(book, passes(id, skips=("load.completes",)), 4).release == ()
-    assert judge(book, passes(id, "load.completes"), 4).release == ("train-0",)
-    assert judge(book, passes(id, "dcgm.diag"), 4).release == (), "-r 1 is software alone"
-    assert judge(book, passes(id, "dcgm.diag"), 4, "stress").release == ("train-0",)
+    store = put_by(result(id, "fail"), level="quick")
+    assert judge(store, passes(id), 4, "quick").release == ()
+    assert judge(store, passes(id, skips=("load.completes",)), 4).release == ()
+    assert judge(store, passes(id, "load.completes"), 4).release == ("train-0",)
+    assert judge(store, passes(id, "dcgm.diag"), 4).release == (), "-r 1 is software alone"
+    assert judge(store, passes(id, "dcgm.diag"), 4, "stress").release == ("train-0",)
 
 
 def test_another_fault_meanwhile_does_not_pay_what_is_owed() -> None:
-    book = put_by(result("load.results", "fail"))
-    said = judge(book, [verdict("train-0", result("ib.ports", "fail"), result("load.results", "skip"))], 4)
-    assert said.hold["train-0"].owed == ("load.results", "ib.ports")
-    gone = judge(Book(dict(said.hold)), [verdict("train-0", result("load.results", "unknown"), error="refused")], 4)
-    assert gone.hold["train-0"].owed == ("load.results", "ib.ports")
-    paid = judge(Book(dict(gone.hold)), passes("ib.ports", skips=("load.results",)), 4)
+    store = put_by(result("load.results", "fail"))
+    decision = judge(store, [verdict("train-0", result("ib.ports", "fail"), result("load.results", "skip"))], 4)
+    assert decision.hold["train-0"].owed == ("load.results", "ib.ports")
+    unreached = judge(
+        Book(dict(decision.hold)), [verdict("train-0", result("load.results", "unknown"), error="refused")], 4
+    )
+    assert unreached.hold["train-0"].owed == ("load.results", "ib.ports")
+    paid = judge(Book(dict(unreached.hold)), passes("ib.ports", skips=("load.results",)), 4)
     assert (paid.release, paid.hold["train-0"].owed) == ((), ("load.results",))
 
 
 def test_a_silent_node_owes_nothing_but_a_verdict() -> None:
     bad = [result(id, "unknown") for id in ("load.completes", "nccl.bandwidth", "fabric.pairs", "gpu.count")]
-    book = Book(dict(judge(Book(), [verdict("train-0", *bad, error="ssh: no route to host")], 4).hold))
-    assert book.entries["train-0"].owed == ()
-    assert judge(book, passes(skips=("fabric.pairs", "nccl.bandwidth")), 4).release == ("train-0",)
+    store = Book(dict(judge(Book(), [verdict("train-0", *bad, error="ssh: no route to host")], 4).hold))
+    assert store.entries["train-0"].owed == ()
+    assert judge(store, passes(skips=("fabric.pairs", "nccl.bandwidth")), 4).release == ("train-0",)
 
 
 def test_a_check_of_ones_own_that_is_no_more_owes_nothing() -> None:
@@ -256,7 +260,7 @@ def test_a_check_of_ones_own_that_is_no_more_owes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("checks", "said", "leaves"),
+    ("checks", "verdicts", "leaves"),
     [
         (("load.results",), passes(skips=("load.results",)), False),
         (("load.results",), passes("load.results"), True),
@@ -267,13 +271,13 @@ def test_a_check_of_ones_own_that_is_no_more_owes_nothing() -> None:
     ],
 )
 def test_a_file_of_a_former_release_is_read(
-    checks: tuple[str, ...], said: list[NodeReport], leaves: bool, cluster: Cluster
+    checks: tuple[str, ...], verdicts: list[NodeReport], leaves: bool, cluster: Cluster
 ) -> None:
     old = {"id": "i-train-0", "owner": OURS, "reason": "r", "since": AT, "checks": list(checks), "level": "standard"}
     old |= {"drained": True, "trouble": ""}
     (cluster.paths.root / "quarantine.json").write_text(json.dumps({"nodes": {"train-0": old}}))
-    book = quarantine_book.load(cluster.paths)
-    assert judge(book, said, 4).release == (("train-0",) if leaves else ())
+    store = quarantine_book.load(cluster.paths)
+    assert judge(store, verdicts, 4).release == (("train-0",) if leaves else ())
 
 
 def test_what_is_owed_is_kept(cluster: Cluster) -> None:
@@ -288,9 +292,9 @@ def test_what_is_owed_is_kept(cluster: Cluster) -> None:
 
 
 def test_a_persons_stays_healthy_or_not() -> None:
-    book = Book({"train-0": entry("train-0", owner="ada", level=None)})
-    assert judge(book, well("train-0"), 4, "stress").nothing
-    assert judge(book, lost("train-0"), 4, "stress").nothing
+    store = Book({"train-0": entry("train-0", owner="ada", level=None)})
+    assert judge(store, well("train-0"), 4, "stress").nothing
+    assert judge(store, lost("train-0"), 4, "stress").nothing
 
 
 def test_nobody_who_was_not_looked_at_is_touched() -> None:
@@ -299,31 +303,31 @@ def test_nobody_who_was_not_looked_at_is_touched() -> None:
 
 def test_another_machine_of_the_name_is_not_in_quarantine_and_is_put_back_when_proven() -> None:
     for owner in (OURS, "ada"):
-        book = Book({"train-0": entry("train-0", owner=owner, id="i-former", level="stress")})
-        assert book.of(machines(4)) == {}
-        assert judge(book, well("train-0"), 4, "quick").release == ("train-0",)
-        assert judge(book, lost("train-0"), 4).hold["train-0"].id == "i-train-0"
-        assert judge(book, lost("train-1"), 4).breaker is None, "it does not count"
+        store = Book({"train-0": entry("train-0", owner=owner, id="i-former", level="stress")})
+        assert store.of(machines(4)) == {}
+        assert judge(store, well("train-0"), 4, "quick").release == ("train-0",)
+        assert judge(store, lost("train-0"), 4).hold["train-0"].id == "i-train-0"
+        assert judge(store, lost("train-1"), 4).breaker is None, "it does not count"
 
 
 def test_a_second_bad_verdict_keeps_the_date_and_the_deeper_level() -> None:
-    book = Book({"train-0": entry("train-0", level="stress")})
-    assert judge(book, lost("train-0"), 4).nothing, "nothing new, nobody is called"
-    said = judge(book, [verdict("train-0", result("gpu.xid", "fail"))], 4)
-    assert said.hold["train-0"] == replace(
-        book.entries["train-0"],
+    store = Book({"train-0": entry("train-0", level="stress")})
+    assert judge(store, lost("train-0"), 4).nothing, "nothing new, nobody is called"
+    decision = judge(store, [verdict("train-0", result("gpu.xid", "fail"))], 4)
+    assert decision.hold["train-0"] == replace(
+        store.entries["train-0"],
         reason="gpu.xid: 7 instead of 8",
         checks=("gpu.xid",),
         level="stress",
         owed=("gpu.count", "load.completes", "gpu.xid"),
     )
-    assert said.drain == ()
+    assert decision.drain == ()
 
 
 def test_a_node_that_could_not_be_drained_is_drained_again_where_there_is_a_command() -> None:
-    book = Book({"train-0": entry("train-0", drained=False)})
-    assert judge(book, lost("train-0"), 4).drain == ("train-0",)
-    assert decide(book, report(*lost("train-0")), machines(4), "standard", Quarantine(), at="", drains=False).nothing
+    store = Book({"train-0": entry("train-0", drained=False)})
+    assert judge(store, lost("train-0"), 4).drain == ("train-0",)
+    assert decide(store, report(*lost("train-0")), machines(4), "standard", Quarantine(), at="", drains=False).nothing
 
 
 def test_people_alone_where_cluster_yaml_says_so() -> None:
@@ -347,10 +351,10 @@ hooks:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     (tmp_path / "cluster.yaml").write_text(FILE)
-    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    private_dir(made.paths.root)
-    fleet.save(made.paths, machines(4))
-    return made
+    test_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(test_cluster.paths.root)
+    fleet.save(test_cluster.paths, machines(4))
+    return test_cluster
 
 
 def hooked(cluster: Cluster) -> list[str]:
@@ -369,29 +373,29 @@ def names() -> tuple[str, ...]:
 
 
 def test_bad_then_well_again(cluster: Cluster) -> None:
-    said = after(cluster, *lost("train-1"), *well("train-0", "train-2", "train-3"))
+    first_report = after(cluster, *lost("train-1"), *well("train-0", "train-2", "train-3"))
     assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]
-    held = next(n for n in said.nodes if n.name == "train-1").quarantine
-    assert held is not None
-    assert (held["owner"], held["checks"]) == (OURS, ["gpu.count"])
+    quarantined = next(n for n in first_report.nodes if n.name == "train-1").quarantine
+    assert quarantined is not None
+    assert (quarantined["owner"], quarantined["checks"]) == (OURS, ["gpu.count"])
     row = next(n for n in status(cluster, ask=False)["nodes"] if n["name"] == "train-1")
     assert row["quarantine"]["reason"] == "gpu.count: 7 instead of 8"
     assert after(cluster, *lost("train-1")).healthy_nodes == ()
     assert hooked(cluster) == [], "a node that is drained already is not drained again"
-    again = after(cluster, *well(*names()))
+    second_report = after(cluster, *well(*names()))
     assert hooked(cluster) == ["resume release train-1"]
-    assert again.healthy_nodes == names()
+    assert second_report.healthy_nodes == names()
     assert json.loads((cluster.paths.root / "quarantine.json").read_text()) == {"nodes": {}}
 
 
 def test_a_healthy_node_in_quarantine_is_none_of_min_healthy(cluster: Cluster) -> None:
     quarantine.put(cluster, ["train-2"], "it smells burnt", "ada")
     assert hooked(cluster) == ["drain quarantine train-2 it smells burnt"]
-    said = after(cluster, *well(*names()))
+    updated_report = after(cluster, *well(*names()))
     assert hooked(cluster) == []
-    assert not said.enough("100%")
-    assert said.enough(3)
-    document = said.to_json()
+    assert not updated_report.enough("100%")
+    assert updated_report.enough(3)
+    document = updated_report.to_json()
     assert document["nodes"][2]["quarantine"]["owner"] == "ada"
     assert document["nodes"][2]["ok"] is True
     assert quarantine.release(cluster, ["train-2", "train-3"]) == (["train-3"], {})
@@ -403,8 +407,8 @@ def test_a_person_takes_over_what_was_ours(cluster: Cluster) -> None:
     after(cluster, *lost("train-1"))
     since = quarantine.held(cluster)["train-1"].since
     quarantine.put(cluster, ["train-1"], "RMA 4711", "ada")
-    held = quarantine.held(cluster)["train-1"]
-    assert (held.owner, held.since, held.checks) == ("ada", since, ("gpu.count",))
+    quarantined = quarantine.held(cluster)["train-1"]
+    assert (quarantined.owner, quarantined.since, quarantined.checks) == ("ada", since, ("gpu.count",))
     after(cluster, *well("train-1"), level="stress")
     assert list(quarantine.held(cluster)) == ["train-1"]
 
@@ -412,23 +416,25 @@ def test_a_person_takes_over_what_was_ours(cluster: Cluster) -> None:
 def test_a_breaker_that_trips_touches_nobody_and_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     heard: list[Event] = []
     cluster.events.subscribe(heard.append)
-    said = after(cluster, *lost("train-0", "train-1", "train-2"), *well("train-3"), holding=True)
+    updated_report = after(cluster, *lost("train-0", "train-1", "train-2"), *well("train-3"), holding=True)
     assert hooked(cluster) == []
     assert quarantine.held(cluster) == {}
     assert [e.data["bad"] for e in heard if e.stage == "quarantine"] == [["train-0", "train-1", "train-2"]]
-    told = [e.message for e in heard if e.stage == "quarantine"]
-    assert told == ["the breaker tripped: 3 bad nodes untouched, the report says why"], "the sentence is the report's"
-    assert said.to_json()["breaker"]["check"] == "gpu.count"
-    tables.show(table(said))
+    messages = [e.message for e in heard if e.stage == "quarantine"]
+    assert messages == ["the breaker tripped: 3 bad nodes untouched, the report says why"], (
+        "the sentence is the report's"
+    )
+    assert updated_report.to_json()["breaker"]["check"] == "gpu.count"
+    tables.show(table(updated_report))
     assert "the breaker tripped: 3 nodes turned bad" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_hook_that_fails_is_told_and_tried_again(cluster: Cluster) -> None:
     refuse = cluster.file.parent / "refuse"
     refuse.touch()
-    said = after(cluster, *lost("train-1"))
-    assert said.nodes[0].quarantine is not None
-    assert said.nodes[0].quarantine["trouble"] == "the drain command ended with status 1"
+    updated_report = after(cluster, *lost("train-1"))
+    assert updated_report.nodes[0].quarantine is not None
+    assert updated_report.nodes[0].quarantine["trouble"] == "the drain command ended with status 1"
     refuse.unlink()
     after(cluster, *lost("train-1"))
     assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]
@@ -454,10 +460,12 @@ def test_killed_before_it_was_drained_the_next_verdict_drains_it(
 
 
 def test_a_machine_that_was_replaced_meanwhile_was_not_judged(cluster: Cluster) -> None:
-    before = cluster.nodes()
-    fleet.save(cluster.paths, [node("train-0", "i-new"), *before[1:]])
-    said = quarantine.after_verdict(cluster, report(*lost("train-0")), before, "standard", holding=False)
-    assert (hooked(cluster), quarantine.held(cluster), said.breaker) == ([], {}, None)
+    judged_nodes = cluster.nodes()
+    fleet.save(cluster.paths, [node("train-0", "i-new"), *judged_nodes[1:]])
+    updated_report = quarantine.after_verdict(
+        cluster, report(*lost("train-0")), judged_nodes, "standard", holding=False
+    )
+    assert (hooked(cluster), quarantine.held(cluster), updated_report.breaker) == ([], {}, None)
 
 
 def test_a_name_without_a_machine_stays_as_long_as_a_scheduler_may_have_it_drained(cluster: Cluster) -> None:
@@ -501,14 +509,14 @@ def upgrading(cluster: Cluster) -> tuple[Journal, NodeActions]:
     return journal, NodeActions(cluster, cluster.nodes(), cluster.paths.root)
 
 
-@pytest.mark.parametrize(("named", "left"), [(None, ["train-1", "train-2"]), ("train-2", ["train-1"])])
-def test_an_upgrade_leaves_them_out_unless_named(named: str | None, left: list[str], cluster: Cluster) -> None:
+@pytest.mark.parametrize(("canary", "skipped"), [(None, ["train-1", "train-2"]), ("train-2", ["train-1"])])
+def test_an_upgrade_leaves_them_out_unless_named(canary: str | None, skipped: list[str], cluster: Cluster) -> None:
     journal, actions = upgrading(cluster)
-    leave_the_quarantined(journal, actions, named)
-    assert journal.at("left") == left
+    leave_the_quarantined(journal, actions, canary)
+    assert journal.at("left") == skipped
     assert journal.nodes["train-1"].reason == "in quarantine by gpuprov: gpu.count: 7 instead of 8"
-    leave_the_quarantined(journal, actions, named)
-    assert journal.at("left") == left
+    leave_the_quarantined(journal, actions, canary)
+    assert journal.at("left") == skipped
 
 
 def test_an_upgrade_puts_back_what_was_ours_and_nobody_elses(cluster: Cluster) -> None:
@@ -542,7 +550,7 @@ def test_a_damaged_file_is_refused(text: str, cluster: Cluster) -> None:
 # as people give it
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def captured_output(capsys: pytest.CaptureFixture[str]) -> str:
     captured = capsys.readouterr()
     return captured.out + captured.err
 
@@ -555,31 +563,31 @@ def test_by_command(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkey
         "drain quarantine train-0 fan is $(loud)",
         "drain quarantine train-3 fan is $(loud)",
     ]
-    text = said(capsys)
+    text = captured_output(capsys)
     assert "train-0: in quarantine" in text
     assert "2 nodes are in quarantine, more than the automatic limit (1)" in text
     assert {e.owner for e in quarantine.held(cluster).values()} == {"ada"}
     assert run(["status", file, "--offline"]) == Exit.OK
-    text = said(capsys)
+    text = captured_output(capsys)
     assert "train-0: in quarantine by ada since 20" in text
     assert f"; out by `gpuprov release {file} train-0`" in text
     assert run(["release", file, "train-0", "train-1"]) == Exit.OK
-    assert said(capsys) == "train-0: back in service\ntrain-1: was not in quarantine\n"
+    assert captured_output(capsys) == "train-0: back in service\ntrain-1: was not in quarantine\n"
     (cluster.file.parent / "refuse").touch()
     assert run(["release", file, "train-3"]) == Exit.CHECK_FAILED
-    assert "train-3: not put back into service: the resume command ended with status 1" in said(capsys)
+    assert "train-3: not put back into service: the resume command ended with status 1" in captured_output(capsys)
     assert run(["quarantine", file, "train-1", "--reason", "x"]) == Exit.CHECK_FAILED
-    assert "train-1: in quarantine, but not drained" in said(capsys)
+    assert "train-1: in quarantine, but not drained" in captured_output(capsys)
 
 
 def test_by_command_refused(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(cluster.file)
     assert run(["quarantine", file, "train-0"]) == Exit.BAD_INPUT
-    assert "--reason" in said(capsys)
+    assert "--reason" in captured_output(capsys)
     assert run(["quarantine", file, "train-0", "--reason", " \n"]) == Exit.BAD_INPUT
-    assert "--reason is empty" in said(capsys)
+    assert "--reason is empty" in captured_output(capsys)
     assert run(["quarantine", file, "trian-0", "--reason", "x"]) == Exit.BAD_INPUT
-    assert "did you mean train-0" in said(capsys)
+    assert "did you mean train-0" in captured_output(capsys)
     assert run(["release", file, "nobody"]) == Exit.BAD_INPUT
     assert quarantine.held(cluster) == {}
 

@@ -62,8 +62,8 @@ def test_a_bad_node_stays_though_it_passed_what_condemned_it() -> None:
 
 
 def test_a_fleet_with_more_in_quarantine_than_its_bound_trips_no_breaker_while_none_turns_bad() -> None:
-    held = {f"train-{n}": entry(f"train-{n}", owner="ada") for n in range(3)}
-    assert judge(Book(held), well("train-3"), 4).breaker is None
+    entries = {f"train-{n}": entry(f"train-{n}", owner="ada") for n in range(3)}
+    assert judge(Book(entries), well("train-3"), 4).breaker is None
 
 
 @pytest.mark.parametrize(("old", "new"), [("quick", "standard"), ("standard", "stress")])
@@ -79,11 +79,11 @@ def test_of_an_entry_of_a_former_release_checks_of_the_fabric_have_not_to_pass()
 
 
 def test_diagnostics_at_level_stress_prove_a_node_only_where_they_ran() -> None:
-    book = Book({"train-0": entry("train-0", level="stress")})
+    store = Book({"train-0": entry("train-0", level="stress")})
     ran = verdict("train-0", result("gpu.count", "pass"), result("dcgm.diag", "pass"))
     skipped = verdict("train-0", result("gpu.count", "pass"), result("dcgm.diag", "skip"))
-    assert judge(book, [ran], 1, level="stress").release == ("train-0",)
-    assert judge(book, [skipped], 1, level="stress").release == ()
+    assert judge(store, [ran], 1, level="stress").release == ("train-0",)
+    assert judge(store, [skipped], 1, level="stress").release == ()
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_nodes_without_a_check_share_that_nothing_was_checked() -> None:
 
 
 def events_of(cluster: Cluster) -> list[Event]:
-    seen: list[Event] = []
-    cluster.events.subscribe(seen.append)
-    return seen
+    events: list[Event] = []
+    cluster.events.subscribe(events.append)
+    return events
 
 
 def reported(events: Sequence[Event]) -> list[tuple[str, str, str | None]]:
@@ -114,20 +114,20 @@ def reported(events: Sequence[Event]) -> list[tuple[str, str, str | None]]:
 
 
 def test_each_step_is_reported(cluster: Cluster) -> None:
-    seen, refuse = events_of(cluster), cluster.file.parent / "refuse"
+    events, refuse = events_of(cluster), cluster.file.parent / "refuse"
     refuse.touch()
     after(cluster, *lost("train-1"))
     drained = ("warning", "not drained: the drain command ended with status 1", "train-1")
-    assert reported(seen)[0] == ("warning", "in quarantine: gpu.count: 7 instead of 8", "train-1")
-    assert reported(seen)[-1] == drained
-    seen.clear()
+    assert reported(events)[0] == ("warning", "in quarantine: gpu.count: 7 instead of 8", "train-1")
+    assert reported(events)[-1] == drained
+    events.clear()
     after(cluster, *well("train-1"))
     resumed = ("warning", "not put back into service: the resume command ended with status 1", "train-1")
-    assert reported(seen)[-1] == resumed
+    assert reported(events)[-1] == resumed
     refuse.unlink()
-    seen.clear()
+    events.clear()
     after(cluster, *well("train-1"))
-    assert reported(seen)[-1] == ("done", "out of quarantine: train-1", None)
+    assert reported(events)[-1] == ("done", "out of quarantine: train-1", None)
 
 
 def test_only_nodes_that_were_put_back_are_reported_as_such(cluster: Cluster) -> None:
@@ -135,11 +135,11 @@ def test_only_nodes_that_were_put_back_are_reported_as_such(cluster: Cluster) ->
     cluster.file.write_text(text)
     picky = open_cluster(cluster.file, sandbox=True)
     Book({name: entry(name) for name in ("train-0", "train-1")}).save(picky.paths)
-    seen = events_of(picky)
+    events = events_of(picky)
     after(picky, *well("train-0", "train-1"))
-    assert ("done", "out of quarantine: train-0", None) in reported(seen)
-    kept = quarantine.held(picky)
-    assert {name: e.trouble for name, e in kept.items()} == {"train-1": "the resume command ended with status 1"}
+    assert ("done", "out of quarantine: train-0", None) in reported(events)
+    quarantined = quarantine.held(picky)
+    assert {name: e.trouble for name, e in quarantined.items()} == {"train-1": "the resume command ended with status 1"}
 
 
 def test_a_run_that_holds_the_cluster_acts_at_once(cluster: Cluster) -> None:
@@ -149,21 +149,21 @@ def test_a_run_that_holds_the_cluster_acts_at_once(cluster: Cluster) -> None:
 
 
 def test_a_verdict_that_changes_nothing_waits_for_nobody(cluster: Cluster) -> None:
-    seen = events_of(cluster)
+    events = events_of(cluster)
     with cluster.exclusively("up"):
         after(open_cluster(cluster.file, sandbox=True, events=cluster.events), *well("train-0"))
-    assert reported(seen) == []
+    assert reported(events) == []
 
 
 def test_an_upgrade_in_progress_keeps_the_breaker_silent(cluster: Cluster) -> None:
     Journal(to="b", phase="moving", nodes={"train-1": Place("a", "drained")}).save(cluster.paths)
-    seen = events_of(cluster)
+    events = events_of(cluster)
     messages = after(cluster, *lost("train-0", "train-1", "train-2"), holding=True)
     assert messages.breaker is None
-    assert reported(seen) == [("warning", "an upgrade is in progress: quarantine is unchanged", None)]
-    seen.clear()
+    assert reported(events) == [("warning", "an upgrade is in progress: quarantine is unchanged", None)]
+    events.clear()
     after(cluster, *well("train-0"), holding=True)
-    assert reported(seen) == [], "there was nothing to change"
+    assert reported(events) == [], "there was nothing to change"
 
 
 def test_a_new_machine_that_could_not_be_put_back_is_ours(cluster: Cluster) -> None:
@@ -171,9 +171,9 @@ def test_a_new_machine_that_could_not_be_put_back_is_ours(cluster: Cluster) -> N
     Book({"train-1": entry("train-1", id="i-former", owner="ada", level="stress")}).save(cluster.paths)
     (cluster.file.parent / "refuse").touch()
     after(cluster, *well("train-1"))
-    kept = quarantine_book.load(cluster.paths).entries["train-1"]
-    assert (kept.id, kept.owner, kept.level, kept.owed) == ("i-train-1", OURS, None, ())
-    assert kept.trouble == "the resume command ended with status 1"
+    quarantined = quarantine_book.load(cluster.paths).entries["train-1"]
+    assert (quarantined.id, quarantined.owner, quarantined.level, quarantined.owed) == ("i-train-1", OURS, None, ())
+    assert quarantined.trouble == "the resume command ended with status 1"
     (cluster.file.parent / "refuse").unlink()
     after(cluster, *well("train-1"), level="quick")
     assert quarantine.held(cluster) == {}
@@ -183,8 +183,8 @@ def test_a_machine_that_could_not_be_put_back_keeps_its_owner(cluster: Cluster) 
     Book({"train-1": entry("train-1", owner="ada")}).save(cluster.paths)
     (cluster.file.parent / "refuse").touch()
     assert quarantine.release(cluster, ["train-1"])[1] == {"train-1": "the resume command ended with status 1"}
-    kept = quarantine.held(cluster)["train-1"]
-    assert (kept.owner, kept.level) == ("ada", "standard")
+    quarantined = quarantine.held(cluster)["train-1"]
+    assert (quarantined.owner, quarantined.level) == ("ada", "standard")
 
 
 def test_a_person_s_quarantine_is_written_before_the_node_is_drained(
@@ -206,12 +206,12 @@ def test_nodes_whose_machines_end_are_ours_until_a_machine_of_their_name_is_prov
     nodes = cluster.nodes()
     Book({"train-0": entry("train-0", owner="ada", drained=False)}).save(cluster.paths)
     assert quarantine.hold(cluster, nodes[:2], dict.fromkeys(("train-0", "train-1"), "removed"), "up") == {}
-    held = quarantine.held(cluster)
-    assert {name: (e.owner, e.reason, e.drained) for name, e in held.items()} == {
+    quarantined = quarantine.held(cluster)
+    assert {name: (e.owner, e.reason, e.drained) for name, e in quarantined.items()} == {
         "train-0": ("ada", "gpu.count: 7 instead of 8", True),
         "train-1": (OURS, "removed", True),
     }
-    assert held["train-1"].level == cluster.spec.verify.level
+    assert quarantined["train-1"].level == cluster.spec.verify.level
     assert sorted(hooked(cluster)) == [
         "drain up train-0 gpu.count: 7 instead of 8", "drain up train-1 removed"
     ]  # fmt: skip
@@ -230,9 +230,9 @@ def test_without_a_drain_command_no_node_is_drained(tmp_path: Path) -> None:
     fleet.save(bare.paths, machines(4))
     after(bare, *lost("train-1"))
     assert not quarantine.held(bare)["train-1"].drained
-    seen = events_of(bare)
+    events = events_of(bare)
     after(bare, *lost("train-1"))
-    assert reported(seen) == [], "there is nothing to try again"
+    assert reported(events) == [], "there is nothing to try again"
 
 
 def test_down_has_the_scheduler_forget_its_nodes_and_those_that_are_gone(cluster: Cluster) -> None:
@@ -240,9 +240,9 @@ def test_down_has_the_scheduler_forget_its_nodes_and_those_that_are_gone(cluster
     quarantine.forget(cluster)
     assert sorted(hooked(cluster)) == ["resume release old-0", "resume release train-1"]
     (cluster.file.parent / "refuse").touch()
-    seen = events_of(cluster)
+    events = events_of(cluster)
     quarantine.forget(cluster)
-    assert [(e.kind, e.message, e.node) for e in seen if e.stage == "down"] == [
+    assert [(e.kind, e.message, e.node) for e in events if e.stage == "down"] == [
         ("warning", "the scheduler may still have it drained: the resume command ended with status 1", name)
         for name in ("train-1", "old-0")
     ]
@@ -281,8 +281,8 @@ def test_reports_have_the_level_and_trouble_where_there_are_some() -> None:
 
 
 def test_an_entry_of_another_machine_is_not_of_this_node() -> None:
-    book = Book({"train-0": entry("train-0", id="i-former"), "train-1": entry("train-1")})
-    assert book.of([node("train-0"), node("train-1"), node("train-2")]) == {"train-1": entry("train-1")}
+    store = Book({"train-0": entry("train-0", id="i-former"), "train-1": entry("train-1")})
+    assert store.of([node("train-0"), node("train-1"), node("train-2")]) == {"train-1": entry("train-1")}
 
 
 def test_the_file_is_json_that_git_and_people_can_read(cluster: Cluster) -> None:

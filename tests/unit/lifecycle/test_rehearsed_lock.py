@@ -33,11 +33,11 @@ def rehearsed(folder: Path, stack: str = "{}", count: int = 1) -> tuple[Lock, li
     """The lock by which a command works, and what it says of it."""
     file = folder / "cluster.yaml"
     file.write_text(FILE.format(stack=stack, count=count))
-    cluster, seen = open_cluster(file, sandbox=True), list[Event]()
+    cluster, heard = open_cluster(file, sandbox=True), list[Event]()
     private_dir(cluster.paths.root)
     events = Events()
-    events.subscribe(seen.append)
-    return locking.current(cluster, events), [event.message for event in seen if event.kind == "warning"]
+    events.subscribe(heard.append)
+    return locking.current(cluster, events), [event.message for event in heard if event.kind == "warning"]
 
 
 def versions(lock: Lock) -> dict[str, str]:
@@ -61,8 +61,8 @@ def test_an_edit_moves_what_it_asks_for_and_says_so(tmp_path: Path) -> None:
     moved = {name for name, version in versions(second).items() if versions(first)[name] != version}
     assert moved == {"driver"}
     assert warnings == [f"train: driver {versions(first)['driver']} → {versions(second)['driver']}"]
-    again, warnings = rehearsed(tmp_path, '{ driver: "595" }')
-    assert (again, warnings) == (second, [])
+    third, warnings = rehearsed(tmp_path, '{ driver: "595" }')
+    assert (third, warnings) == (second, [])
 
 
 def test_the_lock_beside_cluster_yaml_comes_first(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_the_lock_beside_cluster_yaml_comes_first(tmp_path: Path) -> None:
     assert versions(lock)["driver"] == versions(pinned)["driver"]
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["the sandbox's own lock", "the lock beside the file"])
-def test_status_says_that_the_lock_is_older_than_the_file(tmp_path: Path, beside: bool) -> None:
+@pytest.mark.parametrize("is_beside_file", [False, True], ids=["the sandbox's own lock", "the lock beside the file"])
+def test_status_says_that_the_lock_is_older_than_the_file(tmp_path: Path, is_beside_file: bool) -> None:
     lock, _ = rehearsed(tmp_path, '{ driver: "580" }')
-    if beside:
+    if is_beside_file:
         lockfile.write(tmp_path / "cluster.lock", lock)
     file = tmp_path / "cluster.yaml"
     fits = status(open_cluster(file, sandbox=True), ask=False)
@@ -87,6 +87,6 @@ def test_status_says_that_the_lock_is_older_than_the_file(tmp_path: Path, beside
     file.write_text(FILE.format(stack='{ driver: "595" }', count=1))
     document = status(open_cluster(file, sandbox=True), ask=False)
     assert document["lock_changes"] == ["stack.driver: 580 when locked, 595 now"]
-    command = f"gpuprov lock {file} {'--no-sandbox' if beside else '--sandbox'}"
+    command = f"gpuprov lock {file} {'--no-sandbox' if is_beside_file else '--sandbox'}"
     sentence = f"the lock is older than {file} (stack.driver: 580 when locked, 595 now); `{command}` renews it"
     assert sentence in list(lines(document, file))

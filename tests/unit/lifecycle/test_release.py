@@ -52,10 +52,10 @@ NODES = [node("train-0"), node("train-1"), node("train-2")]
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     (tmp_path / "cluster.yaml").write_text(FILE)
-    found = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    private_dir(found.paths.root)
-    fleet.save(found.paths, NODES)
-    return found
+    test_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(test_cluster.paths.root)
+    fleet.save(test_cluster.paths, NODES)
+    return test_cluster
 
 
 def test_why_a_version_was_chosen_is_no_part_of_it() -> None:
@@ -150,14 +150,18 @@ def test_a_kept_lock_that_was_edited_is_damaged(cluster: Cluster) -> None:
 
 def test_up_keeps_proven_nodes_on_their_lock_and_gives_new_ones_the_new_one(cluster: Cluster) -> None:
     Ledger(cluster.paths).record(NODES[:2], lock())
-    wanted = lock(newer())
-    held = upgrade_journal.assign(cluster, NODES, wanted)
-    assert [held[n.name].stack("train").driver for n in NODES] == [STACK.driver, STACK.driver, "595.91.07"]
-    told = waiting(NODES, held, wanted)
-    assert list(told) == ["train-0", "train-1"]
-    assert told["train-0"][0] == f"driver {STACK.driver} → 595.91.07"
-    assert [s.expected.driver for s in subjects_of(cluster, NODES, held)] == [STACK.driver, STACK.driver, "595.91.07"]
-    assert [identity(other) for other in upgrade_journal.others(cluster, wanted)] == [identity(lock())]
+    newest = lock(newer())
+    releases_by_node = upgrade_journal.assign(cluster, NODES, newest)
+    assert [releases_by_node[n.name].stack("train").driver for n in NODES] == [STACK.driver, STACK.driver, "595.91.07"]
+    changes_by_node = waiting(NODES, releases_by_node, newest)
+    assert list(changes_by_node) == ["train-0", "train-1"]
+    assert changes_by_node["train-0"][0] == f"driver {STACK.driver} → 595.91.07"
+    assert [s.expected.driver for s in subjects_of(cluster, NODES, releases_by_node)] == [
+        STACK.driver,
+        STACK.driver,
+        "595.91.07",
+    ]
+    assert [identity(other) for other in upgrade_journal.others(cluster, newest)] == [identity(lock())]
 
 
 def test_nobody_waits_where_nothing_changed(cluster: Cluster) -> None:
@@ -169,10 +173,10 @@ def test_nobody_waits_where_nothing_changed(cluster: Cluster) -> None:
 def test_a_replaced_machine_gets_what_the_fleet_runs_where_the_new_lock_was_rolled_back(cluster: Cluster) -> None:
     Ledger(cluster.paths).record(NODES, lock())
     replaced = [*NODES[:2], replace(NODES[2], id="i-another")]
-    wanted = lock(newer())
-    Journal(to=identity(wanted), phase="rolled-back", failed={identity(wanted): "train-0: bad"}).save(cluster.paths)
-    held = upgrade_journal.assign(cluster, replaced, wanted)
-    assert {held[n.name].stack("train").driver for n in replaced} == {STACK.driver}
+    newest = lock(newer())
+    Journal(to=identity(newest), phase="rolled-back", failed={identity(newest): "train-0: bad"}).save(cluster.paths)
+    releases_by_node = upgrade_journal.assign(cluster, replaced, newest)
+    assert {releases_by_node[n.name].stack("train").driver for n in replaced} == {STACK.driver}
 
 
 @pytest.mark.parametrize("phase", ["moving", "rolling-back"])
@@ -185,8 +189,8 @@ def test_up_does_not_come_between_an_upgrade(phase: str, cluster: Cluster) -> No
 
 
 def test_what_changes_is_said_by_name() -> None:
-    found = changes(STACK, newer().model_copy(update={"images": ()}))
-    assert found[0] == f"driver {STACK.driver} → 595.91.07"
-    assert f"without {STACK.images[0].reference}" in found
-    assert found[-1].endswith("packages")
+    lines = changes(STACK, newer().model_copy(update={"images": ()}))
+    assert lines[0] == f"driver {STACK.driver} → 595.91.07"
+    assert f"without {STACK.images[0].reference}" in lines
+    assert lines[-1].endswith("packages")
     assert changes(STACK, STACK) == []

@@ -71,9 +71,9 @@ class World:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     (tmp_path / "cluster.yaml").write_text(FILE)
-    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    begin(made)
-    return made
+    test_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    begin(test_cluster)
+    return test_cluster
 
 
 def begin(cluster: Cluster) -> None:
@@ -87,8 +87,8 @@ def begin(cluster: Cluster) -> None:
 
 @pytest.fixture
 def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World({}, {})
-    settle(made)
+    test_world = World({}, {})
+    settle(test_world)
 
     class Site:
         """The machines of one site."""
@@ -99,69 +99,69 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
             self.site = site
 
         def plan(self, _: Any, *, replace: Collection[str] = ()) -> Planned:
-            made.step()
-            missing = [name for name in NAMES if name not in made.machines]
-            wanted = [] if made.deaf else list(replace)
+            test_world.step()
+            missing = [name for name in NAMES if name not in test_world.machines]
+            to_replace = [] if test_world.deaf else list(replace)
             actions = [Action("create", f"machine of {name}", name) for name in missing]
-            actions += [Action("replace", f"machine of {name}", name) for name in wanted if name not in missing]
-            actions += [Action(what, address) for address, what in made.also]
-            self.todo = [*missing, *(name for name in wanted if name not in missing)]
+            actions += [Action("replace", f"machine of {name}", name) for name in to_replace if name not in missing]
+            actions += [Action(kind, address) for address, kind in test_world.also]
+            self.todo = [*missing, *(name for name in to_replace if name not in missing)]
             add = len(self.todo)
             return Planned(self.site, add=add, destroy=add - len(missing), actions=tuple(actions))
 
         def apply(self, _: Any, __: Planned, *, always: bool) -> list[Node]:
             assert always
             for name in self.todo:
-                made.machines.pop(name, None)
-                made.step()
-                made.made.append(name)
-                made.machines[name] = f"new-{len(made.made)}-{name}"
-                made.step()
-            made.outputs = dict(made.machines)
-            return [node(name, id) for name, id in made.outputs.items()]
+                test_world.machines.pop(name, None)
+                test_world.step()
+                test_world.made.append(name)
+                test_world.machines[name] = f"new-{len(test_world.made)}-{name}"
+                test_world.step()
+            test_world.outputs = dict(test_world.machines)
+            return [node(name, id) for name, id in test_world.outputs.items()]
 
     def call(_: Cluster, step: str, nodes: Sequence[Node], action: str, __: Mapping[str, str]) -> dict[str, str]:
-        made.step()
-        made.hooked += [f"{step} {action} {n.name}" for n in nodes]
-        made.step()
-        return {n.name: "a job runs" for n in nodes if f"{step} {n.name}" in made.refuses}
+        test_world.step()
+        test_world.hooked += [f"{step} {action} {n.name}" for n in nodes]
+        test_world.step()
+        return {n.name: "a job runs" for n in nodes if f"{step} {n.name}" in test_world.refuses}
 
     def configure(
         _: Cluster, __: Run, nodes: list[Node], releases: Mapping[str, Any], *, new: Collection[str]
     ) -> configuring.Brought:
-        made.step()
+        test_world.step()
         assert [n.name for n in nodes] == list(releases)
-        made.configured.append(([n.name for n in nodes], sorted(new)))
-        made.step()
+        test_world.configured.append(([n.name for n in nodes], sorted(new)))
+        test_world.step()
         return configuring.Brought(subjects=[], drift={})
 
     def verify(cluster: Cluster, _: Any, nodes: Sequence[Node], *__: Any, partly: bool) -> Verdict:
         assert partly
-        made.step()
+        test_world.step()
         lost = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 instead of 8")
         well = CheckResult("gpu.model", "fatal", "pass", "none")
         reports = [
-            NodeReport(n.name, "train", "here", "", True, (well, lost) if n.name in made.bad else (well,))
+            NodeReport(n.name, "train", "here", "", True, (well, lost) if n.name in test_world.bad else (well,))
             for n in nodes
         ]
         report = quarantine.after_verdict(cluster, Report(tuple(reports), {}, 0.0), nodes, "standard", holding=True)
-        made.step()
+        test_world.step()
         node_state.note_verdicts(cluster.paths, report)
-        made.proven |= {n.id for n, verdict in zip(nodes, reports, strict=True) if verdict.ok}
-        made.step()
+        test_world.proven |= {n.id for n, verdict in zip(nodes, reports, strict=True) if verdict.ok}
+        test_world.step()
         return Verdict(report, healthy=report.enough("100%"))
 
     def saving(kind: type) -> Callable[[Any, Any], None]:
         save = kind.save
 
         def stepped(self: Any, paths: Any) -> None:
-            made.step()
+            test_world.step()
             save(self, paths)
-            made.step()
+            test_world.step()
 
         return stepped
 
-    ledger = SimpleNamespace(of=lambda n: "lock" if n.id in made.proven else None)
+    ledger = SimpleNamespace(of=lambda n: "lock" if n.id in test_world.proven else None)
     monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
     monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"], nodes=list))
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
@@ -170,21 +170,21 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
     monkeypatch.setattr(preflight, "look", lambda *_: {})
     monkeypatch.setattr(machines, "of_site", Site)
-    monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step() or {})
+    monkeypatch.setattr(fleet, "contact", lambda *_, **__: test_world.step() or {})
     monkeypatch.setattr(hooks, "call", call)
     monkeypatch.setattr(command.lifecycle, "configure", configure)
     monkeypatch.setattr(verifying, "verify_configured", verify)
     for kind in (Book, replace_journal.Journal):
         monkeypatch.setattr(kind, "save", saving(kind))
-    return made
+    return test_world
 
 
 def settle(world: World) -> None:
     world.machines = {name: f"i-{name}" for name in NAMES}
     world.outputs = dict(world.machines)
     world.proven = {f"i-{name}" for name in NAMES if name != "train-1"}
-    for found in (world.made, world.hooked, world.configured):
-        found.clear()
+    for calls in (world.made, world.hooked, world.configured):
+        calls.clear()
     world.steps, world.kill_at = 0, -1
 
 
@@ -196,7 +196,7 @@ def ids(cluster: Cluster) -> dict[str, str]:
     return {n.name: n.id for n in cluster.nodes()}
 
 
-def others(cluster: Cluster, *names: str) -> dict[str, str]:
+def ids_of_others(cluster: Cluster, *names: str) -> dict[str, str]:
     return {name: id for name, id in ids(cluster).items() if name not in names}
 
 
@@ -209,7 +209,7 @@ def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
     assert run.exit == Exit.OK
     assert run.resources == 2
     assert ids(cluster)["train-1"] == "new-1-train-1"
-    assert others(cluster, "train-1") == {name: f"i-{name}" for name in NAMES if name != "train-1"}
+    assert ids_of_others(cluster, "train-1") == {name: f"i-{name}" for name in NAMES if name != "train-1"}
     assert world.hooked == ["drain replace train-1", "resume release train-1"]
     assert world.configured == [(["train-1"], ["train-1"])]
     assert ended(cluster)
@@ -267,15 +267,15 @@ def test_killed_at_every_step_it_goes_on_and_makes_one_new_machine(cluster: Clus
         if not {"new-1-train-1", "new-2-train-3"} <= world.proven:
             replace(cluster, "train-1", "train-3", even_if_healthy=True)
         assert sorted(world.made) == ["train-1", "train-3"], moment
-        assert others(cluster, "train-1", "train-3") == {
+        assert ids_of_others(cluster, "train-1", "train-3") == {
             name: f"i-{name}" for name in NAMES if name not in ("train-1", "train-3")
         }
         assert ids(cluster) == world.machines
         assert ended(cluster), moment
         for name in ("train-1", "train-3"):
-            mine = [line for line in world.hooked if line.endswith(name)]
-            assert mine[0] == f"drain replace {name}", moment
-            assert mine[-1] == f"resume release {name}", moment
+            own_hooks = [line for line in world.hooked if line.endswith(name)]
+            assert own_hooks[0] == f"drain replace {name}", moment
+            assert own_hooks[-1] == f"resume release {name}", moment
 
 
 def test_a_new_machine_that_is_bad_stays_out_and_the_next_call_makes_another(cluster: Cluster, world: World) -> None:
@@ -293,15 +293,15 @@ def test_one_that_can_not_be_put_back_is_in_quarantine_as_ours(cluster: Cluster,
     quarantine.put(cluster, ["train-1"], "RMA 4711", "ada")
     world.refuses = {"resume train-1"}
     assert replace(cluster, "train-1").exit == Exit.CHECK_FAILED
-    held = quarantine.held(cluster)["train-1"]
-    assert (held.id, held.owner, held.trouble) == ("new-1-train-1", "gpuprov", "a job runs")
+    quarantined = quarantine.held(cluster)["train-1"]
+    assert (quarantined.id, quarantined.owner, quarantined.trouble) == ("new-1-train-1", "gpuprov", "a job runs")
 
 
 def refused(cluster: Cluster, world: World, *names: str, **options: bool) -> GpuprovError:
-    before = world.made.copy(), world.hooked.copy(), ids(cluster)
+    previous = world.made.copy(), world.hooked.copy(), ids(cluster)
     with pytest.raises(GpuprovError) as caught:
         replace(cluster, *names, **options)
-    assert (world.made, world.hooked, ids(cluster)) == before
+    assert (world.made, world.hooked, ids(cluster)) == previous
     return caught.value
 
 
@@ -313,7 +313,7 @@ def test_a_healthy_node_needs_a_word(cluster: Cluster, world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "held", "force", "allowed"),
+    ("names", "quarantined_count", "force", "allowed"),
     [
         (2, 0, False, True),
         (3, 0, False, False),
@@ -326,10 +326,10 @@ def test_a_healthy_node_needs_a_word(cluster: Cluster, world: World) -> None:
     ],
 )
 def test_never_more_than_the_budget(
-    names: int, held: int, force: bool, allowed: bool, cluster: Cluster, world: World
+    names: int, quarantined_count: int, force: bool, allowed: bool, cluster: Cluster, world: World
 ) -> None:
-    if held:
-        quarantine.put(cluster, NAMES[5 : 5 + held], "RMA", "ada")
+    if quarantined_count:
+        quarantine.put(cluster, NAMES[5 : 5 + quarantined_count], "RMA", "ada")
     chosen, options = NAMES[:names], {"force_budget": force, "even_if_healthy": True}
     if allowed:
         assert replace(cluster, *chosen, **options).exit == Exit.OK

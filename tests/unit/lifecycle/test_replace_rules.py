@@ -51,7 +51,7 @@ def hold(cluster: Cluster, *names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "held", "under_way", "force", "limit"),
+    ("names", "quarantined", "under_way", "force", "limit"),
     [
         (["train-0"], [], [], False, None),
         (["train-0", "train-1"], [], [], False, None),
@@ -73,12 +73,12 @@ def hold(cluster: Cluster, *names: str) -> None:
 def test_no_more_are_out_of_service_at_once_than_quarantine_allows(
     cluster: Cluster,
     names: Sequence[str],
-    held: Sequence[str],
+    quarantined: Sequence[str],
     under_way: Sequence[str],
     force: bool,
     limit: int | None,
 ) -> None:
-    hold(cluster, *held)
+    hold(cluster, *quarantined)
     options = Options(force_budget=force)
     if limit is None:
         refuse(cluster, [node(name) for name in names], begun(*under_way), options)
@@ -101,7 +101,7 @@ def test_nodes_that_are_out_of_service_already_are_counted_and_named(cluster: Cl
 
 
 @pytest.mark.parametrize(
-    ("ok", "held", "under_way", "insist", "refused"),
+    ("ok", "quarantined", "under_way", "insist", "refused"),
     [
         (True, False, False, False, True),
         (True, False, False, True, False),
@@ -112,10 +112,10 @@ def test_nodes_that_are_out_of_service_already_are_counted_and_named(cluster: Cl
     ],
 )
 def test_a_healthy_node_is_replaced_only_on_request(
-    cluster: Cluster, ok: bool | None, held: bool, under_way: bool, insist: bool, refused: bool
+    cluster: Cluster, ok: bool | None, quarantined: bool, under_way: bool, insist: bool, refused: bool
 ) -> None:
     node_state.note_stage(cluster.paths, "verified", ["train-0"], ok=ok)
-    if held:
+    if quarantined:
         hold(cluster, "train-0")
     journal, options = begun(*["train-0"] * under_way), Options(even_if_healthy=insist)
     if not refused:
@@ -131,31 +131,31 @@ def test_a_healthy_node_is_replaced_only_on_request(
 
 def saved(cluster: Cluster, **places: Place) -> list[str]:
     """What is still under way of these."""
-    Journal({name.replace("_", "-"): place for name, place in places.items()}).save(cluster.paths)
+    Journal({name.replace("_", "-"): entry for name, entry in places.items()}).save(cluster.paths)
     return list(replace_journal.load(cluster).nodes)
 
 
-@pytest.mark.parametrize(("step", "held", "under_way"), [
+@pytest.mark.parametrize(("step", "quarantined", "under_way"), [
     ("making", False, True), ("making", True, True), ("draining", True, True), ("draining", False, False),
     ("proving", True, True), ("proving", False, False),
 ])  # fmt: skip
 def test_the_old_machine_is_under_way_while_terraform_is_at_work_or_it_is_out_of_service(
-    cluster: Cluster, step: Step, held: bool, under_way: bool
+    cluster: Cluster, step: Step, quarantined: bool, under_way: bool
 ) -> None:
-    if held:
+    if quarantined:
         hold(cluster, "train-0")
     assert bool(saved(cluster, train_0=Place("i-train-0", step))) == under_way
 
 
-@pytest.mark.parametrize(("proven", "held", "under_way"), [
+@pytest.mark.parametrize(("proven", "quarantined", "under_way"), [
     (False, False, True), (True, False, False), (False, True, False), (True, True, False),
 ])  # fmt: skip
 def test_a_new_machine_is_under_way_until_it_had_its_verdict(
-    cluster: Cluster, proven: bool, held: bool, under_way: bool
+    cluster: Cluster, proven: bool, quarantined: bool, under_way: bool
 ) -> None:
     if proven:
         Ledger(cluster.paths).record([node("train-0")], lock())
-    if held:
+    if quarantined:
         hold(cluster, "train-0")
     assert bool(saved(cluster, train_0=Place("i-former", "proving"))) == under_way
 
@@ -209,18 +209,18 @@ def test_a_new_machine_that_never_answers_is_named_with_the_way_to_another(clust
 
 
 def test_where_a_node_cannot_be_drained_none_is_replaced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+    requests: list[list[str]] = []
 
     def refused(_: object, nodes: Sequence[object], *__: object) -> dict[str, str]:
-        asked.append([str(getattr(item, "name", "")) for item in nodes])
+        requests.append([str(getattr(item, "name", "")) for item in nodes])
         return {"train-1": "jobs run"}
 
     monkeypatch.setattr(command.quarantine, "hold", refused)
     command._drain(cluster, Journal(), [])
-    assert asked == []
+    assert requests == []
     journal = Journal()
     with pytest.raises(GpuprovError, match="train-1: jobs run"):
         command._drain(cluster, journal, machines(2))
-    assert {name: place.step for name, place in journal.nodes.items()} == dict.fromkeys(
+    assert {name: entry.step for name, entry in journal.nodes.items()} == dict.fromkeys(
         ("train-0", "train-1"), "draining"
     )  # fmt: skip

@@ -41,9 +41,9 @@ NOW = datetime.now(UTC)
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     (tmp_path / "cluster.yaml").write_text(FILE)
-    made = open_cluster(tmp_path / "cluster.yaml", sandbox=False)
-    private_dir(made.paths.root)
-    return made
+    test_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=False)
+    private_dir(test_cluster.paths.root)
+    return test_cluster
 
 
 def node(name: str, number: str = "", machine: str = "p4d.24xlarge", site: str = "here") -> Node:
@@ -65,11 +65,11 @@ def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: 
     running_cost.seen(cluster, [node("train-0"), node("train-1")])
     aged(cluster, 10)
     running_cost.seen(cluster, [node("train-0"), node("train-1")])  # a second `up` starts no clock again
-    said = running_cost.so_far(cluster)
-    assert said is not None
-    (total,) = said["sums"]
+    cost_so_far = running_cost.so_far(cluster)
+    assert cost_so_far is not None
+    (total,) = cost_so_far["sums"]
     assert total["amount"] == pytest.approx(2 * 10 * 21.9576, abs=0.1)
-    assert (total["hour"], total["dates"], said["unknown"]) == (2 * 21.9576, ["2026-07-20"], [])
+    assert (total["hour"], total["dates"], cost_so_far["unknown"]) == (2 * 21.9576, ["2026-07-20"], [])
 
 
 def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> None:
@@ -77,19 +77,19 @@ def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> No
     aged(cluster, 10)
     running_cost.seen(cluster, [node("train-0"), node("train-1", "i-new")])
     aged(cluster, 5)
-    said = running_cost.so_far(cluster)
-    assert said is not None
-    assert said["sums"][0]["amount"] == pytest.approx((15 + 10 + 5) * 21.9576, abs=0.1)
-    assert said["sums"][0]["hour"] == 2 * 21.9576
+    cost_so_far = running_cost.so_far(cluster)
+    assert cost_so_far is not None
+    assert cost_so_far["sums"][0]["amount"] == pytest.approx((15 + 10 + 5) * 21.9576, abs=0.1)
+    assert cost_so_far["sums"][0]["hour"] == 2 * 21.9576
 
 
 def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster) -> None:
     rows = [node("block-0", machine="p5.48xlarge"), node("own-0", machine="dgx-h100", site="lab")]
     running_cost.seen(cluster, [*rows, node("gone-0", machine="p4d.24xlarge", site="nowhere")])
-    said = running_cost.so_far(cluster)
-    assert said is not None
-    assert (said["sums"], said["unknown"]) == ([], ["block-0", "gone-0"])
-    assert running_cost.lines(said) == ["cost so far unknown: block-0, gone-0: no list price"]
+    cost_so_far = running_cost.so_far(cluster)
+    assert cost_so_far is not None
+    assert (cost_so_far["sums"], cost_so_far["unknown"]) == ([], ["block-0", "gone-0"])
+    assert running_cost.lines(cost_so_far) == ["cost so far unknown: block-0, gone-0: no list price"]
 
 
 def test_a_rehearsal_costs_nothing(tmp_path: Path) -> None:
@@ -129,17 +129,33 @@ def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -
 
 def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster) -> None:
     cost = summary.planned(cluster.spec, tuple(cluster.spec.sites))
-    shown = {"cluster": "told", "sandbox": False, "nodes": [], "changes": {}, "stack": {}, "findings": [], "cost": cost}
-    jsonschema.validate(shown, schema.schema("plan"))
-    told = planning.text(shown)
-    assert "list price on demand: 98.96 USD an hour, 72,237 USD in a month of 730 hours (prices of 2026-07-20; " in told
-    assert "block: price as block is unknown: a block is paid for as a whole when it is bought" in told
-    assert "own: your own machines cost nothing here: gpuprov buys nothing" in told
+    document = {
+        "cluster": "told",
+        "sandbox": False,
+        "nodes": [],
+        "changes": {},
+        "stack": {},
+        "findings": [],
+        "cost": cost,
+    }
+    jsonschema.validate(document, schema.schema("plan"))
+    text = planning.text(document)
+    assert "list price on demand: 98.96 USD an hour, 72,237 USD in a month of 730 hours (prices of 2026-07-20; " in text
+    assert "block: price as block is unknown: a block is paid for as a whole when it is bought" in text
+    assert "own: your own machines cost nothing here: gpuprov buys nothing" in text
 
 
 def test_a_rehearsals_plan_says_no_price() -> None:
-    shown = {"cluster": "told", "sandbox": True, "nodes": [], "changes": {}, "stack": {}, "findings": [], "cost": None}
-    assert "price" not in planning.text(shown)
+    document = {
+        "cluster": "told",
+        "sandbox": True,
+        "nodes": [],
+        "changes": {},
+        "stack": {},
+        "findings": [],
+        "cost": None,
+    }
+    assert "price" not in planning.text(document)
 
 
 def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> None:
@@ -150,7 +166,7 @@ def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "asked"),
+    ("changes", "expected"),
     [
         (NodeChanges(create=("train-0", "train-1"), total=5), "Create 2 p4d.24xlarge in the sandbox (5 resources)?"),
         (NodeChanges(remove=("train-1", "train-2"), total=2), "Remove train-1, train-2 in the sandbox (2 resources)?"),
@@ -170,29 +186,29 @@ def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> No
     ],
 )
 def test_ups_question_names_what_is_removed(
-    tmp_path: Path, changes: NodeChanges, asked: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, changes: NodeChanges, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = FILE.split("  block:", maxsplit=1)[0].replace("  lab: {provider: baremetal}\n", "")
     (tmp_path / "cluster.yaml").write_text(text)
-    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    seen: list[str] = []
-    monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(seen.append(question)))
-    lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), changes)
-    assert seen == [asked]
+    sandbox_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    questions: list[str] = []
+    monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(questions.append(question)))
+    lifecycle._confirm(Lines(), sandbox_cluster, yes=False)(plan(sandbox_cluster.spec), changes)
+    assert questions == [expected]
 
 
 @pytest.mark.parametrize("sandbox", [False, True])
 def test_ups_question_says_the_price(tmp_path: Path, sandbox: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     text = FILE.split("  block:", maxsplit=1)[0].replace("  lab: {provider: baremetal}\n", "")
     (tmp_path / "cluster.yaml").write_text(text)
-    made = open_cluster(tmp_path / "cluster.yaml", sandbox=sandbox)
-    private_dir(made.paths.root)
-    save(made.paths, [node("train-0")])
-    asked: list[str] = []
-    monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(asked.append(question)))
+    priced_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=sandbox)
+    private_dir(priced_cluster.paths.root)
+    save(priced_cluster.paths, [node("train-0")])
+    questions: list[str] = []
+    monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(questions.append(question)))
     changes = NodeChanges(create=("train-1",), total=7)
-    assert lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), changes) is False
-    assert asked == [
+    assert lifecycle._confirm(Lines(), priced_cluster, yes=False)(plan(priced_cluster.spec), changes) is False
+    assert questions == [
         "Create 1 p4d.24xlarge in the sandbox (7 resources)?"
         if sandbox
         else "Create 1 p4d.24xlarge (7 resources; new: 21.96 USD an hour at list prices of 2026-07-20)?"

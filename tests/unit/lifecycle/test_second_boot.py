@@ -40,7 +40,7 @@ def check(id: str, status: Any = "pass", message: str = "") -> CheckResult:
     return CheckResult(id, "fatal", status, "replace", says=f"{id} is right", message=message)
 
 
-def told(name: str, *checks: CheckResult, error: str = "") -> NodeReport:
+def node_report(name: str, *checks: CheckResult, error: str = "") -> NodeReport:
     return NodeReport(name, name.partition("-")[0], "here", "m", True, checks or (check("gpu.count"),), error=error)
 
 
@@ -50,10 +50,10 @@ def report(*nodes: NodeReport, judge: float = 1.0) -> Report:
 
 def cluster(folder: Path, reboot: str) -> Cluster:
     (folder / "cluster.yaml").write_text(FILE.format(reboot=reboot))
-    made = open_cluster(folder / "cluster.yaml", sandbox=True)
-    private_dir(made.paths.root)
-    fleet.save(made.paths, NODES)
-    return made
+    test_cluster = open_cluster(folder / "cluster.yaml", sandbox=True)
+    private_dir(test_cluster.paths.root)
+    fleet.save(test_cluster.paths, NODES)
+    return test_cluster
 
 
 def proven(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -61,21 +61,21 @@ def proven(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(second_boot.Ledger, "of", lambda _, n: "0123456789ab" if n.name in names else None)
 
 
-WELL = report(*(told(name) for name in NAMES))
+WELL = report(*(node_report(name) for name in NAMES))
 
 
-@pytest.mark.parametrize(("wanted", "names"), [("never", []), ("first", ["train-0", "infer-0"]), ("all", list(NAMES))])
-def test_who_boots_again(tmp_path: Path, wanted: str, names: list[str]) -> None:
-    assert sorted(n.name for n in chosen(cluster(tmp_path, wanted), WELL, NODES)) == sorted(names)
+@pytest.mark.parametrize(("setting", "names"), [("never", []), ("first", ["train-0", "infer-0"]), ("all", list(NAMES))])
+def test_who_boots_again(tmp_path: Path, setting: str, names: list[str]) -> None:
+    assert sorted(n.name for n in chosen(cluster(tmp_path, setting), WELL, NODES)) == sorted(names)
 
 
 def test_the_first_is_one_that_is_healthy_and_was_never_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proven(monkeypatch, "train-0", "infer-0", "infer-1")
-    bad = report(*(told(name, check("gpu.count", "fail" if name == "train-1" else "pass")) for name in NAMES))
-    made = cluster(tmp_path, "first")
-    assert [n.name for n in chosen(made, bad, NODES)] == ["train-2"]
+    bad = report(*(node_report(name, check("gpu.count", "fail" if name == "train-1" else "pass")) for name in NAMES))
+    first_cluster = cluster(tmp_path, "first")
+    assert [n.name for n in chosen(first_cluster, bad, NODES)] == ["train-2"]
 
 
 def test_all_leaves_alone_who_may_have_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +84,18 @@ def test_all_leaves_alone_who_may_have_a_job(tmp_path: Path, monkeypatch: pytest
 
 
 def test_gpuprovs_own_machine_is_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    made = cluster(tmp_path, "all")
-    made.events.subscribe(lambda event: said.append(f"{event.node}: {event.message}"))
+    messages: list[str] = []
+    all_cluster = cluster(tmp_path, "all")
+    all_cluster.events.subscribe(lambda event: messages.append(f"{event.node}: {event.message}"))
     monkeypatch.setattr(ssh, "local", lambda _: frozenset({"train-0"}))
-    assert "train-0" not in [n.name for n in chosen(made, WELL, NODES)]
-    assert len(said) == 1 and said[0].startswith("train-0: verify.reboot: it is the machine that gpuprov runs on")
+    assert "train-0" not in [n.name for n in chosen(all_cluster, WELL, NODES)]
+    assert len(messages) == 1 and messages[0].startswith(
+        "train-0: verify.reboot: it is the machine that gpuprov runs on"
+    )
 
 
 def test_the_second_verdict_counts_and_says_so() -> None:
-    second = report(told("train-0", check("gpu.count", "fail", "7 of 8")), judge=2.0)
+    second = report(node_report("train-0", check("gpu.count", "fail", "7 of 8")), judge=2.0)
     both = merged(WELL, second, {})
     assert [n.name for n in both.nodes] == list(NAMES)
     assert [n.name for n in both.nodes if not n.ok] == ["train-0"]
@@ -102,15 +104,15 @@ def test_the_second_verdict_counts_and_says_so() -> None:
 
 
 def test_a_check_without_an_answer_says_after_what() -> None:
-    both = merged(WELL, report(told("train-0", check("gpu.count", "unknown"))), {})
+    both = merged(WELL, report(node_report("train-0", check("gpu.count", "unknown"))), {})
     assert both.nodes[0].verdict == "unknown"
     assert both.nodes[0].why == "gpu.count: after a reboot: gpu.count is right"
 
 
 def test_what_needs_the_group_is_as_it_was_before() -> None:
     """One node alone has nobody to be compared with."""
-    first = report(told("train-0", check("gpu.count"), check("fleet.driver")), told("train-1"))
-    second = report(told("train-0", check("gpu.count"), check("fleet.driver", "skip", "nobody to compare with")))
+    first = report(node_report("train-0", check("gpu.count"), check("fleet.driver")), node_report("train-1"))
+    second = report(node_report("train-0", check("gpu.count"), check("fleet.driver", "skip", "nobody to compare with")))
     assert [(c.id, c.status) for c in merged(first, second, {}).nodes[0].checks] == [
         ("gpu.count", "pass"),
         ("fleet.driver", "pass"),
@@ -118,15 +120,15 @@ def test_what_needs_the_group_is_as_it_was_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "failed", "why"),
+    ("second", "failed", "reason"),
     [
-        (told("train-0", error="did not answer"), {}, "after a reboot: did not answer"),
-        (told("train-0"), {"train-0": "it did not come back"}, "after a reboot: it did not come back"),
+        (node_report("train-0", error="did not answer"), {}, "after a reboot: did not answer"),
+        (node_report("train-0"), {"train-0": "it did not come back"}, "after a reboot: it did not come back"),
     ],
 )
-def test_who_does_not_come_back_is_not_healthy(second: NodeReport, failed: dict[str, str], why: str) -> None:
-    found = merged(WELL, report(second), failed).nodes[0]
-    assert (found.verdict, found.why) == ("not healthy", why)
+def test_who_does_not_come_back_is_not_healthy(second: NodeReport, failed: dict[str, str], reason: str) -> None:
+    merged_report = merged(WELL, report(second), failed).nodes[0]
+    assert (merged_report.verdict, merged_report.why) == ("not healthy", reason)
 
 
 def test_one_that_does_not_answer_does_not_keep_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +141,15 @@ def test_one_that_does_not_answer_does_not_keep_the_others(tmp_path: Path, monke
 
 
 def test_a_machine_at_work_is_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     answers = {"train-0": "asked", "train-1": "4711, python\nasked", "train-2": "NVIDIA-SMI has failed", "infer-0": ""}
-    made = cluster(tmp_path, "all")
-    made.events.subscribe(lambda event: said.append(f"{event.node}: {event.message.removeprefix('verify.reboot: ')}"))
+    all_cluster = cluster(tmp_path, "all")
+    all_cluster.events.subscribe(
+        lambda event: messages.append(f"{event.node}: {event.message.removeprefix('verify.reboot: ')}")
+    )
     monkeypatch.setattr(second_boot, "ask", lambda _, n, __: answers.get(n.name, "asked"))
-    assert [n.name for n in free(made, NODES)] == ["train-0", "infer-1"]
-    assert said == [
+    assert [n.name for n in free(all_cluster, NODES)] == ["train-0", "infer-1"]
+    assert messages == [
         "train-1: not rebooted: a process has its GPUs: 4711, python",
         "train-2: not rebooted: nobody can tell whether a process has its GPUs",
         "infer-0: not rebooted: nobody can tell whether a process has its GPUs",
@@ -167,14 +171,14 @@ class Machine:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(second_boot.time, "monotonic", lambda: now.__setitem__(0, now[0] + 60.0) or now[0])
+    clock = [0.0]
+    monkeypatch.setattr(second_boot.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 60.0) or clock[0])
     monkeypatch.setattr(second_boot.time, "sleep", lambda _: None)
     monkeypatch.setattr(ssh, "disconnect", lambda *_: None)
 
 
 @pytest.mark.parametrize(
-    ("machine", "why"),
+    ("machine", "message"),
     [
         (Machine("one", "one", "", "two"), ""),
         (Machine(""), "it does not answer"),
@@ -185,21 +189,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["back", "silent-before", "never-went-down", "never-came-up", "services-never-up"],
 )
 def test_it_is_back_when_another_boot_has_its_services_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None, machine: Machine, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None, machine: Machine, message: str
 ) -> None:
     monkeypatch.setattr(second_boot, "ask", machine)
-    made = cluster(tmp_path, "all")
-    if not why:
-        reboot(made, NODES[0])
+    all_cluster = cluster(tmp_path, "all")
+    if not message:
+        reboot(all_cluster, NODES[0])
         assert "sudo -n systemctl reboot" in machine.asked
         return
     with pytest.raises(GpuprovError) as refused:
-        reboot(made, NODES[0])
-    assert refused.value.message == why
+        reboot(all_cluster, NODES[0])
+    assert refused.value.message == message
 
 
 @pytest.mark.parametrize(
-    ("wanted", "added"),
+    ("setting", "added"),
     [
         ("never", ""),
         ("first", "; then one new machine of each group is rebooted"),
@@ -207,10 +211,10 @@ def test_it_is_back_when_another_boot_has_its_services_up(
     ],
 )
 def test_ups_question_says_that_machines_reboot(
-    tmp_path: Path, wanted: str, added: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, setting: str, added: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, asked = cluster(tmp_path, wanted), list[str]()
-    monkeypatch.setattr(cli, "confirmed", lambda question, **_: bool(asked.append(question)))
-    changes = NodeChanges(create=tuple(made.spec.node_groups()), total=7)
-    assert cli._confirm(Lines(), made, yes=False)(plan(made.spec), changes) is False
-    assert asked == [f"Create 3 p4d.24xlarge, 2 g5.xlarge in the sandbox (7 resources{added})?"]
+    new_cluster, questions = cluster(tmp_path, setting), list[str]()
+    monkeypatch.setattr(cli, "confirmed", lambda question, **_: bool(questions.append(question)))
+    changes = NodeChanges(create=tuple(new_cluster.spec.node_groups()), total=7)
+    assert cli._confirm(Lines(), new_cluster, yes=False)(plan(new_cluster.spec), changes) is False
+    assert questions == [f"Create 3 p4d.24xlarge, 2 g5.xlarge in the sandbox (7 resources{added})?"]

@@ -58,8 +58,8 @@ def test_all_sites_are_made_in_one_run(cluster: Cluster, world: World) -> None:
 
 @pytest.mark.parametrize("broken", ["preflight", "plan", "apply", "ssh", "roles"])
 def test_a_site_that_fails_does_not_take_the_others_down(cluster: Cluster, world: World, broken: str) -> None:
-    seen: list[Event] = []
-    cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    cluster.events.subscribe(events.append)
     if broken == "preflight":
         world.findings["shanghai"] = [Finding("blocks", "quota", "none", "ask for it")]
     if broken == "plan":
@@ -75,8 +75,8 @@ def test_a_site_that_fails_does_not_take_the_others_down(cluster: Cluster, world
     assert run.exit == (Exit.CONFIGURE_FAILED if broken == "roles" else Exit.PROVIDER_FAILED)
     assert run.healthy and run.report is not None
     assert [node.name for node in run.report.nodes] == ["train-0", "train-1"]
-    told = [one.message for one in seen if "site shanghai is left out, virginia goes on" in one.message]
-    assert len(told) == 1 and told[0].count("\n") <= 1, "the cause and the hint; details are told at the end"
+    messages = [event.message for event in events if "site shanghai is left out, virginia goes on" in event.message]
+    assert len(messages) == 1 and messages[0].count("\n") <= 1, "the cause and the hint; details are told at the end"
     assert "infer-0" in down.made(cluster) or broken in ("preflight", "plan")
     world.findings, world.broken, world.without, world.silent, world.unreachable = {}, set(), set(), set(), set()
     assert run_up(cluster).exit == Exit.OK
@@ -120,8 +120,8 @@ def test_a_site_that_is_not_there_is_named(cluster: Cluster) -> None:
 
 
 def test_an_error_of_several_sites_has_the_code_of_the_first() -> None:
-    found = together({"a": ConfigureError("roles", hint="one"), "b": ProviderError("quota", hint="two")})
-    assert (found.exit_code, found.hint) == (Exit.CONFIGURE_FAILED, "one; two")
+    error = together({"a": ConfigureError("roles", hint="one"), "b": ProviderError("quota", hint="two")})
+    assert (error.exit_code, error.hint) == (Exit.CONFIGURE_FAILED, "one; two")
     alone = ProviderError("quota")
     assert together({"a": alone}) is alone
 
@@ -169,13 +169,15 @@ def test_a_provider_that_can_not_be_asked_blocks_its_own_site_alone(
     monkeypatch.undo()  # the real preflight
     lock = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK})
 
-    def asked(*_: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise GpuprovError("the SDK is missing", hint="in gpuprov's checkout: pip install '.[alicloud]'")
 
-    cluster.providers.at("shanghai").preflight = asked  # type: ignore[method-assign]
+    cluster.providers.at("shanghai").preflight = fail  # type: ignore[method-assign]
     cluster.providers.at("virginia").preflight = lambda *_: []  # type: ignore[method-assign]
-    found = preflight.blocked(preflight.look(cluster, build_plan(cluster.spec, lock), Events()))
-    assert list(found) == ["shanghai"] and found["shanghai"].hint == "in gpuprov's checkout: pip install '.[alicloud]'"
+    errors = preflight.blocked(preflight.look(cluster, build_plan(cluster.spec, lock), Events()))
+    assert (
+        list(errors) == ["shanghai"] and errors["shanghai"].hint == "in gpuprov's checkout: pip install '.[alicloud]'"
+    )
 
 
 def test_a_defect_in_a_thread_is_not_an_error_of_a_site() -> None:
@@ -197,12 +199,12 @@ time.sleep(60)
 
 
 def test_ctrl_c_reaches_the_children_of_all_threads_and_waits_for_them(tmp_path: Path) -> None:
-    ready, told = threading.Semaphore(0), []
+    ready, stopped = threading.Semaphore(0), []
 
     def follow(name: str) -> Any:
         return process.follow(
             [sys.executable, "-c", CHILD, str(tmp_path / name)], lambda _: ready.release(), cwd=tmp_path, grace_s=20,
-            stopping=lambda: told.append(name),
+            stopping=lambda: stopped.append(name),
         )  # fmt: skip
 
     def interrupt() -> None:
@@ -214,7 +216,7 @@ def test_ctrl_c_reaches_the_children_of_all_threads_and_waits_for_them(tmp_path:
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         process.side_by_side([lambda: follow("a"), lambda: follow("b")], grace_s=20)
-    assert sorted(told) == ["a", "b"]
+    assert sorted(stopped) == ["a", "b"]
     assert [(tmp_path / name).read_text() for name in ("a", "b")] == ["written", "written"], "each could finish"
     assert time.monotonic() - began < 50
 

@@ -36,17 +36,17 @@ def test_a_recipe_of_images_is_no_fleet() -> None:
 def test_what_a_site_lacks_is_refused_but_in_a_rehearsal(
     monkeypatch: pytest.MonkeyPatch, sandbox: bool, problems: list[str]
 ) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(sites.spec, "unready", lambda *arguments: asked.append(arguments) or problems)
-    given = cluster(sandbox=sandbox)
+    calls: list[object] = []
+    monkeypatch.setattr(sites.spec, "unready", lambda *arguments: calls.append(arguments) or problems)
+    checked_cluster = cluster(sandbox=sandbox)
     if problems and not sandbox:
         with pytest.raises(InputError):
-            sites.refuse_unready(given, ["a", "b"])
-        assert given.checked == []
+            sites.refuse_unready(checked_cluster, ["a", "b"])
+        assert checked_cluster.checked == []
     else:
-        sites.refuse_unready(given, ["a", "b"])
-        assert given.checked == ["a", "b"]
-    assert asked == ([] if sandbox else [(given.file, given.spec, ["a", "b"])])
+        sites.refuse_unready(checked_cluster, ["a", "b"])
+        assert checked_cluster.checked == ["a", "b"]
+    assert calls == ([] if sandbox else [(checked_cluster.file, checked_cluster.spec, ["a", "b"])])
 
 
 def test_an_error_of_several_sites_has_the_hints_that_there_are() -> None:

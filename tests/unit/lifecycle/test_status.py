@@ -114,14 +114,14 @@ def test_nothing_was_made(cluster: Cluster) -> None:
 
 
 def test_the_end_of_a_block_is_told_and_warned_of() -> None:
-    now = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
+    current_time = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
     ends = {
         "train": "2026-12-01T10:30:00Z",
         "infer": "2026-12-02T11:30:00Z",
         "old": "2026-12-01T08:59:00Z",
         "x": "soon",
     }
-    train, infer, old = ending(ends, now)
+    train, infer, old = ending(ends, current_time)
     assert train.startswith("WARNING: train: its capacity block ends 2026-12-01T10:30:00Z (in 1 h 30 min)")
     assert infer.startswith("infer: ") and "(in 26 h 30 min)" in infer
     assert "(it is over)" in old

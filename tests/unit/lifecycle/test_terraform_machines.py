@@ -75,8 +75,8 @@ def machines(folder: Path, state: State, **known: Any) -> TerraformMachines:
 
 def test_every_machine_of_the_state_stands_whoever_wants_or_knows_it(tmp_path: Path) -> None:
     """train-7 is of a count or a group that cluster.yaml had before; its removal has failed."""
-    standing = machines(tmp_path, State(), known=["train-0"]).standing()
-    assert [(node.name, node.id) for node in standing] == [
+    existing = machines(tmp_path, State(), known=["train-0"]).standing()
+    assert [(node.name, node.id) for node in existing] == [
         ("train-0", "i-train-0"), ("train-1", "i-train-1"), ("train-7", "i-train-7"),
     ]  # fmt: skip
 

@@ -87,7 +87,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
+    test_world = World()
 
     class Site:
         """The machines of one site."""
@@ -97,89 +97,101 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             self.cluster = cluster
 
         def gone(self, plan: Plan) -> list[str]:
-            wanted = dict(plan.nodes())
-            return [node.name for node in self.cluster.nodes() if node.site == self.site and node.name not in wanted]
+            expected = dict(plan.nodes())
+            return [node.name for node in self.cluster.nodes() if node.site == self.site and node.name not in expected]
 
         def plan(self, plan: Plan) -> Planned:
-            if self.site in made.broken:
+            if self.site in test_world.broken:
                 raise ProviderError(f"no Terraform at {self.site}", where=f"site {self.site}")
-            missing = [name for name, group in plan.nodes() if group.site == self.site and name not in made.machines]
+            missing = [
+                name for name, group in plan.nodes() if group.site == self.site and name not in test_world.machines
+            ]
             return Planned(self.site, add=len(missing), destroy=len(self.gone(plan)))
 
         def apply(self, plan: Plan, _: Planned) -> list[Node]:
-            made.groups |= {name: group.name for name, group in plan.nodes()}
+            test_world.groups |= {name: group.name for name, group in plan.nodes()}
             for name in self.gone(plan):
-                del made.machines[name]
+                del test_world.machines[name]
             for name, group in plan.nodes():
-                if group.site == self.site and name in made.without:
+                if group.site == self.site and name in test_world.without:
                     raise ProviderError("terraform apply failed: no more", where=f"site {self.site}", hint="later")
-                if group.site == self.site and name not in made.machines:
-                    if made.sold_out is not None and len(made.machines) >= made.sold_out:
+                if group.site == self.site and name not in test_world.machines:
+                    if test_world.sold_out is not None and len(test_world.machines) >= test_world.sold_out:
                         raise ProviderError("terraform apply failed: no more", where=f"site {self.site}", hint="later")
-                    made.count += 1
-                    made.machines[name] = f"i-{made.count}"
-            if made.killed:
+                    test_world.count += 1
+                    test_world.machines[name] = f"i-{test_world.count}"
+            if test_world.killed:
                 raise KeyboardInterrupt
             return self.standing()
 
         def standing(self) -> list[Node]:
             return [
-                Node(name, made.groups[name], self.site, "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
-                for name, id in made.machines.items()
-                if name in made.groups and self.cluster.spec.site_of(made.groups[name]) == self.site
+                Node(name, test_world.groups[name], self.site, "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
+                for name, id in test_world.machines.items()
+                if name in test_world.groups and self.cluster.spec.site_of(test_world.groups[name]) == self.site
             ]
 
-    def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
+    def desired_drivers(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
         return {node.name: str(releases[node.name].stack(node.group).driver) for node in nodes}
 
     def look(_: Cluster, subjects: Sequence[Subject], __: str, *, for_drift: Collection[str] = ()) -> dict[str, Bundle]:
-        made.looks += [(s.name, s.name not in for_drift) for s in subjects]
-        return {s.name: Bundle({"driver": Output(made.installed.get(made.machines[s.name], "none"))}) for s in subjects}
+        test_world.looks += [(s.name, s.name not in for_drift) for s in subjects]
+        return {
+            s.name: Bundle({"driver": Output(test_world.installed.get(test_world.machines[s.name], "none"))})
+            for s in subjects
+        }
 
     def differences(bundle: Bundle, driver: str) -> tuple[Difference, ...]:
-        there = bundle.files["driver"].text
-        return () if there == driver else (Difference("package", "driver", driver, there, f"driver {there}"),)
+        driver_text = bundle.files["driver"].text
+        return (
+            ()
+            if driver_text == driver
+            else (Difference("package", "driver", driver, driver_text, f"driver {driver_text}"),)
+        )
 
     def write(_: Any, __: Any, plan: Plan, *___: Any) -> Path:
-        made.driver = str(plan.groups[0].stack.driver)
+        test_world.driver = str(plan.groups[0].stack.driver)
         return Path("inventory.yml")
 
     def configure(_: Any, nodes: Sequence[Node], *__: Any, tags: Collection[str] = ()) -> dict[str, Outcome]:
         for node in nodes:
-            made.configured.append(node.name)
-            if node.name not in made.stubborn | made.unreachable:
-                made.installed[node.id] = made.driver
-        return {n.name: Outcome(failed=["base: no route to host"] if n.name in made.unreachable else []) for n in nodes}
+            test_world.configured.append(node.name)
+            if node.name not in test_world.stubborn | test_world.unreachable:
+                test_world.installed[node.id] = test_world.driver
+        return {
+            n.name: Outcome(failed=["base: no route to host"] if n.name in test_world.unreachable else [])
+            for n in nodes
+        }
 
     def prove(_: Cluster, subjects: Iterable[Subject], *__: Any, **___: Any) -> Report:
         subjects = list(subjects)
-        made.levels = {subject.name: subject.expected.level for subject in subjects}
+        test_world.levels = {subject.name: subject.expected.level for subject in subjects}
         well = CheckResult("gpu.model", "fatal", "pass", "none")
         lost = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 instead of 8")
         return Report(
-            tuple(NodeReport(s.name, s.group, s.site, s.machine, True, (lost if s.name in made.bad else well,))
+            tuple(NodeReport(s.name, s.group, s.site, s.machine, True, (lost if s.name in test_world.bad else well,))
                   for s in subjects), {}, 0.0,
         )  # fmt: skip
 
-    monkeypatch.setattr(locking, "current", lambda *_, **__: made.lock)
+    monkeypatch.setattr(locking, "current", lambda *_, **__: test_world.lock)
 
     def contact(_: Any, nodes: Sequence[Node], *__: Any, only: Collection[str], **___: Any) -> dict[str, ProviderError]:
-        silent = [node.name for node in nodes if node.name in only and node.name in made.silent]
+        silent = [node.name for node in nodes if node.name in only and node.name in test_world.silent]
         return {name: ProviderError("no ssh", where=name) for name in silent}
 
     monkeypatch.setattr(
-        preflight, "look", lambda _, plan, __: {site: made.findings.get(site, []) for site in ("", *plan.sites())}
+        preflight, "look", lambda _, plan, __: {site: test_world.findings.get(site, []) for site in ("", *plan.sites())}
     )
     monkeypatch.setattr(machines, "of_site", Site)
     monkeypatch.setattr(fleet, "contact", contact)
     monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
-    monkeypatch.setattr(configuring, "wanted", wanted)
+    monkeypatch.setattr(configuring, "wanted", desired_drivers)
     monkeypatch.setattr(configuring, "look", look)
     monkeypatch.setattr(drift, "differences", differences)
     monkeypatch.setattr(inventory, "write", write)
     monkeypatch.setattr(roles, "configure", configure)
     monkeypatch.setattr(verifying, "prove", prove)
-    return made
+    return test_world
 
 
 def run_up(cluster: Cluster, *, yes: bool = True) -> Run:
@@ -249,10 +261,12 @@ def test_what_stands_after_a_failed_apply_is_told_written_down_and_taken_on(clus
     assert caught.value.hint == "later"
     assert [node.id for node in cluster.nodes()] == ["i-1"]
     assert stages(cluster) == {"train-0": ("incomplete", False), "train-1": ("not made", None)}
-    shown = {row["name"]: (row["stage"], row["address"]) for row in status.status(cluster, ask=False)["nodes"]}
-    assert shown == {"train-0": ("incomplete", "203.0.113.7"), "train-1": ("not made", None)}
-    told = status.status(cluster, ask=False)["failed"]
-    assert told.keys() == {"here"} and "no more" in told["here"]
+    stage_and_address = {
+        row["name"]: (row["stage"], row["address"]) for row in status.status(cluster, ask=False)["nodes"]
+    }
+    assert stage_and_address == {"train-0": ("incomplete", "203.0.113.7"), "train-1": ("not made", None)}
+    failures = status.status(cluster, ask=False)["failed"]
+    assert failures.keys() == {"here"} and "no more" in failures["here"]
     assert machines.settled(cluster) == []  # its group may yet move to another zone
     world.sold_out = None
     assert run_up(cluster).exit == Exit.OK
@@ -361,12 +375,12 @@ def test_an_unhealthy_node_is_told_and_not_proven(cluster: Cluster, world: World
 
 def test_a_changed_lock_moves_nobody(cluster: Cluster, world: World) -> None:
     run_up(cluster)
-    before, world.lock = identity(world.lock), lock("580.2")
+    previous, world.lock = identity(world.lock), lock("580.2")
     world.configured.clear()
     run = run_up(cluster)
     assert (run.exit, world.configured) == (Exit.BAD_INPUT, [])
     assert run.waiting == {name: ["driver 580.1 → 580.2"] for name in NAMES}
-    assert applied(cluster) == dict.fromkeys(NAMES, before)
+    assert applied(cluster) == dict.fromkeys(NAMES, previous)
 
 
 def test_a_node_that_drifted_is_mended_alone(cluster: Cluster, world: World) -> None:
@@ -394,12 +408,12 @@ def test_only_a_node_that_was_proven_with_this_very_lock_is_looked_at_lightly(cl
     Ledger(cluster.paths).keep(other)
     moved = dict.fromkeys(NAMES, release_of(cluster.spec, other))
     assert configuring.proven(cluster, nodes, moved) == set()
-    kept = dict.fromkeys(NAMES, release_of(cluster.spec, world.lock))
-    assert configuring.proven(cluster, nodes, kept) == set(NAMES)
+    current_releases = dict.fromkeys(NAMES, release_of(cluster.spec, world.lock))
+    assert configuring.proven(cluster, nodes, current_releases) == set(NAMES)
     world.installed = dict.fromkeys(world.installed, "580.2")  # somebody installed it by hand: no role has to run
-    brought = configuring.bring(cluster, nodes, moved, private_dir(cluster.paths.root / "runs" / "x"))
-    assert brought.configured == ()
-    assert {subject.name: subject.expected.level for subject in brought.subjects} == dict.fromkeys(NAMES, "standard")
+    result = configuring.bring(cluster, nodes, moved, private_dir(cluster.paths.root / "runs" / "x"))
+    assert result.configured == ()
+    assert {subject.name: subject.expected.level for subject in result.subjects} == dict.fromkeys(NAMES, "standard")
 
 
 HOOK = "hooks: {drain: 'echo $GPUPROV_NODE $GPUPROV_ACTION >> drained; test ! -e full'}\n"
@@ -412,17 +426,17 @@ def resized(cluster: Cluster, count: int, more: str = "") -> Cluster:
 
 
 def test_a_person_is_asked_about_what_is_made_and_removed_by_node(cluster: Cluster, world: World) -> None:
-    asked: list[NodeChanges] = []
+    questions: list[NodeChanges] = []
 
     def no(_: Plan, changes: NodeChanges) -> bool:
-        asked.append(changes)
+        questions.append(changes)
         return False
 
     up(cluster, None, confirm=no)  # type: ignore[arg-type]
     run_up(cluster)
     up(resized(cluster, 3), None, confirm=no)  # type: ignore[arg-type]
     up(resized(cluster, 1), None, confirm=no)  # type: ignore[arg-type]
-    assert asked == [
+    assert questions == [
         NodeChanges(create=("train-0", "train-1"), total=2),
         NodeChanges(create=("train-2",), total=1),
         NodeChanges(remove=("train-1",), total=1),
@@ -496,12 +510,12 @@ def test_a_node_that_verify_found_well_is_not_moved_by_the_next_run(
     world.bad = set()
     monkeypatch.setattr(type(cluster), "lock", world.lock)
     monkeypatch.setattr(lockfile, "read", lambda _: world.lock)
-    found: dict[str, Any] = {"train-1": (Difference("package", "driver", "580.1", "570", "another driver"),)}
-    monkeypatch.setattr(status, "drifted", lambda *_: found)
+    differences: dict[str, Any] = {"train-1": (Difference("package", "driver", "580.1", "570", "another driver"),)}
+    monkeypatch.setattr(status, "drifted", lambda *_: differences)
     verifying.verify_fleet(cluster, diff.compare(cluster), level="quick")
     assert applied(cluster)["train-1"] is None, "not at the level of the file"
     verifying.verify_fleet(cluster, diff.compare(cluster))
     assert applied(cluster)["train-1"] is None, "not as locked"
-    found["train-1"] = ()
+    differences["train-1"] = ()
     verifying.verify_fleet(cluster, diff.compare(cluster))
     assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))

@@ -230,8 +230,8 @@ def test_a_verdict_is_noted_for_the_machine_that_was_judged_and_for_no_other_of_
     run_up(cluster)
     prove = verifying.prove
 
-    def slow(cluster: Cluster, *rest: Any, **how: Any) -> Any:
-        report = prove(cluster, *rest, **how)
+    def slow(cluster: Cluster, *arguments: Any, **how: Any) -> Any:
+        report = prove(cluster, *arguments, **how)
         first, second = cluster.nodes()
         new = Node("train-1", second.group, second.site, second.machine, "i-99", "", "203.0.113.9", "10.0.0.9")
         fleet.save(cluster.paths, [first, new])

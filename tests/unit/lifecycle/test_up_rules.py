@@ -156,17 +156,17 @@ def drained(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, changes: NodeChanges, bad: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Node → reason of the nodes that are drained."""
-    asked: dict[str, str] = {}
+    reason_by_node: dict[str, str] = {}
 
     def hold(_: object, nodes: Sequence[Any], reasons: Mapping[str, str], action: str) -> dict[str, str]:
         assert action == "up"
-        asked.update({item.name: reasons[item.name] for item in nodes})
+        reason_by_node.update({item.name: reasons[item.name] for item in nodes})
         return dict(bad or {})
 
     monkeypatch.setattr(up.quarantine, "hold", hold)
     monkeypatch.setattr(up.quarantine, "put_back", lambda *_: None)
     up._drain(cluster, changes)
-    return asked
+    return reason_by_node
 
 
 def test_nodes_that_do_work_are_drained_before_their_machines_end(
@@ -206,7 +206,7 @@ def test_where_a_node_cannot_be_drained_no_machine_is_removed(
 # new machines
 
 
-def made(
+def make_result(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, nodes: list[Any], changes: NodeChanges, resources: int = 1
 ) -> tuple[list[Any], set[str]]:
     def make(*_: object) -> tuple[list[Any], dict[str, GpuprovError], dict[str, GpuprovError]]:
@@ -238,27 +238,29 @@ def test_a_machine_that_is_known_by_its_id_or_was_proven_is_not_new(
     fleet.save(cluster.paths, NODES[:1])
     Ledger(cluster.paths).record(NODES[1:2], lock())
     changes = NodeChanges(create=("train-1", "train-2"))
-    nodes, fresh = made(cluster, monkeypatch, NODES, changes)
+    nodes, fresh = make_result(cluster, monkeypatch, NODES, changes)
     assert (nodes, fresh) == (NODES, {"train-2"})
     assert stages(cluster) == {"train-1": ("made", None), "train-2": ("made", None)}
 
 
 def test_another_machine_of_a_name_is_new(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     Ledger(cluster.paths).record(NODES, lock())
-    _, fresh = made(cluster, monkeypatch, [node("train-0", "i-new"), *NODES[1:]], NodeChanges(recreate=("train-0",)))
+    _, fresh = make_result(
+        cluster, monkeypatch, [node("train-0", "i-new"), *NODES[1:]], NodeChanges(recreate=("train-0",))
+    )
     assert fresh == {"train-0"}
 
 
 def test_a_machine_that_a_failed_apply_left_is_new(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     node_state.note_stage(cluster.paths, up.machines.INCOMPLETE, ["train-0"], ok=False)
-    assert made(cluster, monkeypatch, NODES, NodeChanges(), 0)[1] == {"train-0"}
+    assert make_result(cluster, monkeypatch, NODES, NodeChanges(), 0)[1] == {"train-0"}
 
 
 def test_nodes_that_did_not_come_to_be_are_missing_or_not_made(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.save(cluster.paths, NODES[:2])
-    made(cluster, monkeypatch, NODES[:1], NodeChanges(), 0)
+    make_result(cluster, monkeypatch, NODES[:1], NodeChanges(), 0)
     assert stages(cluster) == {"train-1": ("missing", False), "train-2": ("not made", None)}
 
 
@@ -287,17 +289,17 @@ def test_a_group_that_the_lock_does_not_have_waits_for_nothing(cluster: Cluster)
 # roles
 
 
-def brought(**changed: Any) -> Brought:
+def reconcile_result(**changed: Any) -> Brought:
     return Brought([], {}, **changed)
 
 
 def test_nodes_are_counted_by_whether_they_were_configured(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = brought(configured=("train-0", "train-1"), failed={"train-1": "x"})
-    asked: list[Any] = []
-    monkeypatch.setattr(configuring, "bring", lambda *words, **how: asked.append(how) or given)
+    result = reconcile_result(configured=("train-0", "train-1"), failed={"train-1": "x"})
+    calls: list[Any] = []
+    monkeypatch.setattr(configuring, "bring", lambda *arguments, **how: calls.append(how) or result)
     run, events = Run(Path()), heard(cluster)
-    assert up.configure(cluster, run, NODES, {}, new={"train-0"}) is given
-    assert (run.configured, asked) == (2, [{"new": {"train-0"}}])
+    assert up.configure(cluster, run, NODES, {}, new={"train-0"}) is result
+    assert (run.configured, calls) == (2, [{"new": {"train-0"}}])
     assert stages(cluster) == {"train-0": ("configured", None)}
     assert [(e.kind, e.message) for e in events if e.stage == "configure"] == [
         ("done", "2 nodes configured, 1 as locked")
@@ -309,12 +311,12 @@ def test_the_sites_on_which_roles_failed_are_told_apart() -> None:
 
     nodes[1] = replace(nodes[1], site="there")
     outcomes = {"train-0": Outcome(failed=["base: no route"]), "train-1": Outcome()}
-    failed = up.failed_roles(Run(Path()), nodes, brought(outcomes=outcomes))
+    failed = up.failed_roles(Run(Path()), nodes, reconcile_result(outcomes=outcomes))
     assert list(failed) == ["here"] and "train-0: base: no route" in str(failed["here"])
-    assert up.failed_roles(Run(Path()), nodes, brought(outcomes={})) == {}
+    assert up.failed_roles(Run(Path()), nodes, reconcile_result(outcomes={})) == {}
 
 
 def test_a_node_is_clean_where_roles_mended_all_that_they_can() -> None:
-    mended, other = SimpleNamespace(mended=True), SimpleNamespace(mended=False)
-    actual = Brought([], {"a": (other,), "b": (other, mended), "c": ()}, failed={"c": "x"})  # type: ignore[dict-item]
+    fixable, other = SimpleNamespace(mended=True), SimpleNamespace(mended=False)
+    actual = Brought([], {"a": (other,), "b": (other, fixable), "c": ()}, failed={"c": "x"})  # type: ignore[dict-item]
     assert [actual.clean(name) for name in ("a", "b", "c", "d")] == [True, False, False, True]

@@ -66,16 +66,16 @@ class Fleet:
         self.step()
         return bad
 
-    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def move(self, desired: Mapping[str, str]) -> dict[str, str]:
         self.step()
-        assert set(wanted) <= self.drained, "a node that was not drained was touched"
-        self.log.append(" ".join([f"move {next(iter(wanted.values()))}", *wanted]))
-        for name, release in wanted.items():
+        assert set(desired) <= self.drained, "a node that was not drained was touched"
+        self.log.append(" ".join([f"move {next(iter(desired.values()))}", *desired]))
+        for name, release in desired.items():
             self.installed[name] = release
             self.step()
         return {
             name: "gpu.count: 7 instead of 8"
-            for name, release in wanted.items()
+            for name, release in desired.items()
             if name in self.lost or (release == NEW and name in self.breaks)
         }
 
@@ -199,9 +199,9 @@ def test_one_that_does_not_on_the_way_back_keeps_the_new_lock() -> None:
     nodes.refuses = frozenset()
     original = nodes.move
 
-    def move(wanted: Mapping[str, str]) -> dict[str, str]:
+    def move(desired: Mapping[str, str]) -> dict[str, str]:
         nodes.refuses = frozenset({"drain n-1"})
-        return original(wanted)
+        return original(desired)
 
     nodes.move = move  # type: ignore[method-assign]
     state.nodes["n-1"].step = "moved"
@@ -270,8 +270,8 @@ def test_killed_at_every_step_it_goes_on_and_ends_as_if_it_had_not_been(scenario
         order.run(state, nodes, lambda: state.save(paths), canaries=1)
         return state
 
-    whole = fleet(5, **how)
-    reference = asdict(attempt(whole, begin=True))
+    uninterrupted = fleet(5, **how)
+    reference = asdict(attempt(uninterrupted, begin=True))
     moments = 0
     while True:
         nodes = fleet(5, **how)
@@ -283,7 +283,11 @@ def test_killed_at_every_step_it_goes_on_and_ends_as_if_it_had_not_been(scenario
             attempt(nodes, begin=False)
         else:
             break
-        assert (nodes.runs, nodes.installed, nodes.drained) == (whole.runs, whole.installed, whole.drained), moments
+        assert (nodes.runs, nodes.installed, nodes.drained) == (
+            uninterrupted.runs,
+            uninterrupted.installed,
+            uninterrupted.drained,
+        ), moments
         assert json.loads((paths.root / "upgrade.json").read_text()) == reference, moments
         moments += 1
     assert moments > 5

@@ -182,7 +182,7 @@ def test_each_lock_is_parsed_once_and_not_once_for_each_node(tmp_path: Path, mon
     ledger = Ledger(cluster.paths)
     moving = command._moving(journal, ledger, machines)
     assert moving == {node.name: ["driver 580.1 → 595.9"] for node in machines}
-    assert sorted(names[1:]) == sorted(f"{identity(one)}.lock" for one in (OLD, NEW))
+    assert sorted(names[1:]) == sorted(f"{identity(release_lock)}.lock" for release_lock in (OLD, NEW))
     names.clear()
     releases = assigned_releases(cluster.spec, Ledger(cluster.paths), machines, NEW)
     assert {release.id for release in releases.values()} == {identity(OLD)}

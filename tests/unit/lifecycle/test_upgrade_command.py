@@ -56,30 +56,30 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
+    test_world = World()
 
     class Hands(NodeActions):
         def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
-            made.calls.append(f"drain {' '.join(nodes)}")
+            test_world.calls.append(f"drain {' '.join(nodes)}")
             return {}
 
         def resume(self, nodes: Sequence[str]) -> dict[str, str]:
-            made.calls.append(f"resume {' '.join(nodes)}")
-            return dict.fromkeys(made.stuck & set(nodes), "the hook failed")
+            test_world.calls.append(f"resume {' '.join(nodes)}")
+            return dict.fromkeys(test_world.stuck & set(nodes), "the hook failed")
 
         def move(self, desired: Mapping[str, str]) -> dict[str, str]:
             releases = set(desired.values())
-            made.calls.append(f"move {' '.join(desired)}")
-            return dict.fromkeys(made.bad & set(desired), "bad") if releases == {identity(NEW)} else {}
+            test_world.calls.append(f"move {' '.join(desired)}")
+            return dict.fromkeys(test_world.bad & set(desired), "bad") if releases == {identity(NEW)} else {}
 
         def verify(self, desired: Mapping[str, str]) -> dict[str, str]:
-            made.calls.append(f"verify {' '.join(desired)}")
-            return {name: why for name, why in made.sick.items() if name in desired}
+            test_world.calls.append(f"verify {' '.join(desired)}")
+            return {name: reason for name, reason in test_world.sick.items() if name in desired}
 
     monkeypatch.setattr(command, "NodeActions", Hands)
-    monkeypatch.setattr(command, "_offer", lambda *_: made.calls.append("offer"))
-    monkeypatch.setattr(command.locking, "current", lambda *_: made.lock)
-    return made
+    monkeypatch.setattr(command, "_offer", lambda *_: test_world.calls.append("offer"))
+    monkeypatch.setattr(command.locking, "current", lambda *_: test_world.lock)
+    return test_world
 
 
 def run(cluster: Cluster, world: World, **options: Any) -> Upgrade:
@@ -91,7 +91,7 @@ def proven(cluster: Cluster) -> None:
 
 
 def steps(cluster: Cluster) -> dict[str, str]:
-    return {name: place.step for name, place in upgrade_journal.load(cluster.paths).nodes.items()}
+    return {name: entry.step for name, entry in upgrade_journal.load(cluster.paths).nodes.items()}
 
 
 def test_the_canary_is_moved_first_and_then_the_others_in_batches(cluster: Cluster, world: World) -> None:
@@ -112,10 +112,10 @@ def test_the_canary_is_moved_first_and_then_the_others_in_batches(cluster: Clust
 
 def test_the_outcome_is_an_event_and_a_document(cluster: Cluster, world: World) -> None:
     proven(cluster)
-    seen: list[Event] = []
-    cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    cluster.events.subscribe(events.append)
     done = run(cluster, world)
-    last = [event for event in seen if event.stage == "upgrade"][-1]
+    last = [event for event in events if event.stage == "upgrade"][-1]
     assert (last.kind, last.message) == ("done", "3 of 3 nodes moved")
     actual = document(cluster, done)
     assert actual["nodes"][0] == {
@@ -271,11 +271,11 @@ def test_a_node_that_no_machine_has_any_more_is_left_out(cluster: Cluster, world
 
 def test_a_node_that_was_never_verified_is_left_to_up(cluster: Cluster, world: World) -> None:
     Ledger(cluster.paths).record(NODES[:2], OLD)
-    seen: list[Event] = []
-    cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    cluster.events.subscribe(events.append)
     assert run(cluster, world).runs["train-2"] is None
     assert list(steps(cluster)) == ["train-0", "train-1"]
-    assert [e.node for e in seen if e.message.startswith("never verified")] == ["train-2"]
+    assert [e.node for e in events if e.message.startswith("never verified")] == ["train-2"]
 
 
 def test_a_fleet_that_was_never_verified_is_not_upgraded(cluster: Cluster, world: World) -> None:
@@ -296,8 +296,8 @@ def test_a_node_in_quarantine_is_left_out_unless_it_is_named(cluster: Cluster, w
     entry = Entry("i-train-1", "ada", "loud fan", "2026-01-31T12:00:00Z")
     Book({"train-1": entry}).save(cluster.paths)
     done = run(cluster, world)
-    left = upgrade_journal.load(cluster.paths).nodes["train-1"]
-    assert (left.step, left.reason, done.ok) == ("left", "in quarantine by ada: loud fan", False)
+    skipped = upgrade_journal.load(cluster.paths).nodes["train-1"]
+    assert (skipped.step, skipped.reason, done.ok) == ("left", "in quarantine by ada: loud fan", False)
     run(cluster, world, canary="train-1")
     assert steps(cluster)["train-1"] == "moved"
 
@@ -305,12 +305,12 @@ def test_a_node_in_quarantine_is_left_out_unless_it_is_named(cluster: Cluster, w
 def test_a_node_that_is_not_healthy_before_is_left_out(cluster: Cluster, world: World) -> None:
     proven(cluster)
     world.sick = {"train-1": "gpu.count: 7"}
-    seen: list[Event] = []
-    cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    cluster.events.subscribe(events.append)
     run(cluster, world)
-    left = upgrade_journal.load(cluster.paths).nodes["train-1"]
-    assert (left.step, left.reason) == ("left", "unhealthy before: gpu.count: 7")
-    messages = [(e.kind, e.message, e.node) for e in seen if e.stage == "upgrade"]
+    skipped = upgrade_journal.load(cluster.paths).nodes["train-1"]
+    assert (skipped.step, skipped.reason) == ("left", "unhealthy before: gpu.count: 7")
+    messages = [(e.kind, e.message, e.node) for e in events if e.stage == "upgrade"]
     assert ("started", "verifying 3 nodes before the upgrade", None) in messages
     assert ("warning", "skipped: unhealthy before: gpu.count: 7", "train-1") in messages
 
@@ -405,11 +405,11 @@ class Site:
 
 
 def offered(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, planned: Planned, made: Made
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, planned: Planned, result: Made
 ) -> Callable[[], None]:  # fmt: skip
     proven(cluster)
     monkeypatch.setattr(command.machines, "of_site", lambda *_: Site(planned))
-    monkeypatch.setattr(command.machines, "make", lambda *_: made)
+    monkeypatch.setattr(command.machines, "make", lambda *_: result)
     return lambda: command._offer(cluster, NEW, NODES, None, Path())  # type: ignore[arg-type]
 
 
@@ -429,9 +429,9 @@ def test_a_rehearsal_whose_machines_are_missing_is_refused(
 def test_a_mirror_that_could_not_be_made_stops_the_upgrade(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    made = Made(NODES, {}, {})._replace(**{kind: {"here": ProviderError("no mirror")}})
+    result = Made(NODES, {}, {})._replace(**{kind: {"here": ProviderError("no mirror")}})
     with pytest.raises(ProviderError, match="no mirror"):
-        offered(cluster, monkeypatch, Planned("here"), made)()
+        offered(cluster, monkeypatch, Planned("here"), result)()
 
 
 def test_machines_that_were_replaced_meanwhile_stop_the_upgrade(
@@ -528,28 +528,28 @@ def judged(*bad: str, slower: bool = False) -> Report:
 @pytest.fixture
 def proofs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """`bad`: nodes that the checks condemn; what the proof was given."""
-    given: dict[str, Any] = {"bad": set(), "settled": []}
+    proof: dict[str, Any] = {"bad": set(), "settled": []}
 
     def prove(_: object, subjects: Sequence[Any], nodes: Sequence[Any], **how: Any) -> Report:
-        given["subjects"], given["how"] = [item.name for item in subjects], how
-        report = judged(*given["bad"])
+        proof["subjects"], proof["how"] = [item.name for item in subjects], how
+        report = judged(*proof["bad"])
         names = {item.name for item in subjects}
         return Report(tuple(row for row in report.nodes if row.name in names), {}, 0.0)
 
     monkeypatch.setattr(actions.verifying, "prove", prove)
-    monkeypatch.setattr(actions.verifying, "settle", lambda *_, **how: given["settled"].append(how))
+    monkeypatch.setattr(actions.verifying, "settle", lambda *_, **how: proof["settled"].append(how))
     monkeypatch.setattr(actions.baselines, "slower", lambda row: "busbw" if row.name == "train-0" else "")
-    return given
+    return proof
 
 
 def test_nodes_are_verified_with_the_release_that_they_are_held_to(hands: NodeActions, proofs: dict[str, Any]) -> None:
-    seen: list[Event] = []
-    hands.cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    hands.cluster.events.subscribe(events.append)
     proofs["bad"] = {"train-1"}
     assert hands.verify(dict.fromkeys(NAMES[:2], identity(OLD))) == {"train-1": "gpu.count: 7 instead of 8"}
     assert (proofs["subjects"], proofs["how"]) == (NAMES[:2], {"workdir": Path("/runs/1")})
     assert proofs["settled"] == [{"quarantining": False}], "the upgrade has its own nodes out of service"
-    assert [(e.kind, e.message, e.node) for e in seen if e.stage == "upgrade"] == [
+    assert [(e.kind, e.message, e.node) for e in events if e.stage == "upgrade"] == [
         ("warning", "slower than its baseline: busbw", "train-0")
     ]
 
@@ -558,33 +558,33 @@ def test_nodes_are_moved_where_the_roles_run_the_checks_pass_and_nothing_differs
     hands: NodeActions, proofs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     differs = [SimpleNamespace(message=f"d{n}", mended=n != 1) for n in range(6)]
-    brought = SimpleNamespace(
+    result = SimpleNamespace(
         configured=("train-0", "train-1"), failed={"train-1": "a task failed"},
         subjects=[SimpleNamespace(name=name) for name in NAMES], drift={"train-1": differs[:1], "train-2": differs},
         clean=lambda name: name == "train-0",
     )  # fmt: skip
-    asked: list[Any] = []
-    monkeypatch.setattr(actions.configuring, "bring", lambda *words: asked.append(words) or brought)
-    seen: list[Event] = []
-    hands.cluster.events.subscribe(seen.append)
+    calls: list[Any] = []
+    monkeypatch.setattr(actions.configuring, "bring", lambda *arguments: calls.append(arguments) or result)
+    events: list[Event] = []
+    hands.cluster.events.subscribe(events.append)
     Ledger(hands.cluster.paths).keep(NEW)
     actual = hands.move(dict.fromkeys(NAMES, identity(NEW)))
     assert actual == {"train-1": "a task failed", "train-2": "d0; d2; d3"}
     assert proofs["subjects"] == ["train-0", "train-2"], "roles that broke off leave nothing to verify"
-    ((_, nodes, releases, run_dir),) = asked
+    ((_, nodes, releases, run_dir),) = calls
     assert (nodes, run_dir) == (NODES, Path("/runs/1"))
     assert {release.id for release in releases.values()} == {identity(NEW)}
-    assert ("done", "2 nodes configured") in [(e.kind, e.message) for e in seen if e.stage == "configure"]
+    assert ("done", "2 nodes configured") in [(e.kind, e.message) for e in events if e.stage == "configure"]
 
 
 def test_nothing_is_verified_where_the_roles_broke_off_everywhere(
     hands: NodeActions, proofs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brought = SimpleNamespace(
+    result = SimpleNamespace(
         configured=(), failed={"train-0": "x"}, subjects=[SimpleNamespace(name="train-0")], drift={"train-0": ()},
         clean=lambda _: False,
     )  # fmt: skip
-    monkeypatch.setattr(actions.configuring, "bring", lambda *_: brought)
+    monkeypatch.setattr(actions.configuring, "bring", lambda *_: result)
     assert hands.move({"train-0": identity(OLD)}) == {"train-0": "x"}
     assert "subjects" not in proofs
 
@@ -654,33 +654,33 @@ def test_the_journal_is_written_before_anything_is_done(
     cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proven(cluster)
-    seen: list[dict[str, str]] = []
-    monkeypatch.setattr(command, "_offer", lambda *_: seen.append(steps(cluster)))
+    written_steps: list[dict[str, str]] = []
+    monkeypatch.setattr(command, "_offer", lambda *_: written_steps.append(steps(cluster)))
     run(cluster, world)
-    assert seen == [dict.fromkeys(NAMES, "waiting")]
+    assert written_steps == [dict.fromkeys(NAMES, "waiting")]
 
 
 @pytest.mark.parametrize("step", ["waiting", "moved"])
 def test_only_a_node_that_waits_is_left_out_for_its_quarantine(hands: NodeActions, step: Any) -> None:
     Book({"train-1": Entry("i-train-1", "ada", "loud fan", "now")}).save(hands.cluster.paths)
-    seen: list[Event] = []
-    hands.cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    hands.cluster.events.subscribe(events.append)
     journal = Journal("b", "moving", nodes={"train-1": Place("a", step)})
     actions.leave_the_quarantined(journal, hands, None)
-    left = step == "waiting"
-    assert journal.nodes["train-1"].step == ("left" if left else step)
+    is_skipped = step == "waiting"
+    assert journal.nodes["train-1"].step == ("left" if is_skipped else step)
     assert upgrade_journal.load(hands.cluster.paths) == journal, "it is written"
-    assert [(e.kind, e.message, e.node) for e in seen] == (
-        [("warning", "skipped: in quarantine by ada: loud fan", "train-1")] if left else []
+    assert [(e.kind, e.message, e.node) for e in events] == (
+        [("warning", "skipped: in quarantine by ada: loud fan", "train-1")] if is_skipped else []
     )
 
 
 def test_where_no_node_waits_none_is_verified(hands: NodeActions, proofs: dict[str, Any]) -> None:
     journal = Journal("b", "moving", nodes={"train-1": Place(identity(OLD), "moved")})
-    seen: list[Event] = []
-    hands.cluster.events.subscribe(seen.append)
+    events: list[Event] = []
+    hands.cluster.events.subscribe(events.append)
     actions.leave_the_bad(journal, hands)
-    assert ("subjects" in proofs, seen) == (False, [])
+    assert ("subjects" in proofs, events) == (False, [])
 
 
 def test_a_node_that_is_left_out_for_its_health_is_written_down(hands: NodeActions, proofs: dict[str, Any]) -> None:
@@ -688,7 +688,7 @@ def test_a_node_that_is_left_out_for_its_health_is_written_down(hands: NodeActio
     journal = Journal("b", "moving", nodes={name: Place(identity(OLD)) for name in NAMES})
     actions.leave_the_bad(journal, hands)
     written = upgrade_journal.load(hands.cluster.paths)
-    assert {name: place.step for name, place in written.nodes.items()} == {
+    assert {name: entry.step for name, entry in written.nodes.items()} == {
         "train-0": "waiting", "train-1": "left", "train-2": "waiting"
     }  # fmt: skip
 

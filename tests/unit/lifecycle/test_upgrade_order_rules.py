@@ -35,7 +35,7 @@ def test_a_batch_has_at_least_one_node(batch: int, size: int) -> None:
 def test_nodes_that_an_unfinished_upgrade_left_out_of_service_come_first(step: Step) -> None:
     begun = Journal(nodes={"n-2": Place(OLD, step), "gone": Place(OLD, step), "n-1": Place(OLD, "left")})
     order.begin(begun, NEW, dict.fromkeys(names(3), OLD), first=["n-0"], batch=1)
-    assert {name: place.step for name, place in begun.nodes.items()} == {
+    assert {name: entry.step for name, entry in begun.nodes.items()} == {
         "n-2": "draining", "n-0": "waiting", "n-1": "waiting"
     }  # fmt: skip
     assert list(begun.nodes) == ["n-2", "n-0", "n-1"]
@@ -63,7 +63,7 @@ def test_a_release_that_fails_is_told_with_the_first_bad_node_and_how_many_more(
 def test_nodes_of_one_batch_with_a_bad_one_go_back_with_it() -> None:
     nodes = reported(fleet(3, breaks=["n-2"]))
     state = go(nodes, journal(nodes))
-    assert {name: (place.step, place.reason) for name, place in state.nodes.items()} == {
+    assert {name: (entry.step, entry.reason) for name, entry in state.nodes.items()} == {
         "n-0": ("moved", ""), "n-1": ("rolled-back", "in one batch with n-2"),
         "n-2": ("rolled-back", "gpu.count: 7 instead of 8"),
     }  # fmt: skip
@@ -102,7 +102,7 @@ def test_the_way_back_of_all_nodes_goes_in_batches_too() -> None:
     nodes.log.clear()
     go(nodes, state)
     assert [line for line in nodes.log if line.startswith("drain")] == ["drain n-0 n-1", "drain n-2 n-3", "drain n-4"]
-    assert {place.step for place in state.nodes.values()} == {"rolled-back"}
+    assert {entry.step for entry in state.nodes.values()} == {"rolled-back"}
 
 
 # what is in the journal when something is done to nodes
@@ -115,15 +115,15 @@ class Written(Fleet):
     seen: list[tuple[str, dict[str, str]]]
 
     def look(self, action: str) -> None:
-        self.seen.append((action, {name: place.step for name, place in self.written.nodes.items()}))
+        self.seen.append((action, {name: entry.step for name, entry in self.written.nodes.items()}))
 
     def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
         self.look("drain")
         return super().drain(nodes, begun)
 
-    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def move(self, desired: Mapping[str, str]) -> dict[str, str]:
         self.look("move")
-        return super().move(wanted)
+        return super().move(desired)
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         self.look("resume")
@@ -159,7 +159,7 @@ def test_each_step_is_written_before_it_begins() -> None:
 def test_each_step_of_the_way_back_is_written_before_it_begins() -> None:
     nodes = fleet(1, breaks=["n-0"])
     watched = followed(nodes, journal(nodes))
-    assert [(action, seen["n-0"]) for action, seen in watched.seen] == [
+    assert [(action, written_steps["n-0"]) for action, written_steps in watched.seen] == [
         ("drain", "draining"), ("move", "drained"), ("move", "failed"), ("resume", "back")
     ]  # fmt: skip
     assert (watched.written.phase, watched.written.nodes["n-0"].step) == ("rolled-back", "rolled-back")
@@ -170,7 +170,7 @@ def test_the_way_back_of_a_moved_node_is_written_before_it_is_drained() -> None:
     state = go(nodes, journal(nodes))
     state.rollback_all, state.phase = True, "rolling-back"
     watched = followed(nodes, state)
-    assert [(action, seen["n-0"]) for action, seen in watched.seen] == [
+    assert [(action, written_steps["n-0"]) for action, written_steps in watched.seen] == [
         ("drain", "leaving"), ("move", "failed"), ("resume", "back")
     ]  # fmt: skip
 

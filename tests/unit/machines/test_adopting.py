@@ -82,18 +82,18 @@ class Site:
         return self.state.calls
 
 
-def site(tmp_path: Path, rows: dict[str, str], *standing: Standing) -> Site:
+def site(tmp_path: Path, rows: dict[str, str], *instances: Standing) -> Site:
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))
     provider = SimpleNamespace(
-        place=Place("vision", "here", plan.spec.sites["here"], tmp_path), module=Nodes(standing), simulated=False,
+        place=Place("vision", "here", plan.spec.sites["here"], tmp_path), module=Nodes(instances), simulated=False,
         capacity=None,
     )  # fmt: skip
-    events, seen, state = Events(), [], State(rows)
-    events.subscribe(seen.append)
+    events, heard, state = Events(), [], State(rows)
+    events.subscribe(heard.append)
     machines = TerraformMachines(provider, Root(key=str, identity=str), Binary(("false",), ""), events)  # type: ignore[arg-type]
     machines._workspace = state  # type: ignore[assignment]
     machines._render = lambda _: None  # type: ignore[method-assign]
-    return Site(machines, plan, state, seen)
+    return Site(machines, plan, state, heard)
 
 
 ROWS = {"node.train-0": "i-0"}
@@ -103,69 +103,69 @@ FOREIGN = Standing("train-2", "i-2", ours=False)
 
 
 def test_a_machine_that_a_killed_run_made_is_taken_in(tmp_path: Path) -> None:
-    here = site(tmp_path, ROWS, FIRST, OURS)
-    assert here.run() == ["adopt node.train-1 i-1"]
-    assert [(event.kind, event.node) for event in here.seen] == [("warning", "train-1")]
+    test_site = site(tmp_path, ROWS, FIRST, OURS)
+    assert test_site.run() == ["adopt node.train-1 i-1"]
+    assert [(event.kind, event.node) for event in test_site.seen] == [("warning", "train-1")]
 
 
 def test_a_plan_says_what_would_be_taken_in_and_changes_nothing(tmp_path: Path) -> None:
-    here = site(tmp_path, ROWS, FIRST, OURS)
-    assert here.run(repair=False) == []
-    assert "`gpuprov up` takes it in as train-1" in here.seen[0].message
+    test_site = site(tmp_path, ROWS, FIRST, OURS)
+    assert test_site.run(repair=False) == []
+    assert "`gpuprov up` takes it in as train-1" in test_site.seen[0].message
 
 
-@pytest.mark.parametrize("standing", [(FOREIGN,), (OURS, FOREIGN), (FOREIGN, OURS)])
+@pytest.mark.parametrize("instances", [(FOREIGN,), (OURS, FOREIGN), (FOREIGN, OURS)])
 def test_a_machine_of_another_folder_beside_ours_is_refused_and_none_is_taken_in(
-    tmp_path: Path, standing: Sequence[Standing]
+    tmp_path: Path, instances: Sequence[Standing]
 ) -> None:
-    here = site(tmp_path, ROWS, FIRST, *standing)
+    test_site = site(tmp_path, ROWS, FIRST, *instances)
     with pytest.raises(ProviderError, match=r"created from another folder: .*i-2 \(train-2\)"):
-        here.run()
-    assert here.state.calls == []
+        test_site.run()
+    assert test_site.state.calls == []
 
 
 def test_where_the_state_knows_no_machine_it_is_lost_and_nothing_is_taken_in(tmp_path: Path) -> None:
-    here = site(tmp_path, {}, OURS)
+    test_site = site(tmp_path, {}, OURS)
     with pytest.raises(ProviderError, match=r"Terraform's state does not have: i-1 \(train-1\)"):
-        here.run()
-    assert here.state.calls == []
+        test_site.run()
+    assert test_site.state.calls == []
 
 
 def test_what_the_state_has_is_left_alone(tmp_path: Path) -> None:
-    here = site(tmp_path, ROWS, FIRST)
-    assert (here.run(), here.seen) == ([], [])
+    test_site = site(tmp_path, ROWS, FIRST)
+    assert (test_site.run(), test_site.seen) == ([], [])
 
 
 def test_a_machine_whose_place_has_another_living_machine_is_refused(tmp_path: Path) -> None:
-    here = site(tmp_path, ROWS, FIRST, Standing("train-0", "i-9", ours=True))
+    test_site = site(tmp_path, ROWS, FIRST, Standing("train-0", "i-9", ours=True))
     with pytest.raises(ProviderError, match="i-9 is tagged as train-0, and Terraform's state has another machine"):
-        here.run()
-    assert here.state.calls == []
+        test_site.run()
+    assert test_site.state.calls == []
 
 
 def test_a_machine_takes_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
-    here = site(tmp_path, {**ROWS, "node.train-1": "i-gone"}, FIRST, OURS)
-    assert here.run() == ["forget node.train-1", "adopt node.train-1 i-1"]
+    test_site = site(tmp_path, {**ROWS, "node.train-1": "i-gone"}, FIRST, OURS)
+    assert test_site.run() == ["forget node.train-1", "adopt node.train-1 i-1"]
 
 
 def test_a_plan_forgets_no_machine_that_is_gone(tmp_path: Path) -> None:
-    here = site(tmp_path, {**ROWS, "node.train-1": "i-gone"}, FIRST, OURS)
+    test_site = site(tmp_path, {**ROWS, "node.train-1": "i-gone"}, FIRST, OURS)
     with pytest.raises(ProviderError, match="i-1 is tagged as train-1"):
-        here.run(repair=False)
-    assert here.state.calls == []
+        test_site.run(repair=False)
+    assert test_site.state.calls == []
 
 
 def test_two_machines_of_one_name_are_refused_once_the_first_is_taken_in(tmp_path: Path) -> None:
-    here = site(tmp_path, ROWS, FIRST, OURS, Standing("train-1", "i-9", ours=True))
+    test_site = site(tmp_path, ROWS, FIRST, OURS, Standing("train-1", "i-9", ours=True))
     with pytest.raises(ProviderError, match="i-9 is tagged as train-1"):
-        here.run()
-    assert here.state.calls == ["adopt node.train-1 i-1"]
+        test_site.run()
+    assert test_site.state.calls == ["adopt node.train-1 i-1"]
 
 
 def test_a_machine_of_a_node_that_cluster_yaml_does_not_name_is_refused(tmp_path: Path) -> None:
-    here = site(tmp_path, ROWS, FIRST, Standing("head-0", "i-7", ours=True))
+    test_site = site(tmp_path, ROWS, FIRST, Standing("head-0", "i-7", ours=True))
     with pytest.raises(ProviderError, match=r"i-7 was made .*, and cluster\.yaml no longer has head-0"):
-        here.run()
+        test_site.run()
 
 
 def test_five_machines_are_named_and_the_others_counted(tmp_path: Path) -> None:

@@ -14,16 +14,16 @@ def planned(*actions: Action) -> Planned:
     return Planned("here", actions=actions)
 
 
-@pytest.mark.parametrize("what", ["replace", "create"])
-def test_a_new_machine_with_its_own_volume_is_accepted(what: str) -> None:
+@pytest.mark.parametrize("kind", ["replace", "create"])
+def test_a_new_machine_with_its_own_volume_is_accepted(kind: str) -> None:
     volume = Action("delete", "volume", "train-0", attached=True)
-    planned(Action(what, "instance", "train-0"), volume).refuse_more(["train-0"], ["train-0"])
+    planned(Action(kind, "instance", "train-0"), volume).refuse_more(["train-0"], ["train-0"])
 
 
-@pytest.mark.parametrize("what", ["delete", "update"])
-def test_a_machine_that_is_only_deleted_or_changed_is_refused(what: str) -> None:
-    with pytest.raises(ProviderError, match=f"would also {what} instance"):
-        planned(Action(what, "instance", "train-0")).refuse_more(["train-0"], ["train-0"])
+@pytest.mark.parametrize("kind", ["delete", "update"])
+def test_a_machine_that_is_only_deleted_or_changed_is_refused(kind: str) -> None:
+    with pytest.raises(ProviderError, match=f"would also {kind} instance"):
+        planned(Action(kind, "instance", "train-0")).refuse_more(["train-0"], ["train-0"])
 
 
 def test_a_new_volume_is_no_new_machine() -> None:

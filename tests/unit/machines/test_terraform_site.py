@@ -95,8 +95,8 @@ class Terraform:
     def apply(self) -> Changes:
         self.calls.append("apply")
         if self.short:
-            what = [Diagnostic(self.kind, "", f'node["{name}"]') for name in self.short.pop(0).split()]
-            raise ProviderError("terraform apply failed: no capacity", hint="wait", diagnostics=what)
+            diagnostics = [Diagnostic(self.kind, "", f'node["{name}"]') for name in self.short.pop(0).split()]
+            raise ProviderError("terraform apply failed: no capacity", hint="wait", diagnostics=diagnostics)
         return self.changes
 
     def adopt(self, address: str, id: str) -> None:
@@ -215,9 +215,9 @@ def test_what_belongs_to_nodes_of_other_sites_is_of_no_node_here(site: Site) -> 
     assert machines.plan(PLAN).actions == (Action("delete", 'volume["train-0"]'),)
 
 
-@pytest.mark.parametrize("what", ["delete", "replace"])
-def test_a_plan_that_would_remove_data_is_refused(site: Site, what: str) -> None:
-    site.terraform.changes = Changes(actions=(("disk.data", what),))
+@pytest.mark.parametrize("action", ["delete", "replace"])
+def test_a_plan_that_would_remove_data_is_refused(site: Site, action: str) -> None:
+    site.terraform.changes = Changes(actions=(("disk.data", action),))
     with pytest.raises(ProviderError, match=r"disk\.data would be removed with its data"):
         site.machines().plan(PLAN)
 
@@ -330,8 +330,8 @@ def test_a_request_that_is_repeated_is_reported_and_rendered_again(site: Site, m
 def test_machines_of_a_group_that_is_not_complete_are_removed_in_their_order(site: Site) -> None:
     short(site, "train-0", zones=1)
     machines = site.machines()
-    before, made = {}, {f'node["train-{n}"]': resource(f"train-{n}") for n in (1, 0)}
-    answers = iter([before, made])
+    previous, created = {}, {f'node["train-{n}"]': resource(f"train-{n}") for n in (1, 0)}
+    answers = iter([previous, created])
     site.terraform.resources = lambda: next(answers)  # type: ignore[method-assign]
     with pytest.raises(ProviderError, match="machines of train could not be had") as caught:
         machines.apply(PLAN, Planned("here", add=2))
@@ -419,7 +419,7 @@ def test_a_site_leaves_nothing_on_machines_that_it_removes(site: Site) -> None:
 # destroy
 
 
-def made(site: Site, *, module: bool = True, state: str | None = "terraform.tfstate") -> None:
+def make_workspace(site: Site, *, module: bool = True, state: str | None = "terraform.tfstate") -> None:
     site.folder.mkdir()
     if module:
         (site.folder / "main.tf").write_text("")
@@ -429,7 +429,7 @@ def made(site: Site, *, module: bool = True, state: str | None = "terraform.tfst
 
 @pytest.mark.parametrize("state", ["terraform.tfstate", ERRORED])
 def test_what_was_made_is_destroyed_after_its_state_is_put_in_order(site: Site, state: str) -> None:
-    made(site, state=state)
+    make_workspace(site, state=state)
     assert site.machines().destroy() == 5
     assert site.terraform.calls == ["init True", "save True", "destroy"]
     assert site.text() == "", "the module is the one that made it"
@@ -437,14 +437,14 @@ def test_what_was_made_is_destroyed_after_its_state_is_put_in_order(site: Site, 
 
 @pytest.mark.parametrize("module", [True, False])
 def test_nothing_is_destroyed_where_nothing_was_made(site: Site, module: bool) -> None:
-    made(site, module=module, state=None)
+    make_workspace(site, module=module, state=None)
     assert site.machines().destroy() == 0
     assert site.terraform.calls == []
 
 
 @pytest.mark.parametrize("state", ["terraform.tfstate", ERRORED])
 def test_machines_of_a_state_without_its_module_are_destroyed(site: Site, state: str) -> None:
-    made(site, module=False, state=state)
+    make_workspace(site, module=False, state=state)
     assert site.machines().destroy(PLAN) == 5
     assert site.terraform.calls[-1] == "destroy"
     assert "module" in site.text(), "it is written again"
@@ -452,21 +452,21 @@ def test_machines_of_a_state_without_its_module_are_destroyed(site: Site, state:
 
 @pytest.mark.parametrize("module", [True, False])
 def test_a_shared_state_is_destroyed_from_any_computer(site: Site, module: bool) -> None:
-    made(site, module=module, state=None)
+    make_workspace(site, module=module, state=None)
     assert site.machines(backend=True).destroy(PLAN) == 5
     assert site.terraform.calls[-1] == "destroy"
     assert ("states" in site.text()) != module, "a module that is there stays as it is"
 
 
 def test_without_a_plan_no_module_is_written(site: Site) -> None:
-    made(site, module=False, state=None)
+    make_workspace(site, module=False, state=None)
     assert site.machines(backend=True).destroy() == 5
     assert not (site.folder / "main.tf").exists()
 
 
 @pytest.mark.parametrize("simulated", [True, False])
 def test_a_damaged_state_is_not_destroyed(site: Site, simulated: bool) -> None:
-    made(site)
+    make_workspace(site)
     site.provider.simulated, site.terraform.damaged = simulated, "the state is cut off"
     refused = contextlib.nullcontext() if simulated else pytest.raises(ProviderError, match="is cut off")
     with refused:
@@ -476,7 +476,7 @@ def test_a_damaged_state_is_not_destroyed(site: Site, simulated: bool) -> None:
 
 
 def test_what_the_provider_refuses_to_remove_can_be_looked_for_by_tag(site: Site) -> None:
-    made(site)
+    make_workspace(site)
     site.terraform.refused = ProviderError(
         "terraform destroy failed: in use", hint="wait", diagnostics=[Diagnostic("in use")]
     )

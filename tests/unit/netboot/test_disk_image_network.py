@@ -33,13 +33,13 @@ def lacking() -> str:
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lacking()), reason=lacking())]
 
 
-def asked(lab: Lab, command: str, key: str) -> str:
+def run_on_machine(lab: Lab, command: str, key: str) -> str:
     """What the machine answers; it must show this host key."""
     (lab.folder / "known").write_text(f"10.77.0.11 {key}\n")
     options = ("BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=10",
                f"UserKnownHostsFile={lab.folder / 'known'}")  # fmt: skip
     ssh = ["ssh", "-F", "/dev/null", "-i", str(lab.folder / ".gpuprov/rack/ssh/id_ed25519")]
-    ssh += [word for one in options for word in ("-o", one)]
+    ssh += [argument for option in options for argument in ("-o", option)]
     done = subprocess.run(
         ["ip", "netns", "exec", lab.ours, *ssh, "ubuntu@10.77.0.11", command],
         capture_output=True, text=True, timeout=60, check=False,
@@ -48,9 +48,9 @@ def asked(lab: Lab, command: str, key: str) -> str:
 
 
 def test_from_the_network_to_sshd_and_then_from_its_own_disk(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = lab.folder / "made"
-    made.mkdir()
-    image = small_disk.make(made, monkeypatch)
+    image_folder = lab.folder / "made"
+    image_folder.mkdir()
+    image = small_disk.make(image_folder, monkeypatch)
     with image.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     disk = lab.folder / "disk.qcow2"
@@ -65,10 +65,10 @@ def test_from_the_network_to_sshd_and_then_from_its_own_disk(lab: Lab, monkeypat
             key = Journal(lab.folder / ".gpuprov/rack/sites/lab/netboot.json").load()["n1.lab"].host_key
             pins = json.loads((lab.folder / ".gpuprov/rack/ssh/pins.json").read_text())
             assert key.startswith("ssh-ed25519 ") and list(pins.values()) == [["n1.lab", key]]
-            assert asked(lab, "hostname -f; sudo -n id -u", key).split() == ["n1.lab", "0"]
-            assert "10.77.0.11/24" in asked(lab, "ip -brief -4 address show scope global", key)
-            boot = asked(lab, "cat /proc/sys/kernel/random/boot_id", key)
+            assert run_on_machine(lab, "hostname -f; sudo -n id -u", key).split() == ["n1.lab", "0"]
+            assert "10.77.0.11/24" in run_on_machine(lab, "ip -brief -4 address show scope global", key)
+            boot = run_on_machine(lab, "cat /proc/sys/kernel/random/boot_id", key)
         # its firmware has forgotten the entry, and asks the network first
         with lab.machine("52:54:00:00:00:01", "GPU-0001", uefi=True, disk=disk):
             lab.until(lambda: "n1.lab: starts from its own disk: it is installed" in lab.log(), 300)
-            lab.until(lambda: asked(lab, "cat /proc/sys/kernel/random/boot_id", key) not in ("", boot), 900)
+            lab.until(lambda: run_on_machine(lab, "cat /proc/sys/kernel/random/boot_id", key) not in ("", boot), 900)

@@ -36,7 +36,7 @@ def installation(step: str, serial: str = "GPU-0001") -> Installation:
 
 
 @pytest.mark.parametrize(
-    ("before", "asked", "host", "installs", "why"),
+    ("previous", "machine_request", "host", "installs", "reason"),
     [
         (None, ASKED, HOST, True, ""),
         (installation("chosen"), ASKED, HOST, True, ""),
@@ -57,11 +57,11 @@ def installation(step: str, serial: str = "GPU-0001") -> Installation:
     ],
 )  # fmt: skip
 def test_what_a_machine_is_to_do(
-    before: Installation | None, asked: Asked, host: Host, installs: bool, why: str
+    previous: Installation | None, machine_request: Asked, host: Host, installs: bool, reason: str
 ) -> None:
-    answer = ipxe.decide(host, before, asked)
+    answer = ipxe.decide(host, previous, machine_request)
     assert answer.install is installs
-    assert why in answer.why
+    assert reason in answer.why
     assert bool(answer.why) is not installs
 
 
@@ -76,22 +76,24 @@ def test_no_text_of_a_machine_is_a_command_of_its_script() -> None:
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Iterator[serve.Answers]:
-    with serve.serving("127.0.0.1", 0, made(tmp_path)) as found:
-        yield found
+    with serve.serving("127.0.0.1", 0, make_answers(tmp_path)) as served_answers:
+        yield served_answers
 
 
-def made(folder: Path) -> serve.Answers:
-    def make(host: Host, now: Installation, asked: Asked, url: str) -> media.Media:
-        assert (host.name, asked.mac, now.token in url) == ("n1.lab", MAC, True)
+def make_answers(folder: Path) -> serve.Answers:
+    def make(host: Host, current: Installation, request: Asked, url: str) -> media.Media:
+        assert (host.name, request.mac, current.token in url) == ("n1.lab", MAC, True)
         files = {name: folder / name for name in ("linux", "initrd.gz", "user-data")}
         for name, file in files.items():
             file.write_bytes(name.encode() * 100_000)
         return media.Media(files, "auto=true")
 
-    told: list[str] = []
-    one = serve.Answers({MAC: HOST}, Journal(folder / "netboot.json"), make, lambda _, said: told.append(said))
-    one.told.__dict__["said"] = told
-    return one
+    lines: list[str] = []
+    served_answers = serve.Answers(
+        {MAC: HOST}, Journal(folder / "netboot.json"), make, lambda _, line: lines.append(line)
+    )
+    served_answers.told.__dict__["said"] = lines
+    return served_answers
 
 
 def get(answers: serve.Answers, path: str, *, ends: bool = True, part: str = "") -> tuple[int, bytes]:
@@ -105,8 +107,8 @@ def get(answers: serve.Answers, path: str, *, ends: bool = True, part: str = "")
 
 
 def step(answers: serve.Answers) -> str:
-    found = answers.journal.load().get("n1.lab")
-    return found.step if found else ""
+    entry = answers.journal.load().get("n1.lab")
+    return entry.step if entry else ""
 
 
 WHO = "/machine?mac=52-54-00-00-00-01&serial=GPU-0001&uuid="
@@ -135,9 +137,9 @@ def test_a_machine_is_given_its_installer_once(answers: serve.Answers, tmp_path:
     assert b"exit 1" in get(answers, WHO)[1]
     assert get(answers, f"/{token(answers)}/initrd.gz")[0] == get(answers, f"/{token(answers)}/linux")[0] == 404
     assert get(answers, f"/{token(answers)}/user-data", part="bytes=0-8") == (206, b"user-data")
-    with serve.serving("127.0.0.1", 0, made(tmp_path)) as anew:
-        assert b"kernel" not in get(anew, WHO)[1]
-        assert get(anew, f"/{token(anew)}/initrd.gz")[0] == 404
+    with serve.serving("127.0.0.1", 0, make_answers(tmp_path)) as restarted:
+        assert b"kernel" not in get(restarted, WHO)[1]
+        assert get(restarted, f"/{token(restarted)}/initrd.gz")[0] == 404
 
 
 def test_two_machines_of_one_name_do_not_both_get_it(answers: serve.Answers) -> None:
@@ -184,9 +186,9 @@ def test_what_an_installer_reports(answers: serve.Answers) -> None:
 
 
 def test_who_claims_a_machine_without_a_serial_gets_nothing_and_locks_nobody_out(tmp_path: Path) -> None:
-    one = made(tmp_path)
-    one.hosts = {MAC: replace(HOST, serial="")}
-    with serve.serving("127.0.0.1", 0, one) as answers:
+    own_answers = make_answers(tmp_path)
+    own_answers.hosts = {MAC: replace(HOST, serial="")}
+    with serve.serving("127.0.0.1", 0, own_answers) as answers:
         assert b"kernel" not in get(answers, "/machine?mac=52-54-00-00-00-01&serial=ATTACKER1&uuid=")[1]
         assert step(answers) == ""
         answers.hosts = {MAC: HOST}  # the operator has written down what the label says
@@ -194,9 +196,9 @@ def test_who_claims_a_machine_without_a_serial_gets_nothing_and_locks_nobody_out
 
 
 def test_a_token_is_given_to_the_mac_address_that_it_is_for(tmp_path: Path) -> None:
-    one = made(tmp_path)
-    one.neighbour = {"127.0.0.1": "52:54:00:00:00:66"}.get  # type: ignore[assignment]
-    with serve.serving("127.0.0.1", 0, one) as answers:
+    own_answers = make_answers(tmp_path)
+    own_answers.neighbour = {"127.0.0.1": "52:54:00:00:00:66"}.get  # type: ignore[assignment]
+    with serve.serving("127.0.0.1", 0, own_answers) as answers:
         assert b"another MAC address" in get(answers, WHO)[1]
         assert step(answers) == ""
         answers.neighbour = {"127.0.0.1": MAC}.get  # type: ignore[assignment]
@@ -210,7 +212,7 @@ def test_the_first_host_key_that_is_reported_counts(answers: serve.Answers) -> N
     assert not answers.reported(token(answers), ["installed"], KEY.replace("A", "B").encode())
     assert answers.reported(token(answers), ["installed"], KEY.encode())
     assert answers.journal.load()["n1.lab"].host_key == KEY
-    assert any("a second host key" in said for said in answers.told.__dict__["said"])
+    assert any("a second host key" in line for line in answers.told.__dict__["said"])
 
 
 def test_who_has_an_address_is_read_from_the_kernels_table(tmp_path: Path) -> None:
@@ -226,10 +228,12 @@ def test_who_has_an_address_is_read_from_the_kernels_table(tmp_path: Path) -> No
 
 
 def test_dnsmasq_answers_known_machines_on_one_interface(tmp_path: Path) -> None:
-    here = IPv4Interface("10.77.0.1/24")
+    own_interface = IPv4Interface("10.77.0.1/24")
     machines = [dnsmasq.Machine(MAC, "10.77.0.11")]
-    static = dnsmasq.config("eth1", here, machines, "http://10.77.0.1:8077/boot.ipxe", proxy=False, dns=["10.77.0.2"])
-    proxy = dnsmasq.config("eth1", here, machines, "http://10.77.0.1:8077/boot.ipxe", proxy=True)
+    static = dnsmasq.config(
+        "eth1", own_interface, machines, "http://10.77.0.1:8077/boot.ipxe", proxy=False, dns=["10.77.0.2"]
+    )
+    proxy = dnsmasq.config("eth1", own_interface, machines, "http://10.77.0.1:8077/boot.ipxe", proxy=True)
     for text in (static, proxy):
         lines = text.splitlines()
         assert {"port=0", "interface=eth1", "bind-dynamic", "dhcp-ignore=tag:!known", "except-interface=lo"} <= {*lines}
@@ -247,12 +251,12 @@ def test_what_the_installers_are_told_for_the_network() -> None:
     """A fixed address, because nobody answers DHCP afterwards; and where the end is reported."""
     url = f"http://10.77.0.1:8077/{'ab' * 16}"
     fixed = Address(IPv4Interface("10.77.0.11/24"), "10.77.0.254", ("10.77.0.2",))
-    told = replace(TARGET, fixed=fixed, report=url, mac=MAC)
-    text = seed.preseed(told)
+    fixed_target = replace(TARGET, fixed=fixed, report=url, mac=MAC)
+    text = seed.preseed(fixed_target)
     assert "d-i netcfg/get_ipaddress string 10.77.0.11\nd-i netcfg/get_netmask string 255.255.255.0\n" in text
     assert f"{{ wget -q -T 20 -O /dev/null {url}/installed || true; }}" in text
-    assert f"report='{url}'" in seed.guard(told)
-    ubuntu = seed.autoinstall(told)
+    assert f"report='{url}'" in seed.guard(fixed_target)
+    ubuntu = seed.autoinstall(fixed_target)
     assert f"wget -q -T 60 -O /run/gpuprov-guard.sh {url}/guard.sh" in ubuntu
     assert "10.77.0.11/24" in ubuntu
     assert "wget" not in seed.preseed(TARGET) + seed.autoinstall(TARGET)
@@ -279,12 +283,12 @@ def test_a_refusal_is_reported_by_a_word(tmp_path: Path) -> None:
 
 def test_every_refusal_of_an_installer_is_a_word_that_is_known() -> None:
     folder = Path(report.__file__).parent
-    said = {
-        word
+    reported_words = {
+        term
         for name in ("guard.sh", "disk_image.sh")
-        for word in re.findall(r'(?:stop|undo) ".*?" ([a-z-]+)\b', (folder / name).read_text(encoding="utf-8"))
+        for term in re.findall(r'(?:stop|undo) ".*?" ([a-z-]+)\b', (folder / name).read_text(encoding="utf-8"))
     }
-    assert said - {"network"} == set(report.WHY) - {report.AGAIN}, "without a network nothing is reported"
+    assert reported_words - {"network"} == set(report.WHY) - {report.AGAIN}, "without a network nothing is reported"
 
 
 @pytest.mark.skipif(not shutil.which("xorriso"), reason="needs xorriso")
@@ -295,12 +299,12 @@ def test_ubuntu_is_started_by_the_kernel_of_its_image(tmp_path: Path) -> None:
         (tree / "casper" / name).write_text(name)
     subprocess.run(["xorriso", "-as", "mkisofs", "-o", str(image), str(tree)], check=True, capture_output=True)
     url = f"http://10.77.0.1:8077/{'ab' * 16}"
-    found = media.make("ubuntu-24.04", image, replace(TARGET, report=url), tmp_path / "media" / "one")
-    assert found.files["linux"].read_text() == "vmlinuz"
-    assert found.files["initrd.gz"].read_text() == "initrd"
-    assert found.files["installer.iso"] == image
-    assert found.files["user-data"].read_text().startswith("#cloud-config")
-    assert f"url={url}/installer.iso autoinstall ds=nocloud;s={url}/ " in found.words
+    boot_media = media.make("ubuntu-24.04", image, replace(TARGET, report=url), tmp_path / "media" / "one")
+    assert boot_media.files["linux"].read_text() == "vmlinuz"
+    assert boot_media.files["initrd.gz"].read_text() == "initrd"
+    assert boot_media.files["installer.iso"] == image
+    assert boot_media.files["user-data"].read_text().startswith("#cloud-config")
+    assert f"url={url}/installer.iso autoinstall ds=nocloud;s={url}/ " in boot_media.words
     with pytest.raises(GpuprovError, match="looks for a CD"):
         media.make("debian-12", image, TARGET, tmp_path / "media" / "two")
     with pytest.raises(GpuprovError, match="is a folder"):
@@ -316,20 +320,20 @@ def test_a_disk_image_is_given_as_kernel_initrd_and_image(tmp_path: Path) -> Non
     system = Ramdisk(tmp_path / "linux", tmp_path / "initrd.gz")
     image = DiskImage(tmp_path / "x.zst", "0" * 64, 1 << 20)
     target = replace(TARGET, mac=MAC, report=f"http://10.77.0.1:8077/{'ab' * 16}")
-    made = media.of_disk_image(system, image, target, tmp_path / "n1")
-    assert set(made.files) == {"linux", "initrd.gz", "disk.zst"}
-    assert made.files["initrd.gz"].read_bytes().startswith(b"initrd.gz\x1f\x8b"), "what is told lies behind it"
-    assert "boot=gpuprov ip=dhcp" in made.words and "BOOTIF=01-52-54-00-00-00-01" in made.words
+    boot_media = media.of_disk_image(system, image, target, tmp_path / "n1")
+    assert set(boot_media.files) == {"linux", "initrd.gz", "disk.zst"}
+    assert boot_media.files["initrd.gz"].read_bytes().startswith(b"initrd.gz\x1f\x8b"), "what is told lies behind it"
+    assert "boot=gpuprov ip=dhcp" in boot_media.words and "BOOTIF=01-52-54-00-00-00-01" in boot_media.words
 
 
 def test_an_installer_that_fetches_its_image_is_served_and_its_host_key_kept(tmp_path: Path) -> None:
     (tmp_path / "x.zst").write_bytes(b"disk")
     journal = Journal(tmp_path / "netboot.json")
-    now = journal.note(installation("started"), "started")
+    started = journal.note(installation("started"), "started")
     answers = serve.Answers({MAC: HOST}, journal, lambda *_: media.Media({}, ""), lambda *_: None)
-    answers._media[now.token] = media.Media({"disk.zst": tmp_path / "x.zst"}, "")
+    answers._media[started.token] = media.Media({"disk.zst": tmp_path / "x.zst"}, "")
     with serve.serving("127.0.0.1", 0, answers), urllib3.PoolManager() as web:
-        ours = f"{answers.url}/{now.token}"
+        ours = f"{answers.url}/{started.token}"
         head = web.request("HEAD", f"{ours}/disk.zst")
         assert (head.status, head.headers["Content-Length"]) == (200, "4")
         assert web.request("HEAD", f"{ours}/linux").status == 404

@@ -69,7 +69,7 @@ def journal(folder: Path) -> Journal:
 
 
 @pytest.mark.parametrize(
-    ("keys", "why"),
+    ("keys", "message"),
     [
         ({"interface": "nosuch0"}, "no network interface nosuch0"),
         ({"serve": "127.7.7.7:80"}, "has no IPv4 address 127.7.7.7: it has 127.0.0.1/8"),
@@ -81,13 +81,13 @@ def journal(folder: Path) -> Journal:
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(
-    folder: Path, keys: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, keys: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dnsmasq, "running", lambda *_: pytest.fail("dnsmasq was started"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     done = CliRunner().invoke(app, ["netboot", str(cluster(folder, **keys)), "--run", "--yes"])
     assert isinstance(done.exception, GpuprovError)
-    assert why in str(done.exception)
+    assert message in str(done.exception)
 
 
 def test_what_is_missing_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +123,10 @@ def test_a_run_ends_when_every_machine_is_installed_or_has_failed(
     failed = Installation("n2.lab", "GPU-0002")
     journal(folder).note(failed, "failed")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    asked: list[tuple[str, str]] = []
+    ssh_checks: list[tuple[str, str]] = []
 
     def came_up(_: Any, host: Any, user: str, carried: str | None, token: str, host_key: str) -> bool:
-        asked.append((host.name, token))
+        ssh_checks.append((host.name, token))
         assert (user, carried, host_key) == ("ubuntu", None, "")
         return host.name == "n1.lab"
 
@@ -135,13 +135,13 @@ def test_a_run_ends_when_every_machine_is_installed_or_has_failed(
 
     def boot(url: str) -> None:
         for number in (1, 2):
-            who = f"mac=52-54-00-00-00-0{number}&serial=GPU-000{number}"
-            script = get(f"{url}/machine?{who}")
+            query = f"mac=52-54-00-00-00-0{number}&serial=GPU-000{number}"
+            script = get(f"{url}/machine?{query}")
             base = script.split("kernel ")[1].split("/linux")[0]
             get(f"{base}/initrd.gz")
             if number == 2:
                 get(f"{base}/refused/data")
-                scripts.append(get(f"{url}/machine?{who}"))
+                scripts.append(get(f"{url}/machine?{query}"))
 
     @contextlib.contextmanager
     def running(file: Path, _: object) -> Iterator[Daemon]:
@@ -150,17 +150,17 @@ def test_a_run_ends_when_every_machine_is_installed_or_has_failed(
         yield Daemon()
 
     monkeypatch.setattr(dnsmasq, "running", running)
-    one = netboot.ready(open_cluster(cluster(folder), sandbox=False), None)
-    assert [host.name for host in one.overwritten()] == ["n2.lab"]
-    ended = netboot.run(one, pause_s=0.05)
+    server = netboot.ready(open_cluster(cluster(folder), sandbox=False), None)
+    assert [host.name for host in server.overwritten()] == ["n2.lab"]
+    ended = netboot.run(server, pause_s=0.05)
     assert ended["n1.lab"] == ("installed", "")
     assert ended["n2.lab"].step == "failed"
     known = journal(folder).load()
-    assert ("n1.lab", known["n1.lab"].token) in asked
+    assert ("n1.lab", known["n1.lab"].token) in ssh_checks
     assert known["n2.lab"].token != failed.token
     assert "install.reinstall" in scripts[0]
     preseed = subprocess.run(
-        ["zcat"], input=(one.folder / known["n2.lab"].token / "initrd.gz").read_bytes()[1000:], capture_output=True,
+        ["zcat"], input=(server.folder / known["n2.lab"].token / "initrd.gz").read_bytes()[1000:], capture_output=True,
         check=True,
     ).stdout.decode()  # fmt: skip
     assert "reinstall='yes'" in preseed
@@ -179,8 +179,8 @@ def test_who_does_not_come_up_in_time_has_failed(folder: Path, monkeypatch: pyte
     file.write_text(file.read_text() + "timeouts: { machine_s: 60 }\n")
     clock = iter(range(0, 100_000, 20))
     monkeypatch.setattr(netboot.time, "monotonic", lambda: float(next(clock)))
-    one = netboot.ready(open_cluster(file, sandbox=False), "lab")
-    ended = netboot.run(one, pause_s=0.01)
+    server = netboot.ready(open_cluster(file, sandbox=False), "lab")
+    ended = netboot.run(server, pause_s=0.01)
     assert {host: each.step for host, each in ended.items()} == {"n1.lab": "failed", "n2.lab": ""}
     assert ended["n1.lab"].why == (
         "it did not answer by ssh within 60 s (timeouts.machine_s) of having its installer; look at its console, "
@@ -216,21 +216,21 @@ def test_a_run_that_is_cut_short_forgets_no_machine(folder: Path, monkeypatch: p
 def test_a_journal_that_another_operator_has_sent_is_read_with_care(folder: Path, changed: dict[str, object]) -> None:
     """With a shared state it comes from a bucket, and without it another operator would begin anew."""
     assert is_shared("sites/lab/netboot.json")
-    made = journal(folder)
-    made.file.parent.mkdir(parents=True)
-    made.note(Installation("n1.lab", "GPU-0001"), "started")
-    rows = json.loads(made.file.read_text())
+    site_journal = journal(folder)
+    site_journal.file.parent.mkdir(parents=True)
+    site_journal.note(Installation("n1.lab", "GPU-0001"), "started")
+    rows = json.loads(site_journal.file.read_text())
     rows["hosts"]["n1.lab"].update(changed)
-    made.file.write_text(json.dumps(rows))
+    site_journal.file.write_text(json.dumps(rows))
     with pytest.raises(GpuprovError, match="is damaged"):
-        made.load()
+        site_journal.load()
 
 
 def test_root_is_needed_to_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = netboot.ready(open_cluster(cluster(folder), sandbox=False), None)
+    server = netboot.ready(open_cluster(cluster(folder), sandbox=False), None)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(GpuprovError, match="needs root"):
-        netboot.run(one)
+        netboot.run(server)
 
 
 def test_a_dnsmasq_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ ETH1: dict[str, Any] = {
 
 
 def hosts(*addresses: str) -> list[Host]:
-    return [Host(f"n{number}.lab", "train", one) for number, one in enumerate(addresses, 1)]
+    return [Host(f"n{number}.lab", "train", address) for number, address in enumerate(addresses, 1)]
 
 
 def test_every_address_that_cannot_be_is_told_with_its_own_reason() -> None:
-    given = hosts("10.0.0.0", "10.0.0.255", "10.0.0.5", "10.0.0.1", "10.0.1.7", "10.0.0.11")
+    listed_hosts = hosts("10.0.0.0", "10.0.0.255", "10.0.0.5", "10.0.0.1", "10.0.1.7", "10.0.0.11")
     with pytest.raises(GpuprovError) as caught:
-        network.refuse_unusable(given, HERE, "10.0.0.1", "eth1", "site lab")
+        network.refuse_unusable(listed_hosts, HERE, "10.0.0.1", "eth1", "site lab")
     assert caught.value.message.split("; ") == [
         "n1.lab is to have the address 10.0.0.0, which is that of the network 10.0.0.0/24 itself",
         "n2.lab is to have the address 10.0.0.255, which is the broadcast address of 10.0.0.0/24",
@@ -42,12 +42,12 @@ def test_every_address_that_cannot_be_is_told_with_its_own_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("here", "address", "gateway"),
+    ("own_interface", "address", "gateway"),
     [(HERE, "10.0.0.11", ""), (HERE, "10.0.0.11", "10.0.0.5"), (IPv4Interface("10.0.0.2/31"), "10.0.0.3", "")],
 )
-def test_what_can_be_is_not_refused(here: IPv4Interface, address: str, gateway: str) -> None:
+def test_what_can_be_is_not_refused(own_interface: IPv4Interface, address: str, gateway: str) -> None:
     """This computer may be the gateway; a network of two has no address of its own."""
-    network.refuse_unusable(hosts(address), here, gateway, "eth1", "site lab")
+    network.refuse_unusable(hosts(address), own_interface, gateway, "eth1", "site lab")
 
 
 def test_of_very_many_the_first_are_named() -> None:

@@ -78,16 +78,16 @@ def test_nobody_answers_any_more_when_gpuprov_has_ended(lab: Lab, sign: signal.S
     gpuprov = str(Path(sys.executable).with_name("gpuprov"))
     running = lab.started([gpuprov, "netboot", "cluster.yaml", "--run", "--yes"], "run.log")
 
-    def there() -> list[str]:
+    def dnsmasq_pids() -> list[str]:
         argv = ["ip", "netns", "pids", lab.ours]
         pids = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout.split()
         return [pid for pid in pids if comm(pid) == "dnsmasq"]
 
     try:
         lab.until(lambda: "switch them on" in lab.log(), 30)
-        assert len(there()) == 1
+        assert len(dnsmasq_pids()) == 1
         running.send_signal(sign)
         running.wait(timeout=20)
-        lab.until(lambda: not there(), 20)
+        lab.until(lambda: not dnsmasq_pids(), 20)
     finally:
         running.kill()

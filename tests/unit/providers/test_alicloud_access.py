@@ -17,15 +17,15 @@ CONSOLE = f"booting\r\n-----BEGIN SSH HOST KEY KEYS-----\r\n{KEY} root@i-1\r\n--
 
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    found = Account()
-    with serving(found) as environment:
+    served_account = Account()
+    with serving(served_account) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(client, "PAUSE_S", 0.01)
         monkeypatch.setattr(access, "WAIT_S", 0.1)
         monkeypatch.setattr(access, "PAUSE_S", 0.01)
-        yield found
-    assert found.wrong == []
+        yield served_account
+    assert served_account.wrong == []
 
 
 def shows(text: str) -> dict[str, str]:

@@ -21,16 +21,16 @@ from tests.support.alicloud_api import Account, Refusal, serving
 
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    found = Account()
-    with serving(found) as environment:
+    served_account = Account()
+    with serving(served_account) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(client, "PAUSE_S", 0.01)
-        yield found
-    assert found.wrong == []
+        yield served_account
+    assert served_account.wrong == []
 
 
-def trouble(answer: Refusal | dict[str, object], account: Account) -> Trouble:
+def caller_identity_error(answer: Refusal | dict[str, object], account: Account) -> Trouble:
     account.answers["GetCallerIdentity"] = answer
     with pytest.raises(Trouble) as caught:
         Region("cn-shanghai").ask("sts", "GetCallerIdentity")
@@ -49,8 +49,8 @@ def trouble(answer: Refusal | dict[str, object], account: Account) -> Trouble:
     ],
 )  # fmt: skip
 def test_an_error_has_a_kind(account: Account, code: str, status: int, kind: str, tries: int) -> None:
-    found = trouble(Refusal(code, "Told so.", status), account)
-    assert (found.kind, found.code, found.message) == (kind, code, "Told so.")
+    error = caller_identity_error(Refusal(code, "Told so.", status), account)
+    assert (error.kind, error.code, error.message) == (kind, code, "Told so.")
     assert account.counted()["GetCallerIdentity"] == tries
 
 
@@ -61,8 +61,8 @@ def test_a_call_that_was_throttled_is_made_again(account: Account) -> None:
 
 def test_all_pages_are_read(account: Account) -> None:
     account.rows["DescribeVpcs"] = [{"VpcId": f"vpc-{number}"} for number in range(120)]
-    found = Region("cn-shanghai").all("vpc", "DescribeVpcs", "Vpcs", "Vpc", Tag=None)
-    assert len({row["VpcId"] for row in found}) == len(found) == 120
+    vpcs = Region("cn-shanghai").all("vpc", "DescribeVpcs", "Vpcs", "Vpc", Tag=None)
+    assert len({row["VpcId"] for row in vpcs}) == len(vpcs) == 120
     assert account.counted()["DescribeVpcs"] == 3
 
 
@@ -120,10 +120,10 @@ def test_terraform_gets_what_the_chain_found(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_a_session_as_terraform_names_it_serves_the_sdk_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sources(monkeypatch, tmp_path)
-    given = dict(zip(client.TERRAFORM, ("STS.1", "secret", "token"), strict=True))
-    for name, value in given.items():
+    variables = dict(zip(client.TERRAFORM, ("STS.1", "secret", "token"), strict=True))
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert client.environment() == given
+    assert client.environment() == variables
 
 
 def test_without_credentials_it_says_how_to_sign_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_without_credentials_it_says_how_to_sign_in(monkeypatch: pytest.MonkeyPa
     assert "aliyun configure" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("asked", ["a question", "gc"])
+@pytest.mark.parametrize("query", ["a question", "gc"])
 def test_who_is_not_signed_in_gets_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], query: str
 ) -> None:
     """Also on a machine of Alibaba Cloud's without a RAM role: its metadata service says 404 then."""
     sources(monkeypatch, tmp_path)
@@ -146,16 +146,16 @@ def test_who_is_not_signed_in_gets_one_sentence(
         raise CredentialException("Failed to get RAM session credentials from ECS metadata service. HttpCode=404")
 
     monkeypatch.setattr(EcsRamRoleCredentialsProvider, "_get_role_name", without_a_role)
-    if asked == "gc":
+    if query == "gc":
         assert run(["gc", "--region", "cn-shanghai", "--provider", "alicloud"]) == 3
-        said = capsys.readouterr().err
-        assert "Traceback" not in said and "Refresh" not in said and "aliyun configure" in said
+        error_text = capsys.readouterr().err
+        assert "Traceback" not in error_text and "Refresh" not in error_text and "aliyun configure" in error_text
     else:
         with pytest.raises(Trouble) as caught:
             Region("cn-shanghai").ask("sts", "GetCallerIdentity")
         assert caught.value.kind == "credentials"
-        said = str(caught.value)
-    assert "no credentials: not in the environment" in said and "Exception" not in said
+        error_text = str(caught.value)
+    assert "no credentials: not in the environment" in error_text and "Exception" not in error_text
 
 
 def test_without_the_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,12 @@ def read(text: str) -> CloudError:
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['kind']} {case['code'] or case['text'][:30]}")
 def test_a_real_text_is_read(case: dict[str, Any]) -> None:
-    found = read(case["text"])
-    assert (found.kind, found.code, found.then) == (case["kind"], case["code"], case["then"])
-    assert case.get("hint", "") in found.hint
-    assert found.address == NODE
-    assert "request id" not in found.text and "RequestId" not in found.text and "RespHeaders" not in found.text
-    assert found.kind in ("unknown", "shortage", "unsupported") or found.hint
+    error = read(case["text"])
+    assert (error.kind, error.code, error.then) == (case["kind"], case["code"], case["then"])
+    assert case.get("hint", "") in error.hint
+    assert error.address == NODE
+    assert "request id" not in error.text and "RequestId" not in error.text and "RespHeaders" not in error.text
+    assert error.kind in ("unknown", "shortage", "unsupported") or error.hint
 
 
 def test_every_text_has_a_source_and_every_class_a_text() -> None:
@@ -61,21 +61,21 @@ def test_a_code_that_has_no_row_has_its_familys_class(code: str, kind: str) -> N
 
 def test_of_nested_errors_the_inner_one_counts() -> None:
     outer = "SDK.ServerError ErrorCode: OperationFailed.Create RequestId: 1 Message: failed to create: "
-    found = read(outer + "SDK.ServerError ErrorCode: OperationDenied.NoStock RequestId: 2 Message: sold out")
-    assert (found.kind, found.code) == ("shortage", "OperationDenied.NoStock")
+    error = read(outer + "SDK.ServerError ErrorCode: OperationDenied.NoStock RequestId: 2 Message: sold out")
+    assert (error.kind, error.code) == ("shortage", "OperationDenied.NoStock")
 
 
 def test_of_several_errors_that_which_needs_most_counts() -> None:
-    found = read(
+    error = read(
         "2 errors occurred: * Status Code: 403 Code: Forbidden.RAM Message: not authorized "
         "* Status Code: 403 Code: OperationDenied.NoStock Message: sold out"
     )
-    assert found.kind == "denied"
+    assert error.kind == "denied"
 
 
 def test_what_a_rehearsal_says_is_read_as_its_class() -> None:
     kinds = {"spot-quota": "quota"}
     for name, text in rehearsed("alicloud").items():
-        found = read(text.format(machine="ecs.gn7", zone="cn-shanghai-b"))
-        assert found.kind == kinds.get(name, name)
-        assert "simulated" not in found.said
+        error = read(text.format(machine="ecs.gn7", zone="cn-shanghai-b"))
+        assert error.kind == kinds.get(name, name)
+        assert "simulated" not in error.said

@@ -44,84 +44,84 @@ class Ecs(Account):
             "ModifyImageSharePermission": self.given,
         }  # fmt: skip
 
-    def instances(self, asked: dict[str, str]) -> Any:
-        if "ImageId" in asked:
-            rows = [one for one in self.started if one["ImageId"] == asked["ImageId"]]
+    def instances(self, request: dict[str, str]) -> Any:
+        if "ImageId" in request:
+            rows = [instance for instance in self.started if instance["ImageId"] == request["ImageId"]]
         else:
-            rows = [{"InstanceId": "i-1", "Status": self.state}] if asked["InstanceIds"] == '["i-1"]' else []
+            rows = [{"InstanceId": "i-1", "Status": self.state}] if request["InstanceIds"] == '["i-1"]' else []
         return {"Instances": {"Instance": rows}, "TotalCount": len(rows)}
 
-    def stopped(self, asked: dict[str, str]) -> Any:
+    def stopped(self, request: dict[str, str]) -> Any:
         self.state = "Stopped"
         return {}
 
-    def made(self, asked: dict[str, str]) -> Any:
+    def made(self, request: dict[str, str]) -> Any:
         if self.state != "Stopped":
             return Refusal("IncorrectInstanceStatus", "the instance runs", 403)
-        return self._new(asked["ImageName"], HOME, asked)
+        return self._new(request["ImageName"], HOME, request)
 
-    def copied(self, asked: dict[str, str]) -> Any:
-        assert asked["Encrypted"] == "true"
-        return self._new(asked["DestinationImageName"], asked["DestinationRegionId"], asked)
+    def copied(self, request: dict[str, str]) -> Any:
+        assert request["Encrypted"] == "true"
+        return self._new(request["DestinationImageName"], request["DestinationRegionId"], request)
 
-    def _new(self, name: str, region: str, asked: dict[str, str]) -> Any:
-        known = [number for number, one in self.images.items() if one["token"] == asked["ClientToken"]]
+    def _new(self, name: str, region: str, request: dict[str, str]) -> Any:
+        known = [number for number, image in self.images.items() if image["token"] == request["ClientToken"]]
         if known:
             return {"ImageId": known[0]}
-        if any((one["name"], one["region"]) == (name, region) for one in self.images.values()):
+        if any((image["name"], image["region"]) == (name, region) for image in self.images.values()):
             return Refusal("InvalidImageName.Duplicated", "the name is taken", 400)
         number, snapshot = f"m-{len(self.snapshots)}", f"s-{len(self.snapshots)}"
-        tags = {asked[f"Tag.{n}.Key"]: asked[f"Tag.{n}.Value"] for n in range(1, 9) if f"Tag.{n}.Key" in asked}
+        tags = {request[f"Tag.{n}.Key"]: request[f"Tag.{n}.Value"] for n in range(1, 9) if f"Tag.{n}.Key" in request}
         self.snapshots[snapshot] = {"region": region, "tags": {}}
         self.images[number] = {
             "name": name, "region": region, "tags": tags, "snapshot": snapshot, "state": "Creating",
-            "token": asked["ClientToken"],
+            "token": request["ClientToken"],
         }  # fmt: skip
         return {"ImageId": number}
 
-    def listed(self, asked: dict[str, str]) -> Any:
-        assert (asked["ImageOwnerAlias"], asked["Status"].count(",")) == ("self", 5)
+    def listed(self, request: dict[str, str]) -> Any:
+        assert (request["ImageOwnerAlias"], request["Status"].count(",")) == ("self", 5)
         rows = []
-        for number, one in self.images.items():
-            wanted = asked.get("ImageName", one["name"]), asked.get("ImageId", number), asked["RegionId"]
-            if wanted == (one["name"], number, one["region"]):
-                tags = [{"TagKey": key, "TagValue": value} for key, value in one["tags"].items()]
-                disks = {"DiskDeviceMapping": [{"SnapshotId": one["snapshot"]}]}
-                rows.append({"ImageId": number, "ImageName": one["name"], "Status": one["state"],
+        for number, image in self.images.items():
+            filters = request.get("ImageName", image["name"]), request.get("ImageId", number), request["RegionId"]
+            if filters == (image["name"], number, image["region"]):
+                tags = [{"TagKey": key, "TagValue": value} for key, value in image["tags"].items()]
+                disks = {"DiskDeviceMapping": [{"SnapshotId": image["snapshot"]}]}
+                rows.append({"ImageId": number, "ImageName": image["name"], "Status": image["state"],
                              "Tags": {"Tag": tags}, "DiskDeviceMappings": disks})  # fmt: skip
-                one["state"] = "Available" if one["state"] == "Creating" else one["state"]
+                image["state"] = "Available" if image["state"] == "Creating" else image["state"]
         return {"Images": {"Image": rows}, "TotalCount": len(rows)}
 
-    def marked(self, asked: dict[str, str]) -> Any:
-        assert asked["ResourceType"] == "snapshot"
-        self.snapshots[asked["ResourceId.1"]]["tags"][asked["Tag.1.Key"]] = asked["Tag.1.Value"]
+    def marked(self, request: dict[str, str]) -> Any:
+        assert request["ResourceType"] == "snapshot"
+        self.snapshots[request["ResourceId.1"]]["tags"][request["Tag.1.Key"]] = request["Tag.1.Value"]
         return {}
 
-    def removed(self, asked: dict[str, str]) -> Any:
-        if asked["ImageId"] not in self.images:
+    def removed(self, request: dict[str, str]) -> Any:
+        if request["ImageId"] not in self.images:
             return Refusal("InvalidImageId.NotFound", "The specified ImageId does not exist.", 404)
-        if self.images[asked["ImageId"]]["state"] == "Creating":
+        if self.images[request["ImageId"]]["state"] == "Creating":
             return Refusal("IncorrectImageStatus", "it is being made", 403)
-        del self.images[asked["ImageId"]]
+        del self.images[request["ImageId"]]
         return {}
 
-    def parts(self, asked: dict[str, str]) -> Any:
-        key, value = asked["Tag.1.Key"], asked["Tag.1.Value"]
+    def parts(self, request: dict[str, str]) -> Any:
+        key, value = request["Tag.1.Key"], request["Tag.1.Value"]
         rows = [
             {"SnapshotId": number, "Tags": {"Tag": [{"TagKey": key, "TagValue": value}]}}
-            for number, one in self.snapshots.items()
-            if one["tags"].get(key) == value and one["region"] == asked["RegionId"]
+            for number, snapshot in self.snapshots.items()
+            if snapshot["tags"].get(key) == value and snapshot["region"] == request["RegionId"]
         ]
         return {"Snapshots": {"Snapshot": rows}, "TotalCount": len(rows)}
 
-    def swept(self, asked: dict[str, str]) -> Any:
-        if any(one["snapshot"] == asked["SnapshotId"] for one in self.images.values()):
+    def swept(self, request: dict[str, str]) -> Any:
+        if any(image["snapshot"] == request["SnapshotId"] for image in self.images.values()):
             return Refusal("SnapshotCreatedImage", "an image was made of it", 403)
-        del self.snapshots[asked["SnapshotId"]]
+        del self.snapshots[request["SnapshotId"]]
         return {}
 
-    def given(self, asked: dict[str, str]) -> Any:
-        self.shared[asked["ImageId"]] = [asked["AddAccount.1"]]
+    def given(self, request: dict[str, str]) -> Any:
+        self.shared[request["ImageId"]] = [request["AddAccount.1"]]
         return {}
 
 
@@ -135,14 +135,14 @@ def ecs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ecs]:
     assert account.wrong == []
 
 
-def made(folder: Path, **keys: Any) -> EcsImages:
+def images_of_site(folder: Path, **keys: Any) -> EcsImages:
     site = AlicloudSite(provider="alicloud", region=HOME, **keys)
     return EcsImages(Place("pytorch", "here", site, folder), site, pause_s=0)
 
 
 @pytest.fixture
 def images(ecs: Ecs, tmp_path: Path) -> EcsImages:
-    return made(tmp_path)
+    return images_of_site(tmp_path)
 
 
 def quiet(_line: str) -> None:
@@ -154,18 +154,18 @@ def test_an_image_is_made_once_of_a_stopped_machine_with_its_tags(ecs: Ecs, imag
     number = images.capture(NODE, NAME, TAGS, quiet)
     assert images.capture(NODE, NAME, TAGS, quiet) == number and ecs.counted()["CreateImage"] == 1
     assert ecs.images[number]["tags"] == TAGS and ecs.state == "Stopped"
-    found = images.find(NAME)
-    assert found is not None and (found.id, found.ready, found.why) == (number, True, "")
+    image = images.find(NAME)
+    assert image is not None and (image.id, image.ready, image.why) == (number, True, "")
 
 
 def test_it_is_copied_shared_and_removed_with_its_snapshots(ecs: Ecs, images: EcsImages, tmp_path: Path) -> None:
     number = images.capture(NODE, NAME, TAGS, quiet)
     ids = images.publish(number, NAME, (OTHER,), (), TAGS, quiet)
     assert images.publish(number, NAME, (OTHER, HOME), (), TAGS, quiet) == ids == images.copies(NAME, (OTHER,))
-    assert {region: ecs.images[one]["region"] for region, one in ids.items()} == {HOME: HOME, OTHER: OTHER}
-    mine = made(tmp_path, kms_key="0e478b7a-4262-4802")
-    mine.check((), (FRIEND,))
-    mine.publish(number, NAME, (), (FRIEND,), TAGS, quiet)
+    assert {region: ecs.images[image_id]["region"] for region, image_id in ids.items()} == {HOME: HOME, OTHER: OTHER}
+    encrypted_images = images_of_site(tmp_path, kms_key="0e478b7a-4262-4802")
+    encrypted_images.check((), (FRIEND,))
+    encrypted_images.publish(number, NAME, (), (FRIEND,), TAGS, quiet)
     assert ecs.shared == {number: [FRIEND]}
     images.delete(ids, TAGS)
     images.delete(ids, TAGS)  # what is gone is fine
@@ -177,7 +177,7 @@ def test_sharing_what_ecss_own_key_has_encrypted_is_refused_before_a_build(image
         images.check((), (FRIEND,))
     assert "sites.*.kms_key" in str(caught.value.hint)
     with pytest.raises(ProviderError, match=f"copies in {OTHER} are encrypted"):
-        made(tmp_path, kms_key="0e478b7a-4262-4802").check((OTHER,), (FRIEND,))
+        images_of_site(tmp_path, kms_key="0e478b7a-4262-4802").check((OTHER,), (FRIEND,))
     images.check((OTHER,), ())
 
 
@@ -228,12 +228,12 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
     ecs: Ecs, images: EcsImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is lost, too: what was asked for has been made, and nobody was told."""
-    real, left = Region.ask, [0]
+    real, remaining_calls = Region.ask, [0]
 
     def ask(self: Region, service: str, action: str, **arguments: Any) -> dict[str, Any]:
         answer = real(self, service, action, **arguments)
-        left[0] -= 1
-        if left[0] == 0:
+        remaining_calls[0] -= 1
+        if remaining_calls[0] == 0:
             raise Cut
         return answer
 
@@ -242,25 +242,25 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
 
     monkeypatch.setattr(Region, "ask", ask)
     for number in range(1, 100):
-        left[0] = number
+        remaining_calls[0] = number
         try:
             ids = built()
-            whole = True
+            complete = True
         except Cut:
-            whole = False
-            left[0] = 0
+            complete = False
+            remaining_calls[0] = 0
             ids = built()
-        assert sorted(one["region"] for one in ecs.images.values()) == sorted(ids) == [OTHER, HOME]
-        left[0] = number
+        assert sorted(image["region"] for image in ecs.images.values()) == sorted(ids) == [OTHER, HOME]
+        remaining_calls[0] = number
         try:
             images.delete(ids, TAGS)
         except Cut:
-            left[0] = 0
+            remaining_calls[0] = 0
             images.delete(ids, TAGS)
-        left[0] = 0
+        remaining_calls[0] = 0
         assert (ecs.images, ecs.snapshots) == ({}, {})
         ecs.state = "Running"
-        if whole:
+        if complete:
             break
     assert number > 8
 

@@ -28,7 +28,7 @@ QUOTA = "q_ecs_gn7v_postpay_g"
 
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    found = Account(
+    served_account = Account(
         answers={
             "DescribeZones": {"Zones": {"Zone": [{"ZoneId": f"cn-shanghai-{letter}"} for letter in "bglm"]}},
             "DescribeAvailableResource": stock(MACHINE, cn_shanghai_b="WithStock", cn_shanghai_m="WithoutStock"),
@@ -36,12 +36,12 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
             "DescribeDeploymentSetSupportedInstanceTypeFamily": {"InstanceTypeFamilies": "ecs.g7,ecs.gn7i"},
         }
     )
-    with serving(found) as environment:
+    with serving(served_account) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(client, "PAUSE_S", 0.01)
-        yield found
-    assert found.wrong == []
+        yield served_account
+    assert served_account.wrong == []
 
 
 def quota(total: float, used: float | None, code: str = QUOTA) -> dict[str, Any]:
@@ -51,32 +51,34 @@ def quota(total: float, used: float | None, code: str = QUOTA) -> dict[str, Any]
 def planned(site: dict[str, Any] = SITE, count: int = 1, **group: Any) -> Plan:
     keys = {"machine": MACHINE, "count": count, **group}
     spec = ClusterSpec.model_validate({"name": "speech", "sites": {"here": site}, "groups": {"train": keys}})
-    found = plans.plan(spec)
-    bases = {"here": {found.groups[0].stack.os: BaseImage(id=IMAGE, why="test")}}
-    return Plan(spec=found.spec, groups=found.groups, simulated=False, bases=bases)
+    offline_plan = plans.plan(spec)
+    bases = {"here": {offline_plan.groups[0].stack.os: BaseImage(id=IMAGE, why="test")}}
+    return Plan(spec=offline_plan.spec, groups=offline_plan.groups, simulated=False, bases=bases)
 
 
-def preflight(plan: Plan, workspace: Path, there: tuple[str, ...] = ()) -> dict[str, Finding]:
+def preflight(plan: Plan, workspace: Path, existing: tuple[str, ...] = ()) -> dict[str, Finding]:
     provider = Alicloud(Place("speech", "here", plan.spec.sites["here"], workspace))
-    found = provider.preflight(plan, there)
-    return {f"{one.subject}/{number}" if number else one.subject: one
-            for number, one in ((sum(other.subject == one.subject for other in found[:i]), one)
-                                for i, one in enumerate(found))}  # fmt: skip
+    findings = provider.preflight(plan, existing)
+    return {f"{finding.subject}/{number}" if number else finding.subject: finding
+            for number, finding in ((sum(other.subject == finding.subject for other in findings[:i]), finding)
+                                for i, finding in enumerate(findings))}  # fmt: skip
 
 
 def test_all_is_well(account: Account, tmp_path: Path) -> None:
-    found = preflight(planned(), tmp_path)
-    assert {one.status for one in found.values()} == {"ok"}
-    assert found["credentials"].message == "acs:ram::1234567890123456:user/tester, account 1234567890123456"
-    assert found["group train"].message == f"{MACHINE} is sold in cn-shanghai-b (WithStock)"
-    assert found["group train/1"].message == "ECS would start a machine (dry run)"
-    assert found[f"quota {QUOTA}"].message == "16 GPUs, 0 in use, 8 wanted"
+    findings = preflight(planned(), tmp_path)
+    assert {finding.status for finding in findings.values()} == {"ok"}
+    assert findings["credentials"].message == "acs:ram::1234567890123456:user/tester, account 1234567890123456"
+    assert findings["group train"].message == f"{MACHINE} is sold in cn-shanghai-b (WithStock)"
+    assert findings["group train/1"].message == "ECS would start a machine (dry run)"
+    assert findings[f"quota {QUOTA}"].message == "16 GPUs, 0 in use, 8 wanted"
     dry = account.asked("RunInstances")
-    assert [(one["DryRun"], one["ImageId"], one["SpotStrategy"]) for one in dry] == [("true", IMAGE, "NoSpot")]
+    assert [(request["DryRun"], request["ImageId"], request["SpotStrategy"]) for request in dry] == [
+        ("true", IMAGE, "NoSpot")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("action", "answer", "subject", "status", "says"),
+    ("action", "answer", "subject", "status", "message"),
     [
         ("GetCallerIdentity", Refusal("InvalidSecurityToken.Expired", "Specified SecurityToken is expired.", 400),
          "credentials", "blocks", "they have expired"),
@@ -110,63 +112,68 @@ def test_all_is_well(account: Account, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_in_the_way_is_told(
-    account: Account, tmp_path: Path, action: str, answer: Any, subject: str, status: str, says: str
+    account: Account, tmp_path: Path, action: str, answer: Any, subject: str, status: str, message: str
 ) -> None:
     account.answers[action] = answer
-    found = preflight(planned(), tmp_path)
-    assert found[subject].status == status and says in found[subject].message
-    assert found[subject].action
+    findings = preflight(planned(), tmp_path)
+    assert findings[subject].status == status and message in findings[subject].message
+    assert findings[subject].action
 
 
 def test_a_shortage_with_a_fallback_is_a_warning(account: Account, tmp_path: Path) -> None:
     account.answers["DescribeAvailableResource"] = {}
     account.answers["RunInstances"] = Refusal("InvalidSpotAuthorized", "The specified Spot param is unauthorized.", 400)
-    account.answers["ListProductQuotas"] = lambda given: quota(0, 0, given["QuotaActionCode"])
-    found = preflight(planned(capacity={"kind": "spot", "fallback": ("on-demand",)}), tmp_path)
-    assert {one.status for one in found.values()} <= {"ok", "warning"}
-    assert {f"quota {QUOTA}", "quota q_ecs_gn7v_spot_g"} <= set(found)
+    account.answers["ListProductQuotas"] = lambda request: quota(0, 0, request["QuotaActionCode"])
+    findings = preflight(planned(capacity={"kind": "spot", "fallback": ("on-demand",)}), tmp_path)
+    assert {finding.status for finding in findings.values()} <= {"ok", "warning"}
+    assert {f"quota {QUOTA}", "quota q_ecs_gn7v_spot_g"} <= set(findings)
 
 
 def test_nodes_that_stand_need_no_room(account: Account, tmp_path: Path) -> None:
     account.answers["ListProductQuotas"] = quota(8, 8)
-    assert preflight(planned(), tmp_path, there=("train-0",))[f"quota {QUOTA}"].status == "ok"
+    assert preflight(planned(), tmp_path, existing=("train-0",))[f"quota {QUOTA}"].status == "ok"
 
 
 def test_vswitches_that_do_not_fit(account: Account, tmp_path: Path) -> None:
-    vpc = {"id": "vpc-uf6f7l4fg90", "vswitches": {f"cn-shanghai-{one}": f"vsw-uf6f7l4fg9{one}" for one in "bglm"}}
+    vpc = {
+        "id": "vpc-uf6f7l4fg90",
+        "vswitches": {f"cn-shanghai-{letter}": f"vsw-uf6f7l4fg9{letter}" for letter in "bglm"},
+    }
     account.rows["DescribeVSwitches"] = [
         {"VSwitchId": "vsw-uf6f7l4fg9b", "VpcId": vpc["id"], "ZoneId": "cn-shanghai-b", "AvailableIpAddressCount": 8},
         {"VSwitchId": "vsw-uf6f7l4fg9g", "VpcId": vpc["id"], "ZoneId": "cn-shanghai-m", "AvailableIpAddressCount": 8},
         {"VSwitchId": "vsw-uf6f7l4fg9l", "VpcId": vpc["id"], "ZoneId": "cn-shanghai-l", "AvailableIpAddressCount": 0},
     ]  # fmt: skip
-    found = preflight(planned({**SITE, "zones": (), "vpc": vpc}), tmp_path)
-    said = [(one.status, one.message) for subject, one in found.items() if subject.startswith("vSwitch")]
-    assert said == [
+    findings = preflight(planned({**SITE, "zones": (), "vpc": vpc}), tmp_path)
+    statuses = [
+        (finding.status, finding.message) for subject, finding in findings.items() if subject.startswith("vSwitch")
+    ]
+    assert statuses == [
         ("ok", "in cn-shanghai-b, 8 free addresses"), ("blocks", "it is in cn-shanghai-m, not in cn-shanghai-g"),
         ("blocks", "it has no free addresses"), ("blocks", "it is not there"),
     ]  # fmt: skip
     assert account.asked("RunInstances")[0]["VSwitchId"] == "vsw-uf6f7l4fg9b"
 
 
-@pytest.mark.parametrize(("network", "said"), [({}, 1), ({"rdma": False}, 0)])
-def test_elastic_rdma_that_is_not_set_up_is_said(account: Account, network: dict[str, bool], said: int) -> None:
+@pytest.mark.parametrize(("network", "warnings"), [({}, 1), ({"rdma": False}, 0)])
+def test_elastic_rdma_that_is_not_set_up_is_said(account: Account, network: dict[str, bool], warnings: int) -> None:
     (group,) = planned(machine="ecs.gn8is.2xlarge", network=network).groups
-    found = list(alicloud_preflight._network(group))
-    assert [finding.status for finding in found] == ["warning"] * said
-    assert all("does not set up" in finding.message for finding in found)
+    findings = list(alicloud_preflight._network(group))
+    assert [finding.status for finding in findings] == ["warning"] * warnings
+    assert all("does not set up" in finding.message for finding in findings)
 
 
 def test_a_deployment_set_that_does_not_take_the_type(account: Account, tmp_path: Path) -> None:
-    found = preflight(planned(placement="cluster", capacity={"kind": "spot"}), tmp_path)
-    assert (found["group train/1"].status, found["group train/2"].status) == ("blocks", "warning")
+    findings = preflight(planned(placement="cluster", capacity={"kind": "spot"}), tmp_path)
+    assert (findings["group train/1"].status, findings["group train/2"].status) == ("blocks", "warning")
     account.answers["DescribeDeploymentSetSupportedInstanceTypeFamily"] = {"InstanceTypeFamilies": "ecs.gn7, ecs.g7"}
     assert preflight(planned(placement="cluster"), tmp_path)["group train/1"].message.startswith("ECS would start")
 
 
 def test_more_addresses_than_an_account_usually_has_are_a_warning(account: Account, tmp_path: Path) -> None:
     account.rows["DescribeEipAddresses"] = [{"AllocationId": f"eip-{n}"} for n in range(20)]
-    found = preflight(planned(), tmp_path)["elastic IP addresses"]
-    assert (found.status, "20 are there and 1 are wanted" in found.message) == ("warning", True)
+    finding = preflight(planned(), tmp_path)["elastic IP addresses"]
+    assert (finding.status, "20 are there and 1 are wanted" in finding.message) == ("warning", True)
 
 
 def test_the_newest_image_is_pinned(account: Account, tmp_path: Path) -> None:
@@ -175,7 +182,7 @@ def test_the_newest_image_is_pinned(account: Account, tmp_path: Path) -> None:
         "ubuntu_24_04_x64_100G_with_gpu_driver_and_cuda_alibase_20270101.vhd",
         "debian_12_11_x64_20G_alibase_20241201.vhd",
     ]  # fmt: skip
-    account.rows["DescribeImages"] = [{"ImageId": one} for one in ids]
+    account.rows["DescribeImages"] = [{"ImageId": image_id} for image_id in ids]
     provider = Alicloud(Place("speech", "here", planned().spec.sites["here"], tmp_path))
     assert provider.base_image("ubuntu-24.04").id == IMAGE
     assert provider.base_image("debian-12").id == ids[-1]
@@ -199,12 +206,12 @@ def test_zones_with_stock_are_asked_first(account: Account, tmp_path: Path) -> N
 
 
 def test_a_probe_takes_the_first_zone_that_lists_stock(account: Account, tmp_path: Path) -> None:
-    there = stock(MACHINE, cn_shanghai_b="WithoutStock", cn_shanghai_g="WithStock")
-    account.answers["DescribeAvailableResource"] = there
+    stock_by_zone = stock(MACHINE, cn_shanghai_b="WithoutStock", cn_shanghai_g="WithStock")
+    account.answers["DescribeAvailableResource"] = stock_by_zone
     plan = planned(capacity={"probe": True})
     provider = Alicloud(Place("speech", "here", plan.spec.sites["here"], tmp_path))
     assert provider.capacity is not None and provider.module is not None
-    assert [one.status for one in provider.capacity.probe(plan, ())] == ["ok"]
+    assert [finding.status for finding in provider.capacity.probe(plan, ())] == ["ok"]
     assert provider.module.inputs(plan)["groups"]["train"]["zone"] == "cn-shanghai-g"
     account.answers["DescribeAvailableResource"] = stock(MACHINE, cn_shanghai_b="WithoutStock")
-    assert [one.status for one in provider.capacity.probe(plan, ())] == ["blocks"]
+    assert [finding.status for finding in provider.capacity.probe(plan, ())] == ["blocks"]

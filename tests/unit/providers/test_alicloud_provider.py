@@ -29,23 +29,23 @@ MACHINE, IMAGE = "ecs.gn7-c13g1.26xlarge", "ubuntu_24_04_x64_20G_alibase_2026091
 SITE = {"provider": "alicloud", "region": "cn-shanghai", "zones": ("cn-shanghai-b",)}
 
 
-def told(
+def module_inputs(
     folder: Path, site: dict[str, Any], machine: str = MACHINE, os: str | None = None, **group: Any
 ) -> dict[str, Any]:
     allow = (ip_network("203.0.113.0/24"),)
     document = {"name": "speech", "sites": {"here": {**SITE, **site}}, "access": {"allow": allow},
                 "groups": {"train": {"machine": machine, **group}}}  # fmt: skip
     document |= {"stack": {"os": os}} if os else {}
-    found = plans.plan(ClusterSpec.model_validate(document))
-    bases = {"here": {found.groups[0].stack.os: BaseImage(id=IMAGE, why="test")}}
-    plan = Plan(spec=found.spec, groups=found.groups, simulated=False, bases=bases)
+    offline_plan = plans.plan(ClusterSpec.model_validate(document))
+    bases = {"here": {offline_plan.groups[0].stack.os: BaseImage(id=IMAGE, why="test")}}
+    plan = Plan(spec=offline_plan.spec, groups=offline_plan.groups, simulated=False, bases=bases)
     module = Alicloud(Place("speech", "here", plan.spec.sites["here"], folder)).module
     assert module is not None
     return module.inputs(plan)
 
 
 def test_what_the_file_does_not_say_the_module_is_not_told(tmp_path: Path) -> None:
-    assert told(tmp_path, {}) == {
+    assert module_inputs(tmp_path, {}) == {
         "site": "here", "zones": ["cn-shanghai-b"], "groups": {"train": {"image_id": IMAGE}}, "internet": "public",
         "bandwidth": 100, "root": {"performance_level": "PL1"}, "access": {"allow": ["203.0.113.0/24"]},
     }  # fmt: skip
@@ -59,21 +59,23 @@ def test_what_it_says_the_module_is_told(tmp_path: Path) -> None:
         "security_groups": ("sg-00000000",), "resource_group": "rg-00000000", "storage": {"nas": {"path": "/data"}},
         "bandwidth_mbps": 200,
     }  # fmt: skip
-    found = told(tmp_path, site, "ecs.gn8is.2xlarge", count=2, storage={"root_gb": 500})
-    assert found["groups"] == {"train": {
+    inputs = module_inputs(tmp_path, site, "ecs.gn8is.2xlarge", count=2, storage={"root_gb": 500})
+    assert inputs["groups"] == {"train": {
         "image_id": IMAGE, "zone": "cn-shanghai-g", "kind": "spot", "without": ["train-1"]}}  # fmt: skip
-    assert found["root"] == {"performance_level": "PL2", "kms_key_id": "0e478b7a-4262"}
-    assert found["vpc"] == site["vpc"] and found["nas"] == {"path": "/data", "storage_type": "Performance"}
-    assert (found["ram_role"], found["resource_group_id"], found["security_groups"]) == (
+    assert inputs["root"] == {"performance_level": "PL2", "kms_key_id": "0e478b7a-4262"}
+    assert inputs["vpc"] == site["vpc"] and inputs["nas"] == {"path": "/data", "storage_type": "Performance"}
+    assert (inputs["ram_role"], inputs["resource_group_id"], inputs["security_groups"]) == (
         "nodes", "rg-00000000", ["sg-00000000"],
     )  # fmt: skip
-    assert told(tmp_path, {"buckets": ({"bucket": "data-sets", "prefix": "a/"},)})["buckets"] == [
+    assert module_inputs(tmp_path, {"buckets": ({"bucket": "data-sets", "prefix": "a/"},)})["buckets"] == [
         {"bucket": "data-sets", "prefix": "a/", "write": False}
     ]
 
 
 def test_debian_12_is_not_asked_for_a_token_that_its_cloud_init_does_not_have(tmp_path: Path) -> None:
-    assert told(tmp_path, {}, os="debian-12")["groups"] == {"train": {"image_id": IMAGE, "metadata_tokens": "optional"}}
+    assert module_inputs(tmp_path, {}, os="debian-12")["groups"] == {
+        "train": {"image_id": IMAGE, "metadata_tokens": "optional"}
+    }
 
 
 def test_the_module_takes_the_file_system_as_it_is() -> None:
@@ -83,7 +85,7 @@ def test_the_module_takes_the_file_system_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "group", "where", "says"),
+    ("site", "group", "key_path", "message"),
     [
         ("", "storage: {root_gb: 4096}", "groups.train.storage.root_gb", "at most 2048 GiB"),
         ("disk_level: PL3", "", "groups.train.storage.root_gb", "PL3 has at least 1261 GiB"),
@@ -97,13 +99,17 @@ def test_the_module_takes_the_file_system_as_it_is() -> None:
         ("", "capacity: {kind: reservation, id: cr-1}", "groups.train.capacity.id", "is no private pool"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused_at_its_place(tmp_path: Path, site: str, group: str, where: str, says: str) -> None:
+def test_what_cannot_work_is_refused_at_its_place(
+    tmp_path: Path, site: str, group: str, key_path: str, message: str
+) -> None:
     file = tmp_path / "cluster.yaml"
     keys = ", ".join(filter(None, ("provider: alicloud, region: cn-shanghai", site)))
-    rest = f", {group}" if group else ""
-    file.write_text(f"name: speech\nsites: {{here: {{{keys}}}}}\ngroups: {{train: {{machine: {MACHINE}{rest}}}}}\n")
+    group_keys = f", {group}" if group else ""
+    file.write_text(
+        f"name: speech\nsites: {{here: {{{keys}}}}}\ngroups: {{train: {{machine: {MACHINE}{group_keys}}}}}\n"
+    )
     (problem,) = spec.check(file)
-    assert problem.path == where and says in problem.message and problem.hint
+    assert problem.path == key_path and message in problem.message and problem.hint
 
 
 @pytest.mark.parametrize(
@@ -121,17 +127,17 @@ def test_a_machine_counts_towards_its_familys_quota(machine: str, kind: str, cod
 
 def calls() -> set[str]:
     """service:Action of every question in the code: `ask(service, action)`, `all(…)`, and the two tables."""
-    found = {kind.permission for kind in tagged_resources.KINDS}
-    found |= {f"{service}:{action}" for service, action, _ in orphans.HOW.values()}
+    called_actions = {kind.permission for kind in tagged_resources.KINDS}
+    called_actions |= {f"{service}:{action}" for service, action, _ in orphans.HOW.values()}
     for file in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("ask", "all"):
-                words = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
-                if len(words) == 2:
-                    found.add(":".join(map(str, words)))
+                arguments = [argument.value for argument in node.args[:2] if isinstance(argument, ast.Constant)]
+                if len(arguments) == 2:
+                    called_actions.add(":".join(map(str, arguments)))
     source = (FOLDER / "roles.py").read_text(encoding="utf-8")
-    found |= {f"ram:{action}" for action in re.findall(r'_delete_if_present\(region, "(\w+)"', source)}
-    return found - {"sts:GetCallerIdentity"}
+    called_actions |= {f"ram:{action}" for action in re.findall(r'_delete_if_present\(region, "(\w+)"', source)}
+    return called_actions - {"sts:GetCallerIdentity"}
 
 
 def test_the_lists_of_actions_have_every_call_and_no_other() -> None:

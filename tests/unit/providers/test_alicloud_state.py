@@ -30,13 +30,13 @@ NAME = "gpuprov-1234567890123456-cn-shanghai"
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    found = Store()
-    with oss_api.serving(found, Account()) as url:
+    object_store = Store()
+    with oss_api.serving(object_store, Account()) as url:
         for name, value in {client.ENDPOINT: url, "NO_PROXY": "127.0.0.1", "ALICLOUD_ACCESS_KEY": "LTAI-test",
                             "ALICLOUD_SECRET_KEY": "test"}.items():  # fmt: skip
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(client, "ATTEMPTS", 1)
-        yield found
+        yield object_store
 
 
 def bucket(**keys: object) -> Bucket:
@@ -46,13 +46,13 @@ def bucket(**keys: object) -> Bucket:
 def test_a_bucket_is_made_closed_where_that_is_asked_for(store: Store) -> None:
     with pytest.raises(ProviderError, match=f"there is no bucket {NAME}"):
         bucket().prepare()
-    mine = bucket(create=True)
-    assert mine.prepare(make=False)[0].status == "ok" and not mine.there and store.buckets == {}
-    assert mine.names() == [] and mine.read("nodes.json") is None
-    assert mine.prepare()[0].message == f"made the bucket {NAME} in cn-shanghai"
-    made = store.buckets[NAME]
-    assert made.blocked and made.encryption == "AES256"
-    assert [one.message for one in bucket().prepare()] == [f"oss://{NAME}/gpuprov/speech"]
+    state_bucket = bucket(create=True)
+    assert state_bucket.prepare(make=False)[0].status == "ok" and not state_bucket.there and store.buckets == {}
+    assert state_bucket.names() == [] and state_bucket.read("nodes.json") is None
+    assert state_bucket.prepare()[0].message == f"made the bucket {NAME} in cn-shanghai"
+    created_bucket = store.buckets[NAME]
+    assert created_bucket.blocked and created_bucket.encryption == "AES256"
+    assert [finding.message for finding in bucket().prepare()] == [f"oss://{NAME}/gpuprov/speech"]
 
 
 def test_a_bucket_that_may_not_be_used_is_refused(store: Store) -> None:
@@ -63,40 +63,43 @@ def test_a_bucket_that_may_not_be_used_is_refused(store: Store) -> None:
     with pytest.raises(ProviderError, match="has versioning"):
         bucket(bucket="acme").prepare()
     store.buckets["acme"] = oss_api.Bucket(blocked=False)
-    assert [one.status for one in bucket(bucket="acme").prepare()] == ["warning"]
+    assert [finding.status for finding in bucket(bucket="acme").prepare()] == ["warning"]
     store.buckets["acme"] = oss_api.Bucket(acl="public-read")
-    assert [one.status for one in bucket(bucket="acme").prepare()] == ["blocks"]
+    assert [finding.status for finding in bucket(bucket="acme").prepare()] == ["blocks"]
 
 
 def test_a_blob_is_written_on_condition_of_what_was_there(store: Store) -> None:
     store.buckets[NAME] = oss_api.Bucket()
-    mine, theirs = bucket(), bucket()
-    first = mine.write("nodes.json", b"1", None)
+    state_bucket, theirs = bucket(), bucket()
+    first = state_bucket.write("nodes.json", b"1", None)
     with pytest.raises(Conflict):
         theirs.write("nodes.json", b"2", None)
-    found = theirs.read("nodes.json")
-    assert found is not None and (found.content, found.tag) == (b"1", first) and -5 < found.age_s < 5
+    blob = theirs.read("nodes.json")
+    assert blob is not None and (blob.content, blob.tag) == (b"1", first) and -5 < blob.age_s < 5
     second = theirs.write("nodes.json", b"2", first)
     with pytest.raises(Conflict):
-        mine.write("nodes.json", b"3", first)
-    known = mine.read("nodes.json", known=second)
+        state_bucket.write("nodes.json", b"3", first)
+    known = state_bucket.read("nodes.json", known=second)
     assert known is not None and known.content == b""
     for number in range(5):
-        second = mine.write("nodes.json", str(number).encode(), second)
+        second = state_bucket.write("nodes.json", str(number).encode(), second)
     assert len(store.buckets[NAME].objects) == 2  # old versions do not pile up
 
 
 def test_a_blob_that_was_removed_is_gone_and_no_old_writer_brings_it_back(store: Store) -> None:
     store.buckets[NAME] = oss_api.Bucket()
-    mine, theirs = bucket(), bucket()
-    tag = mine.write("holder.json", b"mine", None)
-    mine.write("runs/1/report.json", b"{}", None)
+    state_bucket, theirs = bucket(), bucket()
+    tag = state_bucket.write("holder.json", b"mine", None)
+    state_bucket.write("runs/1/report.json", b"{}", None)
     theirs.remove("holder.json")
     theirs.remove("holder.json")
-    assert mine.read("holder.json") is None and mine.names() == ["runs/1/report.json"]
+    assert state_bucket.read("holder.json") is None and state_bucket.names() == ["runs/1/report.json"]
     with pytest.raises(Conflict):
-        mine.write("holder.json", b"mine still", tag)
-    assert mine.write("holder.json", b"anew", None) and sorted(theirs.names()) == ["holder.json", "runs/1/report.json"]
+        state_bucket.write("holder.json", b"mine still", tag)
+    assert state_bucket.write("holder.json", b"anew", None) and sorted(theirs.names()) == [
+        "holder.json",
+        "runs/1/report.json",
+    ]
 
 
 def test_a_writer_that_slept_does_not_win_with_a_version_that_was_forgotten(
@@ -105,31 +108,31 @@ def test_a_writer_that_slept_does_not_win_with_a_version_that_was_forgotten(
     store.buckets[NAME] = oss_api.Bucket()
     slow, quick = bucket(), bucket()
     tag = quick.write("nodes.json", b"2", quick.write("nodes.json", b"1", None))
-    asked = slow._ask
+    real_ask = slow._ask
 
     def slept(call: str, request: str, **arguments: Any) -> Any:
         if call == "put_object":
-            now = tag
+            latest_tag = tag
             for number in range(3):  # v3 to v5; v3 is forgotten
-                now = quick.write("nodes.json", f"quick {number}".encode(), now)
-        return asked(call, request, **arguments)
+                latest_tag = quick.write("nodes.json", f"quick {number}".encode(), latest_tag)
+        return real_ask(call, request, **arguments)
 
     monkeypatch.setattr(slow, "_ask", slept)
     with pytest.raises(Conflict):
         slow.write("nodes.json", b"slow", tag)
     assert sorted(key[-1] for key in store.buckets[NAME].objects) == ["4", "5"]
-    found = quick.read("nodes.json")
-    assert found is not None and found.content == b"quick 2"
+    blob = quick.read("nodes.json")
+    assert blob is not None and blob.content == b"quick 2"
 
 
 def test_a_list_without_an_end_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.buckets[NAME] = oss_api.Bucket()
-    mine = bucket()
-    mine._account  # noqa: B018 (asked once)
+    state_bucket = bucket()
+    state_bucket._account  # noqa: B018 (asked once)
     endless = SimpleNamespace(contents=(), is_truncated=True, next_continuation_token="again")
-    monkeypatch.setattr(mine, "_ask", lambda *_, **__: endless)
+    monkeypatch.setattr(state_bucket, "_ask", lambda *_, **__: endless)
     with pytest.raises(ProviderError, match="1000 pages"):
-        mine.names()
+        state_bucket.names()
 
 
 def test_of_many_writers_one_wins(store: Store) -> None:
@@ -171,9 +174,9 @@ def test_terraforms_own_backend_keeps_its_state_there(store: Store, tmp_path: Pa
         **os.environ, **client.environment(), "OSS_ENDPOINT": os.environ[client.ENDPOINT],
         "TF_CLI_CONFIG_FILE": os.devnull,
     }  # fmt: skip
-    for words in (["init"], ["apply", "-auto-approve"], ["plan", "-detailed-exitcode"]):
-        done = subprocess.run([*find().argv, *words, "-no-color"], cwd=tmp_path, env=environment, capture_output=True,
-                              text=True, timeout=60, check=False)  # fmt: skip
+    for arguments in (["init"], ["apply", "-auto-approve"], ["plan", "-detailed-exitcode"]):
+        done = subprocess.run([*find().argv, *arguments, "-no-color"], cwd=tmp_path, env=environment, check=False,
+                              capture_output=True, text=True, timeout=60)  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
     key = "gpuprov/speech/sites/shanghai/terraform.tfstate"
     assert json.loads(store.buckets[NAME].objects[key].content)["outputs"]["seen"]["value"] == "yes"

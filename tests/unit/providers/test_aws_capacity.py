@@ -30,11 +30,11 @@ def group(kind: str = "on-demand", *fallback: str) -> PlannedGroup:
 
 
 def test_the_zones_that_aws_names_come_first_then_the_others_then_the_next_kind() -> None:
-    choices, wanted = Choices(), group("spot", "on-demand")
-    seen = []
-    for named in (("us-east-1c",), (), (), ("us-east-1b", "us-east-1a"), (), ()):
-        seen.append(choices.after(short(*named), wanted, ZONES))
-    assert seen == [
+    choices, train = Choices(), group("spot", "on-demand")
+    options = []
+    for zones in (("us-east-1c",), (), (), ("us-east-1b", "us-east-1a"), (), ()):
+        options.append(choices.after(short(*zones), train, ZONES))
+    assert options == [
         Way("spot", "us-east-1c"), Way("spot", "us-east-1b"),
         Way("on-demand", "us-east-1a"), Way("on-demand", "us-east-1b"), Way("on-demand", "us-east-1c"), None,
     ]  # fmt: skip
@@ -42,36 +42,38 @@ def test_the_zones_that_aws_names_come_first_then_the_others_then_the_next_kind(
 
 def test_a_quota_is_no_matter_of_zones() -> None:
     choices = Choices()
-    found = choices.after(QUOTA, group("spot", "on-demand"), ZONES)
-    assert found == Way("on-demand", "us-east-1a")
+    option = choices.after(QUOTA, group("spot", "on-demand"), ZONES)
+    assert option == Way("on-demand", "us-east-1a")
 
 
 def test_without_a_fallback_every_zone_is_asked_once() -> None:
-    choices, wanted, seen = Choices(), group(), []
-    while way := choices.after(short("eu-west-1a"), wanted, ZONES):
-        seen.append(way)
-    assert [Way("on-demand", ZONES[0]), *seen] == ways_of(wanted, ZONES)
+    choices, train, options = Choices(), group(), []
+    while option := choices.after(short("eu-west-1a"), train, ZONES):
+        options.append(option)
+    assert [Way("on-demand", ZONES[0]), *options] == ways_of(train, ZONES)
 
 
 def test_a_zone_that_cluster_yaml_does_not_name_is_never_taken() -> None:
-    found = Choices().after(short("us-east-1f"), group(), ZONES)
-    assert found == Way("on-demand", "us-east-1b")
+    option = Choices().after(short("us-east-1f"), group(), ZONES)
+    assert option == Way("on-demand", "us-east-1b")
 
 
 def test_the_choice_is_kept_and_what_was_in_vain_is_tried_again_next_time(tmp_path: Path) -> None:
     choices = Choices(zones=ZONES, attempts={"train": [Attempt(Way("on-demand", ZONES[0]), ("none",), again=True)]})
     choices.after(short(), group(), ZONES)
     choices.write(tmp_path)
-    kept = Choices.read(tmp_path)
-    assert kept == choices
-    settled = kept.settled()
+    saved_choices = Choices.read(tmp_path)
+    assert saved_choices == choices
+    settled = saved_choices.settled()
     assert (settled.taken, settled.tried, settled.zones) == ({"train": Way("on-demand", "us-east-1b")}, {}, ZONES)
 
 
 def test_what_an_older_gpuprov_kept_is_read(tmp_path: Path) -> None:
-    way = {"kind": "spot", "zone": "us-east-1b"}
-    (tmp_path / FILE).write_text(json.dumps({"taken": {"train": way}, "tried": {"train": [way]}, "zones": []}))
-    assert Choices.read(tmp_path) == Choices({"train": Way(**way)}, {"train": [Way(**way)]})
+    purchase_option = {"kind": "spot", "zone": "us-east-1b"}
+    (tmp_path / FILE).write_text(
+        json.dumps({"taken": {"train": purchase_option}, "tried": {"train": [purchase_option]}, "zones": []})
+    )
+    assert Choices.read(tmp_path) == Choices({"train": Way(**purchase_option)}, {"train": [Way(**purchase_option)]})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def block(key: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "key"),
     [
         (block(KEY), KEY),
         (block(FIRST) + "reboot\n" + block(KEY), KEY),
@@ -33,15 +33,15 @@ def block(key: str) -> str:
         ("-----BEGIN SSH HOST KEY KEYS-----\n" + KEY, None),
     ],
 )
-def test_only_what_stands_in_cloud_inits_block_counts(text: str, found: str | None) -> None:
-    assert console.read(text) == found
+def test_only_what_stands_in_cloud_inits_block_counts(text: str, key: str | None) -> None:
+    assert console.read(text) == key
 
 
 def output(text: str) -> tuple[int, bytes]:
-    said = base64.b64encode(text.encode()).decode()
+    encoded_text = base64.b64encode(text.encode()).decode()
     return 200, (
         '<GetConsoleOutputResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>x</requestId>'
-        f"<instanceId>i-1</instanceId><output>{said}</output></GetConsoleOutputResponse>"
+        f"<instanceId>i-1</instanceId><output>{encoded_text}</output></GetConsoleOutputResponse>"
     ).encode()
 
 

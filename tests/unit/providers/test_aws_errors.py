@@ -21,19 +21,19 @@ GROUP = planned_group("p4d.24xlarge")
 NODE = 'module.site.aws_instance.node["train-0"]'
 
 
-def read(text: str, way: str = "on-demand", **keys: Any) -> CloudError:
-    return errors.read(Diagnostic(text, "", NODE), "us-east-1", GROUP, Way(way, "us-east-1a"), **keys)
+def read(text: str, kind: str = "on-demand", **keys: Any) -> CloudError:
+    return errors.read(Diagnostic(text, "", NODE), "us-east-1", GROUP, Way(kind, "us-east-1a"), **keys)
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['kind']} {case['code'] or case['text'][:30]}")
 def test_a_real_text_is_read(case: dict[str, Any]) -> None:
-    found = read(case["text"], "spot" if "Spot" in case["code"] else "on-demand")
-    assert (found.kind, found.code, found.then) == (case["kind"], case["code"], case["then"])
-    assert found.zones == tuple(case.get("zones", found.zones))
-    assert case.get("hint", "") in found.hint
-    assert found.address == NODE
-    assert "request id" not in found.text and "Encoded" not in found.text
-    assert found.kind in ("unknown", "shortage", "unsupported", "reservation-full") or found.hint
+    error = read(case["text"], "spot" if "Spot" in case["code"] else "on-demand")
+    assert (error.kind, error.code, error.then) == (case["kind"], case["code"], case["then"])
+    assert error.zones == tuple(case.get("zones", error.zones))
+    assert case.get("hint", "") in error.hint
+    assert error.address == NODE
+    assert "request id" not in error.text and "Encoded" not in error.text
+    assert error.kind in ("unknown", "shortage", "unsupported", "reservation-full") or error.hint
 
 
 def test_every_text_has_a_source_and_every_class_a_text() -> None:
@@ -53,26 +53,26 @@ def test_every_row_has_a_source_and_a_class_that_is_known() -> None:
 def test_whose_fault_it_is_counts_before_the_code_alone() -> None:
     """Client.InternalError is a key that EC2 may not use, Server.InternalError AWS's own trouble."""
     end = "unexpected state 'terminated', wanted target 'running'. last error: {}.InternalError: error on launch"
-    assert [read(end.format(who)).kind for who in ("Client", "Server")] == ["denied", "transient"]
+    assert [read(end.format(side)).kind for side in ("Client", "Server")] == ["denied", "transient"]
 
 
 def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
-    found = read("operation error EC2: RunInstances, api error BrandNew.Trouble: something new")
-    assert (found.kind, found.code, found.then, found.said) == (
+    error = read("operation error EC2: RunInstances, api error BrandNew.Trouble: something new")
+    assert (error.kind, error.code, error.then, error.said) == (
         "unknown", "BrandNew.Trouble", "stop", "BrandNew.Trouble: something new",
     )  # fmt: skip
 
 
 def test_what_signs_a_url_is_not_told() -> None:
     signed = 'request send failed, Post "https://s3.us-east-1.amazonaws.com/b/k?X-Amz-Security-Token=SECRET&a=b": EOF'
-    found = read(f"operation error S3: HeadObject, {signed}")
-    assert "SECRET" not in found.said and '"https://s3.us-east-1.amazonaws.com/b/k": EOF' in found.text
+    error = read(f"operation error S3: HeadObject, {signed}")
+    assert "SECRET" not in error.said and '"https://s3.us-east-1.amazonaws.com/b/k": EOF' in error.text
     assert "?sku=x" in read("api error OptInRequired: visit https://aws.amazon.com/marketplace/pp?sku=x").text
 
 
 def test_a_quota_of_a_machine_that_is_not_known_still_has_a_page() -> None:
-    found = errors.read(Diagnostic("api error VcpuLimitExceeded: more", "", "x"), "eu-west-1")
-    assert "https://eu-west-1.console.aws.amazon.com/servicequotas/home" in found.hint
+    error = errors.read(Diagnostic("api error VcpuLimitExceeded: more", "", "x"), "eu-west-1")
+    assert "https://eu-west-1.console.aws.amazon.com/servicequotas/home" in error.hint
 
 
 def test_the_first_row_that_fits_counts() -> None:
@@ -106,11 +106,11 @@ def test_an_encoded_refusal_is_decoded_where_that_is_allowed(monkeypatch: pytest
         "</DecodeAuthorizationMessageResult></DecodeAuthorizationMessageResponse>"
     ).encode()
     aws = Answers({"sts.DecodeAuthorizationMessage": (200, body)})
-    found = read(REFUSED, decode=errors.decoder(aws.region()))
-    assert "ec2:RunInstances on arn:x: by an explicit deny, for arn:aws:iam::1:user/me" in found.text
+    error = read(REFUSED, decode=errors.decoder(aws.region()))
+    assert "ec2:RunInstances on arn:x: by an explicit deny, for arn:aws:iam::1:user/me" in error.text
     aws.rules["sts.DecodeAuthorizationMessage"] = (403, sts_error("AccessDenied", "no"))
-    found = read(REFUSED, decode=errors.decoder(aws.region()))
-    assert found.text == "You are not authorized."
-    assert "aws sts decode-authorization-message" in found.hint
+    error = read(REFUSED, decode=errors.decoder(aws.region()))
+    assert error.text == "You are not authorized."
+    assert "aws sts decode-authorization-message" in error.hint
     aws.rules["sts.DecodeAuthorizationMessage"] = (500, ec2_error("x", "y"))
     assert read(REFUSED, decode=errors.decoder(aws.region())).kind == "denied"

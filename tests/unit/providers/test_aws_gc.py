@@ -34,8 +34,8 @@ POLICY = json.dumps(
     {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
 )
 LACKING = [
-    f"{verb}_{what}{many}"
-    for what in ("placement_group", "instance_connect_endpoint")
+    f"{verb}_{resource}{many}"
+    for resource in ("placement_group", "instance_connect_endpoint")
     for verb, many in (("create", ""), ("describe", "s"), ("delete", ""))
 ]
 """What moto has not, and tests/support/moto_aws.py adds to it."""
@@ -57,14 +57,14 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Answers]:
         ANSWERS.rules.clear()
         ANSWERS.asked.clear()
         clock = Clock()
-        for place in (removal, module):
-            monkeypatch.setattr(place, "time", clock)
+        for patched_module in (removal, module):
+            monkeypatch.setattr(patched_module, "time", clock)
         monkeypatch.setattr(module, "orphans", lambda _: InRegion(RULED, wait_s=0.2, pause_s=0.01))
         yield ANSWERS
         for backend in ec2_backends[moto_aws.ACCOUNT].values():  # what the additions keep there
-            for kept in ("placement_groups", "instance_connect_endpoints"):
-                if hasattr(backend, kept):
-                    delattr(backend, kept)
+            for attribute in ("placement_groups", "instance_connect_endpoints"):
+                if hasattr(backend, attribute):
+                    delattr(backend, attribute)
 
 
 def client(service: str) -> Any:
@@ -72,8 +72,8 @@ def client(service: str) -> Any:
 
 
 def tags(cluster: str, kind: str = "") -> Any:
-    told = [{"Key": "gpuprov-cluster", "Value": cluster}, {"Key": "gpuprov-site", "Value": "virginia"}]
-    return [{"ResourceType": kind, "Tags": told}] if kind else told
+    pairs = [{"Key": "gpuprov-cluster", "Value": cluster}, {"Key": "gpuprov-site", "Value": "virginia"}]
+    return [{"ResourceType": kind, "Tags": pairs}] if kind else pairs
 
 
 def make(cluster: str, *, protect: bool = False) -> dict[str, str]:
@@ -100,9 +100,9 @@ def make(cluster: str, *, protect: bool = False) -> dict[str, str]:
         )["GroupId"]
         for end in ("", "-connect")
     ]  # fmt: skip
-    for one, other in (groups, reversed(groups)):
+    for security_group, other in (groups, reversed(groups)):
         ec2.authorize_security_group_ingress(
-            GroupId=one, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": other}]}]
+            GroupId=security_group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": other}]}]
         )
     name = f"gpuprov-{cluster}-role"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}", Tags=tags(cluster))
@@ -152,44 +152,44 @@ def make(cluster: str, *, protect: bool = False) -> dict[str, str]:
     }  # fmt: skip
 
 
-def found(cluster: str) -> dict[str, list[str]]:
+def ids_by_kind(cluster: str) -> dict[str, list[str]]:
     """What is there now, by kind."""
     kinds: dict[str, list[str]] = {}
-    for thing in tagged_resources.find(PLACE).things:
-        if thing.cluster == cluster:
-            kinds.setdefault(thing.kind, []).append(thing.id)
+    for resource in tagged_resources.find(PLACE).things:
+        if resource.cluster == cluster:
+            kinds.setdefault(resource.kind, []).append(resource.id)
     return kinds
 
 
-def gc(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    assert run(["gc", "--provider", "aws", "--region", REGION, "--json", *words]) == code, capsys.readouterr().err
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(said, schema.schema("gc"))
-    return said
+def gc(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert run(["gc", "--provider", "aws", "--region", REGION, "--json", *arguments]) == code, capsys.readouterr().err
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.validate(report, schema.schema("gc"))
+    return report
 
 
 def test_everything_that_the_module_makes_is_found_and_removed_and_the_other_cluster_stays(
     aws: Answers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine, other = make("crashed"), make("other")
-    before = found("other")
-    there = found("crashed")
-    assert {kind: number for kind, number in mine.items() if number not in there[kind]} == {}
-    said = gc(capsys)
-    assert {(c["cluster"], c["site"], c["alive"]) for c in said["clusters"]} == {
+    created_ids, other = make("crashed"), make("other")
+    previous_ids = ids_by_kind("other")
+    present_ids = ids_by_kind("crashed")
+    assert {kind: number for kind, number in created_ids.items() if number not in present_ids[kind]} == {}
+    report = gc(capsys)
+    assert {(c["cluster"], c["site"], c["alive"]) for c in report["clusters"]} == {
         ("crashed", "virginia", ""), ("other", "virginia", ""),
     }  # fmt: skip
-    assert said["removed"] == 0
-    assert found("crashed")  # nobody named a cluster: nothing was touched
+    assert report["removed"] == 0
+    assert ids_by_kind("crashed")  # nobody named a cluster: nothing was touched
     listed = {call for call in aws.asked if not re.match(r"\w+\.(Describe|List|Get)", call)}
     assert listed == set()
 
-    said = gc(capsys, "--cluster", "crashed", "--yes")
-    assert found("crashed") == {}
-    assert (said["left"], said["unknown"]) == ([], [])
-    things = sum(len(c["things"]) for c in said["clusters"] if c["cluster"] == "crashed")
-    assert said["removed"] == things > 15
-    assert found("other") == before
+    report = gc(capsys, "--cluster", "crashed", "--yes")
+    assert ids_by_kind("crashed") == {}
+    assert (report["left"], report["unknown"]) == ([], [])
+    resource_count = sum(len(c["things"]) for c in report["clusters"] if c["cluster"] == "crashed")
+    assert report["removed"] == resource_count > 15
+    assert ids_by_kind("other") == previous_ids
     assert other["role"] in [role["RoleName"] for role in client("iam").list_roles()["Roles"]]
     assert gc(capsys, "--cluster", "crashed", "--yes")["removed"] == 0  # and once more, of nothing
 
@@ -200,65 +200,65 @@ def test_the_policy_in_the_docs_allows_what_gc_asks_and_no_more(
     make("crashed")
     gc(capsys, "--cluster", "crashed", "--yes")
     names = {"efs": "elasticfilesystem"}
-    asked = {f"{names.get(s, s)}:{action}" for s, action in (call.split(".") for call in aws.asked)}
+    called_actions = {f"{names.get(s, s)}:{action}" for s, action in (call.split(".") for call in aws.asked)}
     allowed = allowed_actions(documented("aws", "gc"))
     unseen = {"ec2:CancelSpotInstanceRequests"}  # moto has no spot request with tags
-    assert allowed - unseen == asked - {"sts:GetCallerIdentity"}
+    assert allowed - unseen == called_actions - {"sts:GetCallerIdentity"}
 
 
 def test_a_machine_that_is_protected_stays_with_all_that_it_needs(
     aws: Answers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = make("crashed", protect=True)
-    before = found("crashed")
-    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert found("crashed") == before
-    assert said["left"][0].startswith(f"instance {mine['instance']} (running): protected, and not forced: ")
-    assert "other things were not touched" in said["left"][1]
-    assert said["removed"] == 0
+    created_ids = make("crashed", protect=True)
+    previous_ids = ids_by_kind("crashed")
+    report = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert ids_by_kind("crashed") == previous_ids
+    assert report["left"][0].startswith(f"instance {created_ids['instance']} (running): protected, and not forced: ")
+    assert "other things were not touched" in report["left"][1]
+    assert report["removed"] == 0
 
 
 def test_a_refusal_is_told_and_the_rest_goes(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = make("crashed")
+    created_ids = make("crashed")
     no = "You are not authorized to perform this operation."
     aws.rules["ec2.DeleteKeyPair"] = (403, ec2_error("UnauthorizedOperation", no))
-    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert said["left"] == [f"key pair {mine['key pair']}: {no}"]
-    assert found("crashed") == {"key pair": [mine["key pair"]]}
+    report = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert report["left"] == [f"key pair {created_ids['key pair']}: {no}"]
+    assert ids_by_kind("crashed") == {"key pair": [created_ids["key pair"]]}
 
 
 def test_what_is_in_use_is_tried_until_the_deadline(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = make("crashed")
+    created_ids = make("crashed")
     aws.rules["ec2.DeleteSubnet"] = (400, ec2_error("DependencyViolation", "The subnet has dependencies."))
-    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert f"subnet {mine['subnet']}: The subnet has dependencies." in said["left"]
+    report = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert f"subnet {created_ids['subnet']}: The subnet has dependencies." in report["left"]
     assert aws.asked.count("ec2.DeleteSubnet") > 1
 
 
 def test_what_of_somebody_else_holds_the_network_is_named_with_its_owner(
     aws: Answers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine, ec2 = make("crashed"), client("ec2")
-    stranger = ec2.create_network_interface(SubnetId=mine["subnet"], Description="scanner")["NetworkInterface"]
+    created_ids, ec2 = make("crashed"), client("ec2")
+    stranger = ec2.create_network_interface(SubnetId=created_ids["subnet"], Description="scanner")["NetworkInterface"]
     ec2.create_tags(Resources=[stranger["NetworkInterfaceId"]], Tags=[{"Key": "Owner", "Value": "team-b"}])
-    other = ec2.create_security_group(GroupName="theirs", Description="x", VpcId=mine["VPC"])["GroupId"]
+    other = ec2.create_security_group(GroupName="theirs", Description="x", VpcId=created_ids["VPC"])["GroupId"]
     aws.rules["ec2.DeleteSubnet"] = (400, ec2_error("DependencyViolation", "The subnet has dependencies."))
-    left = gc(capsys, "--cluster", "crashed", "--yes", code=3)["left"]
+    problems = gc(capsys, "--cluster", "crashed", "--yes", code=3)["left"]
     number = stranger["NetworkInterfaceId"]
-    assert f"network interface {number} (scanner, interface) of team-b is in {mine['subnet']}" in left
-    assert f"security group {other} (theirs) of {moto_aws.ACCOUNT} is in {mine['VPC']}" in left
-    assert not [line for line in left if "gpuprov-crashed" in line and "of " in line]
+    assert f"network interface {number} (scanner, interface) of team-b is in {created_ids['subnet']}" in problems
+    assert f"security group {other} (theirs) of {moto_aws.ACCOUNT} is in {created_ids['VPC']}" in problems
+    assert not [line for line in problems if "gpuprov-crashed" in line and "of " in line]
 
 
 def test_a_machine_that_will_not_go_keeps_what_it_may_need(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = make("crashed")
+    created_ids = make("crashed")
     aws.rules["ec2.TerminateInstances"] = (
         200,
         b"<TerminateInstancesResponse><instancesSet/></TerminateInstancesResponse>",
     )
-    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert said["left"][0] == f"instance {mine['instance']} (running): it was deleted, and is still there"
-    assert mine["VPC"] in found("crashed")["VPC"]
+    report = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert report["left"][0] == f"instance {created_ids['instance']} (running): it was deleted, and is still there"
+    assert created_ids["VPC"] in ids_by_kind("crashed")["VPC"]
 
 
 @pytest.mark.parametrize("call", ["ec2.DescribeVolumes", "efs.DescribeFileSystems", "iam.ListRoles"])
@@ -270,9 +270,9 @@ def test_what_could_not_be_asked_is_no_all_clear(aws: Answers, call: str, capsys
         "efs": b'{"ErrorCode": "AccessDeniedException", "__type": "AccessDeniedException", "Message": "no"}',
     }[service]
     aws.rules[call] = (403, refused)
-    said = gc(capsys, code=3)
-    assert len(said["unknown"]) == 1
-    assert "not allowed to look: no (allow " in said["unknown"][0]
+    report = gc(capsys, code=3)
+    assert len(report["unknown"]) == 1
+    assert "not allowed to look: no (allow " in report["unknown"][0]
 
 
 def test_nobody_is_signed_in(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,25 +283,25 @@ def test_nobody_is_signed_in(aws: Answers, capsys: pytest.CaptureFixture[str]) -
 
 def test_file_systems_hold_data_and_are_named_only(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     efs = client("efs").create_file_system(CreationToken="x", Tags=tags("crashed"))["FileSystemId"]
-    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert said["left"] == [f"EFS file system {efs}: {tagged_resources.HOLDS_DATA}"]
-    assert found("crashed") == {"EFS file system": [efs]}
+    report = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert report["left"] == [f"EFS file system {efs}: {tagged_resources.HOLDS_DATA}"]
+    assert ids_by_kind("crashed") == {"EFS file system": [efs]}
 
 
 def test_a_role_that_nothing_here_uses_may_be_another_regions(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     client("iam").create_role(RoleName="gpuprov-crashed-x", AssumeRolePolicyDocument="{}", Tags=tags("crashed"))
-    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert said["left"] == [f"role gpuprov-crashed-x: {tagged_resources.SOMEWHERE}"]
+    report = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert report["left"] == [f"role gpuprov-crashed-x: {tagged_resources.SOMEWHERE}"]
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_removed(
     aws: Answers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make("crashed")
-    before = found("crashed")
+    previous_ids = ids_by_kind("crashed")
     assert run(["gc", "--provider", "aws", "--region", REGION, "--cluster", "crashed"]) == 2
     assert "confirmation required, but stdin is not a terminal" in capsys.readouterr().err
-    assert found("crashed") == before
+    assert ids_by_kind("crashed") == previous_ids
 
 
 def workspace(folder: Path, state: str | None, main: str = "") -> Path:
@@ -333,10 +333,10 @@ def test_a_cluster_that_is_alive_here_is_downs(
     below.mkdir(parents=True)
     os.chdir(below)  # also seen from a folder below
     code = run(["gc", "--provider", "aws", "--region", REGION, "--cluster", "crashed", "--yes"])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert code == (2 if alive else 0)
-    assert bool(found("crashed")) is alive
-    assert ("alive here" in said.out) is alive
+    assert bool(ids_by_kind("crashed")) is alive
+    assert ("alive here" in captured.out) is alive
 
 
 def test_a_file_names_its_regions_and_its_state_elsewhere_is_alive(
@@ -347,9 +347,9 @@ def test_a_file_names_its_regions_and_its_state_elsewhere_is_alive(
     text = "name: crashed\nsites: {virginia: {provider: aws, region: us-east-1}}\ngroups: {a: {machine: g5.xlarge}}\n"
     file.write_text(text)
     assert run(["gc", str(file)]) == 0
-    told = capsys.readouterr().out
-    assert "us-east-1: cluster crashed, site virginia: 1 things" in told
-    assert "nobody on this machine knows it" in told
+    output = capsys.readouterr().out
+    assert "us-east-1: cluster crashed, site virginia: 1 things" in output
+    assert "nobody on this machine knows it" in output
 
 
 NOWHERE = {
@@ -362,6 +362,6 @@ NOWHERE = {
 
 @pytest.mark.parametrize("name", list(NOWHERE))
 def test_somebody_has_to_say_where(aws: Answers, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words, said = NOWHERE[name]
-    assert run(["gc", *words]) == 2
-    assert said in capsys.readouterr().err
+    arguments, message = NOWHERE[name]
+    assert run(["gc", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -56,10 +56,12 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     real = AmiBackend.create_image
     deprecated: dict[str, str] = {}
 
-    def create_image(self: Any, *words: Any, **given: Any) -> Any:
-        wanted = given["tag_specifications"]
-        given["tag_specifications"] = [one for one in wanted if one["ResourceType"] != "snapshot"]
-        return real(self, *words, **given)
+    def create_image(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        specifications = keywords["tag_specifications"]
+        keywords["tag_specifications"] = [
+            specification for specification in specifications if specification["ResourceType"] != "snapshot"
+        ]
+        return real(self, *arguments, **keywords)
 
     def enable_image_deprecation(self: Any) -> ActionResult:
         deprecated[self._get_param("ImageId")] = self._get_param("DeprecateAt")
@@ -83,15 +85,15 @@ def images(cloud: Cloud, tmp_path: Path) -> Ec2Images:
 
 @pytest.fixture
 def machine(cloud: Cloud) -> Node:
-    made = cloud.client("ec2").run_instances(ImageId=KNOWN, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    return Node("train-0", "train", "here", "m7i.2xlarge", made, f"{REGION}a", "203.0.113.7", "10.0.0.7")
+    instance_id = cloud.client("ec2").run_instances(ImageId=KNOWN, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    return Node("train-0", "train", "here", "m7i.2xlarge", instance_id, f"{REGION}a", "203.0.113.7", "10.0.0.7")
 
 
 def quiet(_line: str) -> None:
     """Nobody listens."""
 
 
-def mine(cloud: Cloud, region: str) -> list[dict[str, Any]]:
+def own_images(cloud: Cloud, region: str) -> list[dict[str, Any]]:
     return [
         row for row in cloud.client("ec2", region).describe_images(Owners=["self"])["Images"] if row["Name"] == NAME
     ]
@@ -108,17 +110,17 @@ def test_an_image_is_made_once_with_its_tags_and_of_a_stopped_machine(
     assert images.find(NAME) is None
     number = images.capture(machine, NAME, TAGS, quiet)
     assert images.capture(machine, NAME, TAGS, quiet) == number
-    (row,) = mine(cloud, REGION)
+    (row,) = own_images(cloud, REGION)
     assert {tag["Key"]: tag["Value"] for tag in row["Tags"]} == {**TAGS, "Name": NAME}
     state = cloud.client("ec2").describe_instances(InstanceIds=[machine.id])["Reservations"][0]["Instances"][0]["State"]
     assert state["Name"] == "stopped"
-    found = images.find(NAME)
-    assert found is not None
-    assert (found.id, found.ready, found.why) == (number, True, "")
+    image = images.find(NAME)
+    assert image is not None
+    assert (image.id, image.ready, image.why) == (number, True, "")
 
 
 def test_it_is_copied_shared_and_removed_with_its_snapshots(cloud: Cloud, images: Ec2Images, machine: Node) -> None:
-    before = {region: snapshots(cloud, region) for region in (REGION, *REGIONS)}
+    previous_snapshots = {region: snapshots(cloud, region) for region in (REGION, *REGIONS)}
     number = images.capture(machine, NAME, TAGS, quiet)
     ids = images.publish(number, NAME, REGIONS, [FRIEND], TAGS, quiet)
     assert images.publish(number, NAME, REGIONS, [FRIEND], TAGS, quiet) == ids
@@ -126,13 +128,13 @@ def test_it_is_copied_shared_and_removed_with_its_snapshots(cloud: Cloud, images
     assert ids[REGION] == number
     for region, copy in ids.items():
         ec2 = cloud.client("ec2", region)
-        assert [row["ImageId"] for row in mine(cloud, region)] == [copy]
+        assert [row["ImageId"] for row in own_images(cloud, region)] == [copy]
         allowed = ec2.describe_image_attribute(ImageId=copy, Attribute="launchPermission")["LaunchPermissions"]
         assert allowed == [{"UserId": FRIEND}]
     images.delete(ids, TAGS)
     images.delete(ids, TAGS)  # what is gone is fine
-    assert {region: mine(cloud, region) for region in ids} == {region: [] for region in ids}
-    assert {region: snapshots(cloud, region) for region in ids} == before
+    assert {region: own_images(cloud, region) for region in ids} == {region: [] for region in ids}
+    assert {region: snapshots(cloud, region) for region in ids} == previous_snapshots
 
 
 def test_an_image_without_its_tags_is_somebody_elses(cloud: Cloud, images: Ec2Images, machine: Node) -> None:
@@ -148,9 +150,9 @@ def test_machines_that_were_made_of_it_are_known_until_they_are_gone(
     number = images.capture(machine, NAME, TAGS, quiet)
     assert images.used({REGION: number}) == []
     ec2 = cloud.client("ec2")
-    made = ec2.run_instances(ImageId=number, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    assert images.used({REGION: number}) == [made]
-    ec2.terminate_instances(InstanceIds=[made])
+    instance_id = ec2.run_instances(ImageId=number, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    assert images.used({REGION: number}) == [instance_id]
+    ec2.terminate_instances(InstanceIds=[instance_id])
     assert images.used({REGION: number}) == []
 
 
@@ -162,40 +164,40 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
     cloud: Cloud, images: Ec2Images, machine: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is lost, too: what was asked for has been made, and nobody was told."""
-    before = {region: snapshots(cloud, region) for region in (REGION, *REGIONS)}
-    real, left = Region.ask, [0]
+    previous_snapshots = {region: snapshots(cloud, region) for region in (REGION, *REGIONS)}
+    real, remaining_calls = Region.ask, [0]
 
     def ask(self: Region, service: str, call: str, **arguments: Any) -> dict[str, Any]:
         answer = real(self, service, call, **arguments)
-        left[0] -= 1
-        if left[0] == 0:
+        remaining_calls[0] -= 1
+        if remaining_calls[0] == 0:
             raise Cut
         return answer
 
     monkeypatch.setattr(Region, "ask", ask)
     for number in range(1, 100):
-        left[0] = number
+        remaining_calls[0] = number
         try:
             ids = images.publish(images.capture(machine, NAME, TAGS, quiet), NAME, REGIONS[:1], [FRIEND], TAGS, quiet)
-            whole = True
+            complete = True
         except Cut:
-            whole = False
-            left[0] = 0
+            complete = False
+            remaining_calls[0] = 0
             ids = images.publish(images.capture(machine, NAME, TAGS, quiet), NAME, REGIONS[:1], [FRIEND], TAGS, quiet)
-        assert all(len(mine(cloud, region)) == 1 for region in ids)
-        left[0] = number
+        assert all(len(own_images(cloud, region)) == 1 for region in ids)
+        remaining_calls[0] = number
         try:
             images.delete(ids, TAGS)
         except Cut:
-            left[0] = 0
+            remaining_calls[0] = 0
             images.delete(ids, TAGS)
-        left[0] = 0
-        assert {region: mine(cloud, region) for region in ids} == {region: [] for region in ids}
-        if whole:
+        remaining_calls[0] = 0
+        assert {region: own_images(cloud, region) for region in ids} == {region: [] for region in ids}
+        if complete:
             break
     assert number > 8
-    orphans = {region: snapshots(cloud, region) - before[region] for region in before}
-    assert orphans == {region: set() for region in before}
+    orphans = {region: snapshots(cloud, region) - previous_snapshots[region] for region in previous_snapshots}
+    assert orphans == {region: set() for region in previous_snapshots}
 
 
 def test_an_image_that_was_never_made_says_why(
@@ -222,4 +224,4 @@ def test_the_table_has_the_permissions_that_are_needed_and_no_more() -> None:
     source = Path(inspect.getfile(Ec2Images)).read_text(encoding="utf-8")
     calls = set(re.findall(r'"((?:describe|create|copy|modify|enable|deregister|delete|stop)_[a-z_]+)"', source))
     listed = set(actions.load("aws").calls["images"])
-    assert listed == {"ec2:" + "".join(word.capitalize() for word in call.split("_")) for call in calls}
+    assert listed == {"ec2:" + "".join(part.capitalize() for part in call.split("_")) for call in calls}

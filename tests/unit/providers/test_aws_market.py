@@ -101,8 +101,8 @@ def test_zones_and_spot_of_a_region(aws: Answers) -> None:
 def test_only_looking(aws: Answers) -> None:
     fleet = [Wanted(machine("p4d.24xlarge"))]
     regions.listen(fleet, regions.compare(fleet, ["us-east-1"]), spot=True)
-    asked = {call.replace(".", ":") for call in aws.asked} - {"sts:GetCallerIdentity"}
-    assert set(actions.load("aws").calls["cost"]) == asked
+    called_actions = {call.replace(".", ":") for call in aws.asked} - {"sts:GetCallerIdentity"}
+    assert set(actions.load("aws").calls["cost"]) == called_actions
 
 
 def machine(name: str) -> Any:
@@ -127,25 +127,25 @@ REFUSALS: dict[str, tuple[str, Any, str, str]] = {
 
 def once(name: str) -> Region:
     """A region whose questions are not asked again."""
-    made = HERE.beside(name)
-    made.client("ec2").meta.config.retries["total_max_attempts"] = 1
-    return made
+    region = HERE.beside(name)
+    region.client("ec2").meta.config.retries["total_max_attempts"] = 1
+    return region
 
 
 @pytest.mark.parametrize("name", list(REFUSALS))
 def test_what_was_not_answered_is_unknown_with_the_reason_and_no_price(aws: Answers, name: str) -> None:
-    call, rule, words, action = REFUSALS[name]
+    call, rule, reason, action = REFUSALS[name]
     aws.rules[call] = rule
     fleet = [Wanted(machine(P4D), "us-east-1", 4, ("spot", "on-demand"), "train", "virginia", ("us-east-1a",))]
     heard = regions.listen(fleet, [], spot=False, of=lambda _: Ec2(once))
-    said = document(fleet, [], heard)
-    spot, on_demand = said["groups"][0]["ways"]
+    report = document(fleet, [], heard)
+    spot, on_demand = report["groups"][0]["ways"]
     assert spot["each"] is None and spot["hour"] is None
-    assert words in spot["unknown"]
+    assert reason in spot["unknown"]
     assert action in spot["action"]
-    assert said["groups"][0]["spot"]["zones"] is None
+    assert report["groups"][0]["spot"]["zones"] is None
     assert on_demand["hour"] == 87.8304
-    assert said["totals"]["wanted"] == {"sums": [], "unknown": ["train"]}
+    assert report["totals"]["wanted"] == {"sums": [], "unknown": ["train"]}
 
 
 def test_credentials_of_one_partition_do_not_ask_another(aws: Answers) -> None:
@@ -159,20 +159,20 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     never = threading.Event()
-    found = parallel_queries.answers({"slow": never.wait, "quick": lambda: True}, deadline_s=0.2)
+    results = parallel_queries.answers({"slow": never.wait, "quick": lambda: True}, deadline_s=0.2)
     never.set()
-    assert found["quick"] is True
-    assert isinstance(found["slow"], Unanswered)
-    assert "no answer in 0.2 s" in found["slow"].message
+    assert results["quick"] is True
+    assert isinstance(results["slow"], Unanswered)
+    assert "no answer in 0.2 s" in results["slow"].message
 
 
 def test_a_missing_sdk_is_no_answer_and_says_how_to_go_on() -> None:
-    def asked() -> bool:
+    def query() -> bool:
         raise GpuprovError("Tencent Cloud's SDK is not installed", hint=extras.install("tencent"))
 
-    found = parallel_queries.answers({"spot": asked})["spot"]
-    assert isinstance(found, Unanswered)
-    assert (found.message, found.action) == (
+    result = parallel_queries.answers({"spot": query})["spot"]
+    assert isinstance(result, Unanswered)
+    assert (result.message, result.action) == (
         "Tencent Cloud's SDK is not installed", "in gpuprov's checkout: pip install '.[tencent]', or give --offline",
     )  # fmt: skip
 
@@ -205,15 +205,15 @@ def test_cost_tells_spot_of_the_zone_that_is_tried_first_and_every_region(
 ) -> None:
     some = ["--region", "us-east-1", "--region", "us-west-2", "--region", "us-gov-west-1"]
     assert run(["cost", str(file), "--json", *some]) == 0
-    said = json.loads(capsys.readouterr().out)
-    jsonschema.validate(said, schema.schema("cost"))
-    spot = said["groups"][0]["ways"][0]
+    report = json.loads(capsys.readouterr().out)
+    jsonschema.validate(report, schema.schema("cost"))
+    spot = report["groups"][0]["ways"][0]
     assert (spot["zone"], spot["each"], spot["hour"]) == ("us-east-1b", 21.9576, 87.8304)
-    assert [zone["saving"] for zone in said["groups"][0]["spot"]["zones"]] == [0.4535, 0.0]
-    there = {place["region"]: place["machines"][0] for place in said["regions"]}
-    assert there["us-east-1"]["zones"] == ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"]
-    assert there["us-gov-west-1"]["zones"] is None
-    assert "these credentials are of aws" in there["us-gov-west-1"]["unknown"]
+    assert [zone["saving"] for zone in report["groups"][0]["spot"]["zones"]] == [0.4535, 0.0]
+    machine_by_region = {region_report["region"]: region_report["machines"][0] for region_report in report["regions"]}
+    assert machine_by_region["us-east-1"]["zones"] == ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"]
+    assert machine_by_region["us-gov-west-1"]["zones"] is None
+    assert "these credentials are of aws" in machine_by_region["us-gov-west-1"]["unknown"]
     assert run(["cost", str(file), *some]) == 0
     text = capsys.readouterr().out
     assert "us-east-1a  12.00 USD   8.00 USD  10.00 USD  12.00 USD    45%" in text

@@ -84,23 +84,23 @@ def group(machine: str = P4D, count: int = 2, **keys: object) -> PlannedGroup:
 
 
 def look(
-    region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), there: Collection[str] = (),
+    region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), existing: Collection[str] = (),
     internet: str = "none",
 ) -> list[Finding]:  # fmt: skip
-    return preflight(region, groups or (group(),), zones, own_vpc=True, internet=internet, there=there)
+    return preflight(region, groups or (group(),), zones, own_vpc=True, internet=internet, there=existing)
 
 
-def told(found: list[Finding], status: str) -> str:
-    return "\n".join(f"{f.subject}: {f.message} -> {f.action}" for f in found if f.status == status)
+def messages_with_status(findings: list[Finding], status: str) -> str:
+    return "\n".join(f"{f.subject}: {f.message} -> {f.action}" for f in findings if f.status == status)
 
 
 def test_an_account_with_everything_is_fine_and_says_who_it_is(aws: Answers) -> None:
-    found = look(aws.region(), zones=("us-east-1a", "us-east-1b"))
-    assert {finding.status for finding in found} == {"ok"}
-    said = told(found, "ok")
-    assert "account 123456789012" in said
-    assert "p4d.24xlarge is sold in us-east-1a, us-east-1b" in said
-    assert "1000 vCPUs, 0 in use, 192 wanted" in said
+    findings = look(aws.region(), zones=("us-east-1a", "us-east-1b"))
+    assert {finding.status for finding in findings} == {"ok"}
+    messages = messages_with_status(findings, "ok")
+    assert "account 123456789012" in messages
+    assert "p4d.24xlarge is sold in us-east-1a, us-east-1b" in messages
+    assert "1000 vCPUs, 0 in use, 192 wanted" in messages
 
 
 def test_nothing_is_changed_by_looking(aws: Answers) -> None:
@@ -117,9 +117,9 @@ def test_without_credentials_nothing_else_is_asked(aws: Answers, monkeypatch: py
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", "/nonexistent")
-    found = look(aws.region())
-    assert [f.status for f in found] == ["blocks"]
-    assert "aws sso login" in found[0].action
+    findings = look(aws.region())
+    assert [f.status for f in findings] == ["blocks"]
+    assert "aws sso login" in findings[0].action
 
 
 REFUSALS = {
@@ -135,23 +135,23 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", list(REFUSALS))
 def test_credentials_that_do_not_work_block(aws: Answers, name: str) -> None:
-    status, body, words = REFUSALS[name]
+    status, body, text = REFUSALS[name]
     aws.rules["sts.GetCallerIdentity"] = (status, body)
-    found = look(aws.region())
-    assert [f.status for f in found] == ["blocks"]
-    assert words in found[0].message
+    findings = look(aws.region())
+    assert [f.status for f in findings] == ["blocks"]
+    assert text in findings[0].message
 
 
 def test_a_profile_that_is_not_there(aws: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
-    found = look(aws.region())
-    assert [f.status for f in found] == ["blocks"]
-    assert "no-such-profile" in found[0].message
+    findings = look(aws.region())
+    assert [f.status for f in findings] == ["blocks"]
+    assert "no-such-profile" in findings[0].message
 
 
 def test_aws_out_of_reach(aws: Answers) -> None:
     aws.rules["sts.GetCallerIdentity"] = UNREACHABLE
-    assert "network" in told(look(aws.region()), "blocks")
+    assert "network" in messages_with_status(look(aws.region()), "blocks")
 
 
 CALLS = ("ec2.DescribeAvailabilityZones", "ec2.DescribeInstanceTypes", "ec2.DescribeInstanceTypeOfferings",
@@ -172,18 +172,18 @@ def test_a_question_without_an_answer_is_unknown_and_never_a_pass(aws: Answers, 
     aws.rules[call] = body
     region = aws.region()
     region.client(call.split(".", maxsplit=1)[0]).meta.config.retries["total_max_attempts"] = 1
-    found = look(region)
-    assert "blocks" not in {f.status for f in found}
-    said = told(found, "unknown")
-    assert said
-    assert {"denied": "allow ", "throttled": "too often", "silent": "no answer in time"}[how] in said
+    findings = look(region)
+    assert "blocks" not in {f.status for f in findings}
+    messages = messages_with_status(findings, "unknown")
+    assert messages
+    assert {"denied": "allow ", "throttled": "too often", "silent": "no answer in time"}[how] in messages
 
 
 def test_a_quota_of_nothing_blocks_with_the_page_where_it_is_raised(aws: Answers) -> None:
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
-    said = told(look(aws.region()), "blocks")
-    assert "quota Running On-Demand P instances: 0 vCPUs, 0 in use, 192 wanted -> ask for 192 vCPUs" in said
-    assert "servicequotas/home/services/ec2/quotas/L-417A185B" in said
+    messages = messages_with_status(look(aws.region()), "blocks")
+    assert "quota Running On-Demand P instances: 0 vCPUs, 0 in use, 192 wanted -> ask for 192 vCPUs" in messages
+    assert "servicequotas/home/services/ec2/quotas/L-417A185B" in messages
 
 
 def test_machines_that_run_are_not_counted_twice(aws: Answers) -> None:
@@ -193,15 +193,17 @@ def test_machines_that_run_are_not_counted_twice(aws: Answers) -> None:
     region.ask("ec2", "run_instances", ImageId=ami, InstanceType=P4D, MinCount=2, MaxCount=2,
                CpuOptions={"CoreCount": 48, "ThreadsPerCore": 2})  # fmt: skip
     used = look(region)
-    assert "192 vCPUs, 192 in use, 192 wanted" in told(used, "blocks")
-    assert told(look(region, there=("train-0", "train-1")), "blocks") == ""
+    assert "192 vCPUs, 192 in use, 192 wanted" in messages_with_status(used, "blocks")
+    assert messages_with_status(look(region, existing=("train-0", "train-1")), "blocks") == ""
 
 
 def test_a_fleet_that_grows_asks_for_what_is_still_to_be_made(aws: Answers) -> None:
     """Two of three stand: one more needs 96 of the 50 that are left."""
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(50))
-    said = told(look(aws.region(), group(count=3), there=("train-0", "train-1", "other-0")), "blocks")
-    assert "50 vCPUs, 0 in use, 96 wanted" in said
+    messages = messages_with_status(
+        look(aws.region(), group(count=3), existing=("train-0", "train-1", "other-0")), "blocks"
+    )
+    assert "50 vCPUs, 0 in use, 96 wanted" in messages
 
 
 @pytest.mark.parametrize(
@@ -214,22 +216,24 @@ def test_every_way_has_its_quota_and_only_the_last_one_blocks(
     """The first way has no room, its fallback has."""
     first = of_machine(P4D, kinds[0])
     assert first is not None
-    monkeypatch.setattr("provisioner.providers.aws.quotas.allowed", lambda _, one: 10.0 if one == first else 1000.0)
+    monkeypatch.setattr(
+        "provisioner.providers.aws.quotas.allowed", lambda _, aws_quota: 10.0 if aws_quota == first else 1000.0
+    )
     reserved = {"id": "cr-0abc"} if kinds[0] == "block" else {}
     values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "capacity-block", "more": ""}
     aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**values).encode())
-    found = look(aws.region(), group(capacity={"kind": kinds[0], "fallback": kinds[1:], **reserved}))
-    mine = [f for f in found if f.subject == f"quota {first.name}"]
-    assert [f.status for f in mine] == [status or "warning"]
-    assert "10 vCPUs, 0 in use, 192 wanted" in mine[0].message
-    assert ("does not say" in mine[0].message) == (kinds[0] == "block")
-    assert len([f for f in found if f.subject.startswith("quota")]) == len(kinds)
+    findings = look(aws.region(), group(capacity={"kind": kinds[0], "fallback": kinds[1:], **reserved}))
+    own_findings = [f for f in findings if f.subject == f"quota {first.name}"]
+    assert [f.status for f in own_findings] == [status or "warning"]
+    assert "10 vCPUs, 0 in use, 192 wanted" in own_findings[0].message
+    assert ("does not say" in own_findings[0].message) == (kinds[0] == "block")
+    assert len([f for f in findings if f.subject.startswith("quota")]) == len(kinds)
 
 
 def test_all_ways_without_room_block(aws: Answers) -> None:
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
-    found = look(aws.region(), group(capacity={"kind": "spot", "fallback": ("on-demand",)}))
-    assert told(found, "blocks").count("quota ") == 2
+    findings = look(aws.region(), group(capacity={"kind": "spot", "fallback": ("on-demand",)}))
+    assert messages_with_status(findings, "blocks").count("quota ") == 2
 
 
 def listed(code: str, name: str) -> tuple[int, bytes]:
@@ -237,51 +241,51 @@ def listed(code: str, name: str) -> tuple[int, bytes]:
 
 
 def test_codes_of_quotas_are_compared_with_the_accounts_own_list(aws: Answers) -> None:
-    one = of_machine(P4D, "on-demand")
-    assert one is not None
-    aws.rules["service-quotas.ListServiceQuotas"] = listed(one.code, one.name)
-    assert told(look(aws.region()), "warning") == ""
-    aws.rules["service-quotas.ListServiceQuotas"] = listed(one.code, "Something else")
-    assert f"{one.code} should be {one.name}; the account calls it Something else" in told(
+    p_quota = of_machine(P4D, "on-demand")
+    assert p_quota is not None
+    aws.rules["service-quotas.ListServiceQuotas"] = listed(p_quota.code, p_quota.name)
+    assert messages_with_status(look(aws.region()), "warning") == ""
+    aws.rules["service-quotas.ListServiceQuotas"] = listed(p_quota.code, "Something else")
+    assert f"{p_quota.code} should be {p_quota.name}; the account calls it Something else" in messages_with_status(
         look(aws.region()), "warning"
     )
     aws.rules["service-quotas.ListServiceQuotas"] = listed("L-1", "x")
-    assert "the account has no such one" in told(look(aws.region()), "warning")
+    assert "the account has no such one" in messages_with_status(look(aws.region()), "warning")
     aws.rules["service-quotas.ListServiceQuotas"] = (400, b'{"__type": "AccessDeniedException"}')
     assert {f.status for f in look(aws.region())} == {"ok"}
 
 
 def test_quotas_have_codes_of_their_own() -> None:
-    assert len({one.code for one in quotas()}) == len(quotas())
+    assert len({row.code for row in quotas()}) == len(quotas())
 
 
 def test_a_nat_gateway_needs_an_address(aws: Answers) -> None:
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
-    said = told(look(aws.region(), internet="nat"), "blocks")
-    assert "elastic IP addresses: 0 may be had, 0 are there and 1 are wanted" in said
+    messages = messages_with_status(look(aws.region(), internet="nat"), "blocks")
+    assert "elastic IP addresses: 0 may be had, 0 are there and 1 are wanted" in messages
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
-    assert "elastic IP" not in told(look(aws.region(), internet="nat", there=("train-0",)), "ok")
+    assert "elastic IP" not in messages_with_status(look(aws.region(), internet="nat", existing=("train-0",)), "ok")
 
 
 def test_spot_has_a_quota_of_its_own(aws: Answers) -> None:
-    found = look(aws.region(), group(capacity={"kind": "spot"}))
-    assert "Spot Instance Requests" in told(found, "ok")
+    findings = look(aws.region(), group(capacity={"kind": "spot"}))
+    assert "Spot Instance Requests" in messages_with_status(findings, "ok")
 
 
 def test_a_type_that_the_zones_do_not_sell(aws: Answers) -> None:
-    said = told(look(aws.region(), group("p6-b200.48xlarge"), zones=("us-east-1a",)), "blocks")
-    assert "p6-b200.48xlarge is sold in us-east-1c, not in us-east-1a" in said
-    assert "sites.*.zones: [us-east-1c]" in said
+    messages = messages_with_status(look(aws.region(), group("p6-b200.48xlarge"), zones=("us-east-1a",)), "blocks")
+    assert "p6-b200.48xlarge is sold in us-east-1c, not in us-east-1a" in messages
+    assert "sites.*.zones: [us-east-1c]" in messages
 
 
 def test_a_type_that_the_region_does_not_sell(aws: Answers) -> None:
-    said = told(look(aws.region("eu-north-1"), group("p6e-gb200.36xlarge", count=1)), "blocks")
-    assert "is not sold in eu-north-1" in said
+    messages = messages_with_status(look(aws.region("eu-north-1"), group("p6e-gb200.36xlarge", count=1)), "blocks")
+    assert "is not sold in eu-north-1" in messages
 
 
 def test_a_zone_that_is_not_there(aws: Answers) -> None:
-    said = told(look(aws.region(), zones=("us-east-1z",)), "blocks")
-    assert "us-east-1z cannot be used; us-east-1 has us-east-1a" in said
+    messages = messages_with_status(look(aws.region(), zones=("us-east-1z",)), "blocks")
+    assert "us-east-1z cannot be used; us-east-1 has us-east-1a" in messages
 
 
 def test_no_room_for_a_vpc(aws: Answers) -> None:
@@ -289,7 +293,7 @@ def test_no_room_for_a_vpc(aws: Answers) -> None:
     for i in range(5):
         region.ask("ec2", "create_vpc", CidrBlock=f"10.{i}.0.0/16")
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(5))
-    assert "6 of 5 are there" in told(look(region), "blocks")
+    assert "6 of 5 are there" in messages_with_status(look(region), "blocks")
 
 
 RESERVED = {
@@ -305,17 +309,25 @@ RESERVED = {
 
 @pytest.mark.parametrize("name", list(RESERVED))
 def test_a_reservation_is_looked_at(aws: Answers, name: str) -> None:
-    values, status, words = RESERVED[name]
-    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", "more": "", **values}
-    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
-    wanted = group(capacity={"kind": "reservation", "id": "cr-0abc"})
-    found = look(aws.region(), wanted, zones=("us-east-1a",))
-    assert words in told(found, status)
+    values, status, text = RESERVED[name]
+    values_with_defaults = {
+        "type": P4D,
+        "zone": "us-east-1a",
+        "total": 2,
+        "state": "active",
+        "kind": "default",
+        "more": "",
+        **values,
+    }
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**values_with_defaults).encode())
+    reserving_group = group(capacity={"kind": "reservation", "id": "cr-0abc"})
+    findings = look(aws.region(), reserving_group, zones=("us-east-1a",))
+    assert text in messages_with_status(findings, status)
 
 
 def reserved(aws: Answers, kind: str, more: str = "") -> None:
-    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": kind, "more": more}
-    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
+    template_values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": kind, "more": more}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**template_values).encode())
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(180, "ok"), (100, "warning"), (10, "warning")])
@@ -323,25 +335,25 @@ def test_a_block_ends_and_its_machines_before_it(aws: Answers, minutes: int, sta
     ends = datetime.now(UTC) + timedelta(minutes=minutes)
     reserved(aws, "capacity-block", f"<endDate>{ends:%Y-%m-%dT%H:%M:%S.000Z}</endDate>")
     block = group(capacity={"kind": "block", "id": "cr-0abc"})
-    said = told(look(aws.region(), block), status)
-    assert f"its capacity block ends {ends:%Y-%m-%d %H:%M} UTC" in said
-    assert ("in " in said.partition("on, ")[2]) == (status == "warning")
-    found = reservations.end(aws.region(), block)
-    assert found is not None and abs(found - ends) < timedelta(seconds=2)
+    messages = messages_with_status(look(aws.region(), block), status)
+    assert f"its capacity block ends {ends:%Y-%m-%d %H:%M} UTC" in messages
+    assert ("in " in messages.partition("on, ")[2]) == (status == "warning")
+    end = reservations.end(aws.region(), block)
+    assert end is not None and abs(end - ends) < timedelta(seconds=2)
     assert reservations.end(aws.region(), group(capacity={"kind": "reservation", "id": "cr-0abc"})) is None
 
 
 def test_a_reservation_brings_its_own_placement_group_or_none(aws: Answers) -> None:
-    wanted = group(capacity={"kind": "reservation", "id": "cr-0abc"}, placement="cluster")
+    reserving_group = group(capacity={"kind": "reservation", "id": "cr-0abc"}, placement="cluster")
     reserved(aws, "default")
-    assert reservations.placement_group(aws.region(), wanted) is None
-    assert "was made in no placement group" in told(look(aws.region(), wanted), "warning")
+    assert reservations.placement_group(aws.region(), reserving_group) is None
+    assert "was made in no placement group" in messages_with_status(look(aws.region(), reserving_group), "warning")
     arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/theirs"
     reserved(aws, "default", f"<placementGroupArn>{arn}</placementGroupArn>")
-    assert reservations.placement_group(aws.region(), wanted) == "theirs"
-    assert "placement group" not in told(look(aws.region(), wanted), "warning")
+    assert reservations.placement_group(aws.region(), reserving_group) == "theirs"
+    assert "placement group" not in messages_with_status(look(aws.region(), reserving_group), "warning")
     aws.rules["ec2.DescribeCapacityReservations"] = (403, ec2_error("UnauthorizedOperation", "no"))
-    assert reservations.placement_group(aws.region(), wanted) is None
+    assert reservations.placement_group(aws.region(), reserving_group) is None
 
 
 PLACE = Place("vision", "here", plans.cluster_spec(P4D).sites["here"], Path("/nonexistent/sites/here"))
@@ -352,16 +364,16 @@ RELEASED = b"""<CancelCapacityReservationResponse xmlns="http://ec2.amazonaws.co
 ZONES = ("us-east-1a", "us-east-1b")
 
 
-def asked_for(aws: Answers, wanted: PlannedGroup, count: int = 2) -> tuple[Way | None, list[Finding]]:
-    return probe.ask(aws.region(), wanted, count, ZONES, PLACE)
+def asked_for(aws: Answers, probed_group: PlannedGroup, count: int = 2) -> tuple[Way | None, list[Finding]]:
+    return probe.ask(aws.region(), probed_group, count, ZONES, PLACE)
 
 
 def test_capacity_is_reserved_and_released_at_once(aws: Answers) -> None:
     aws.rules["ec2.CreateCapacityReservation"] = (200, MADE)
     aws.rules["ec2.CancelCapacityReservation"] = (200, RELEASED)
-    way, (found,) = asked_for(aws, group())
-    assert (way, found.status) == (Way("on-demand", "us-east-1a"), "ok")
-    assert "EC2 has 2 × p4d.24xlarge in us-east-1a at this moment" in found.message
+    option, (finding,) = asked_for(aws, group())
+    assert (option, finding.status) == (Way("on-demand", "us-east-1a"), "ok")
+    assert "EC2 has 2 × p4d.24xlarge in us-east-1a at this moment" in finding.message
     assert aws.asked == ["ec2.CreateCapacityReservation", "ec2.CancelCapacityReservation"]
     calls = {call.replace(".", ":") for call in aws.asked}
     tagged = {"ec2:CreateTags", "ec2:DescribeCapacityReservations", "sts:DecodeAuthorizationMessage"}
@@ -371,10 +383,10 @@ def test_capacity_is_reserved_and_released_at_once(aws: Answers) -> None:
 def test_a_reservation_that_is_not_released_is_told_with_its_id(aws: Answers) -> None:
     aws.rules["ec2.CreateCapacityReservation"] = (200, MADE)
     aws.rules["ec2.CancelCapacityReservation"] = (403, ec2_error("UnauthorizedOperation", "no"))
-    way, found = asked_for(aws, group())
-    assert way is not None
-    assert "the reservation cr-0abc could not be released and costs" in told(found, "warning")
-    assert "--capacity-reservation-id cr-0abc" in found[0].action
+    option, findings = asked_for(aws, group())
+    assert option is not None
+    assert "the reservation cr-0abc could not be released and costs" in messages_with_status(findings, "warning")
+    assert "--capacity-reservation-id cr-0abc" in findings[0].action
 
 
 @pytest.mark.parametrize("answer", [(200, b"<html>502 of a proxy"), (500, ec2_error("InternalError", "try again"))])
@@ -395,8 +407,8 @@ def test_a_reservation_without_an_answer_is_looked_for_by_its_request_and_releas
 
     monkeypatch.setattr(region, "ask", noting)
     monkeypatch.setattr(region, "all", noting)
-    way, found = probe.ask(region, group(), 2, ZONES, PLACE)
-    assert (way, [one.status for one in found]) == (None, ["unknown"])
+    option, findings = probe.ask(region, group(), 2, ZONES, PLACE)
+    assert (option, [finding.status for finding in findings]) == (None, ["unknown"])
     created, looked, cancelled = sent
     token = created["ClientToken"]
     assert {"Key": probe.REQUEST, "Value": token} in created["TagSpecifications"][0]["Tags"]
@@ -407,10 +419,10 @@ def test_a_reservation_without_an_answer_is_looked_for_by_its_request_and_releas
 def test_a_reservation_that_may_exist_and_is_not_listed_is_told_with_the_way_to_it(aws: Answers) -> None:
     aws.rules["ec2.CreateCapacityReservation"] = (200, b"<html>502 of a proxy")
     aws.rules["ec2.DescribeCapacityReservations"] = (403, ec2_error("UnauthorizedOperation", "no"))
-    way, found = asked_for(aws, group())
-    assert (way, [one.status for one in found]) == (None, ["unknown", "warning"])
-    assert "EC2 may have reserved them without answering" in found[-1].message
-    assert f"--filters Name=tag:{probe.REQUEST},Values=" in found[-1].action
+    option, findings = asked_for(aws, group())
+    assert (option, [finding.status for finding in findings]) == (None, ["unknown", "warning"])
+    assert "EC2 may have reserved them without answering" in findings[-1].message
+    assert f"--filters Name=tag:{probe.REQUEST},Values=" in findings[-1].action
 
 
 def test_a_request_that_is_repeated_makes_one_reservation(aws: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,9 +453,9 @@ def test_capacity_that_is_in_no_zone_blocks_where_there_is_no_other_way(aws: Ans
     aws.rules["ec2.CreateCapacityReservation"] = (500, none)
     region = aws.region()
     region.client("ec2").meta.config.retries["total_max_attempts"] = 1
-    way, found = probe.ask(region, group(), 2, ZONES, PLACE)
-    assert way is None and [f.status for f in found] == ["warning", "warning", "blocks"]
-    assert "EC2 has not 2 × p4d.24xlarge on demand in us-east-1a, us-east-1b now" in found[-1].message
+    option, findings = probe.ask(region, group(), 2, ZONES, PLACE)
+    assert option is None and [f.status for f in findings] == ["warning", "warning", "blocks"]
+    assert "EC2 has not 2 × p4d.24xlarge on demand in us-east-1a, us-east-1b now" in findings[-1].message
     wider = group(capacity={"kind": "on-demand", "fallback": ("spot",)})
     assert [f.status for f in probe.ask(region, wider, 2, ZONES, PLACE)[1]] == ["warning"] * 3
 
@@ -457,31 +469,33 @@ def test_who_may_not_reserve_learns_nothing_and_is_not_blocked(aws: Answers) -> 
 def test_a_group_of_reservations_is_not_asked_for_as_one(aws: Answers) -> None:
     arn = "arn:aws:resource-groups:us-east-1:123456789012:group/mine"
     aws.asked.clear()
-    said = told(look(aws.region(), group(capacity={"kind": "reservation", "id": arn})), "unknown")
-    assert "is a group of reservations" in said and "there is no" not in said
+    messages = messages_with_status(look(aws.region(), group(capacity={"kind": "reservation", "id": arn})), "unknown")
+    assert "is a group of reservations" in messages and "there is no" not in messages
     assert "ec2.DescribeCapacityReservations" not in aws.asked
 
 
 def test_a_reservation_that_is_not_there(aws: Answers) -> None:
     code = "InvalidCapacityReservationId.NotFound"
     aws.rules["ec2.DescribeCapacityReservations"] = (400, ec2_error(code, "The Capacity Reservation does not exist."))
-    said = told(look(aws.region(), group(capacity={"kind": "reservation", "id": "cr-0abc"})), "blocks")
-    assert "there is no reservation cr-0abc in us-east-1" in said
+    messages = messages_with_status(
+        look(aws.region(), group(capacity={"kind": "reservation", "id": "cr-0abc"})), "blocks"
+    )
+    assert "there is no reservation cr-0abc in us-east-1" in messages
 
 
-@pytest.mark.parametrize(("most", "status"), [(2, "ok"), (1, "blocks")])
-def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, most: int, status: str) -> None:
+@pytest.mark.parametrize(("limit", "status"), [(2, "ok"), (1, "blocks")])
+def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, limit: int, status: str) -> None:
     region = aws.region()
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
-    assert "elastic IP" not in told(look(region, group("g5.xlarge"), internet="public"), "ok")
-    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(most))
-    said = told(look(region, internet="public"), status)
-    assert f"elastic IP addresses: {most} may be had, 0 are there and 2 are wanted" in said
+    assert "elastic IP" not in messages_with_status(look(region, group("g5.xlarge"), internet="public"), "ok")
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(limit))
+    messages = messages_with_status(look(region, internet="public"), status)
+    assert f"elastic IP addresses: {limit} may be had, 0 are there and 2 are wanted" in messages
 
 
 def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -> None:
-    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", "more": ""}
-    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
+    template_values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", "more": ""}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**template_values).encode())
     region = aws.region()
     look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), internet="public")
     with suppress(GpuprovError):
@@ -491,8 +505,10 @@ def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
     permissions.simulated(region, "vision", ["ec2:RunInstances"])
     list(permissions.tried(region, [group()], {"train": "ami-0"}, None))
-    asked = {call.replace("service-quotas.", "servicequotas.").replace(".", ":") for call in aws.asked}
-    assert set(actions.load("aws").calls["preflight"]) == asked - {"sts:GetCallerIdentity"}  # which needs no permission
+    called_actions = {call.replace("service-quotas.", "servicequotas.").replace(".", ":") for call in aws.asked}
+    assert set(actions.load("aws").calls["preflight"]) == called_actions - {
+        "sts:GetCallerIdentity"
+    }  # which needs no permission
 
 
 def test_what_the_simulator_refuses_is_a_warning_that_names_it(aws: Answers) -> None:
@@ -503,23 +519,23 @@ def test_what_the_simulator_refuses_is_a_warning_that_names_it(aws: Answers) -> 
     assert [f.status for f in permissions.simulated(aws.region(), "vision", names)] == ["ok"]
     no = {"ec2:RunInstances": "explicitDeny", "ec2:TerminateInstances": "implicitDeny"}
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided(no))
-    (found,) = permissions.simulated(aws.region(), "vision", names)
-    assert found.status == "warning"
-    assert "may not ec2:RunInstances, ec2:TerminateInstances" in found.message
-    assert "gpuprov docs aws permissions" in found.action
+    (finding,) = permissions.simulated(aws.region(), "vision", names)
+    assert finding.status == "warning"
+    assert "may not ec2:RunInstances, ec2:TerminateInstances" in finding.message
+    assert "gpuprov docs aws permissions" in finding.action
 
 
 def test_an_action_that_the_simulator_says_nothing_of_is_not_allowed(aws: Answers) -> None:
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
-    (found,) = permissions.simulated(aws.region(), "vision", ["ec2:NeverHeardOf"])
-    assert found.status == "warning" and "ec2:NeverHeardOf" in found.message
+    (finding,) = permissions.simulated(aws.region(), "vision", ["ec2:NeverHeardOf"])
+    assert finding.status == "warning" and "ec2:NeverHeardOf" in finding.message
 
 
 def test_whoever_may_not_ask_the_simulator_learns_what_to_allow(aws: Answers) -> None:
     body = sts_error("AccessDenied", "User is not authorized to perform: iam:SimulatePrincipalPolicy")
     aws.rules["iam.SimulatePrincipalPolicy"] = (403, body)
-    (found,) = permissions.simulated(aws.region(), "vision", ["ec2:RunInstances"])
-    assert found.status == "unknown" and "iam:SimulatePrincipalPolicy" in found.action
+    (finding,) = permissions.simulated(aws.region(), "vision", ["ec2:RunInstances"])
+    assert finding.status == "unknown" and "iam:SimulatePrincipalPolicy" in finding.action
 
 
 def test_no_policy_binds_the_root_of_an_account(aws: Answers) -> None:
@@ -529,7 +545,7 @@ def test_no_policy_binds_the_root_of_an_account(aws: Answers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "said"),
+    ("code", "status", "text"),
     [
         ("DryRunOperation", "ok", "EC2 would start a machine"),
         ("UnauthorizedOperation", "blocks", "EC2 would start no machine"),
@@ -540,15 +556,15 @@ def test_no_policy_binds_the_root_of_an_account(aws: Answers) -> None:
         ("SomethingNew", "unknown", "SomethingNew"),
     ],
 )
-def test_a_dry_run_of_each_group(aws: Answers, code: str, status: str, said: str) -> None:
+def test_a_dry_run_of_each_group(aws: Answers, code: str, status: str, text: str) -> None:
     aws.rules["ec2.RunInstances"] = (412 if code == "DryRunOperation" else 400, ec2_error(code, "words of EC2"))
-    (found,) = permissions.tried(aws.region(), [group()], {"train": "ami-0"}, None)
-    assert found.status == status
-    assert said in f"{found.message} {found.action}"
+    (finding,) = permissions.tried(aws.region(), [group()], {"train": "ami-0"}, None)
+    assert finding.status == status
+    assert text in f"{finding.message} {finding.action}"
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "said", "hint"),
+    ("code", "message", "text", "hint"),
     [
         (
             "AuthFailure",
@@ -570,13 +586,13 @@ def test_a_dry_run_of_each_group(aws: Answers, code: str, status: str, said: str
         ),
     ],
 )
-def test_a_dry_run_says_what_can_help(aws: Answers, code: str, message: str, said: str, hint: str) -> None:
+def test_a_dry_run_says_what_can_help(aws: Answers, code: str, message: str, text: str, hint: str) -> None:
     aws.rules["ec2.RunInstances"] = (403, ec2_error(code, message))
-    (found,) = permissions.tried(aws.region(), [group(capacity={"kind": "spot"})], {"train": "ami-0"}, None)
-    assert (found.status, said in found.message, hint in found.action) == ("blocks", True, True)
+    (finding,) = permissions.tried(aws.region(), [group(capacity={"kind": "spot"})], {"train": "ami-0"}, None)
+    assert (finding.status, text in finding.message, hint in finding.action) == ("blocks", True, True)
     wider = group(capacity={"kind": "spot", "fallback": ("on-demand",)})
-    (found,) = permissions.tried(aws.region(), [wider], {"train": "ami-0"}, None)
-    assert found.status == ("warning" if "Spot" in message else "blocks")
+    (finding,) = permissions.tried(aws.region(), [wider], {"train": "ami-0"}, None)
+    assert finding.status == ("warning" if "Spot" in message else "blocks")
 
 
 def test_without_an_image_nothing_is_tried(aws: Answers) -> None:
@@ -586,31 +602,35 @@ def test_without_an_image_nothing_is_tried(aws: Answers) -> None:
 def asked_bucket(region: Region, name: str = "my-data") -> Finding:
     storage_ = {"s3": ({"bucket": name, "path": "/data"}, {"bucket": name, "prefix": "more/", "path": "/more"})}
     site = AwsSite.model_validate({"provider": "aws", "region": "us-east-1", "storage": storage_})
-    (found,) = storage.buckets(region, site)  # a bucket of two mounts is asked for once
-    return found
+    (finding,) = storage.buckets(region, site)  # a bucket of two mounts is asked for once
+    return finding
 
 
 def test_a_bucket_that_is_there_and_one_that_is_not(aws: Answers) -> None:
     region = aws.region()
     region.client("s3").create_bucket(Bucket="my-data")  # type: ignore[attr-defined]
     assert asked_bucket(region).status == "ok"
-    gone = asked_bucket(region, "my-date")
-    assert (gone.status, gone.subject, gone.message) == ("blocks", "bucket my-date", "there is no such bucket")
+    missing_bucket = asked_bucket(region, "my-date")
+    assert (missing_bucket.status, missing_bucket.subject, missing_bucket.message) == (
+        "blocks",
+        "bucket my-date",
+        "there is no such bucket",
+    )
 
 
 def test_a_bucket_far_away_is_said(aws: Answers) -> None:
     region = aws.region()
-    where = {"LocationConstraint": "eu-west-1"}
-    region.client("s3").create_bucket(Bucket="my-data", CreateBucketConfiguration=where)  # type: ignore[attr-defined]
-    found = asked_bucket(region)
-    assert found.status == "warning" and "it is in eu-west-1, and the nodes are in us-east-1" in found.message
+    configuration = {"LocationConstraint": "eu-west-1"}
+    region.client("s3").create_bucket(Bucket="my-data", CreateBucketConfiguration=configuration)  # type: ignore[attr-defined]
+    finding = asked_bucket(region)
+    assert finding.status == "warning" and "it is in eu-west-1, and the nodes are in us-east-1" in finding.message
 
 
-@pytest.mark.parametrize(("status", "said"), [(403, "not allowed to look"), (503, "503"), (400, "400")])
-def test_a_bucket_that_nobody_may_ask_for_is_unknown(aws: Answers, status: int, said: str) -> None:
+@pytest.mark.parametrize(("status", "text"), [(403, "not allowed to look"), (503, "503"), (400, "400")])
+def test_a_bucket_that_nobody_may_ask_for_is_unknown(aws: Answers, status: int, text: str) -> None:
     aws.rules["s3.HeadBucket"] = (status, b"")
-    found = asked_bucket(aws.region())
-    assert (found.status, said in found.message) == ("unknown", True)
+    finding = asked_bucket(aws.region())
+    assert (finding.status, text in finding.message) == ("unknown", True)
 
 
 def test_what_is_asked_of_the_simulator_is_what_the_site_makes() -> None:
@@ -619,12 +639,14 @@ def test_what_is_asked_of_the_simulator_is_what_the_site_makes() -> None:
     site = {"provider": "aws", "region": "us-east-1", "storage": {"efs": {}, "fsx": {"capacity_gib": 1200}}}
     public = permissions.required(AwsSite.model_validate(site))
     nat = permissions.required(AwsSite.model_validate({**site, "internet": "nat", "connect": "instance-connect"}))
-    named = {name for row in table.statements if row.resource != ("*",) for name in row.actions}
+    limited_actions = {name for row in table.statements if row.resource != ("*",) for name in row.actions}
     asked_first = {"iam:GetRole"}
-    assert public | nat == table.of_resources(table.resources) - named - asked_first
-    given = AwsSite.model_validate(
+    assert public | nat == table.of_resources(table.resources) - limited_actions - asked_first
+    site_in_own_vpc = AwsSite.model_validate(
         {**site, "vpc": {"id": "vpc-00000000", "subnets": ("subnet-00000000",)}, "internet": "nat", "storage": {}}
     )
     assert not [
-        name for name in permissions.required(given) if re.search("Vpc$|NatGateway|Address|fsx|elasticfile", name)
+        name
+        for name in permissions.required(site_in_own_vpc)
+        if re.search("Vpc$|NatGateway|Address|fsx|elasticfile", name)
     ]

@@ -33,10 +33,10 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3 me@here"
 
 def plan(**keys: Any) -> Plan:
     """Two p4d in us-east-1 with an image in their lock."""
-    made = plans.plan(plans.cluster_spec("p4d.24xlarge", count=2, **keys))
-    system = made.groups[0].stack.os
+    offline_plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=2, **keys))
+    system = offline_plan.groups[0].stack.os
     bases = {"here": {system: BaseImage(id="ami-0123456789abcdef0", why="test")}}
-    return Plan(spec=made.spec, groups=made.groups, simulated=False, bases=bases)
+    return Plan(spec=offline_plan.spec, groups=offline_plan.groups, simulated=False, bases=bases)
 
 
 @dataclass
@@ -50,8 +50,8 @@ class InWorkspace:
         return self.provider.module.inputs(self.plan)
 
 
-def aws(workspace: Path, wanted: Plan) -> InWorkspace:
-    return InWorkspace(Aws(Place("vision", "here", wanted.spec.sites["here"], workspace)), wanted)
+def aws(workspace: Path, site_plan: Plan) -> InWorkspace:
+    return InWorkspace(Aws(Place("vision", "here", site_plan.spec.sites["here"], workspace)), site_plan)
 
 
 def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +70,8 @@ def test_the_provider_is_the_modules_own(tmp_path: Path) -> None:
 
 
 def test_first_boot_lets_the_access_user_in_with_the_key_and_nobody_else(tmp_path: Path) -> None:
-    wanted = plan(access={"user": "ops"})
-    text = aws(tmp_path, wanted).provider.module.user_data(wanted, KEY + "\n")
+    site_plan = plan(access={"user": "ops"})
+    text = aws(tmp_path, site_plan).provider.module.user_data(site_plan, KEY + "\n")
     assert text.startswith("#cloud-config\n")
     (user,) = yaml.safe_load(text)["users"]
     assert (user["name"], user["ssh_authorized_keys"], user["lock_passwd"]) == ("ops", [KEY], True)
@@ -93,10 +93,10 @@ def test_ssh_is_open_to_this_computer_alone_where_nobody_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at("198.51.100.7\n", monkeypatch)
-    given = aws(tmp_path, plan()).inputs()
-    assert given["access"] == {"allow": ["198.51.100.7/32"], "instance_connect": False}
-    assert given["zones"] == ["us-east-1a"]
-    assert given["groups"]["train"] == {"image_id": "ami-0123456789abcdef0", "efa_interfaces": 4}
+    inputs = aws(tmp_path, plan()).inputs()
+    assert inputs["access"] == {"allow": ["198.51.100.7/32"], "instance_connect": False}
+    assert inputs["zones"] == ["us-east-1a"]
+    assert inputs["groups"]["train"] == {"image_id": "ami-0123456789abcdef0", "efa_interfaces": 4}
 
 
 @pytest.mark.parametrize("answer", ["<html>proxy</html>", ""])
@@ -108,8 +108,8 @@ def test_an_address_that_is_none_is_never_taken(tmp_path: Path, monkeypatch: pyt
 
 def test_networks_that_are_named_are_taken_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public_address, "ask", None)
-    given = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
-    assert given["access"] == {"allow": ["203.0.113.0/24"], "instance_connect": False}
+    inputs = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
+    assert inputs["access"] == {"allow": ["203.0.113.0/24"], "instance_connect": False}
 
 
 ACCOUNT = {
@@ -122,65 +122,65 @@ ACCOUNT = {
 
 
 def test_what_an_account_asks_of_everything_in_it_is_told_to_the_module(tmp_path: Path) -> None:
-    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    plain = aws(tmp_path, made).inputs()
+    base_plan = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    plain = aws(tmp_path, base_plan).inputs()
     assert not {"root", "instance_profile", "permissions_boundary", "security_groups"} & set(plain)
     site = AwsSite.model_validate({**plans.SITES["aws"], **ACCOUNT})
-    wanted = aws(tmp_path, replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}})))
-    given = wanted.inputs()
-    assert (given["root"], given["instance_profile"]) == ({"kms_key_id": ACCOUNT["kms_key"]}, "gpu-nodes")
-    assert given["security_groups"] == ["sg-0123456789abcdef0"]
+    workspace = aws(tmp_path, replace(base_plan, spec=base_plan.spec.model_copy(update={"sites": {"here": site}})))
+    inputs = workspace.inputs()
+    assert (inputs["root"], inputs["instance_profile"]) == ({"kms_key_id": ACCOUNT["kms_key"]}, "gpu-nodes")
+    assert inputs["security_groups"] == ["sg-0123456789abcdef0"]
     boundary = "arn:aws:iam::111122223333:policy/boundary"
     site = AwsSite.model_validate({**plans.SITES["aws"], "permissions_boundary": boundary})
-    bound = aws(tmp_path, replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}})))
+    bound = aws(tmp_path, replace(base_plan, spec=base_plan.spec.model_copy(update={"sites": {"here": site}})))
     assert bound.inputs()["permissions_boundary"] == boundary
-    assert wanted.provider.module is not None
-    text = main_tf(wanted.plan, "here", wanted.provider.module, ssh_public_key=KEY, identity="0" * 12)
+    assert workspace.provider.module is not None
+    text = main_tf(workspace.plan, "here", workspace.provider.module, ssh_public_key=KEY, identity="0" * 12)
     assert re.search(r'"?cost-center"?\s*=\s*"ml"', text)
 
 
-@pytest.mark.parametrize(("kind", "asked"), [("reservation", True), ("on-demand", False)])
+@pytest.mark.parametrize(("kind", "reserved"), [("reservation", True), ("on-demand", False)])
 def test_a_reservation_with_placement_names_its_own_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, asked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reserved: bool
 ) -> None:
-    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    (group,) = made.groups
-    capacity = group.spec.capacity.model_copy(update={"kind": kind, "id": "cr-0abc" if asked else None})
+    base_plan = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    (group,) = base_plan.groups
+    capacity = group.spec.capacity.model_copy(update={"kind": kind, "id": "cr-0abc" if reserved else None})
     spec = group.spec.model_copy(update={"placement": "cluster", "capacity": capacity})
     monkeypatch.setattr(terraform.reservations, "placement_group", lambda *_: "theirs")
-    given = aws(tmp_path, replace(made, groups=(replace(group, spec=spec),))).inputs()
-    assert given["groups"]["train"].get("placement_group") == ("theirs" if asked else None)
+    inputs = aws(tmp_path, replace(base_plan, groups=(replace(group, spec=spec),))).inputs()
+    assert inputs["groups"]["train"].get("placement_group") == ("theirs" if reserved else None)
 
 
 def test_a_file_system_is_told_to_the_module_and_its_end_to_the_user(tmp_path: Path) -> None:
-    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    assert "efs" not in aws(tmp_path, made).inputs()
+    base_plan = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    assert "efs" not in aws(tmp_path, base_plan).inputs()
     assert storage.findings(AwsSite.model_validate(plans.SITES["aws"])) == []
     site = AwsSite.model_validate({**plans.SITES["aws"], "storage": {"efs": {"throughput": "bursting"}}})
-    wanted = replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}}))
-    given = aws(tmp_path, wanted).inputs()
-    assert given["efs"] == {"path": "/efs", "throughput": "bursting", "kms_key_id": None}
-    (found,) = storage.findings(site)
-    assert (found.status, found.subject) == ("warning", "storage")
-    assert "`gpuprov down` removes the EFS file system at /efs with its data" in found.message
-    assert "is in no figure here" in found.message
+    plan_with_storage = replace(base_plan, spec=base_plan.spec.model_copy(update={"sites": {"here": site}}))
+    inputs = aws(tmp_path, plan_with_storage).inputs()
+    assert inputs["efs"] == {"path": "/efs", "throughput": "bursting", "kms_key_id": None}
+    (finding,) = storage.findings(site)
+    assert (finding.status, finding.subject) == ("warning", "storage")
+    assert "`gpuprov down` removes the EFS file system at /efs with its data" in finding.message
+    assert "is in no figure here" in finding.message
     assert "elasticfilesystem:CreateFileSystem" in permissions.required(site)
 
 
 def test_lustre_and_buckets_are_told_to_the_module_and_what_they_cost_to_the_user(tmp_path: Path) -> None:
-    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    base_plan = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
     bucket = {"bucket": "my-data", "prefix": "sets/", "path": "/data"}
-    asked = {"fsx": {"capacity_gib": 2400}, "s3": (bucket, {"bucket": "my-out", "path": "/out", "write": True})}
-    site = AwsSite.model_validate({**plans.SITES["aws"], "storage": asked})
-    wanted = replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}}))
-    given = aws(tmp_path, wanted).inputs()
-    assert given["fsx"] == {"capacity_gib": 2400, "deployment": "PERSISTENT_2", "throughput": 250, "zone": None,
+    storage_keys = {"fsx": {"capacity_gib": 2400}, "s3": (bucket, {"bucket": "my-out", "path": "/out", "write": True})}
+    site = AwsSite.model_validate({**plans.SITES["aws"], "storage": storage_keys})
+    plan_with_storage = replace(base_plan, spec=base_plan.spec.model_copy(update={"sites": {"here": site}}))
+    inputs = aws(tmp_path, plan_with_storage).inputs()
+    assert inputs["fsx"] == {"capacity_gib": 2400, "deployment": "PERSISTENT_2", "throughput": 250, "zone": None,
                             "path": "/fsx", "kms_key_id": None}  # fmt: skip
-    assert given["s3"] == [
+    assert inputs["s3"] == [
         {**bucket, "write": False},
         {"bucket": "my-out", "prefix": "", "path": "/out", "write": True},
     ]
-    assert "efs" not in given
+    assert "efs" not in inputs
     lustre, buckets = storage.findings(site)
     assert "removes the FSx for Lustre file system at /fsx with its data" in lustre.message
     assert "is in no figure here" in lustre.message and "is in no figure here" in buckets.message
@@ -200,20 +200,22 @@ def test_lustre_has_a_rate_that_its_kind_knows(deployment: str, rate: int) -> No
 def test_the_module_and_cluster_yaml_know_the_same_rates() -> None:
     text = (data("terraform") / "aws" / "storage.tf").read_text()
     pattern = r'deployment != "(\w+)" \|\| contains\(\[([0-9, ]+)\], var\.aws\.fsx\.throughput\)'
-    there = {name: tuple(int(rate) for rate in rates.split(",")) for name, rates in re.findall(pattern, text)}
-    assert there == THROUGHPUT
+    rates_by_deployment = {
+        name: tuple(int(rate) for rate in rates.split(",")) for name, rates in re.findall(pattern, text)
+    }
+    assert rates_by_deployment == THROUGHPUT
 
 
 def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:
     Choices({"train": Way("on-demand", "us-east-1c")}).write(tmp_path)
-    given = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
-    assert given["groups"]["train"]["zone"] == "us-east-1c"
-    assert given["groups"]["train"]["kind"] == "on-demand"
+    inputs = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
+    assert inputs["groups"]["train"]["zone"] == "us-east-1c"
+    assert inputs["groups"]["train"]["kind"] == "on-demand"
 
 
 def test_without_an_image_nothing_is_rendered(tmp_path: Path) -> None:
-    wanted = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    bare = Plan(spec=wanted.spec, groups=wanted.groups, simulated=False)
+    site_plan = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    bare = Plan(spec=site_plan.spec, groups=site_plan.groups, simulated=False)
     with pytest.raises(GpuprovError, match="no image of"):
         aws(tmp_path, bare).inputs()
 
@@ -223,7 +225,7 @@ def test_a_workspace_that_was_never_rendered_has_nothing_to_clean(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("connect", "programs", "said"),
+    ("connect", "programs", "command_text"),
     [
         (
             "ssm",
@@ -234,34 +236,34 @@ def test_a_workspace_that_was_never_rendered_has_nothing_to_clean(tmp_path: Path
     ],
 )
 def test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs(
-    connect: str, programs: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: str, programs: tuple[str, ...], command_text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(public_address, "ask", None)
-    made = plan()
-    site = made.spec.sites["here"].model_copy(update={"connect": connect})
-    spec = made.spec.model_copy(update={"sites": {"here": site}})
-    here = aws(tmp_path, replace(made, spec=spec))
-    given = here.inputs()
-    assert given["access"] == {"allow": [], "instance_connect": connect == "instance-connect"}
-    command = here.provider.access.proxy("i-0ab")
-    assert command is not None and said in command and command.endswith("--region us-east-1")
+    base_plan = plan()
+    site = base_plan.spec.sites["here"].model_copy(update={"connect": connect})
+    spec = base_plan.spec.model_copy(update={"sites": {"here": site}})
+    workspace = aws(tmp_path, replace(base_plan, spec=spec))
+    inputs = workspace.inputs()
+    assert inputs["access"] == {"allow": [], "instance_connect": connect == "instance-connect"}
+    command = workspace.provider.access.proxy("i-0ab")
+    assert command is not None and command_text in command and command.endswith("--region us-east-1")
     with pytest.raises(GpuprovError, match="not an instance id"):
-        here.provider.access.proxy("i-0; rm -rf /")
+        workspace.provider.access.proxy("i-0; rm -rf /")
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = [module._program(name) for name in module.TUNNEL_PROGRAMS[connect]]
     assert [finding.status for finding in missing] == ["blocks"] * len(programs)
 
 
 def test_what_a_group_does_without_is_told_to_the_module_and_asked_for_where_the_others_stand(tmp_path: Path) -> None:
-    wanted = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    here, there = Way("on-demand", "us-east-1a"), Way("on-demand", "us-east-1b")
-    Choices(taken={"train": there}, tried={"train": [here]}).write(tmp_path)
-    here = aws(tmp_path, wanted)
+    site_plan = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    first_zone, second_zone = Way("on-demand", "us-east-1a"), Way("on-demand", "us-east-1b")
+    Choices(taken={"train": second_zone}, tried={"train": [first_zone]}).write(tmp_path)
+    workspace = aws(tmp_path, site_plan)
     capacity.do_without(tmp_path, {"train": ["train-1"]})
     assert capacity.without(tmp_path) == ["train-1"]
-    given = here.inputs()["groups"]["train"]
-    assert (given["without"], given["zone"]) == (["train-1"], "us-east-1a")
+    inputs = workspace.inputs()["groups"]["train"]
+    assert (inputs["without"], inputs["zone"]) == (["train-1"], "us-east-1a")
     capacity.settle(tmp_path)
     assert capacity.without(tmp_path) == ["train-1"]
     capacity.do_without(tmp_path, {})
-    assert "without" not in here.inputs()["groups"]["train"]
+    assert "without" not in workspace.inputs()["groups"]["train"]

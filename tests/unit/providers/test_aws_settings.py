@@ -42,11 +42,11 @@ WRONG = {
 def wrong(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_aws: None
 ) -> tuple[str, str]:
-    text, kind, said = WRONG[request.param]
+    text, kind, message = WRONG[request.param]
     file = tmp_path / "config"
     file.write_text(text)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
-    return kind, said.replace("FILE", str(file))
+    return kind, message.replace("FILE", str(file))
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def clean_aws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_wrong_is_told_with_its_file(wrong: tuple[str, str]) -> None:
-    kind, said = wrong
-    with pytest.raises(Trouble, match=said) as caught:
+    kind, message = wrong
+    with pytest.raises(Trouble, match=message) as caught:
         Region("us-east-1").ask("sts", "get_caller_identity")
     assert caught.value.kind == kind
-    found = credentials(caught.value)
-    assert found.status == "blocks"
-    assert "network" not in found.action
-    assert "AWS was not reached" not in found.message
+    finding = credentials(caught.value)
+    assert finding.status == "blocks"
+    assert "network" not in finding.action
+    assert "AWS was not reached" not in finding.message
 
 
 def test_gc_tells_it_in_its_document(wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,11 +26,17 @@ def test_the_preflight_asks_for_what_a_site_makes_and_removes() -> None:
     files = AzureStorage(files=AzureFiles())
     public = permissions.required(AzureSite(provider="azure", region="eastus", storage=files))
     nat = permissions.required(AzureSite(provider="azure", region="eastus", internet="nat"))
-    rest = [kind for feature in ("reservation", "gallery", "identities") for kind in table.features[feature]]
-    assert public | nat == table.of_resources(kind for kind in table.resources if kind not in rest)
+    unused_kinds = [kind for feature in ("reservation", "gallery", "identities") for kind in table.features[feature]]
+    assert public | nat == table.of_resources(kind for kind in table.resources if kind not in unused_kinds)
     assert "Microsoft.Storage/storageAccounts/fileServices/shares/write" in public - nat
-    mine = permissions.required(AzureSite(provider="azure", region="eastus", resource_group="mine", internet="none"))
-    assert not [name for name in mine if re.search("resourceGroups/write|publicIP|Microsoft.Storage|assign", name)]
+    own_group_permissions = permissions.required(
+        AzureSite(provider="azure", region="eastus", resource_group="mine", internet="none")
+    )
+    assert not [
+        name
+        for name in own_group_permissions
+        if re.search("resourceGroups/write|publicIP|Microsoft.Storage|assign", name)
+    ]
 
 
 def test_a_subnet_and_an_identity_of_yours_are_asked_for_where_they_are() -> None:

@@ -22,18 +22,18 @@ SITE = AzureSite(provider="azure", region="eastus")
 NODE = 'module.site.azurerm_linux_virtual_machine.node["train-0"]'
 
 
-def read(text: str, way: str = "on-demand") -> CloudError:
-    return errors.read(Diagnostic(text, "", NODE), SITE, GROUP, Way(way, "eastus"))
+def read(text: str, kind: str = "on-demand") -> CloudError:
+    return errors.read(Diagnostic(text, "", NODE), SITE, GROUP, Way(kind, "eastus"))
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['kind']} {case['code'] or case['text'][:30]}")
 def test_a_real_text_is_read(case: dict[str, Any]) -> None:
-    found = read(case["text"])
-    assert (found.kind, found.code, found.then) == (case["kind"], case["code"], case["then"])
-    assert case.get("hint", "") in found.hint
-    assert found.address == NODE
-    assert "Correlation ID" not in found.text and "Trace ID" not in found.text
-    assert found.text and (found.hint or found.kind == "reservation-full")
+    error = read(case["text"])
+    assert (error.kind, error.code, error.then) == (case["kind"], case["code"], case["then"])
+    assert case.get("hint", "") in error.hint
+    assert error.address == NODE
+    assert "Correlation ID" not in error.text and "Trace ID" not in error.text
+    assert error.text and (error.hint or error.kind == "reservation-full")
 
 
 TRIED = (
@@ -53,10 +53,10 @@ TRIED = (
     ],
 )  # fmt: skip
 def test_of_several_errors_the_worst_counts(names: str, code: str, then: str) -> None:
-    told = [{"code": TRIED[int(n)][0], "message": TRIED[int(n)][1]} for n in names.split()]
+    details = [{"code": TRIED[int(n)][0], "message": TRIED[int(n)][1]} for n in names.split()]
     failed = "At least one resource deployment operation failed."
-    found = read(json.dumps({"error": {"code": "DeploymentFailed", "message": failed, "details": told}}))
-    assert (found.code, found.then) == (code, then)
+    error = read(json.dumps({"error": {"code": "DeploymentFailed", "message": failed, "details": details}}))
+    assert (error.code, error.then) == (code, then)
 
 
 def test_every_text_has_a_source_and_every_class_a_text() -> None:
@@ -82,37 +82,38 @@ def test_every_row_has_a_source_and_a_class_that_is_known() -> None:
     ],
 )  # fmt: skip
 def test_a_family_of_codes_is_read_by_its_ending(code: str, kind: str) -> None:
-    said = f"{code}: it did not work" if code.startswith("AADSTS") else f"with error: {code}: it did not work"
-    assert read(f"unexpected status 409 (409 Conflict) {said}").kind == kind
+    message = f"{code}: it did not work" if code.startswith("AADSTS") else f"with error: {code}: it did not work"
+    assert read(f"unexpected status 409 (409 Conflict) {message}").kind == kind
 
 
 def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
-    found = read(
+    error = read(
         "performing CreateOrUpdate: unexpected status 409 (409 Conflict) with error: BrandNewTrouble: something"
     )
-    assert (found.kind, found.code, found.then, found.said) == (
+    assert (error.kind, error.code, error.then, error.said) == (
         "unknown", "BrandNewTrouble", "stop", "BrandNewTrouble: something",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("number", ["429", "401", "403"])
 def test_a_number_within_an_id_is_no_status(number: str) -> None:
-    found = read(f"creating Network Interface: polling 00000000-{number}-0000 of /resourceGroups/rg-{number}/x")
-    assert (found.kind, found.then) == ("unknown", "stop")
+    error = read(f"creating Network Interface: polling 00000000-{number}-0000 of /resourceGroups/rg-{number}/x")
+    assert (error.kind, error.then) == ("unknown", "stop")
     kinds = {"429": "throttled", "401": "credentials", "403": "denied"}
-    for said in (f"unexpected status {number} with an odd body", f"StatusCode={number} -- x", f"HTTP status {number}",
-                 f"RESPONSE {number}: no", f"returned http error: {number} and no more"):  # fmt: skip
-        assert read(said).kind == kinds[number], said
+    for message in (f"unexpected status {number} with an odd body", f"StatusCode={number} -- x",
+                    f"HTTP status {number}", f"RESPONSE {number}: no",
+                    f"returned http error: {number} and no more"):  # fmt: skip
+        assert read(message).kind == kinds[number], message
 
 
 def test_what_signs_a_url_is_not_told() -> None:
-    found = read(
+    error = read(
         'Get "https://x.blob.core.windows.net/log?sv=2020&sr=b&sig=SECRET%3D&se=2026": connection reset by peer'
     )
-    assert "SECRET" not in found.said and found.kind == "transient"
+    assert "SECRET" not in error.said and error.kind == "transient"
 
 
 def test_a_quotas_page_is_of_the_right_azure() -> None:
     site = AzureSite(provider="azure", region="chinaeast2", environment="china")
-    found = errors.read(Diagnostic("with error: QuotaExceeded: exceeding approved quota", "", NODE), site)
-    assert "https://portal.azure.cn/" in found.hint and "chinaeast2" in found.hint
+    error = errors.read(Diagnostic("with error: QuotaExceeded: exceeding approved quota", "", NODE), site)
+    assert "https://portal.azure.cn/" in error.hint and "chinaeast2" in error.hint

@@ -51,22 +51,22 @@ def region(api: Api) -> InRegion:
 
 def test_everything_of_a_cluster_is_found_and_removed_in_order(api: Api) -> None:
     api.resources.append(thing("elsewhere", f"{COMPUTE}/disks", "far-os", TAGS, location="westus"))
-    found = region(api).find()
-    assert found.unknown == ()
-    assert {(one.kind, one.cluster, one.identity, one.kept) for one in found.things} == {
+    search = region(api).find()
+    assert search.unknown == ()
+    assert {(resource.kind, resource.cluster, resource.identity, resource.kept) for resource in search.things} == {
         (kind, "test", "0123456789ab", "")
         for kind in ("machine", "disk", "network interface", "public IP address", "network security group",
                      "availability set", "virtual network")
     } | {("resource group", "test", "0123456789ab", "")}  # fmt: skip
-    told: list[str] = []
+    lines: list[str] = []
     api.calls.clear()
-    assert region(api).remove(found.things, told.append) == []
-    gone = [path.rpartition("/")[0].rpartition("/")[2] for verb, path in api.calls if verb == "DELETE"]
-    assert gone == [
+    assert region(api).remove(search.things, lines.append) == []
+    deleted_types = [path.rpartition("/")[0].rpartition("/")[2] for verb, path in api.calls if verb == "DELETE"]
+    assert deleted_types == [
         "virtualMachines", "networkInterfaces", "disks", "availabilitySets", "virtualNetworks", "publicIPAddresses",
         "networkSecurityGroups", "resourcegroups",
     ]  # fmt: skip
-    assert told[0] == "eastus: removing 1 machine"
+    assert lines[0] == "eastus: removing 1 machine"
     assert api.groups == []
 
 
@@ -80,44 +80,44 @@ def test_the_table_has_what_is_asked_and_no_more(api: Api) -> None:
         )
     ]
     api.resources += placed[:2]
-    there = region(api)
-    there.remove(there.find().things, lambda _: None)
-    made = {permission(method, path) for method, path in api.calls}
+    orphans = region(api)
+    orphans.remove(orphans.find().things, lambda _: None)
+    called_permissions = {permission(method, path) for method, path in api.calls}
     listed = actions.load("azure").calls
     with_data = {"Microsoft.Storage/storageAccounts/read"}  # found in the list of what may be read, and left alone
-    assert made == {*listed["find"], *listed["remove"]} - with_data
+    assert called_permissions == {*listed["find"], *listed["remove"]} - with_data
 
 
 def test_a_group_with_somebody_elses_things_stays(api: Api) -> None:
     api.resources.append(thing(GROUP, "Microsoft.Storage/storageAccounts", "theirs"))
     api.resources.append(thing(GROUP, f"{COMPUTE}/disks", "their-data"))
-    found = region(api).find()
-    (group,) = [one for one in found.things if one.kind == "resource group"]
+    search = region(api).find()
+    (group,) = [resource for resource in search.things if resource.kind == "resource group"]
     assert group.kept == "theirs, their-data in it are not gpuprov's"
-    region(api).remove(found.things, lambda line: None)
+    region(api).remove(search.things, lambda line: None)
     assert {row["name"] for row in api.resources} == {"theirs", "their-data"} and api.groups
 
 
 def test_a_file_share_keeps_its_data_its_network_and_its_group(api: Api) -> None:
     api.resources.append(thing(GROUP, "Microsoft.Storage/storageAccounts", "gpuprov0123", TAGS))
-    found = region(api).find()
-    kept = {one.kind: one.kept for one in found.things if one.kept}
-    assert kept == {"storage account": HOLDS_DATA, "resource group": f"gpuprov0123 in it: {HOLDS_DATA}"}
-    left = region(api).remove(found.things, lambda line: None)
-    assert left == ["3 things of the network were not touched: the file system stands in it"]
+    search = region(api).find()
+    reasons = {resource.kind: resource.kept for resource in search.things if resource.kept}
+    assert reasons == {"storage account": HOLDS_DATA, "resource group": f"gpuprov0123 in it: {HOLDS_DATA}"}
+    problems = region(api).remove(search.things, lambda line: None)
+    assert problems == ["3 things of the network were not touched: the file system stands in it"]
     names = {row["type"].rpartition("/")[2] for row in api.resources}
     assert names == {"storageAccounts", "virtualNetworks", "publicIPAddresses", "networkSecurityGroups"} and api.groups
 
 
 def test_what_is_refused_keeps_what_it_may_need(api: Api) -> None:
     api.rules = [("DELETE", "virtualMachines", error("ScopeLocked", "locked by keep-me", 409))]
-    found = region(api).find().things
-    left = region(api).remove(found, lambda line: None)
-    assert "protected, and not forced: locked by keep-me" in left[0]
-    assert left[1] == "7 other things were not touched: the machines that are left may need them"
+    resources = region(api).find().things
+    problems = region(api).remove(resources, lambda line: None)
+    assert "protected, and not forced: locked by keep-me" in problems[0]
+    assert problems[1] == "7 other things were not touched: the machines that are left may need them"
     api.rules = [("DELETE", "networkInterfaces", error("NicReservedForAnotherVm", "wait 180 s", 400))]
-    left = region(api).remove(region(api).find().things, lambda line: None)
-    assert "wait 180 s" in left[0] and left[-1].endswith("something of it is left")
+    problems = region(api).remove(region(api).find().things, lambda line: None)
+    assert "wait 180 s" in problems[0] and problems[-1].endswith("something of it is left")
     assert api.groups, "a resource group would take all of it along"
     assert sum(verb == "DELETE" and "networkInterfaces" in path for verb, path in api.calls) > 1, "it was tried again"
 
@@ -126,17 +126,17 @@ def test_in_a_resource_group_of_yours_the_disks_go_by_name(api: Api) -> None:
     api.groups = [{"id": f"{SCOPE}/resourceGroups/mine", "name": "mine", "location": REGION, "tags": {}}]
     api.resources = fleet("mine", "gpuprov-01234567-")
     api.resources.append(thing("mine", f"{COMPUTE}/disks", "gpuprov-fedcba98-train-0-os"))
-    found = region(api).find().things
-    assert [one.name for one in found if one.kind == "disk"] == ["gpuprov-01234567-train-0-os"]
-    assert region(api).remove(found, lambda line: None) == []
+    resources = region(api).find().things
+    assert [resource.name for resource in resources if resource.kind == "disk"] == ["gpuprov-01234567-train-0-os"]
+    assert region(api).remove(resources, lambda line: None) == []
     assert [row["name"] for row in api.resources] == ["gpuprov-fedcba98-train-0-os"] and api.groups
 
 
 def test_what_could_not_be_asked_is_said(api: Api) -> None:
     api.rules = [("GET", "/resourcegroups$", error("AuthorizationFailed", "no", 403))]
-    found = region(api).find()
-    assert len(found.things) == 7 - 1, "a disk has no tag of its own"
-    assert found.unknown == (
+    search = region(api).find()
+    assert len(search.things) == 7 - 1, "a disk has no tag of its own"
+    assert search.unknown == (
         "whether there are resource groups: not allowed to look: no "
         "(allow Microsoft.Resources/subscriptions/resources/read)",
     )
@@ -148,11 +148,13 @@ def test_what_could_not_be_asked_is_said(api: Api) -> None:
 def test_machines_that_stand(api: Api) -> None:
     api.resources.append(machine(GROUP.upper(), "train-1", NUMBER, {**TAGS, "gpuprov-node": "train-1"}, "Failed"))
     api.resources.append(machine("x", "other", NUMBER, {**TAGS, "gpuprov-site": "there"}))
-    found = of_site(api.subscription(), "test", "here")
-    assert [one.name for one in found] == ["train-0"], "what was never allocated is made over by Terraform"
+    instances = of_site(api.subscription(), "test", "here")
+    assert [instance.name for instance in instances] == ["train-0"], (
+        "what was never allocated is made over by Terraform"
+    )
     api.views["train-1"] = ["ProvisioningState/failed/OSProvisioningTimedOut", "PowerState/running"]
-    found = of_site(api.subscription(), "test", "here")
-    assert [one.id for one in found] == [
+    instances = of_site(api.subscription(), "test", "here")
+    assert [instance.id for instance in instances] == [
         f"{SCOPE}/resourceGroups/{GROUP}/providers/Microsoft.Compute/virtualMachines/train-{n}" for n in range(2)
     ], "as Terraform's state has them, whatever capitals Azure uses"
     api.rules = [("GET", "instanceView", error("TooManyRequests", "slow", 429))]
@@ -174,7 +176,7 @@ def test_clean_removes_what_the_state_forgot_and_no_other_clusters(
     assert provider.clean(Events()) == [] and len(api.resources) == 7, "of another folder"
     (tmp_path / "id").write_text("0123456789ab\n")
     assert provider.module is not None
-    assert [(one.node, one.ours) for one in provider.module.standing()] == [("train-0", True)]
+    assert [(instance.node, instance.ours) for instance in provider.module.standing()] == [("train-0", True)]
     assert provider.clean(Events()) == []
     assert (api.resources, api.groups) == ([], [])
     api.rules = [("GET", "5555$", error("InvalidAuthenticationToken", "who are you", 401))]

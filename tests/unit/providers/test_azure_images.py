@@ -35,14 +35,14 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
         yield served
 
 
-def made(api: Api, folder: Path, **site: Any) -> GalleryImages:
+def images_of_site(api: Api, folder: Path, **site: Any) -> GalleryImages:
     subscription = api.subscription(**site)
     return GalleryImages(Place("pytorch", "here", subscription.site, folder), subscription, pause_s=0)
 
 
 @pytest.fixture
 def images(api: Api, tmp_path: Path) -> GalleryImages:
-    return made(api, tmp_path)
+    return images_of_site(api, tmp_path)
 
 
 def quiet(_line: str) -> None:
@@ -66,14 +66,14 @@ def test_a_version_is_made_once_of_a_machine_that_stands_still(api: Api, images:
     assert (definition["properties"]["osState"], definition["properties"]["hyperVGeneration"]) == ("Generalized", "V2")
     done = [path.rpartition("/")[2] for method, path in api.calls if method == "POST"]
     assert done == ["deallocate", "generalize"]
-    found = images.find(NAME)
-    assert found is not None and (found.id, found.ready, found.why) == (number, True, "")
+    image = images.find(NAME)
+    assert image is not None and (image.id, image.ready, image.why) == (number, True, "")
     assert [row["name"] for row in api.groups] == [GROUP, f"gpuprov-images-{REGION}"]
 
 
 def test_it_is_replicated_and_removed_with_its_definition(api: Api, tmp_path: Path) -> None:
     key = f"{SCOPE}/resourceGroups/keys/providers/Microsoft.Compute/diskEncryptionSets/mine"
-    images = made(api, tmp_path, disk_encryption_set=key, resource_group="mine")
+    images = images_of_site(api, tmp_path, disk_encryption_set=key, resource_group="mine")
     api.groups.append({"name": "mine", "location": REGION, "id": "x", "tags": {}})
     number = images.capture(NODE, NAME, TAGS, quiet)
     ids = images.publish(number, NAME, REGIONS, (), TAGS, quiet)
@@ -81,7 +81,7 @@ def test_it_is_replicated_and_removed_with_its_definition(api: Api, tmp_path: Pa
     assert images.copies(NAME, ("uksouth",)) == {REGION: number}
     (version,) = of(api, "galleries/images/versions")
     profile = version["properties"]["publishingProfile"]
-    assert [one.get("encryption") for one in profile["targetRegions"]] == [
+    assert [target_region.get("encryption") for target_region in profile["targetRegions"]] == [
         {"osDiskImage": {"diskEncryptionSetId": key}}, None, None,
     ]  # fmt: skip
     assert re.fullmatch(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T00:00:00Z", profile["endOfLifeDate"])
@@ -145,12 +145,12 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
     api: Api, images: GalleryImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is lost, too: what was asked for has been made, and nobody was told."""
-    real, left = Subscription.send, [0]
+    real, remaining_calls = Subscription.send, [0]
 
     def send(self: Subscription, method: str, path: str, version: str, *more: Any, **query: Any) -> dict[str, Any]:
         answer = real(self, method, path, version, *more, **query)
-        left[0] -= 1
-        if left[0] == 0:
+        remaining_calls[0] -= 1
+        if remaining_calls[0] == 0:
             raise Cut
         return answer
 
@@ -159,25 +159,25 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
 
     monkeypatch.setattr(Subscription, "send", send)
     for number in range(1, 100):
-        left[0] = number
+        remaining_calls[0] = number
         try:
             ids = built()
-            whole = True
+            complete = True
         except Cut:
-            whole = False
-            left[0] = 0
+            complete = False
+            remaining_calls[0] = 0
             ids = built()
         assert len(of(api, "galleries/images/versions")) == 1 and set(ids) == {REGION, REGIONS[0]}
-        left[0] = number
+        remaining_calls[0] = number
         try:
             images.delete(ids, TAGS)
         except Cut:
-            left[0] = 0
+            remaining_calls[0] = 0
             images.delete(ids, TAGS)
-        left[0] = 0
+        remaining_calls[0] = 0
         assert {row["type"].rpartition("/")[2] for row in api.resources} == {"virtualMachines", "galleries"}
         api.resources = [row for row in api.resources if "galleries" not in row["type"]]
-        if whole:
+        if complete:
             break
     assert number > 12
 
@@ -192,5 +192,5 @@ def test_the_table_has_the_permissions_that_are_asked_and_no_more(api: Api, imag
     ids = images.publish(images.capture(NODE, NAME, TAGS, quiet), NAME, REGIONS, (), TAGS, quiet)
     images.used(ids)
     images.delete(ids, TAGS)
-    asked = {_action(method, path).replace("/locations", "") for method, path in api.calls}
-    assert asked == set(actions.load("azure").calls["images"])
+    called_actions = {_action(method, path).replace("/locations", "") for method, path in api.calls}
+    assert called_actions == set(actions.load("azure").calls["images"])

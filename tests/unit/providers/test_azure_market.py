@@ -27,19 +27,19 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
         yield served
 
 
-def asked(api: Api) -> AzureMarket:
+def market_of(api: Api) -> AzureMarket:
     return AzureMarket(lambda site: Subscription(site.model_copy(update={"subscription": SUBSCRIPTION}), given=Token()))
 
 
 def test_zones_that_sell_a_machine_are_asked_once_a_region(api: Api) -> None:
-    found = asked(api)
-    assert found.zones("eastus", NC) == ["1", "2"]
-    assert found.zones("eastus", "Standard_ND96asr_v4") == ["eastus"], "in no zone, but in the region"
-    assert found.zones("eastus", "closed") == found.zones("eastus", "none") == []
+    azure_market = market_of(api)
+    assert azure_market.zones("eastus", NC) == ["1", "2"]
+    assert azure_market.zones("eastus", "Standard_ND96asr_v4") == ["eastus"], "in no zone, but in the region"
+    assert azure_market.zones("eastus", "closed") == azure_market.zones("eastus", "none") == []
     assert len(api.calls) == 1
     api.rules = [("GET", "/skus$", error("AuthorizationFailed", "no", 403))]
     with pytest.raises(Unanswered, match="not allowed to look"):
-        asked(api).zones("eastus", NC)
+        market_of(api).zones("eastus", NC)
 
 
 def row(price: float, name: str = "NC24ads A100 v4 Spot", **more: Any) -> dict[str, Any]:
@@ -57,13 +57,13 @@ def test_a_spot_price_is_linuxs_newest_by_the_hour(api: Api) -> None:
         row(2.2, productName="Virtual Machines NCadsA100v4 Series Windows"), row(0.7, "NC24ads A100 v4 Low Priority"),
     ]  # fmt: skip
     api.plain["/api/retail/prices"] = {"Items": items, "NextPageLink": None}
-    assert asked(api).spot("eastus", NC, 7) == [SpotPrice("eastus", 1.05, None, None, None, "USD")]
+    assert market_of(api).spot("eastus", NC, 7) == [SpotPrice("eastus", 1.05, None, None, None, "USD")]
     api.plain["/api/retail/prices"] = {"Items": items[:1]}
-    assert asked(api).spot("eastus", NC, 7) == []
+    assert market_of(api).spot("eastus", NC, 7) == []
 
 
 def test_a_list_that_does_not_answer_is_said(api: Api) -> None:
     for answer in ({"Message": "no"}, ["x"]):
         api.plain["/api/retail/prices"] = answer
         with pytest.raises(Unanswered, match="did not answer"):
-            asked(api).spot("eastus", NC, 7)
+            market_of(api).spot("eastus", NC, 7)

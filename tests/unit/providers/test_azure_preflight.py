@@ -54,67 +54,75 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 def plan(groups: dict[str, Any]) -> Plan:
     site = {"provider": "azure", "region": "eastus"}
     spec = ClusterSpec.model_validate({"name": "test", "sites": {"here": site}, "groups": groups})
-    made = plans.plan(spec)
-    bases = {"here": {group.stack.os: BaseImage(id="x", why="test") for group in made.groups}}
-    return Plan(spec=made.spec, groups=made.groups, simulated=False, bases=bases)
+    offline_plan = plans.plan(spec)
+    bases = {"here": {group.stack.os: BaseImage(id="x", why="test") for group in offline_plan.groups}}
+    return Plan(spec=offline_plan.spec, groups=offline_plan.groups, simulated=False, bases=bases)
 
 
-def asked(api: Api, groups: dict[str, Any] | None = None, there: tuple[str, ...] = (), **site: Any) -> list[Finding]:
+def preflight_findings(
+    api: Api, groups: dict[str, Any] | None = None, existing: tuple[str, ...] = (), **site: Any
+) -> list[Finding]:
     subscription = api.subscription(**site)
-    place = Place("test", "here", subscription.site, Path("/nowhere"))
-    wanted = plan(groups or {"train": {"machine": ND, "count": 2}})
-    return preflight(subscription, place, wanted, there, PublicAddress(called=False))
+    site_context = Place("test", "here", subscription.site, Path("/nowhere"))
+    site_plan = plan(groups or {"train": {"machine": ND, "count": 2}})
+    return preflight(subscription, site_context, site_plan, existing, PublicAddress(called=False))
 
 
-def of(found: list[Finding], *statuses: str) -> dict[str, str]:
-    return {one.subject: one.message for one in found if one.status in statuses}
+def of(findings: list[Finding], *statuses: str) -> dict[str, str]:
+    return {finding.subject: finding.message for finding in findings if finding.status in statuses}
 
 
 def test_all_is_well(api: Api) -> None:
-    found = asked(api)
-    assert of(found, "blocks", "warning") == {}
-    assert of(found, "unknown") == {
+    findings = preflight_findings(api)
+    assert of(findings, "blocks", "warning") == {}
+    assert of(findings, "unknown") == {
         "capacity of train": f"whether Azure has 2 × {ND} now is not known until they are made"
     }
-    good = of(found, "ok")
-    assert good["credentials"].startswith("ada@example.com, subscription Fleet (1111")
-    assert good["quota ND A100 v4"] == "400 vCPUs in eastus, 96 in use, 192 wanted"
-    assert good["quota Total Regional vCPUs"] == "500 vCPUs in eastus, 10 in use, 192 wanted"
-    assert good["group train"] == f"{ND} is sold in eastus"
-    assert set(of(asked(api, there=("train-0", "train-1")), "unknown")) == set()
+    passed = of(findings, "ok")
+    assert passed["credentials"].startswith("ada@example.com, subscription Fleet (1111")
+    assert passed["quota ND A100 v4"] == "400 vCPUs in eastus, 96 in use, 192 wanted"
+    assert passed["quota Total Regional vCPUs"] == "500 vCPUs in eastus, 10 in use, 192 wanted"
+    assert passed["group train"] == f"{ND} is sold in eastus"
+    assert set(of(preflight_findings(api, existing=("train-0", "train-1")), "unknown")) == set()
     assert not [call for call in api.calls if call[0] != "GET"], "nothing is changed, nothing is registered"
 
 
 def test_machines_that_would_get_secure_boot_unasked_are_not_made(api: Api) -> None:
     api.features["TrustedLaunchByDefaultPreview"] = "Registered"
-    (found,) = [one for one in asked(api) if one.status == "blocks"]
-    assert found.subject == "Trusted Launch"
-    assert found.message.endswith(f"the driver would not load on {ND}")
-    assert "az feature unregister --namespace Microsoft.Compute --name TrustedLaunchByDefaultPreview" in found.action
-    assert of(asked(api, there=("train-0", "train-1")), "blocks") == {}, "machines that stand are not changed by it"
+    (blocker,) = [finding for finding in preflight_findings(api) if finding.status == "blocks"]
+    assert blocker.subject == "Trusted Launch"
+    assert blocker.message.endswith(f"the driver would not load on {ND}")
+    assert "az feature unregister --namespace Microsoft.Compute --name TrustedLaunchByDefaultPreview" in blocker.action
+    assert of(preflight_findings(api, existing=("train-0", "train-1")), "blocks") == {}, (
+        "machines that stand are not changed by it"
+    )
     api.skus[0]["capabilities"] += [{"name": "TrustedLaunchDisabled", "value": "True"}]
-    assert of(asked(api), "blocks") == {}, "the size takes no Trusted Launch"
+    assert of(preflight_findings(api), "blocks") == {}, "the size takes no Trusted Launch"
 
 
 def test_whether_machines_get_secure_boot_is_unknown_where_it_may_not_be_asked(api: Api) -> None:
     api.rules = [("GET", "Microsoft.Features", error("AuthorizationFailed", "no", 403))]
-    assert "Trusted Launch" in of(asked(api), "unknown")
+    assert "Trusted Launch" in of(preflight_findings(api), "unknown")
 
 
 def test_a_family_without_room_blocks_with_what_to_ask_for(api: Api) -> None:
-    (found,) = [one for one in asked(api, {"train": {"machine": ND, "count": 4}}) if one.status == "blocks"]
-    assert found.subject == "quota ND A100 v4"
-    assert "ask for 480 vCPUs: https://portal.azure.com/" in found.action
+    (blocker,) = [
+        finding
+        for finding in preflight_findings(api, {"train": {"machine": ND, "count": 4}})
+        if finding.status == "blocks"
+    ]
+    assert blocker.subject == "quota ND A100 v4"
+    assert "ask for 480 vCPUs: https://portal.azure.com/" in blocker.action
 
 
 def test_another_kind_that_has_room_makes_it_a_warning(api: Api) -> None:
     group = {"machine": NC, "count": 4, "capacity": {"kind": "spot", "fallback": ("on-demand",)}}
-    found = asked(api, {"t": group})
-    assert of(found, "blocks") == {}
-    assert set(of(found, "warning")) == {"quota StandardNCADSA100v4Family"}
-    assert "Low-priority" in "".join(of(found, "ok"))
+    findings = preflight_findings(api, {"t": group})
+    assert of(findings, "blocks") == {}
+    assert set(of(findings, "warning")) == {"quota StandardNCADSA100v4Family"}
+    assert "Low-priority" in "".join(of(findings, "ok"))
     group["count"] = 5
-    assert set(of(asked(api, {"t": group}), "blocks")) == {
+    assert set(of(preflight_findings(api, {"t": group}), "blocks")) == {
         "quota StandardNCADSA100v4Family",
         "quota Total Regional Low-priority vCPUs",
     }
@@ -128,21 +136,24 @@ def test_what_is_not_sold_or_not_to_this_subscription_blocks(api: Api) -> None:
         "restrictionInfo": {},
     }
     api.skus[0]["restrictions"] = [location]
-    assert "NotAvailableForSubscription" in of(asked(api), "blocks")["group train"]
+    assert "NotAvailableForSubscription" in of(preflight_findings(api), "blocks")["group train"]
     del api.skus[0]
-    assert of(asked(api), "blocks")["group train"] == f"{ND} is not sold in eastus"
+    assert of(preflight_findings(api), "blocks")["group train"] == f"{ND} is not sold in eastus"
     zone = {"type": "Zone", "reasonCode": "NotAvailableForSubscription", "restrictionInfo": {"zones": ["1"]}}
     api.skus[0]["restrictions"] = [zone]
-    one = {"t": {"machine": NC}}
-    assert "sold to this subscription in 2, not in 1" in of(asked(api, one, zones=["1"]), "blocks")["group t"]
-    assert of(asked(api, one, zones=["1", "2"]), "warning")["group t"].endswith("in 1")
+    on_demand = {"t": {"machine": NC}}
+    assert (
+        "sold to this subscription in 2, not in 1"
+        in of(preflight_findings(api, on_demand, zones=["1"]), "blocks")["group t"]
+    )
+    assert of(preflight_findings(api, on_demand, zones=["1", "2"]), "warning")["group t"].endswith("in 1")
     api.skus[0]["capabilities"] = [{"name": "LowPriorityCapable", "value": "False"}]
     spot = {"t": {"machine": NC, "capacity": {"kind": "spot"}}}
-    assert of(asked(api, spot), "blocks")["group t"].endswith("is not sold as spot")
+    assert of(preflight_findings(api, spot), "blocks")["group t"].endswith("is not sold as spot")
 
 
 @pytest.mark.parametrize(
-    ("rule", "status", "subject", "said"),
+    ("rule", "status", "subject", "text"),
     [
         (("GET", "/skus$", error("AuthorizationFailed", "may not", 403)), "unknown", "VM sizes", "not allowed to look"),
         (("GET", "Compute/.*/usages$", error("TooManyRequests", "slow", 429)), "unknown", "quota", "too often"),
@@ -153,33 +164,35 @@ def test_what_is_not_sold_or_not_to_this_subscription_blocks(api: Api) -> None:
     ],
 )  # fmt: skip
 def test_a_question_without_an_answer_is_no_pass(
-    api: Api, rule: tuple[str, str, Any], status: str, subject: str, said: str
+    api: Api, rule: tuple[str, str, Any], status: str, subject: str, text: str
 ) -> None:
     api.rules.append(rule)
-    assert said in of(asked(api, internet="public"), status)[subject]
+    assert text in of(preflight_findings(api, internet="public"), status)[subject]
 
 
 def test_a_subscription_that_is_off_or_not_registered_blocks(api: Api) -> None:
     api.registered = "NotRegistered"
-    found = asked(api)
+    findings = preflight_findings(api)
     assert (
-        of(found, "blocks")["Microsoft.Compute"]
+        of(findings, "blocks")["Microsoft.Compute"]
         == "the subscription is not registered for Microsoft.Compute (NotRegistered)"
     )
-    assert "az provider register --namespace Microsoft.Compute" in "".join(one.action for one in found)
+    assert "az provider register --namespace Microsoft.Compute" in "".join(finding.action for finding in findings)
     api.state = "Disabled"
-    (found,) = [asked(api)]
-    assert [one.subject for one in found] == ["credentials"] and "is Disabled" in found[0].message
+    (findings,) = [preflight_findings(api)]
+    assert [finding.subject for finding in findings] == ["credentials"] and "is Disabled" in findings[0].message
 
 
 def test_addresses_are_counted(api: Api) -> None:
     api.network = [usage("StandardSkuPublicIpAddresses", 19, 20)]
-    assert "20 may be had, 19 are there and 2 are wanted" in "".join(of(asked(api), "blocks").values())
-    assert of(asked(api, internet="nat"), "blocks") == {}
+    assert "20 may be had, 19 are there and 2 are wanted" in "".join(of(preflight_findings(api), "blocks").values())
+    assert of(preflight_findings(api, internet="nat"), "blocks") == {}
     api.network = [usage("StandardSkuPublicIpAddresses", 20, 20)]
-    assert "1 are wanted" in "".join(of(asked(api, internet="nat"), "blocks").values()), "the NAT gateway's"
+    assert "1 are wanted" in "".join(of(preflight_findings(api, internet="nat"), "blocks").values()), (
+        "the NAT gateway's"
+    )
     api.calls.clear()
-    asked(api, internet="none")
+    preflight_findings(api, internet="none")
     assert not [path for _, path in api.calls if "Microsoft.Network/locations" in path]
 
 
@@ -190,31 +203,31 @@ def test_permissions_are_compared_with_what_is_called(api: Api) -> None:
             "notActions": ["Microsoft.Compute/disks/*"],
         }
     ]
-    said = of(asked(api), "blocks")["permissions"]
-    assert "Microsoft.Compute/disks/delete" in said and "resourceGroups/write" in said
-    assert "Microsoft.Network" not in said
+    message = of(preflight_findings(api), "blocks")["permissions"]
+    assert "Microsoft.Compute/disks/delete" in message and "resourceGroups/write" in message
+    assert "Microsoft.Network" not in message
     api.permissions.append({"actions": ["*"], "notActions": []})
-    assert "permissions" in of(asked(api), "ok")
+    assert "permissions" in of(preflight_findings(api), "ok")
 
 
 def test_the_table_has_what_is_asked_and_no_more(api: Api) -> None:
     """With everything that cluster.yaml can name."""
     hub = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/hub/providers"
-    here = {
+    site_keys = {
         "subnet": f"{hub}/Microsoft.Network/virtualNetworks/hub/subnets/gpu", "resource_group": "mine",
         "identities": (f"{hub}/Microsoft.ManagedIdentity/userAssignedIdentities/me",), "encryption_at_host": True,
         "disk_encryption_set": f"{hub}/Microsoft.Compute/diskEncryptionSets/keys",
     }  # fmt: skip
     reserved = f"{hub}/Microsoft.Compute/capacityReservationGroups/mine"
     api.resources = [thing("hub", "Microsoft.Network/virtualNetworks", "hub")]
-    asked(api)
-    asked(api, {"t": {"machine": NC, "capacity": {"kind": "reservation", "id": reserved}}}, **here)
+    preflight_findings(api)
+    preflight_findings(api, {"t": {"machine": NC, "capacity": {"kind": "reservation", "id": reserved}}}, **site_keys)
     with suppress(GpuprovError):
         image.base_image(api.subscription(), "ubuntu-24.04")
     list(machines.of_site(api.subscription(), "test", "here"))
-    made = {permission(method, path) for method, path in api.calls}
+    called_permissions = {permission(method, path) for method, path in api.calls}
     failed = {"Microsoft.Compute/virtualMachines/instanceView/read"}  # of a machine whose making has failed
-    assert made == set(actions.load("azure").calls["preflight"]) - failed
+    assert called_permissions == set(actions.load("azure").calls["preflight"]) - failed
 
 
 def test_an_action_of_one_role_is_not_taken_by_another() -> None:
@@ -232,31 +245,35 @@ def test_what_cluster_yaml_names_is_looked_at(api: Api) -> None:
         "properties": {"addressPrefix": "10.0.0.0/29", "ipConfigurations": [{"id": "a"}, {"id": "b"}]},
     }
     site: dict[str, Any] = {"subnet": SUBNET, "resource_group": "mine", "encryption_at_host": True}
-    found = of(asked(api, **site), "blocks")
-    assert found["resource group mine"] == "there is no such resource group"
-    assert found["subnet gpu"] == "there is no such subnet"
+    blockers = of(preflight_findings(api, **site), "blocks")
+    assert blockers["resource group mine"] == "there is no such resource group"
+    assert blockers["subnet gpu"] == "there is no such subnet"
     api.groups = [{"name": "mine", "location": "eastus", "id": "x"}]
     api.resources = [network]
     api.others[SUBNET] = subnet
     api.features = {}
-    found = of(asked(api, **site), "blocks")
-    assert found["subnet gpu"] == "1 addresses are free, 2 are wanted"
-    assert found["encryption at host"] == "the subscription's feature EncryptionAtHost is NotRegistered"
+    blockers = of(preflight_findings(api, **site), "blocks")
+    assert blockers["subnet gpu"] == "1 addresses are free, 2 are wanted"
+    assert blockers["encryption at host"] == "the subscription's feature EncryptionAtHost is NotRegistered"
     network["location"] = "westus"
-    assert "can't be in it" in of(asked(api, **site), "blocks")["subnet gpu"]
+    assert "can't be in it" in of(preflight_findings(api, **site), "blocks")["subnet gpu"]
     network["location"], site["storage"] = "eastus", {"files": {}}
     subnet["properties"] = {"addressPrefix": "10.0.0.0/24", "serviceEndpoints": [{"service": "Microsoft.Sql"}]}
-    (refused,) = [one for one in asked(api, **site) if one.status == "blocks" and one.subject == "subnet gpu"]
+    (refused,) = [
+        finding
+        for finding in preflight_findings(api, **site)
+        if finding.status == "blocks" and finding.subject == "subnet gpu"
+    ]
     assert refused.message.startswith("it has no service endpoint Microsoft.Storage")
     assert refused.action.endswith("--service-endpoints Microsoft.Storage Microsoft.Sql`")
     subnet["properties"]["serviceEndpoints"] += [{"service": "Microsoft.Storage"}]
-    assert "subnet gpu" not in of(asked(api, **site), "blocks")
+    assert "subnet gpu" not in of(preflight_findings(api, **site), "blocks")
 
 
 def test_a_reservation_has_the_size_and_room(api: Api) -> None:
     group = f"{SUBNET.partition('/providers')[0]}/providers/Microsoft.Compute/capacityReservationGroups/mine"
-    wanted = {"t": {"machine": NC, "count": 2, "capacity": {"kind": "reservation", "id": group}}}
-    assert of(asked(api, wanted), "blocks")["group t"] == "there is no capacity reservation group mine"
+    groups = {"t": {"machine": NC, "count": 2, "capacity": {"kind": "reservation", "id": group}}}
+    assert of(preflight_findings(api, groups), "blocks")["group t"] == "there is no capacity reservation group mine"
     row = {
         "name": "one",
         "location": "eastus",
@@ -267,18 +284,18 @@ def test_a_reservation_has_the_size_and_room(api: Api) -> None:
     api.others[f"{group}/capacityReservations"] = {"value": [row]}
     used = [{"id": "a"}]
     api.others[f"{group}/capacityReservations/one"] = {**row, "properties": {"virtualMachinesAssociated": used}}
-    found = asked(api, wanted)
-    assert of(found, "warning")["group t"] == f"mine has 2 × {NC}, 1 in use, 2 wanted"
-    assert "quota StandardNCADSA100v4Family" not in of(found, "ok", "blocks", "warning"), "it has its quota already"
+    findings = preflight_findings(api, groups)
+    assert of(findings, "warning")["group t"] == f"mine has 2 × {NC}, 1 in use, 2 wanted"
+    assert "quota StandardNCADSA100v4Family" not in of(findings, "ok", "blocks", "warning"), "it has its quota already"
     used.clear()
-    assert f"mine has 2 × {NC}, 0 in use, 2 wanted" in of(asked(api, wanted), "ok").values()
-    assert "no reservation for" in of(asked(api, wanted, zones=["2"]), "blocks")["group t"]
+    assert f"mine has 2 × {NC}, 0 in use, 2 wanted" in of(preflight_findings(api, groups), "ok").values()
+    assert "no reservation for" in of(preflight_findings(api, groups, zones=["2"]), "blocks")["group t"]
 
 
 def test_an_image_is_its_newest_version_by_number(api: Api) -> None:
     api.images[URN] = ["24.04.202409120", "24.04.202511100", "24.4.9", "latest"]
-    found = image.base_image(api.subscription(), "ubuntu-24.04")
-    assert found.id == f"{URN}:24.04.202511100"
+    base = image.base_image(api.subscription(), "ubuntu-24.04")
+    assert base.id == f"{URN}:24.04.202511100"
     with pytest.raises(GpuprovError, match="debian-12 is not published in eastus"):
         image.base_image(api.subscription(), "debian-12")
     api.rules.append(("GET", "/versions$", error("AuthorizationFailed", "no", 403)))
@@ -296,13 +313,13 @@ def test_an_hpc_image_is_the_one_of_that_version_or_none(api: Api) -> None:
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pages(most: int) -> ItemPaged[int]:
+    def pages(page_count: int) -> ItemPaged[int]:
         def page(token: str | None) -> int:
             number = int(token or 0)
             assert number < 20, "asked for ever"
             return number
 
-        return ItemPaged(page, lambda number: (str(number + 1) if number + 1 < most else None, [number]))
+        return ItemPaged(page, lambda number: (str(number + 1) if number + 1 < page_count else None, [number]))
 
     monkeypatch.setattr("provisioner.providers.azure.client.MOST_PAGES", 5, raising=False)
     subscription = Subscription(AzureSite(provider="azure", region=REGION, subscription=SUBSCRIPTION), given=Token())
@@ -313,6 +330,6 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_file_share_needs_the_subnets_service_endpoint_and_says_what_down_removes(api: Api) -> None:
     files = {"files": {"path": "/files"}}
-    found = asked(api, storage=files)
-    assert "removes the file share at /files with its data" in of(found, "warning")["storage"]
+    findings = preflight_findings(api, storage=files)
+    assert "removes the file share at /files with its data" in of(findings, "warning")["storage"]
     assert any("/providers/Microsoft.Storage" in path for _, path in api.calls), "whether it is registered"

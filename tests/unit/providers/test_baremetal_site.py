@@ -56,8 +56,8 @@ def site(**keys: object) -> BareMetalSite:
 
 def test_a_host_has_what_it_says_or_what_its_site_says() -> None:
     hosts = {"dgx[01-02].lab": {"group": "a", "address": "10.0.0.[1-2]"}, "x": {"port": 23, "user": "me", "jump": "j"}}
-    found = site(hosts=hosts, port=2222).machines(["a"])
-    assert found == [
+    machines = site(hosts=hosts, port=2222).machines(["a"])
+    assert machines == [
         Host("dgx01.lab", "a", "10.0.0.1", 2222), Host("dgx02.lab", "a", "10.0.0.2", 2222),
         Host("x", "a", "x", 23, "me", "j"),
     ]  # fmt: skip
@@ -137,16 +137,16 @@ def test_a_host_key_is_found_as_ssh_finds_it(tmp_path: Path) -> None:
         host_key(str(tmp_path / "none"), ("dgx01.lab",), 22)
 
 
-@pytest.mark.parametrize("who", ["dgx01.lab", "10.0.0.1", "*", "[dgx01.lab]:2222"])
+@pytest.mark.parametrize("pattern", ["dgx01.lab", "10.0.0.1", "*", "[dgx01.lab]:2222"])
 @pytest.mark.parametrize("hashed", [False, True])
-def test_a_revoked_host_key_is_never_pinned(tmp_path: Path, who: str, hashed: bool) -> None:
+def test_a_revoked_host_key_is_never_pinned(tmp_path: Path, pattern: str, hashed: bool) -> None:
     file = tmp_path / "known_hosts"
-    file.write_text(f"@revoked {who} {KEY}\n[dgx01.lab]:2222 {KEY}\nother {OTHER}\n")
+    file.write_text(f"@revoked {pattern} {KEY}\n[dgx01.lab]:2222 {KEY}\nother {OTHER}\n")
     if hashed:
         subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
-    with pytest.raises(GpuprovError, match="revokes the ed25519 key") as told:
+    with pytest.raises(GpuprovError, match="revokes the ed25519 key") as caught:
         host_key(str(file), ("dgx01.lab", "10.0.0.1"), 2222)
-    assert str(file) in str(told.value)
+    assert str(file) in str(caught.value)
     assert host_key(str(file), ("other",), 22) == OTHER
 
 
@@ -175,9 +175,9 @@ def test_what_is_missing_on_this_computer_is_said_before_anybody_is_asked(
         provider(tmp_path, **installed).refuse_missing_files()
     monkeypatch.setenv("BMC_USER", "admin")
     monkeypatch.setenv("BMC_PASSWORD", "x")
-    with pytest.raises(GpuprovError, match="is not there") as told:
+    with pytest.raises(GpuprovError, match="is not there") as caught:
         provider(tmp_path, **installed).refuse_missing_files()
-    assert told.value.where == str(tmp_path / "none.iso")
+    assert caught.value.where == str(tmp_path / "none.iso")
 
 
 def test_what_only_a_rehearsal_does_without_is_refused_at_its_place(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_what_only_a_rehearsal_does_without_is_refused_at_its_place(tmp_path: Pa
         "groups:\n  g: { machine: dgx-h100, site: rack }\n  h: { machine: dgx-h100, site: desk }\n"
     )
     loaded = spec.load(file)
-    found = [(one.line, one.column, one.path) for one in spec.unready(file, loaded)]
-    assert found == [(3, 3, "sites.rack"), (6, 16, "sites.desk.host_keys")]
-    assert [one.path for one in spec.unready(file, loaded, ["desk"])] == ["sites.desk.host_keys"]
+    places = [(problem.line, problem.column, problem.path) for problem in spec.unready(file, loaded)]
+    assert places == [(3, 3, "sites.rack"), (6, 16, "sites.desk.host_keys")]
+    assert [problem.path for problem in spec.unready(file, loaded, ["desk"])] == ["sites.desk.host_keys"]
     (tmp_path / "known").touch()
-    assert [one.path for one in spec.unready(file, loaded)] == ["sites.rack"]
+    assert [problem.path for problem in spec.unready(file, loaded)] == ["sites.rack"]
     runner = CliRunner()
     refused = runner.invoke(app, ["validate", str(file)])
     assert (refused.exit_code, refused.output.splitlines()[0].partition(" ")[0]) == (2, f"{file}:3:3:")
@@ -204,31 +204,39 @@ def test_preflight_says_which_hosts_do_not_answer(tmp_path: Path) -> None:
     """And which BMCs, where machines are installed by them; they may be starting, so it warns."""
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as sshd:
         threading.Thread(target=lambda: sshd.accept()[0].sendall(b"SSH-2.0-x\r\n"), daemon=True).start()
-        port, good = silent.getsockname()[1], sshd.getsockname()[1]
-        hosts = {"up.lab": {"address": "127.0.0.1", "port": good}, "far.lab": {"jump": "bastion"}, "local": {}}
+        port, sshd_port = silent.getsockname()[1], sshd.getsockname()[1]
+        hosts = {"up.lab": {"address": "127.0.0.1", "port": sshd_port}, "far.lab": {"jump": "bastion"}, "local": {}}
         hosts["no.lab"] = {"address": "127.0.0.1", "port": 1}
-        asked = plan(cluster_spec("dgx-h100", count=4))
-        found = [one for one in provider(tmp_path, hosts=hosts).preflight(asked, ()) if one.subject == "answers"]
-        assert [(one.status, one.message) for one in found] == [
+        site_plan = plan(cluster_spec("dgx-h100", count=4))
+        answers = [
+            finding
+            for finding in provider(tmp_path, hosts=hosts).preflight(site_plan, ())
+            if finding.subject == "answers"
+        ]
+        assert [(finding.status, finding.message) for finding in answers] == [
             ("warning", "no.lab (127.0.0.1 port 1) does not answer: Connection refused")
         ]
-        one = {"m.lab": {"bmc": "127.0.0.1:1"}, "n.lab": {"bmc": f"127.0.0.1:{port}"}}
-        installed = provider(tmp_path, hosts=one, method="redfish", install={"iso": "none.iso"})
-        said = [one.message for one in installed.preflight(asked, ()) if one.subject == "answers"]
-        assert said == ["the BMC of m.lab (127.0.0.1 port 1) does not answer: Connection refused"]
+        bmc_hosts = {"m.lab": {"bmc": "127.0.0.1:1"}, "n.lab": {"bmc": f"127.0.0.1:{port}"}}
+        installed = provider(tmp_path, hosts=bmc_hosts, method="redfish", install={"iso": "none.iso"})
+        messages = [finding.message for finding in installed.preflight(site_plan, ()) if finding.subject == "answers"]
+        assert messages == ["the BMC of m.lab (127.0.0.1 port 1) does not answer: Connection refused"]
 
 
 def test_a_machine_that_is_to_start_from_the_network_is_told_how(tmp_path: Path) -> None:
     """What does not answer yet may not be installed yet: the command that does it stands beside the warning."""
     hosts = {"n.lab": {"address": "127.0.0.1", "port": 1, "mac": "52:54:00:00:00:01"}}
-    made = provider(
+    site_provider = provider(
         tmp_path, hosts=hosts, method="pxe", pxe={"interface": "eth1"}, install={"os": "debian-12", "iso": "netboot"}
     )
-    asked = plan(cluster_spec("dgx-h100", count=1))
-    (found,) = [one for one in made.preflight(asked, ()) if one.subject == "answers"]
-    assert (found.status, found.action) == ("warning", "`gpuprov netboot FILE` installs it")
-    assert made.netboot is not None
-    assert (made.netboot.interface, made.netboot.proxy, made.management.installation) == ("eth1", False, None)
+    site_plan = plan(cluster_spec("dgx-h100", count=1))
+    (unanswered,) = [finding for finding in site_provider.preflight(site_plan, ()) if finding.subject == "answers"]
+    assert (unanswered.status, unanswered.action) == ("warning", "`gpuprov netboot FILE` installs it")
+    assert site_provider.netboot is not None
+    assert (site_provider.netboot.interface, site_provider.netboot.proxy, site_provider.management.installation) == (
+        "eth1",
+        False,
+        None,
+    )
     inventory_file = tmp_path / "hosts.ini"
     inventory_file.write_text("[g]\nn1.lab mac=52-54-00-00-00-0A serial=A1\n")
     assert site(inventory=str(inventory_file), method="pxe").machines(["g"])[0].mac == "52:54:00:00:00:0a"
@@ -250,11 +258,13 @@ def test_preflight_refuses_an_installer_that_is_not_the_stacks(tmp_path: Path, m
     for name in ("linux", "initrd.gz"):
         (tmp_path / name).write_bytes(b"x")
     hosts = {"n.lab": {"bmc": "127.0.0.1:1"}}
-    made = provider(tmp_path, hosts=hosts, method="redfish", credentials="env:BMC", install={"iso": str(tmp_path)})
-    asked = plan(cluster_spec("dgx-h100", count=1))
-    (found,) = [one for one in made.preflight(asked, ()) if one.subject == "install.iso"]
-    assert found.status == "blocks"
-    assert "is a folder, and ubuntu-" in found.message
+    site_provider = provider(
+        tmp_path, hosts=hosts, method="redfish", credentials="env:BMC", install={"iso": str(tmp_path)}
+    )
+    site_plan = plan(cluster_spec("dgx-h100", count=1))
+    (refused,) = [finding for finding in site_provider.preflight(site_plan, ()) if finding.subject == "install.iso"]
+    assert refused.status == "blocks"
+    assert "is a folder, and ubuntu-" in refused.message
 
 
 def test_a_slip_in_the_file_of_passwords_is_told_by_validate_and_that_it_is_elsewhere_is_none(tmp_path: Path) -> None:
@@ -268,10 +278,10 @@ def test_a_slip_in_the_file_of_passwords_is_told_by_validate_and_that_it_is_else
     assert spec.unready(file, loaded) == []
     secret.write_text("a: {user: admin, password: hunter2}\n")
     secret.chmod(0o600)
-    (found,) = spec.unready(file, loaded)
-    assert (found.line, found.column, found.path) == (5, 18, "sites.desk.credentials")
-    assert "has no user and password for b" in found.message
-    assert "hunter2" not in found.message + found.hint
+    (problem,) = spec.unready(file, loaded)
+    assert (problem.line, problem.column, problem.path) == (5, 18, "sites.desk.credentials")
+    assert "has no user and password for b" in problem.message
+    assert "hunter2" not in problem.message + problem.hint
     secret.chmod(0o644)
     assert "others may read this file" in spec.unready(file, loaded)[0].message
     secret.write_text("all: {user: admin, password: hunter2}\n")

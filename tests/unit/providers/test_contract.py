@@ -55,7 +55,7 @@ def test_nothing_outside_a_providers_folder_knows_it() -> None:
     wrong = []
     for file in sorted(CODE.rglob("*.py")):
         name = file.relative_to(CODE).as_posix()
-        if not name.startswith(tuple(f"providers/{one}/" for one in REAL)):
+        if not name.startswith(tuple(f"providers/{provider}/" for provider in REAL)):
             wrong += [f"{name}:{number}: {line.strip()}" for number, line in lines(file.read_text(encoding="utf-8"))]
     assert wrong == []
 
@@ -99,28 +99,28 @@ def test_its_machines_can_be_asked_for(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MAKING)
 def test_a_provider_that_makes_machines_is_documented(name: str) -> None:
     titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in (ROOT / "docs").glob("*.md")]
-    mine = [row.title for row in catalog.load().providers() if row.name == name]
-    assert (ROOT / "docs" / f"{name}.md").is_file() or f"# {mine[0].capitalize()}" in titles
+    own_titles = [row.title for row in catalog.load().providers() if row.name == name]
+    assert (ROOT / "docs" / f"{name}.md").is_file() or f"# {own_titles[0].capitalize()}" in titles
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.yaml")]
     assert any(f"provider: {name}\n" in text for text in texts) or name == SANDBOX
 
 
-def made(name: str, workspace: Path) -> tuple[Provider, Plan]:
+def provider_and_plan(name: str, workspace: Path) -> tuple[Provider, Plan]:
     """The provider at a site of its own, and a plan of its usual machine."""
     known = catalog.load()
     machine = "p4d.24xlarge" if name == SANDBOX else known.provider(name).example_machine
-    wanted = plans.plan(plans.cluster_spec(machine, count=2))
-    system = wanted.groups[0].stack.os
+    offline_plan = plans.plan(plans.cluster_spec(machine, count=2))
+    system = offline_plan.groups[0].stack.os
     bases = {"here": {system: BaseImage(id="image-1", why="test")}}
-    plan = Plan(spec=wanted.spec, groups=wanted.groups, simulated=False, bases=bases)
-    found = base.find(name)
-    assert found is not None
-    return found(Place("test", "here", wanted.spec.sites["here"], workspace)), plan
+    plan = Plan(spec=offline_plan.spec, groups=offline_plan.groups, simulated=False, bases=bases)
+    provider_class = base.find(name)
+    assert provider_class is not None
+    return provider_class(Place("test", "here", offline_plan.spec.sites["here"], workspace)), plan
 
 
 @pytest.mark.parametrize("name", MAKING)
 def test_its_class_is_whole(name: str, tmp_path: Path) -> None:
-    provider, _ = made(name, tmp_path)
+    provider, _ = provider_and_plan(name, tmp_path)
     assert (provider.name, isinstance(provider, Provider)) == (name, True)
     assert provider.module is None or isinstance(provider.module, Module)
     if provider.capacity is not None:
@@ -149,22 +149,30 @@ def test_a_place_for_state_is_opened_beside_its_model(model: type[State]) -> Non
     )
 
 
-def like(given: Any, protocol: type, *, within: str = "") -> None:
+def like(implementation: Any, protocol: type, *, within: str = "") -> None:
     """Fail where a method of the protocol is missing, or takes other parameters."""
-    if isinstance(given, str):  # a class by its name, which is imported for types alone
+    if isinstance(implementation, str):  # a class by its name, which is imported for types alone
         folder = import_module(within)
         modules = [import_module(f"{within}.{path.stem}") for path in Path(str(folder.__file__)).parent.glob("*.py")]
-        (given,) = {getattr(one, given) for one in modules if hasattr(one, given)}
+        (implementation,) = {
+            getattr(module_of_folder, implementation)
+            for module_of_folder in modules
+            if hasattr(module_of_folder, implementation)
+        }
     for name, method in inspect.getmembers(protocol, inspect.isfunction):
         if not name.startswith("_"):
-            wanted = [one for one in inspect.signature(method).parameters if one != "self"]
-            has = [one for one in inspect.signature(getattr(given, name)).parameters if one != "self"]
-            assert has == wanted, f"{given}.{name}"
+            expected = [parameter for parameter in inspect.signature(method).parameters if parameter != "self"]
+            has = [
+                parameter
+                for parameter in inspect.signature(getattr(implementation, name)).parameters
+                if parameter != "self"
+            ]
+            assert has == expected, f"{implementation}.{name}"
 
 
 @pytest.mark.parametrize("name", MAKING)
 def test_the_module_takes_what_the_provider_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    provider, plan = made(name, tmp_path)
+    provider, plan = provider_and_plan(name, tmp_path)
     if provider.module is None:
         assert provider.hosts is not None, "nothing makes its machines, and none exist"
         return
@@ -177,9 +185,9 @@ def test_the_module_takes_what_the_provider_gives(name: str, tmp_path: Path, mon
     monkeypatch.setattr("provisioner.providers.public_address.PublicAddress.network", "203.0.113.7/32")
     if name != SANDBOX:  # its inputs are paths of images that are built
         takes = fields(text, provider.module.folder)
-        given = provider.module.inputs(plan)
-        assert set(given) <= set(takes)
-        assert {key for key, optional in takes.items() if not optional} <= set(given)
+        inputs = provider.module.inputs(plan)
+        assert set(inputs) <= set(takes)
+        assert {key for key, optional in takes.items() if not optional} <= set(inputs)
 
 
 def fields(text: str, variable: str) -> dict[str, bool]:
@@ -187,8 +195,8 @@ def fields(text: str, variable: str) -> dict[str, bool]:
     block = re.search(rf'^variable "{variable}" \{{\n(.*?)^\}}', text, re.M | re.S)
     assert block is not None
     return {
-        key: rest.startswith("optional(")
-        for key, rest in re.findall(r"^    (\w+)\s*= (.*)$", block[1].partition("\n  validation")[0], re.M)
+        key: type_text.startswith("optional(")
+        for key, type_text in re.findall(r"^    (\w+)\s*= (.*)$", block[1].partition("\n  validation")[0], re.M)
     }
 
 

@@ -28,8 +28,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_makes_widens_and_removes_a_fleet(copy: Path) -> None:
     done = extending.python(copy, "-m", "tests.support.smallest_fleet", str(copy / "cluster.yaml"))
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen == {
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report == {
         "preflight": ["ok"],
         "planned": [2, 0, 0],
         "nodes": {"train-0": "192.0.2.10", "train-1": "192.0.2.11"},
@@ -44,24 +44,24 @@ def test_it_makes_widens_and_removes_a_fleet(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ("region: nowhere", '"nowhere" is not a region of Smallest'),
         ("region: home-1, zones: [away-1a]", '"away-1a" is not a zone of home-1'),
         ("region: home-1, vpc: x", 'unknown key "vpc" (it belongs to provider: '),
     ],
 )
-def test_cluster_yaml_knows_its_sites(copy: Path, tmp_path: Path, wrong: str, said: str) -> None:
+def test_cluster_yaml_knows_its_sites(copy: Path, tmp_path: Path, wrong: str, message: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(FILE.replace("region: home-1", wrong))
     done = extending.python(copy, "-m", "provisioner", "validate", str(file))
-    assert (done.returncode, said in done.stderr + done.stdout) == (2, True), done.stderr + done.stdout
+    assert (done.returncode, message in done.stderr + done.stdout) == (2, True), done.stderr + done.stdout
 
 
 def test_it_is_offered(copy: Path) -> None:
     file = copy / "made.yaml"
-    for words in (["init", str(file), "--provider", "smallest"], ["validate", str(file)]):
-        done = extending.python(copy, "-m", "provisioner", *words)
+    for arguments in (["init", str(file), "--provider", "smallest"], ["validate", str(file)]):
+        done = extending.python(copy, "-m", "provisioner", *arguments)
         assert done.returncode == 0, done.stderr
 
 

@@ -27,10 +27,10 @@ every_module = pytest.mark.parametrize("module", MODULES, ids=lambda m: m.name)
 
 def blocks(pattern: re.Pattern[str], module: Path) -> dict[str, str]:
     """Name → body of every block of that kind in the module's files."""
-    found = {}
+    bodies = {}
     for file in sorted(module.glob("*.tf")):
-        found.update(dict(pattern.findall(file.read_text(encoding="utf-8"))))
-    return found
+        bodies.update(dict(pattern.findall(file.read_text(encoding="utf-8"))))
+    return bodies
 
 
 def test_there_are_modules() -> None:
@@ -84,14 +84,14 @@ def test_terraform_validates_it(module: Path, folder: str, tmp_path: Path) -> No
     copy = tmp_path / "terraform" / module.name
     shutil.copytree(module, copy, ignore=shutil.ignore_patterns(".terraform", "*.tfstate*"))
     with serving(*map(Cloud, names())) as stand_ins:
-        mine = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
-        validate(copy / folder, {**os.environ, **stand_ins, **mine})
+        cli_variables = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
+        validate(copy / folder, {**os.environ, **stand_ins, **cli_variables})
 
 
 def validate(folder: Path, environment: dict[str, str]) -> None:
-    for words in (["init", "-backend=false", "-input=false"], ["validate", "-no-color"]):
+    for arguments in (["init", "-backend=false", "-input=false"], ["validate", "-no-color"]):
         done = subprocess.run(
-            [*find().argv, *words],
+            [*find().argv, *arguments],
             cwd=folder,
             env=environment,
             capture_output=True,

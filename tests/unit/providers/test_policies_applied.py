@@ -108,11 +108,11 @@ class Root:
         assert provider.module is not None
         render(plan, "here", provider.module, self.workspace, ssh_public_key=KEY, identity="0123456789ab")
 
-    def run(self, *words: str, check: bool = True) -> str:
-        return terraform(self.workspace, self.environment, *words, check=check)
+    def run(self, *arguments: str, check: bool = True) -> str:
+        return terraform(self.workspace, self.environment, *arguments, check=check)
 
-    def apply(self, *words: str, check: bool = True) -> str:
-        return self.run("apply", "-no-color", "-auto-approve", "-input=false", *words, check=check)
+    def apply(self, *arguments: str, check: bool = True) -> str:
+        return self.run("apply", "-no-color", "-auto-approve", "-input=false", *arguments, check=check)
 
     def is_unchanged(self) -> bool:
         return "No changes." in self.run("plan", "-no-color", "-input=false")
@@ -146,7 +146,10 @@ def test_the_policy_of_up_takes_a_site_from_nothing_to_nothing(root: tuple[Root,
     site.apply()
     address = site.run("state", "list").split()
     (node,) = [
-        one for one in address if one.endswith('node["train-1"]') and ("_instance." in one or "_machine." in one)
+        resource_address
+        for resource_address in address
+        if resource_address.endswith('node["train-1"]')
+        and ("_instance." in resource_address or "_machine." in resource_address)
     ]
     site.apply(f"-replace={node}")
     site.run("destroy", "-no-color", "-auto-approve", "-input=false")

@@ -29,7 +29,7 @@ BESIDES = {
 
 
 def camel(call: str) -> str:
-    return "".join(word.capitalize() for word in call.split("_"))
+    return "".join(part.capitalize() for part in call.split("_"))
 
 
 def called(provider: str) -> set[str]:

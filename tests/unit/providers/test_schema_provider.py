@@ -53,9 +53,9 @@ class Root:
     def write(self, argument: str = "vpc_name", zone: str = "cn-shanghai-a") -> None:
         (self.folder / "main.tf").write_text(ROOT.replace("ARGUMENT", argument).replace("ZONE", zone), encoding="utf-8")
 
-    def run(self, *words: str, check: bool = True) -> str:
+    def run(self, *arguments: str, check: bool = True) -> str:
         done = subprocess.run(
-            [*find().argv, *words], cwd=self.folder, env={**os.environ, **self.environment}, check=False,
+            [*find().argv, *arguments], cwd=self.folder, env={**os.environ, **self.environment}, check=False,
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert (done.returncode == 0) == check, done.stdout + done.stderr
@@ -64,10 +64,10 @@ class Root:
     def apply(self, number: int, *, check: bool = True) -> str:
         return self.run("apply", "-no-color", "-auto-approve", f"-var=number={number}", check=check)
 
-    def actions(self, number: int, *words: str) -> dict[str, str]:
-        lines = self.run("plan", "-json", f"-var=number={number}", *words).splitlines()
-        found = [one["change"] for one in map(json.loads, lines) if one["type"] == "planned_change"]
-        return {one["resource"]["addr"]: one["action"] for one in found}
+    def actions(self, number: int, *arguments: str) -> dict[str, str]:
+        lines = self.run("plan", "-json", f"-var=number={number}", *arguments).splitlines()
+        changes = [event["change"] for event in map(json.loads, lines) if event["type"] == "planned_change"]
+        return {change["resource"]["addr"]: change["action"] for change in changes}
 
 
 def test_a_fleet_is_made_widened_replaced_and_destroyed(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_fleet_is_made_widened_replaced_and_destroyed(tmp_path: Path) -> None:
     with cloud.serving() as environment:
         root = Root(tmp_path, environment)
         root.apply(2)
-        assert {one["instance_name"] for one in cloud.of(MACHINE)} == {"node-0", "node-1"}
+        assert {machine["instance_name"] for machine in cloud.of(MACHINE)} == {"node-0", "node-1"}
         assert root.actions(2) == {}
         assert root.actions(3) == {f'{MACHINE}.node["node-2"]': "create"}
         assert root.actions(2, f'-replace={MACHINE}.node["node-1"]') == {f'{MACHINE}.node["node-1"]': "replace"}
@@ -84,9 +84,11 @@ def test_a_fleet_is_made_widened_replaced_and_destroyed(tmp_path: Path) -> None:
         root.write(argument="vpc_nam")
         assert 'Did you mean "vpc_name"?' in root.run("validate", "-no-color", check=False)
         root.write()
-        gone = cloud.of(MACHINE)[0]
-        del cloud.objects[MACHINE, gone["id"]]
-        assert root.actions(2) == {f'{MACHINE}.node["{gone["instance_name"]}"]': "create"}, "somebody removed it"
+        deleted_machine = cloud.of(MACHINE)[0]
+        del cloud.objects[MACHINE, deleted_machine["id"]]
+        assert root.actions(2) == {f'{MACHINE}.node["{deleted_machine["instance_name"]}"]': "create"}, (
+            "somebody removed it"
+        )
         root.run("destroy", "-no-color", "-auto-approve", "-var=number=2")
         assert cloud.objects == {}
 
@@ -108,19 +110,19 @@ def test_a_cloud_refuses_and_makes_half(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in HERE.glob("*.yaml")))
 def test_what_is_known_beside_a_schema_names_what_the_schema_has(name: str) -> None:
-    _, found = schema(name)
+    _, provider_schema = schema(name)
     for kind, rules in known(name).items():
-        block = {**found["resource_schemas"], **found["data_source_schemas"]}[kind]["block"]
+        block = {**provider_schema["resource_schemas"], **provider_schema["data_source_schemas"]}[kind]["block"]
         paths = [*rules.get("values", {}), *rules.get("force_new", []), *rules.get("one_of", {})]
         paths += [path for pair in [*rules.get("conflicts", []), *rules.get("required_with", [])] for path in pair]
-        missing = [path for path in paths if not there(block, path.split("."))]
+        missing = [path for path in paths if not has_path(block, path.split("."))]
         assert not missing, f"{kind} of {name}.yaml: {missing}"
         assert rules.get("source"), f"{kind} of {name}.yaml has no source"
 
 
-def there(block: dict[str, Any], path: list[str]) -> bool:
-    name, *rest = path
+def has_path(block: dict[str, Any], path: list[str]) -> bool:
+    name, *remaining_path = path
     if name in block.get("attributes", {}):
-        return not rest
+        return not remaining_path
     nested = block.get("block_types", {}).get(name)
-    return nested is not None and (not rest or there(nested["block"], rest))
+    return nested is not None and (not remaining_path or has_path(nested["block"], remaining_path))

@@ -41,18 +41,18 @@ def read(tmp_path: Path, text: str) -> tuple[ClusterSpec, ClusterPaths]:
 def test_a_site_has_its_own_account_or_that_of_access_or_its_providers(
     tmp_path: Path, access: str, users: dict[str, str]
 ) -> None:
-    found, _ = read(tmp_path, FILE + access)
-    assert {site: found.user(site) for site in users} == users
+    cluster, _ = read(tmp_path, FILE + access)
+    assert {site: cluster.user(site) for site in users} == users
 
 
 def test_nodes_behind_a_jump_host_are_reached_through_it(tmp_path: Path) -> None:
-    found, paths = read(tmp_path, FILE)
+    cluster, paths = read(tmp_path, FILE)
     nodes = [
         Node(f"{group}-0", group, site, "g5.xlarge", f"i-{group}", "", "10.0.0.5", "10.0.0.5")
         for group, site in (("a", "east"), ("b", "west"), ("c", "gone"))
     ]
-    ways = Providers(found, paths).proxies(nodes)
-    assert ways == {"a-0": "ssh -o BatchMode=yes -o ConnectTimeout=10 -p 2222 -W [10.0.0.5]:22 me@bastion"}
+    proxies = Providers(cluster, paths).proxies(nodes)
+    assert proxies == {"a-0": "ssh -o BatchMode=yes -o ConnectTimeout=10 -p 2222 -W [10.0.0.5]:22 me@bastion"}
 
 
 METAL = """name: lab
@@ -93,11 +93,11 @@ def rehearsed(*names: str, site: str) -> list[Node]:
 def test_a_rehearsal_has_the_same_way_by_a_configuration_of_its_own(
     tmp_path: Path, text: str, site: str, names: list[str], hosts: dict[str, str]
 ) -> None:
-    found, _ = read(tmp_path, text)
+    cluster, _ = read(tmp_path, text)
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=True)
-    own = f"ssh -F {paths.ssh}/jump-{site} -o BatchMode=yes -o ConnectTimeout=10 "
-    ways = Providers(found, paths).proxies(rehearsed(*names, site=site))
-    assert ways == {name: own + way for name, way in hosts.items()}
+    ssh_command = f"ssh -F {paths.ssh}/jump-{site} -o BatchMode=yes -o ConnectTimeout=10 "
+    proxies = Providers(cluster, paths).proxies(rehearsed(*names, site=site))
+    assert proxies == {name: ssh_command + arguments for name, arguments in hosts.items()}
 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBastion"
@@ -106,10 +106,10 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBastion"
 def test_the_way_to_a_rehearsed_jump_host_is_written_and_a_stopped_one_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, _ = read(tmp_path, FILE)
+    cluster, _ = read(tmp_path, FILE)
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=True)
     ssh.ensure_key(paths, None)
-    providers, nodes = Providers(found, paths), [*rehearsed("a-0", site="east"), *rehearsed("b-0", site="west")]
+    providers, nodes = Providers(cluster, paths), [*rehearsed("a-0", site="east"), *rehearsed("b-0", site="west")]
     monkeypatch.setattr(jump_host, "address_and_key", lambda *_: ("127.77.250.3", KEY))
     assert providers.save_jump_hosts(nodes) == {}
     assert [path.name for path in sorted(paths.ssh.glob("jump-*"))] == ["jump-east", "jump-east.known_hosts"]
@@ -121,7 +121,7 @@ def test_the_way_to_a_rehearsed_jump_host_is_written_and_a_stopped_one_is_named(
     assert [*failed] == ["east"]
     assert "the simulated jump host me@bastion:2222 is exited, not running" in failed["east"].message
     assert "`gpuprov up` makes it again" in failed["east"].hint
-    assert Providers(found, ClusterPaths(tmp_path, "lab", sandbox=False)).save_jump_hosts(nodes) == {}
+    assert Providers(cluster, ClusterPaths(tmp_path, "lab", sandbox=False)).save_jump_hosts(nodes) == {}
 
 
 @pytest.mark.parametrize("jump", ["-oProxyCommand=x", "a b", "me@", "host;id", "$(id)", "host:port"])

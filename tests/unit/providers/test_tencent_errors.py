@@ -20,19 +20,19 @@ NODE = 'module.site.tencentcloud_instance.node["train-0"]'
 SDK = "[TencentCloudSDKError] Code={}, Message={}, RequestId=00000000-1111"
 
 
-def read(text: str, way: str = "on-demand", **keys: Any) -> CloudError:
-    return errors.read(Diagnostic(text, "", NODE), "ap-guangzhou", GROUP, Way(way, "ap-guangzhou-3"), **keys)
+def read(text: str, kind: str = "on-demand", **keys: Any) -> CloudError:
+    return errors.read(Diagnostic(text, "", NODE), "ap-guangzhou", GROUP, Way(kind, "ap-guangzhou-3"), **keys)
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['kind']} {case['code'] or case['text'][:30]}")
 def test_a_real_text_is_read(case: dict[str, Any]) -> None:
-    found = read(case["text"])
-    assert (found.kind, found.code, found.then) == (case["kind"], case["code"], case["then"])
-    assert case.get("hint", "") in found.hint
-    assert case.get("says", "") in found.text
-    assert found.address == NODE
-    assert "RequestId" not in found.text and "request id" not in found.text
-    assert found.kind == "unknown" or found.hint
+    error = read(case["text"])
+    assert (error.kind, error.code, error.then) == (case["kind"], case["code"], case["then"])
+    assert case.get("hint", "") in error.hint
+    assert case.get("says", "") in error.text
+    assert error.address == NODE
+    assert "RequestId" not in error.text and "request id" not in error.text
+    assert error.kind == "unknown" or error.hint
 
 
 def test_every_text_has_a_source_and_every_class_a_text() -> None:
@@ -57,26 +57,26 @@ def test_of_codes_in_codes_the_inner_one_counts_and_of_several_the_one_that_need
     shortage = SDK.format("ResourcesSoldOut.SpecifiedInstanceType", "sold out")
     denied = SDK.format("UnauthorizedOperation", "you may not")
     for text in (f"{shortage}\n{denied}", f"{denied}\n{shortage}"):
-        found = read(text)
-        assert (found.code, found.then) == ("UnauthorizedOperation", "stop")
-        assert "sold out" in found.text and "you may not" in found.text
+        error = read(text)
+        assert (error.code, error.then) == ("UnauthorizedOperation", "stop")
+        assert "sold out" in error.text and "you may not" in error.text
 
 
 def test_a_text_without_a_code_is_told_as_it_is() -> None:
-    found = read("something that nobody has seen")
-    assert (found.kind, found.code, found.text, found.then) == ("unknown", "", "something that nobody has seen", "stop")
+    error = read("something that nobody has seen")
+    assert (error.kind, error.code, error.text, error.then) == ("unknown", "", "something that nobody has seen", "stop")
 
 
 def test_the_tables_codes_are_of_the_sdk_or_of_families(request: pytest.FixtureRequest) -> None:
     """A code without a pattern is one that the SDK knows; of the SDK's codes of RunInstances most have a class."""
     known = set(_codes("cvm")) | set(_codes("vpc"))
-    named = {code for row in table("tencent") for code in row.codes if "*" not in code and "." in code}
+    table_codes = {code for row in table("tencent") for code in row.codes if "*" not in code and "." in code}
     ours = {
         "AuthFailure.InvalidAuthorization", "AuthFailure.MFAFailure", "AuthFailure.TokenFailure",
         "AuthFailure.UnauthorizedOperation", "ClientError.NetworkError", "ClientError.HttpStatusCodeError",
         "OperationDenied.Retry",
     }  # fmt: skip
-    assert named - known - ours == set()
+    assert table_codes - known - ours == set()
     rows = table("tencent")
     instances = [
         code for code in _codes("cvm") if not code.startswith(("InvalidParameter", "MissingParameter", "Invalid"))

@@ -22,24 +22,24 @@ def test_orphans_are_found_by_tag_and_removed_in_order(api: TencentApi) -> None:
     account(api)
     api.things["vpc"].append({"VpcId": "vpc-other000", "VpcName": "somebody's"})
     api.slow = 2
-    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
-    found = there.find()
-    assert len(found.things) == 8 and not found.unknown
-    moments = {thing.since for thing in found.things if thing.since}
+    region_orphans = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    search = region_orphans.find()
+    assert len(search.things) == 8 and not search.unknown
+    moments = {resource.since for resource in search.things if resource.since}
     assert len(moments) == 1, "08:00 in China is midnight UTC"
     lines: list[str] = []
-    assert there.remove(found.things, lines.append) == []
+    assert region_orphans.remove(search.things, lines.append) == []
     assert [row for rows in api.things.values() for row in rows] == [{"VpcId": "vpc-other000", "VpcName": "somebody's"}]
-    assert there.find().things == ()
+    assert region_orphans.find().things == ()
 
 
 def test_a_protected_machine_stays_and_everything_with_it(api: TencentApi) -> None:
     account(api)
     api.things["instance"][0]["DisableApiTermination"] = True
-    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
-    left = there.remove(there.find().things, lambda _: None)
-    assert left[0].startswith("instance ins-00000001 (RUNNING): protected, and not forced")
-    assert left[1] == "7 other things were not touched: the machines that are left may need them"
+    region_orphans = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    problems = region_orphans.remove(region_orphans.find().things, lambda _: None)
+    assert problems[0].startswith("instance ins-00000001 (RUNNING): protected, and not forced")
+    assert problems[1] == "7 other things were not touched: the machines that are left may need them"
     assert sum(map(len, api.things.values())) == 8
 
 
@@ -48,12 +48,12 @@ def test_a_file_system_keeps_its_data_and_its_network(api: TencentApi) -> None:
     api.things["instance"].clear()
     pairs = [{"TagKey": "gpuprov-cluster", "TagValue": "test"}, {"TagKey": "gpuprov-site", "TagValue": "here"}]
     api.things["cfs"] = [{"FileSystemId": "cfs-00000001", "Tags": pairs, "LifeCycleState": "available"}]
-    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
-    found = there.find()
-    assert [thing.kept for thing in found.things if thing.kind == "CFS file system"] == [
+    region_orphans = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    search = region_orphans.find()
+    assert [resource.kept for resource in search.things if resource.kind == "CFS file system"] == [
         orphans.tagged_resources.HOLDS_DATA
     ]
-    assert there.remove(found.things, lambda _: None) == [
+    assert region_orphans.remove(search.things, lambda _: None) == [
         "3 things of the network were not touched: the file system stands in it"
     ]
 
@@ -62,14 +62,14 @@ def test_time_is_up_and_questions_are_denied(api: TencentApi) -> None:
     account(api)
     api.slow = 1000
     api.refuse("DescribeKeyPairs", "UnauthorizedOperation", "no")
-    there = orphans.InRegion(Region("ap-guangzhou"), wait_s=0.05, pause_s=0.01)
-    found = there.find()
-    assert found.unknown[0].startswith("whether there are key pairs: not allowed to look")
-    left = there.remove(found.things, lambda _: None)
-    assert (left[0] != "" and "still there" in left[0]) or "gone" in left[0]
+    region_orphans = orphans.InRegion(Region("ap-guangzhou"), wait_s=0.05, pause_s=0.01)
+    search = region_orphans.find()
+    assert search.unknown[0].startswith("whether there are key pairs: not allowed to look")
+    problems = region_orphans.remove(search.things, lambda _: None)
+    assert (problems[0] != "" and "still there" in problems[0]) or "gone" in problems[0]
     api.refuse("GetCallerIdentity", "AuthFailure.SecretIdNotFound", "no")
     with pytest.raises(ProviderError):
-        there.find()
+        region_orphans.find()
 
 
 def test_clean_removes_what_has_the_clusters_own_identity(api: TencentApi, tmp_path: Path) -> None:
@@ -96,7 +96,10 @@ def test_machines_that_stand_are_asked_for_by_tag(api: TencentApi, tmp_path: Pat
     for number, row in enumerate(api.things["instance"]):
         row["Tags"].append({"Key": "gpuprov-node", "Value": f"train-{number}"})
     assert provider.module is not None
-    assert [(one.node, one.ours) for one in provider.module.standing()] == [("train-0", True), ("train-1", False)]
+    assert [(instance.node, instance.ours) for instance in provider.module.standing()] == [
+        ("train-0", True),
+        ("train-1", False),
+    ]
     api.refuse("DescribeInstances", "InternalError", "down")
     with pytest.raises(ProviderError, match="which machines stand in ap-guangzhou"):
         provider.module.standing()
@@ -110,24 +113,24 @@ def test_the_table_has_what_is_asked_and_no_more(api: TencentApi, tmp_path: Path
     assert provider.module is not None
     provider.module.standing()
     account(api)
-    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
-    there.remove(there.find().things, lambda _: None)
+    region_orphans = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    region_orphans.remove(region_orphans.find().things, lambda _: None)
     assert len(api.actions()) > 20
     roles = {"cam:DeletePolicy", "cam:DeleteRole", "cam:DetachRolePolicy", "cam:ListPolicies"}  # tried below
     assert api.actions() == {name for key in ("preflight", "find", "remove") for name in listed[key]} - roles
 
 
 def test_a_role_of_buckets_is_the_accounts_and_goes_with_its_own_cluster(api: TencentApi, tmp_path: Path) -> None:
-    words = f"gpuprov-cluster=test gpuprov-id={IDENTITY} gpuprov-site=here"
+    description = f"gpuprov-cluster=test gpuprov-id={IDENTITY} gpuprov-site=here"
     rows = [
-        {"RoleName": "CVM_QCSRole", "Description": words},
-        {"RoleName": "gpuprov-test-here-01234567", "Description": words},
-        {"RoleName": "gpuprov-test-there", "Description": words.replace(IDENTITY, "ffffffffffff")},
+        {"RoleName": "CVM_QCSRole", "Description": description},
+        {"RoleName": "gpuprov-test-here-01234567", "Description": description},
+        {"RoleName": "gpuprov-test-there", "Description": description.replace(IDENTITY, "ffffffffffff")},
     ]  # fmt: skip
-    gone: list[str] = []
+    deletions: list[str] = []
 
     def done(action: str, key: str) -> None:
-        api.answers[action] = lambda asked: gone.append(f"{action} {asked[key]}") or {}  # type: ignore[func-returns-value]
+        api.answers[action] = lambda request: deletions.append(f"{action} {request[key]}") or {}  # type: ignore[func-returns-value]
 
     api.answers["DescribeRoleList"] = {"List": rows, "TotalNum": 3}
     policies = [(7, "gpuprov-test-here-01234567"), (8, "gpuprov-test-here-01234567-more")]
@@ -135,14 +138,14 @@ def test_a_role_of_buckets_is_the_accounts_and_goes_with_its_own_cluster(api: Te
     done("DetachRolePolicy", "DetachRoleName")
     done("DeletePolicy", "PolicyId")
     done("DeleteRole", "RoleName")
-    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
-    found = [thing for thing in there.find().things if thing.kind == "CAM role"]
-    assert [(one.id, one.kept) for one in found] == [(row["RoleName"], SOMEWHERE) for row in rows[1:]]
-    there.remove(found, lambda _: None)
-    assert gone == [], "gc looks at one region"
+    region_orphans = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    roles = [resource for resource in region_orphans.find().things if resource.kind == "CAM role"]
+    assert [(role.id, role.kept) for role in roles] == [(row["RoleName"], SOMEWHERE) for row in rows[1:]]
+    region_orphans.remove(roles, lambda _: None)
+    assert deletions == [], "gc looks at one region"
     provider, _ = made(tmp_path)
     (provider.place.workspace / "main.tf").write_text("")
     (provider.place.workspace.parent.parent / "id").write_text(f"{IDENTITY}\n")
     assert provider.clean(Events()) == []
     name = "gpuprov-test-here-01234567"
-    assert gone == [f"DetachRolePolicy {name}", "DeletePolicy [7]", f"DeleteRole {name}"]
+    assert deletions == [f"DetachRolePolicy {name}", "DeletePolicy [7]", f"DeleteRole {name}"]

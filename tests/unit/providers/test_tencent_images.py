@@ -47,68 +47,68 @@ class Cvm:
             "ModifyImageSharePermission": self.share, "TagResources": self.tag,
         }  # fmt: skip
 
-    def machines(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        mine = {"InstanceId": "ins-1", "InstanceState": self.state, "ImageId": "img-base0000"}
-        rows = [mine, *self.started] if "InstanceIds" not in asked else [mine]
-        return {"InstanceSet": rows[int(asked.get("Offset") or 0) :], "TotalCount": len(rows)}
+    def machines(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        own_machine = {"InstanceId": "ins-1", "InstanceState": self.state, "ImageId": "img-base0000"}
+        rows = [own_machine, *self.started] if "InstanceIds" not in request else [own_machine]
+        return {"InstanceSet": rows[int(request.get("Offset") or 0) :], "TotalCount": len(rows)}
 
-    def stop(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def stop(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         self.state = "STOPPED"
         return {}
 
-    def create(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert self.state == "STOPPED" and len(asked["ImageName"]) <= 60
-        (marks,) = asked["TagSpecification"]
+    def create(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert self.state == "STOPPED" and len(request["ImageName"]) <= 60
+        (marks,) = request["TagSpecification"]
         assert marks["ResourceType"] == "image"
-        return {"ImageId": self._new(asked["ImageName"], HOME, marks["Tags"])}
+        return {"ImageId": self._new(request["ImageName"], HOME, marks["Tags"])}
 
-    def sync(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert self.api.region == HOME and asked["ImageIds"][0] in self.images
-        for region in asked["DestinationRegions"]:
-            self._new(asked["ImageName"], region, [])
+    def sync(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert self.api.region == HOME and request["ImageIds"][0] in self.images
+        for region in request["DestinationRegions"]:
+            self._new(request["ImageName"], region, [])
         return {}
 
     def _new(self, name: str, region: str, tags: list[dict[str, str]]) -> str:
-        if any((one["name"], one["region"]) == (name, region) for one in self.images.values()):
+        if any((image["name"], image["region"]) == (name, region) for image in self.images.values()):
             raise Refused("InvalidImageName.Duplicate", "the name is taken")
         number = f"img-{len(self.images):08d}"
         self.images[number] = {"name": name, "region": region, "tags": tags, "state": "CREATING"}
         self.snapshots.add(number)
         return number
 
-    def listed(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        wanted = {one["Name"]: one["Values"][0] for one in asked["Filters"]}
-        assert wanted["image-type"] == "PRIVATE_IMAGE"
+    def listed(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        filters = {request_filter["Name"]: request_filter["Values"][0] for request_filter in request["Filters"]}
+        assert filters["image-type"] == "PRIVATE_IMAGE"
         rows = []
-        for number, one in self.images.items():
-            alike = wanted.get("image-name", "") in one["name"] and wanted.get("image-id", number) == number
-            if alike and one["region"] == self.api.region:
-                rows.append({"ImageId": number, "ImageName": one["name"], "ImageState": one["state"],
-                             "ImageType": "PRIVATE_IMAGE", "Tags": one["tags"]})  # fmt: skip
-                one["state"] = "NORMAL" if one["state"] == "CREATING" else one["state"]
-        return {"ImageSet": rows[int(asked["Offset"]) :], "TotalCount": len(rows)}
+        for number, image in self.images.items():
+            alike = filters.get("image-name", "") in image["name"] and filters.get("image-id", number) == number
+            if alike and image["region"] == self.api.region:
+                rows.append({"ImageId": number, "ImageName": image["name"], "ImageState": image["state"],
+                             "ImageType": "PRIVATE_IMAGE", "Tags": image["tags"]})  # fmt: skip
+                image["state"] = "NORMAL" if image["state"] == "CREATING" else image["state"]
+        return {"ImageSet": rows[int(request["Offset"]) :], "TotalCount": len(rows)}
 
-    def tag(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        (resource,) = asked["ResourceList"]
+    def tag(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        (resource,) = request["ResourceList"]
         region, number = re.fullmatch(rf"qcs::cvm:([\w-]+):uin/{ACCOUNT}:image/(img-\w+)", resource).groups()  # type: ignore[union-attr]
         assert self.images[number]["region"] == region
-        self.images[number]["tags"] = [{"Key": one["TagKey"], "Value": one["TagValue"]} for one in asked["Tags"]]
+        self.images[number]["tags"] = [{"Key": tag["TagKey"], "Value": tag["TagValue"]} for tag in request["Tags"]]
         return {"FailedResources": []}
 
-    def delete(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        (number,) = asked["ImageIds"]
+    def delete(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        (number,) = request["ImageIds"]
         if number not in self.images:
             raise Refused("InvalidImageId.NotFound", "it is gone")
         if self.images[number]["state"] == "CREATING":
             raise Refused("FailedOperation.InvalidImageState", "it is being made")
         del self.images[number]
-        if asked["DeleteBindedSnap"]:
+        if request["DeleteBindedSnap"]:
             self.snapshots.discard(number)
         return {}
 
-    def share(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert asked["Permission"] == "SHARE"
-        self.shared[asked["ImageId"]] = asked["AccountIds"]
+    def share(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert request["Permission"] == "SHARE"
+        self.shared[request["ImageId"]] = request["AccountIds"]
         return {}
 
 
@@ -117,14 +117,14 @@ def cvm(api: TencentApi) -> Cvm:
     return Cvm(api)
 
 
-def made(folder: Path, **keys: Any) -> CvmImages:
+def images_of_site(folder: Path, **keys: Any) -> CvmImages:
     site = TencentSite(provider="tencent", region=HOME, **keys)
     return CvmImages(Place("pytorch", "here", site, folder), site, pause_s=0)
 
 
 @pytest.fixture
 def images(cvm: Cvm, tmp_path: Path) -> CvmImages:
-    return made(tmp_path, disk=PLAIN)
+    return images_of_site(tmp_path, disk=PLAIN)
 
 
 def quiet(_line: str) -> None:
@@ -135,8 +135,8 @@ def test_an_image_is_made_once_of_a_stopped_machine_with_its_tags(cvm: Cvm, imag
     assert images.find(NAME) is None
     number = images.capture(NODE, NAME, TAGS, quiet)
     assert images.capture(NODE, NAME, TAGS, quiet) == number and len(cvm.images) == 1 and cvm.state == "STOPPED"
-    found = images.find(NAME)
-    assert found is not None and (found.id, found.ready, found.why) == (number, True, "")
+    image = images.find(NAME)
+    assert image is not None and (image.id, image.ready, image.why) == (number, True, "")
     assert images.find(NAME[:-1]) is None, "the filter by name finds what is alike"
 
 
@@ -144,7 +144,7 @@ def test_it_is_copied_shared_and_removed_with_its_snapshots(cvm: Cvm, images: Cv
     number = images.capture(NODE, NAME, TAGS, quiet)
     ids = images.publish(number, NAME, (OTHER,), (FRIEND,), TAGS, quiet)
     assert images.publish(number, NAME, (OTHER, HOME), (), TAGS, quiet) == ids == images.copies(NAME, (OTHER,))
-    assert {region: cvm.images[one]["region"] for region, one in ids.items()} == {HOME: HOME, OTHER: OTHER}
+    assert {region: cvm.images[image_id]["region"] for region, image_id in ids.items()} == {HOME: HOME, OTHER: OTHER}
     assert cvm.shared == {number: [FRIEND] for number in ids.values()}
     images.delete(ids, TAGS)
     images.delete(ids, TAGS)  # what is gone is fine
@@ -153,8 +153,8 @@ def test_it_is_copied_shared_and_removed_with_its_snapshots(cvm: Cvm, images: Cv
 
 def test_a_copy_that_would_not_be_encrypted_is_refused_before_a_build(images: CvmImages, tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match=f"encrypts no copy in another region \\({OTHER}\\)"):
-        made(tmp_path).check((HOME, OTHER), ())
-    made(tmp_path).check((HOME,), (FRIEND,))
+        images_of_site(tmp_path).check((HOME, OTHER), ())
+    images_of_site(tmp_path).check((HOME,), (FRIEND,))
     images.check((OTHER,), (FRIEND,))
 
 
@@ -186,12 +186,12 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
 ) -> None:
     """The answer is lost, too: what was asked for has been made, and nobody was told. It is given up then, and
     begun anew: a copy that has not got its tags yet is removed all the same."""
-    real, left = Region.ask, [0]
+    real, remaining_calls = Region.ask, [0]
 
     def ask(self: Region, service: str, action: str, **arguments: Any) -> dict[str, Any]:
         answer = real(self, service, action, **arguments)
-        left[0] -= 1
-        if left[0] == 0:
+        remaining_calls[0] -= 1
+        if remaining_calls[0] == 0:
             raise Cut
         return answer
 
@@ -200,27 +200,27 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
 
     monkeypatch.setattr(Region, "ask", ask)
     for number in range(1, 100):
-        left[0] = number
+        remaining_calls[0] = number
         try:
             ids = built()
-            whole = True
+            complete = True
         except Cut:
-            whole = False
-            left[0] = 0
+            complete = False
+            remaining_calls[0] = 0
             images.delete(images.copies(NAME, (OTHER,)), TAGS)
             assert (cvm.images, cvm.snapshots) == ({}, set())
             ids = built()
-        assert sorted(one["region"] for one in cvm.images.values()) == sorted(ids)
-        left[0] = number
+        assert sorted(image["region"] for image in cvm.images.values()) == sorted(ids)
+        remaining_calls[0] = number
         try:
             images.delete(ids, TAGS)
         except Cut:
-            left[0] = 0
+            remaining_calls[0] = 0
             images.delete(ids, TAGS)
-        left[0] = 0
+        remaining_calls[0] = 0
         assert (cvm.images, cvm.snapshots) == ({}, set())
         cvm.state = "RUNNING"
-        if whole:
+        if complete:
             break
     assert number > 8
 

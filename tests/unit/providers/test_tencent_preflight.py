@@ -20,9 +20,9 @@ __all__ = ["api"]
 
 def test_the_newest_plain_image_is_pinned(api: TencentApi, tmp_path: Path) -> None:
     provider, _ = made(tmp_path)
-    found = provider.base_image("ubuntu-22.04")
-    assert found.id == "img-487zeit5"
-    assert "Ubuntu Server 22.04 LTS 64位" in found.why
+    image = provider.base_image("ubuntu-22.04")
+    assert image.id == "img-487zeit5"
+    assert "Ubuntu Server 22.04 LTS 64位" in image.why
     with pytest.raises(GpuprovError, match="no public image of debian-12"):
         provider.base_image("debian-12")
     api.refuse("DescribeImages", "UnauthorizedOperation", "you are not authorized")
@@ -33,13 +33,13 @@ def test_the_newest_plain_image_is_pinned(api: TencentApi, tmp_path: Path) -> No
 
 def test_a_site_that_can_work_has_no_objection(api: TencentApi, tmp_path: Path) -> None:
     provider, plan = made(tmp_path, spread="host")
-    found = provider.preflight(plan, ())
-    assert told(found, "blocks") == told(found, "warning") == told(found, "unknown") == ""
-    ok = told(found, "ok")
+    findings = provider.preflight(plan, ())
+    assert told(findings, "blocks") == told(findings, "warning") == told(findings, "unknown") == ""
+    ok = told(findings, "ok")
     assert "account 100000000001" in ok
     assert f"{MACHINE} is sold as on-demand in ap-guangzhou-3 (EnoughStock), ap-guangzhou-4 (EnoughStock)" in ok
     assert f"would start 2 × {MACHINE} as on-demand in ap-guangzhou-3 (dry run)" in ok
-    (run,) = [asked for _, action, asked in api.calls if action == "RunInstances"]
+    (run,) = [request for _, action, request in api.calls if action == "RunInstances"]
     assert run["DryRun"] is True
     assert run["SystemDisk"] == {"DiskType": "CLOUD_HSSD", "DiskSize": 200, "Encrypt": True}
 
@@ -58,7 +58,7 @@ def test_what_stands_is_not_asked_for_again(api: TencentApi, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "status", "said"),
+    ("code", "message", "status", "text"),
     [
         ("LimitExceeded.InstanceQuota", "no more", "blocks", "by ticket"),
         ("ResourcesSoldOut.SpecifiedInstanceType", "已售罄", "warning", "would not start"),
@@ -70,11 +70,11 @@ def test_what_stands_is_not_asked_for_again(api: TencentApi, tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_a_dry_run_says_why_not(
-    api: TencentApi, tmp_path: Path, code: str, message: str, status: str, said: str
+    api: TencentApi, tmp_path: Path, code: str, message: str, status: str, text: str
 ) -> None:
     provider, plan = made(tmp_path)
     api.refuse("RunInstances", code, message)
-    assert said in told(provider.preflight(plan, ()), status)
+    assert text in told(provider.preflight(plan, ()), status)
 
 
 def test_what_the_account_and_the_region_lack_is_found(api: TencentApi, tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ def test_what_the_account_and_the_region_lack_is_found(api: TencentApi, tmp_path
     }  # fmt: skip
     provider, plan = made(tmp_path)
     blocks = told(provider.preflight(plan, ()), "blocks")
-    for said in (
+    for text in (
         "ap-guangzhou-4 cannot be used", "is sold as on-demand in ap-guangzhou-6, not in ap-guangzhou-3",
         "1 left in ap-guangzhou-3, 2 machines with 160 vCPUs", "VPCs: 0 of 0", "elastic IP addresses: 20 may be had",
     ):  # fmt: skip
-        assert said in blocks
+        assert text in blocks
 
 
 def test_a_quota_between_machines_and_vcpus_is_unknown(api: TencentApi, tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_subnets_of_ones_own_are_looked_at(api: TencentApi, tmp_path: Path) -> N
         "ap-guangzhou-6": "subnet-00000006",
     }
     provider, plan = made(tmp_path, vpc={"id": "vpc-00000001", "subnets": subnets}, zones=[])
-    found = provider.preflight(plan, ())
-    assert "subnet-00000004 is no subnet of vpc-00000001" in told(found, "blocks")
-    assert "subnet-00000006 is in ap-guangzhou-4, not in ap-guangzhou-6" in told(found, "blocks")
-    assert "has 1 free addresses, 2 are wanted" in told(found, "warning")
+    findings = provider.preflight(plan, ())
+    assert "subnet-00000004 is no subnet of vpc-00000001" in told(findings, "blocks")
+    assert "subnet-00000006 is in ap-guangzhou-4, not in ap-guangzhou-6" in told(findings, "blocks")
+    assert "has 1 free addresses, 2 are wanted" in told(findings, "warning")
 
 
 def test_a_public_key_that_the_account_has_is_named(api: TencentApi, tmp_path: Path) -> None:
@@ -138,18 +138,18 @@ def test_a_public_key_that_the_account_has_is_named(api: TencentApi, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "text"),
     [
         ("AuthFailure.SecretIdNotFound", "sign in"), ("AuthFailure.TokenFailure", "they have expired"),
         ("AuthFailure.SignatureExpire", "clock"), ("UnauthorizedOperation", "may do nothing here"),
     ],
 )  # fmt: skip
-def test_nobody_is_signed_in(api: TencentApi, tmp_path: Path, code: str, said: str) -> None:
+def test_nobody_is_signed_in(api: TencentApi, tmp_path: Path, code: str, text: str) -> None:
     provider, plan = made(tmp_path)
     api.refuse("GetCallerIdentity", code, "no")
-    found = provider.preflight(plan, ())
-    assert said in told(found, "blocks")
-    assert SECRET_KEY not in str(found)
+    findings = provider.preflight(plan, ())
+    assert text in told(findings, "blocks")
+    assert SECRET_KEY not in str(findings)
 
 
 def test_what_is_not_answered_is_unknown(api: TencentApi, tmp_path: Path) -> None:
@@ -157,10 +157,12 @@ def test_what_is_not_answered_is_unknown(api: TencentApi, tmp_path: Path) -> Non
     for action in (*api.answers, "DescribeVpcs", "DescribeKeyPairs"):
         api.refuse(action, "UnauthorizedOperation", f"no {action}")
     api.refuse("RunInstances", "InternalError", "down")
-    found = provider.preflight(plan, ())
-    assert [one.status for one in found if one.status not in ("unknown", "blocks")] == ["ok"], "who they are"
-    asked = {action for action in api.answers if f"allow cvm:{action}" in told(found, "unknown")}
-    assert {"DescribeZones", "DescribeZoneInstanceConfigInfos", "DescribeAccountQuota"} <= asked
+    findings = provider.preflight(plan, ())
+    assert [finding.status for finding in findings if finding.status not in ("unknown", "blocks")] == ["ok"], (
+        "who they are"
+    )
+    actions = {action for action in api.answers if f"allow cvm:{action}" in told(findings, "unknown")}
+    assert {"DescribeZones", "DescribeZoneInstanceConfigInfos", "DescribeAccountQuota"} <= actions
 
 
 def test_zones_are_those_that_sell_every_machine_best_stocked_first(api: TencentApi, tmp_path: Path) -> None:
@@ -177,24 +179,24 @@ def test_zones_are_those_that_sell_every_machine_best_stocked_first(api: Tencent
 
 
 def test_a_probe_finds_the_way_that_has_all_machines(api: TencentApi, tmp_path: Path) -> None:
-    def run(asked: Any) -> dict[str, Any]:
-        if (asked["InstanceChargeType"], asked["Placement"]["Zone"]) != ("POSTPAID_BY_HOUR", "ap-guangzhou-4"):
+    def run(request: Any) -> dict[str, Any]:
+        if (request["InstanceChargeType"], request["Placement"]["Zone"]) != ("POSTPAID_BY_HOUR", "ap-guangzhou-4"):
             raise Refused("ResourceInsufficient.SpecifiedInstanceType", "understocked")
         return {}
 
     api.answers["RunInstances"] = run
     capacity = {"kind": "spot", "fallback": ["on-demand"], "probe": True}
     provider, plan = made(tmp_path, group={"capacity": capacity}, spot_max_price="30")
-    found = provider.capacity.probe(plan, ())
-    assert "would start 2" in told(found, "ok")
+    findings = provider.capacity.probe(plan, ())
+    assert "would start 2" in told(findings, "ok")
     assert Choices.read(provider.place.workspace).taken["train"] == Way("on-demand", "ap-guangzhou-4")
-    first = next(asked for _, action, asked in api.calls if action == "RunInstances")
+    first = next(request for _, action, request in api.calls if action == "RunInstances")
     assert first["InstanceMarketOptions"] == {
         "MarketType": "spot", "SpotOptions": {"MaxPrice": "30", "SpotInstanceType": "one-time"},
     }  # fmt: skip
     assert provider.capacity.ends(plan) == {}
-    said = Diagnostic("[TencentCloudSDKError] Code=LimitExceeded.UserSpotQuota, Message=no, RequestId=1", "", "x")
-    assert provider.capacity.error(said, plan.groups[0], Way("spot", "ap-guangzhou-3")).then == "kind"
+    diagnostic = Diagnostic("[TencentCloudSDKError] Code=LimitExceeded.UserSpotQuota, Message=no, RequestId=1", "", "x")
+    assert provider.capacity.error(diagnostic, plan.groups[0], Way("spot", "ap-guangzhou-3")).then == "kind"
 
 
 def test_the_market_has_todays_prices(api: TencentApi) -> None:

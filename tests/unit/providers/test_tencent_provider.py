@@ -128,6 +128,6 @@ def test_the_module_is_told_what_the_file_says(api: TencentApi, tmp_path: Path) 
     }  # fmt: skip
     provider, plan = made(tmp_path / "other", buckets=[{"bucket": "data-1250000000", "prefix": "a/"}])
     assert provider.module is not None
-    told = provider.module.inputs(plan)["buckets"]
-    assert told == [{"bucket": "data-1250000000", "prefix": "a/", "write": False}]
+    buckets = provider.module.inputs(plan)["buckets"]
+    assert buckets == [{"bucket": "data-1250000000", "prefix": "a/", "write": False}]
     assert re.match("#cloud-config", provider.module.user_data(plan, KEY))

@@ -27,14 +27,14 @@ class Account:
         self.api, self.cos, self.tags = TencentApi(), Cos({BUCKET: {}}, versioned={BUCKET}), set[str]()
         self.api.answers = {"CreateTag": self._create, "DeleteTag": self._delete}
 
-    def _create(self, asked: dict[str, str]) -> dict[str, str]:
-        if asked["TagValue"] in self.tags:
+    def _create(self, request: dict[str, str]) -> dict[str, str]:
+        if request["TagValue"] in self.tags:
             raise Refused("ResourceInUse.TagDuplicate", "tag exists")
-        self.tags.add(asked["TagValue"])
+        self.tags.add(request["TagValue"])
         return {}
 
-    def _delete(self, asked: dict[str, str]) -> dict[str, str]:
-        self.tags.discard(asked["TagValue"])
+    def _delete(self, request: dict[str, str]) -> dict[str, str]:
+        self.tags.discard(request["TagValue"])
         return {}
 
     def bucket(self, *, create: bool = False, cluster: str = "vision") -> CosBucket:
@@ -48,19 +48,19 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     for module in (client, cos):
         monkeypatch.setattr(module, "PAUSE_S", 0.01)
     monkeypatch.setattr(cos, "WAIT_S", 0.05)
-    found = Account()
-    with serving(found.api, found.cos) as environment:
+    served_account = Account()
+    with serving(served_account.api, served_account.cos) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        yield found
+        yield served_account
 
 
 def test_blobs_are_written_read_listed_and_removed(account: Account) -> None:
     bucket = account.bucket()
     assert bucket.read("a.json") is None and bucket.names() == []
     tag = bucket.write("a.json", b"one", None)
-    found = bucket.read("a.json")
-    assert found is not None and (found.content, found.tag) == (b"one", tag) and -2 < found.age_s < 60
+    blob = bucket.read("a.json")
+    assert blob is not None and (blob.content, blob.tag) == (b"one", tag) and -2 < blob.age_s < 60
     same = bucket.read("a.json", known=tag)
     assert same is not None and same.content == b""
     tag = bucket.write("a.json", b"two", tag)
@@ -76,14 +76,14 @@ def test_blobs_are_written_read_listed_and_removed(account: Account) -> None:
 
 
 def test_of_two_writers_one_is_told_that_it_lost(account: Account) -> None:
-    one, other = account.bucket(), account.bucket()
-    tag = one.write("holder.json", b"one", None)
+    bucket, other = account.bucket(), account.bucket()
+    tag = bucket.write("holder.json", b"one", None)
     with pytest.raises(Conflict):
         other.write("holder.json", b"other", None)
-    one.write("holder.json", b"two", tag)
+    bucket.write("holder.json", b"two", tag)
     with pytest.raises(Conflict):
         other.write("holder.json", b"other", tag)
-    one.remove("holder.json")
+    bucket.remove("holder.json")
     with pytest.raises(Conflict):
         other.write("holder.json", b"other", tag)
     assert account.tags == set()
@@ -104,12 +104,12 @@ def test_a_lost_answer_of_the_tag_service_leaves_no_tag(account: Account) -> Non
     lost = {"CreateTag", "DeleteTag"}
 
     def losing(action: str, done: Callable[[dict[str, str]], dict[str, str]]) -> Callable[..., dict[str, str]]:
-        def answer(asked: dict[str, str]) -> dict[str, str]:
-            told = done(asked)
+        def answer(request: dict[str, str]) -> dict[str, str]:
+            response = done(request)
             if action in lost:
                 lost.remove(action)
                 raise Refused("InternalError", "lost")
-            return told
+            return response
 
         return answer
 
@@ -144,12 +144,12 @@ def test_a_list_without_an_end_ends(account: Account, monkeypatch: pytest.Monkey
 
 
 def test_a_bucket_is_looked_at_and_made_where_it_is_wanted(account: Account) -> None:
-    assert [(one.status, one.message) for one in account.bucket().prepare()] == [
+    assert [(finding.status, finding.message) for finding in account.bucket().prepare()] == [
         ("ok", f"cos://{BUCKET}/gpuprov/vision")
     ]
     account.cos.versioned.clear()
     account.cos.public.add(BUCKET)
-    assert [one.status for one in account.bucket().prepare()] == ["warning", "blocks"]
+    assert [finding.status for finding in account.bucket().prepare()] == ["warning", "blocks"]
     account.cos.buckets.clear()
     with pytest.raises(ProviderError, match="there is no bucket"):
         account.bucket().prepare()
@@ -162,10 +162,10 @@ def test_a_bucket_is_looked_at_and_made_where_it_is_wanted(account: Account) -> 
 def test_what_cos_refuses_is_told_with_what_to_do(account: Account) -> None:
     account.cos.refused = "AccessDenied"
     for call in (
-        lambda one: one.read("a"),
-        lambda one: one.write("a", b"", None),
-        lambda one: one.names(),
-        lambda one: one.prepare(),
+        lambda bucket: bucket.read("a"),
+        lambda bucket: bucket.write("a", b"", None),
+        lambda bucket: bucket.names(),
+        lambda bucket: bucket.prepare(),
     ):
         with pytest.raises(ProviderError) as error:
             call(account.bucket())

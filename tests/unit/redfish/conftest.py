@@ -20,8 +20,8 @@ def start(pem: Path) -> Iterator[Callable[..., fake.Bmc]]:
     """Starts the BMC of a real tree."""
     with contextlib.ExitStack() as running:
 
-        def one(name: str = "dell-poweredge-r750-h100pcie", **more: Any) -> fake.Bmc:
+        def start_bmc(name: str = "dell-poweredge-r750-h100pcie", **more: Any) -> fake.Bmc:
             manners = fake.MANNERS.get(name, fake.Manners())
             return running.enter_context(fake.serving(fake.Bmc(fake.tree(name), manners, **more), pem))
 
-        yield one
+        yield start_bmc

@@ -45,12 +45,12 @@ def test_every_answer_has_its_meaning_here() -> None:
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: str(row["answer"]))
 def test_an_answer_is_told_in_one_sentence(row: dict[str, Any]) -> None:
-    kind, word = MEANT[row["answer"]]
-    found = answers.read(row["status"], row["body"].encode())
-    assert (found.kind, word in found.say) == (kind, True), found
-    assert found.failed == (kind != "success")
-    assert bool(found.do) == found.failed
-    assert "\n" not in found.say + found.do + found.said and "{" not in found.say
+    kind, phrase = MEANT[row["answer"]]
+    answer = answers.read(row["status"], row["body"].encode())
+    assert (answer.kind, phrase in answer.say) == (kind, True), answer
+    assert answer.failed == (kind != "success")
+    assert bool(answer.do) == answer.failed
+    assert "\n" not in answer.say + answer.do + answer.said and "{" not in answer.say
 
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: str(row["answer"]))

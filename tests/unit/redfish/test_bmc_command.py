@@ -40,13 +40,13 @@ def test_status_as_json_has_its_schema(
 ) -> None:
     file, bmcs = cluster
     assert run(["bmc", str(file), "status", "--json"]) == 1, "a DGX H100 has eight GPUs"
-    said = capsys.readouterr()
-    assert "train-0: BMC's certificate pinned: SHA256:" in said.err
-    document = json.loads(said.out)
+    captured = capsys.readouterr()
+    assert "train-0: BMC's certificate pinned: SHA256:" in captured.err
+    document = json.loads(captured.out)
     jsonschema.validate(document, schema.schema("bmc"), cls=jsonschema.Draft202012Validator)
-    one, two = document["machines"]
-    assert (one["host"], one["serial"], one["gpus"], one["power"]) == ("a.lab", "CNIVC0014M0388", 1, "On")
-    assert any(f["check"] == "gpus" and f["status"] == "fail" for f in one["findings"])
+    first, two = document["machines"]
+    assert (first["host"], first["serial"], first["gpus"], first["power"]) == ("a.lab", "CNIVC0014M0388", 1, "On")
+    assert any(f["check"] == "gpus" and f["status"] == "fail" for f in first["findings"])
     assert two["serial"] == "SECOND"
     assert all(not bmc.changes and not bmc.sessions for bmc in bmcs.values()) and bmcs["other"].asked == 0
 
@@ -60,10 +60,13 @@ def test_a_password_that_its_maker_has_published_is_told_and_not_shown(
     monkeypatch.setenv("BMC_USER", "root")
     monkeypatch.setenv("BMC_PASSWORD", "calvin")
     assert run(["bmc", str(file), "status", "--json"]) == 1
-    said = capsys.readouterr()
-    machines = json.loads(said.out)["machines"]
-    assert [f["status"] for one in machines for f in one["findings"] if f["check"] == "password"] == ["warn", "warn"]
-    assert "calvin" not in said.out + said.err
+    captured = capsys.readouterr()
+    machines = json.loads(captured.out)["machines"]
+    assert [f["status"] for machine in machines for f in machine["findings"] if f["check"] == "password"] == [
+        "warn",
+        "warn",
+    ]
+    assert "calvin" not in captured.out + captured.err
 
 
 def test_one_that_fails_does_not_hide_the_others(
@@ -142,16 +145,18 @@ def test_what_a_bmc_says_moves_no_cursor(
     bmcs["b"].known["/redfish/v1/Chassis/System.Embedded.1"]["SerialNumber"] = EVIL
     entries = bmcs["b"].known["/redfish/v1/Managers/iDRAC.Embedded.1/LogServices/Sel/Entries"]
     entries["Members"][0]["Message"] = EVIL
-    asked: list[str] = []
-    monkeypatch.setattr("provisioner.cli.confirm.confirmed", lambda question, **_: bool(asked.append(question)) or True)
+    questions: list[str] = []
+    monkeypatch.setattr(
+        "provisioner.cli.confirm.confirmed", lambda question, **_: bool(questions.append(question)) or True
+    )
     calls = [["status"], ["power"], ["sel"], ["power", "force-off", "b.lab"],
              ["power", "force-off", "b.lab", "--yes"]]  # fmt: skip
-    for words in calls:
-        assert run(["bmc", str(file), *words]) in (0, 1, 2, 3)
-        said = capsys.readouterr()
-        assert "\\x1b[2J\\x9b31m[/b]" in said.out + said.err + "".join(asked), words
-        assert not {"\x1b", "\x9b"} & set(said.out + said.err + "".join(asked)), words
-        assert "\nx" not in said.out + said.err + "".join(asked), words
+    for arguments in calls:
+        assert run(["bmc", str(file), *arguments]) in (0, 1, 2, 3)
+        captured = capsys.readouterr()
+        assert "\\x1b[2J\\x9b31m[/b]" in captured.out + captured.err + "".join(questions), arguments
+        assert not {"\x1b", "\x9b"} & set(captured.out + captured.err + "".join(questions)), arguments
+        assert "\nx" not in captured.out + captured.err + "".join(questions), arguments
     run(["bmc", str(file), "status", "b.lab", "--json"])
     (row,) = json.loads(capsys.readouterr().out)["machines"]
     assert row["serial"] == "\\x1b[2J\\x9b31m[/b]\nx"
@@ -182,16 +187,16 @@ def test_what_a_bmc_showed_is_kept_and_read_again(
 ) -> None:
     file, bmcs = cluster
     run(["bmc", str(file), "status", "a.lab", "--save", str(tmp_path / "kept")])
-    found = inventory.read(tree.saved(tmp_path / "kept" / "a.lab.redfish.json"))
-    assert (found.model, len(found.gpus.read)) == ("PowerEdge R750", 1)
-    asked = {name: bmc.asked for name, bmc in bmcs.items()}
+    machine_facts = inventory.read(tree.saved(tmp_path / "kept" / "a.lab.redfish.json"))
+    assert (machine_facts.model, len(machine_facts.gpus.read)) == ("PowerEdge R750", 1)
+    request_counts = {name: bmc.asked for name, bmc in bmcs.items()}
     capsys.readouterr()
     assert run(["bmc", str(file), "status", "a.lab", "--from", str(tmp_path / "kept"), "--json"]) == 1
-    (again,) = json.loads(capsys.readouterr().out)["machines"]
-    assert again["serial"] == "CNIVC0014M0388" and any(f["status"] == "fail" for f in again["findings"])
+    (saved_machine,) = json.loads(capsys.readouterr().out)["machines"]
+    assert saved_machine["serial"] == "CNIVC0014M0388" and any(f["status"] == "fail" for f in saved_machine["findings"])
     assert run(["bmc", str(file), "power", "--from", str(tmp_path / "kept")]) == 1, "of b.lab nothing was kept"
     assert "b.lab.redfish.json: no Redfish tree was saved" in capsys.readouterr().out
-    assert asked == {name: bmc.asked for name, bmc in bmcs.items()}
+    assert request_counts == {name: bmc.asked for name, bmc in bmcs.items()}
 
 
 def test_the_power_of_one_machine_says_nothing_of_the_budget(
@@ -230,8 +235,8 @@ def test_new_events_are_those_since_the_last_look(
     assert "train-0: warning: events: 1 since the last look: PSU lost" in capsys.readouterr().out
     run(["bmc", str(file), "status", "a.lab"])
     assert "since the last look" not in capsys.readouterr().out
-    (seen,) = file.parent.rglob("bmc_seen.json")
-    seen.write_text("[" * 5000)
+    (seen_file,) = file.parent.rglob("bmc_seen.json")
+    seen_file.write_text("[" * 5000)
     run(["bmc", str(file), "status", "a.lab"])
     assert "since the last look" in capsys.readouterr().out, "a damaged file: everything is new"
 
@@ -252,15 +257,15 @@ def test_a_file_with_method_redfish_has_machines_that_are_installed(tmp_path: Pa
     )
     file.write_text(text)
     cluster = open_cluster(file, sandbox=False)
-    there = machines.of_site(cluster, "lab", None)  # type: ignore[arg-type]
-    assert isinstance(there, RedfishMachines)
+    site_machines = machines.of_site(cluster, "lab", None)  # type: ignore[arg-type]
+    assert isinstance(site_machines, RedfishMachines)
     hosts = cluster.providers.at("lab").hosts
     assert hosts is not None
     assert [(host.management, host.serial) for host in hosts.listed(["train"])] == [
         (("bmc1", 444), "A12"),
         (("bmc2", 444), "B12"),
     ]
-    assert there._installation.source == tmp_path / "netboot"
+    assert site_machines._installation.source == tmp_path / "netboot"
     file.write_text(text.replace("method: redfish", "method: ssh").replace("    install:", "    #"))
     plain = machines.of_site(open_cluster(file, sandbox=False), "lab", None)  # type: ignore[arg-type]
     assert isinstance(plain, HostMachines) and not isinstance(plain, RedfishMachines)
@@ -280,12 +285,12 @@ def test_preflight_says_what_an_installation_lacks(tmp_path: Path, monkeypatch: 
     settings = open_cluster(file, sandbox=False).spec.sites["here"]
     provider = BareMetal(Place("lab", "here", settings, tmp_path))
     monkeypatch.setattr("shutil.which", lambda _: None)
-    found = {one.subject: one for one in provider.preflight(plan(cluster_spec("dgx-h100")), ())}
-    assert {name: one.status for name, one in found.items()} == {
+    findings = {finding.subject: finding for finding in provider.preflight(plan(cluster_spec("dgx-h100")), ())}
+    assert {name: finding.status for name, finding in findings.items()} == {
         "hosts": "ok",
         "answers": "warning",
         "install.iso": "blocks",
         "install": "blocks",
         "credentials": "blocks",
     }
-    assert "NOWHERE_USER and NOWHERE_PASSWORD are not set" in found["credentials"].message
+    assert "NOWHERE_USER and NOWHERE_PASSWORD are not set" in findings["credentials"].message

@@ -21,20 +21,26 @@ Start = Callable[..., fake.Bmc]
 
 
 def connect(
-    bmc: fake.Bmc, folder: Path, *, password: str = "", seconds: float = 20, told: list[str] | None = None
+    bmc: fake.Bmc, folder: Path, *, password: str = "", seconds: float = 20, log_lines: list[str] | None = None
 ) -> Bmc:
     account = Account(bmc.user, password or bmc.password)
-    said = told if told is not None else []
+    lines = log_lines if log_lines is not None else []
     return Bmc(
-        "dgx01", "127.0.0.1", account, Pins(folder / "bmc_pins.json"), time.monotonic() + seconds, bmc.port, said.append
+        "dgx01",
+        "127.0.0.1",
+        account,
+        Pins(folder / "bmc_pins.json"),
+        time.monotonic() + seconds,
+        bmc.port,
+        lines.append,
     )
 
 
 def test_a_machine_is_read_and_no_session_stays(start: Start, tmp_path: Path) -> None:
     bmc = start("nvidia-dgx-h100")
-    with connect(bmc, tmp_path) as one:
-        found = inventory.read(one.tree())
-    assert (found.model, len(found.gpus.read), bmc.opened, bmc.sessions) == ("DGXH100", 8, 1, {})
+    with connect(bmc, tmp_path) as connected_bmc:
+        machine_facts = inventory.read(connected_bmc.tree())
+    assert (machine_facts.model, len(machine_facts.gpus.read), bmc.opened, bmc.sessions) == ("DGXH100", 8, 1, {})
     assert bmc.changes == []
 
 
@@ -43,29 +49,29 @@ def test_a_session_is_closed_whatever_happens(start: Start, tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt), connect(bmc, tmp_path):
         raise KeyboardInterrupt
     assert (bmc.opened, bmc.sessions) == (1, {})
-    one = connect(bmc, tmp_path, seconds=1)
-    with pytest.raises(BmcError, match="did not answer in time"), one:
-        one.deadline = 0
-        one.get("/redfish/v1/Systems")
+    slow_bmc = connect(bmc, tmp_path, seconds=1)
+    with pytest.raises(BmcError, match="did not answer in time"), slow_bmc:
+        slow_bmc.deadline = 0
+        slow_bmc.get("/redfish/v1/Systems")
     assert (bmc.opened, bmc.sessions) == (2, {})
 
 
 def test_the_certificate_is_pinned_at_first_contact_and_held_to(start: Start, tmp_path: Path) -> None:
-    bmc, told = start(), list[str]()
+    bmc, lines = start(), list[str]()
     for _ in range(2):
-        with connect(bmc, tmp_path, told=told):
+        with connect(bmc, tmp_path, log_lines=lines):
             pass
-    assert len(told) == 1 and "SHA256:" in told[0]
+    assert len(lines) == 1 and "SHA256:" in lines[0]
     (tmp_path / "other").mkdir()
     with fake.serving(bmc, fake.certificate(tmp_path / "other")):
-        opened, asked = bmc.opened, bmc.asked
+        opened, request_count = bmc.opened, bmc.asked
         with (
             pytest.raises(BmcError, match=r"its BMC shows the certificate SHA256:.* which is pinned") as refused,
             connect(bmc, tmp_path),
         ):
             pass
         assert refused.value.kind == "certificate"
-        assert (bmc.opened, bmc.asked) == (opened, asked), "something was sent to the stranger"
+        assert (bmc.opened, bmc.asked) == (opened, request_count), "something was sent to the stranger"
 
 
 def test_a_certificate_that_changes_within_a_run_gets_no_password(
@@ -100,35 +106,35 @@ def test_a_wrong_password_is_said_and_not_tried_again(start: Start, tmp_path: Pa
 @pytest.mark.parametrize("fault", [{"full": True}, {"drops_session": 12}, {"busy": 2}, {"resets": 1}], ids=str)
 def test_what_real_ones_do_is_survived(start: Start, tmp_path: Path, fault: dict[str, int]) -> None:
     bmc = start("dell-poweredge-r750-h100pcie")
-    with connect(bmc, tmp_path) as one:
+    with connect(bmc, tmp_path) as connected_bmc:
         bmc.faults = fake.Faulty(**fault)
-        assert len(inventory.read(one.tree()).gpus.read) == 1
+        assert len(inventory.read(connected_bmc.tree()).gpus.read) == 1
     assert bmc.sessions == {}
 
 
 def test_full_of_sessions_goes_on_without_one(start: Start, tmp_path: Path) -> None:
     bmc = start(faults=fake.Faulty(full=True))
-    with connect(bmc, tmp_path) as one:
-        assert inventory.read(one.tree()).model == "PowerEdge R750"
+    with connect(bmc, tmp_path) as connected_bmc:
+        assert inventory.read(connected_bmc.tree()).model == "PowerEdge R750"
     assert bmc.opened == 0
 
 
 def test_503_to_the_end_is_told(start: Start, tmp_path: Path) -> None:
     bmc = start(faults=fake.Faulty(busy=99))
     with (
-        pytest.raises(BmcError, match="Redfish service is not available now") as told,
+        pytest.raises(BmcError, match="Redfish service is not available now") as caught,
         connect(bmc, tmp_path, seconds=6),
     ):
         pass
-    assert told.value.kind == "busy"
+    assert caught.value.kind == "busy"
 
 
-@pytest.mark.parametrize(("port", "said"), [(1, "refused"), (9, "can't be reached")])
-def test_nobody_there(tmp_path: Path, port: int, said: str) -> None:
-    one = Bmc("dgx01", "127.0.0.1", Account("a", "b"), Pins(tmp_path / "p"), time.monotonic() + 3, port)
-    with pytest.raises(BmcError, match=said) as told, one:
+@pytest.mark.parametrize(("port", "message"), [(1, "refused"), (9, "can't be reached")])
+def test_nobody_there(tmp_path: Path, port: int, message: str) -> None:
+    absent_bmc = Bmc("dgx01", "127.0.0.1", Account("a", "b"), Pins(tmp_path / "p"), time.monotonic() + 3, port)
+    with pytest.raises(BmcError, match=message) as caught, absent_bmc:
         pass
-    assert told.value.kind == "unreachable"
+    assert caught.value.kind == "unreachable"
 
 
 def test_a_slow_one_holds_nobody(start: Start, tmp_path: Path) -> None:
@@ -136,14 +142,14 @@ def test_a_slow_one_holds_nobody(start: Start, tmp_path: Path) -> None:
     bmcs = {"slow": slow, "quick": quick}
 
     def work(name: str) -> str | None:
-        with connect(bmcs[name], tmp_path / name, seconds=4) as one:
-            return inventory.read(one.tree()).model
+        with connect(bmcs[name], tmp_path / name, seconds=4) as connected_bmc:
+            return inventory.read(connected_bmc.tree()).model
 
     for name in bmcs:
         (tmp_path / name).mkdir()
     begun = time.monotonic()
     outcomes = list(each(["slow", "quick"], work, 4))
-    assert [(one.machine, one.value) for one in outcomes] == [("quick", "PowerEdge R750"), ("slow", None)]
+    assert [(outcome.machine, outcome.value) for outcome in outcomes] == [("quick", "PowerEdge R750"), ("slow", None)]
     assert isinstance(outcomes[1].error, BmcError) and outcomes[1].error.kind == "slow"
     assert time.monotonic() - begun < 15
 
@@ -151,9 +157,9 @@ def test_a_slow_one_holds_nobody(start: Start, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', "[" * 5000])
 def test_damaged_pins_are_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "bmc_pins.json").write_text(text)
-    with pytest.raises(BmcError, match="is damaged") as told:
+    with pytest.raises(BmcError, match="is damaged") as caught:
         Pins(tmp_path / "bmc_pins.json").load()
-    assert told.value.where == str(tmp_path / "bmc_pins.json")
+    assert caught.value.where == str(tmp_path / "bmc_pins.json")
 
 
 def test_accounts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -161,8 +167,8 @@ def test_accounts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     with pytest.raises(BmcError, match="LAB_PASSWORD is not set"):
         accounts.find("env:LAB", "dgx01", "bmc01", tmp_path)
     monkeypatch.setenv("LAB_PASSWORD", "s3cret")
-    found = accounts.find("env:LAB", "dgx01", "bmc01", tmp_path)
-    assert (found.user, found.password, "s3cret" in repr(found)) == ("root", "s3cret", False)
+    account = accounts.find("env:LAB", "dgx01", "bmc01", tmp_path)
+    assert (account.user, account.password, "s3cret" in repr(account)) == ("root", "s3cret", False)
 
 
 @pytest.mark.parametrize(("name", "user"), [("dgx01", "one"), ("dgx02", "two"), ("dgx03", "rest")])
@@ -187,16 +193,16 @@ def test_a_file_of_accounts_that_is_none_is_told_without_its_text(tmp_path: Path
     file = tmp_path / "bmc.yaml"
     file.write_text(text)
     file.chmod(0o600)
-    with pytest.raises(BmcError) as told:
+    with pytest.raises(BmcError) as caught:
         accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
-    assert "s3cret" not in str(told.value) and str(file) in str(told.value)
+    assert "s3cret" not in str(caught.value) and str(file) in str(caught.value)
     file.unlink()
     with pytest.raises(BmcError, match="can't be read"):
         accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("dgx1: {user: a, password: b}", "no line for dgx01, bmc or all"),
         ("dgx01: {user: a, pass: s3cret}", "the line dgx01 is read, and it has no password"),
@@ -204,13 +210,13 @@ def test_a_file_of_accounts_that_is_none_is_told_without_its_text(tmp_path: Path
         ("all: admin:s3cret", "the line all is read, and it has no user"),
     ],
 )
-def test_what_a_file_of_accounts_lacks_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_what_a_file_of_accounts_lacks_is_named(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "bmc.yaml"
     file.write_text(text)
     file.chmod(0o600)
-    with pytest.raises(BmcError) as told:
+    with pytest.raises(BmcError) as caught:
         accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
-    assert said in str(told.value) and "s3cret" not in str(told.value) and "1234" not in str(told.value)
+    assert message in str(caught.value) and "s3cret" not in str(caught.value) and "1234" not in str(caught.value)
 
 
 def test_one_that_wants_basic_authentication_first(
@@ -220,8 +226,8 @@ def test_one_that_wants_basic_authentication_first(
     monkeypatch.setattr(
         fake._Handler, "_sign_in", lambda self, *_: self._say(401, None, {"WWW-Authenticate": 'Basic realm="x"'})
     )
-    with connect(start(), tmp_path) as one:
-        assert inventory.read(one.tree()).model == "PowerEdge R750"
+    with connect(start(), tmp_path) as connected_bmc:
+        assert inventory.read(connected_bmc.tree()).model == "PowerEdge R750"
     (tmp_path / "again").mkdir()
     bmc = start()
     with pytest.raises(BmcError, match="does not accept the user"), connect(bmc, tmp_path / "again", password="pa55"):

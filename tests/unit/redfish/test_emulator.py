@@ -69,9 +69,9 @@ def test_the_emulator_is_read_switched_and_given_an_image(
     image.write_bytes(b"\0" * 32768 + b"\x01CD001\x01" + b"\0" * 4096)
     with serve.serving("127.0.0.1", 0, tmp_path) as images, connected(port, tmp_path) as bmc:
         images.files[TOKEN] = image
-        found = inventory.read(bmc.tree())
-        assert (found.identity.uuid, found.power, found.boot.cd) == (UUID, "Off", "Cd")
-        assert document(found, None)["gpus"] == []
+        machine_facts = inventory.read(bmc.tree())
+        assert (machine_facts.identity.uuid, machine_facts.power, machine_facts.boot.cd) == (UUID, "Off", "Cd")
+        assert document(machine_facts, None)["gpus"] == []
         machine = Controlled(bmc, UUID, pause=lambda _: time.sleep(0.05))
         url = images.url(TOKEN)
         slot = machine.attach(url)
@@ -84,7 +84,7 @@ def test_the_emulator_is_read_switched_and_given_an_image(
         assert machine.power() == "On"
         machine.power_off()
         assert machine.detach(url, slot.uri)
-        assert all(one.free is not False for one in machine.media().slots)
+        assert all(media_slot.free is not False for media_slot in machine.media().slots)
         other = Controlled(bmc, "another", pause=lambda _: None)
         with pytest.raises(BmcError, match="Nothing was changed"):
             other.power_on()

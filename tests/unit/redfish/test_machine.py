@@ -39,10 +39,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[serve.Images]:
 
 
 def controlled(bmc: fake.Bmc, folder: Path, serial: str) -> Controlled:
-    one = Bmc(
+    connection = Bmc(
         "dgx01", "127.0.0.1", Account(bmc.user, bmc.password), Pins(folder / "p"), time.monotonic() + 30, bmc.port
     )
-    return Controlled(one, serial, pause=lambda _: None)
+    return Controlled(connection, serial, pause=lambda _: None)
 
 
 @pytest.mark.parametrize("name", SERIALS)
@@ -64,8 +64,8 @@ def test_a_machine_is_booted_from_an_image_once(start: Start, tmp_path: Path, im
         machine.attach(url)  # again: it is there
         machine.detach(url)
         machine.boot_as_ever()
-        now = machine.boot()
-        assert (bmc.inserted, now.overridden, now.order) == ([], False, order)
+        boot = machine.boot()
+        assert (bmc.inserted, boot.overridden, boot.order) == ([], False, order)
         machine.power_off()
         machine.power_on()
     assert started == [url, ""], "the second start is from its own disk"
@@ -105,16 +105,16 @@ def test_a_machine_that_was_swapped_between_two_calls_is_not_touched(start: Star
         machine.boot_once("Pxe")
         bmc.system["SerialNumber"] = "OTHER"
         bmc.known["/redfish/v1/Chassis/System.Embedded.1"]["SerialNumber"] = "OTHER"
-        before = len(bmc.changes)
+        change_count = len(bmc.changes)
         with pytest.raises(BmcError, match="that of the machine OTHER"):
             machine.power_off()
-        assert len(bmc.changes) == before and bmc.system["PowerState"] == "On"
+        assert len(bmc.changes) == change_count and bmc.system["PowerState"] == "On"
 
 
 def test_media_of_somebody_else_stays(start: Start, tmp_path: Path, images: serve.Images) -> None:
     bmc = start()
     theirs = "https://192.0.2.7/rescue.iso"
-    slots = [one for uri, one in bmc.known.items() if "/Systems/System.Embedded.1/VirtualMedia/" in uri]
+    slots = [resource for uri, resource in bmc.known.items() if "/Systems/System.Embedded.1/VirtualMedia/" in uri]
     slots[0].update(Image=theirs, Inserted=True, ConnectedVia="URI")
     machine = controlled(bmc, tmp_path, SERIALS["dell-poweredge-r750-h100pcie"])
     with machine.bmc:
@@ -134,16 +134,16 @@ def test_media_that_never_attaches_is_told(
     monkeypatch.setattr("provisioner.redfish.machine.MEDIA_S", 0.2)
     bmc = start("hpe-apollo6500-xl675d-a100", faults=fake.Faulty(never_attaches=True))
     machine = controlled(bmc, tmp_path, "JS05NP0896")
-    with machine.bmc, pytest.raises(BmcError, match="not showing the image as attached") as told:
+    with machine.bmc, pytest.raises(BmcError, match="not showing the image as attached") as caught:
         machine.attach(images.url(TOKEN))
-    assert "must reach this computer" in told.value.hint
+    assert "must reach this computer" in caught.value.hint
 
 
 def test_an_image_that_can_not_be_fetched_is_told(start: Start, tmp_path: Path, images: serve.Images) -> None:
     machine = controlled(start(), tmp_path, SERIALS["dell-poweredge-r750-h100pcie"])
-    with machine.bmc, pytest.raises(BmcError, match="can't fetch the image") as told:
+    with machine.bmc, pytest.raises(BmcError, match="can't fetch the image") as caught:
         machine.attach(images.url("cd" * 16))
-    assert told.value.kind == "media-unreachable"
+    assert caught.value.kind == "media-unreachable"
 
 
 def test_a_bmc_without_media_says_why(start: Start, tmp_path: Path, images: serve.Images) -> None:
@@ -199,5 +199,5 @@ def test_nothing_else_is_served(images: serve.Images, path: str) -> None:
     with urllib3.PoolManager(cert_reqs="CERT_NONE") as web:
         assert web.request("GET", f"https://127.0.0.1:{images.port}{path}", retries=False).status == 404
         assert web.request("POST", images.url(TOKEN), body=b"x", retries=False).status == 404
-        whole = web.request("GET", images.url(TOKEN), retries=False)
-        assert (whole.status, len(whole.data)) == (200, 32768 + 7 + 4096)
+        full_response = web.request("GET", images.url(TOKEN), retries=False)
+        assert (full_response.status, len(full_response.data)) == (200, 32768 + 7 + 4096)

@@ -33,7 +33,7 @@ READ: dict[str, Callable[[Inventory], object]] = {
     "bios": lambda i: i.bios,
     "gpus": lambda i: len(i.gpus.read),
     "gpus_complete": lambda i: i.gpus.complete,
-    "gpu_model": lambda i: _one({gpu.model for gpu in i.gpus.read}),
+    "gpu_model": lambda i: _only_model({gpu.model for gpu in i.gpus.read}),
     "boot_override_targets": lambda i: _list(i.boot.targets),
     "boot_override_enabled_allowed": lambda i: _list(i.boot.enables),
     "boot_mode": lambda i: i.boot.mode,
@@ -48,18 +48,18 @@ READ: dict[str, Callable[[Inventory], object]] = {
     "boot_progress": lambda i: i.progress,
     "fans": lambda i: len(i.fans.present),
     "supplies": lambda i: len(i.supplies.present),
-    "supplies_health": lambda i: sorted({one.health for one in i.supplies.present}, key=str),
+    "supplies_health": lambda i: sorted({supply.health for supply in i.supplies.present}, key=str),
     "leaks": lambda i: len(i.leaks.present),
     "licence": lambda i: i.licences.media,
     "conditions": lambda i: len(i.conditions.read),
 }
 
 
-def _one(values: set[str | None]) -> str | None:
+def _only_model(values: set[str | None]) -> str | None:
     """The model that is named; some trees lack the resources that name the others'."""
-    named = sorted(filter(None, values))
-    assert len(named) <= 1, named
-    return named[0] if named else None
+    models = sorted(filter(None, values))
+    assert len(models) <= 1, models
+    return models[0] if models else None
 
 
 def _list(values: tuple[str, ...] | None) -> list[str] | None:
@@ -80,10 +80,10 @@ def changed(name: str, *edits: tuple[str, Callable[[dict[str, Any]], object]]) -
 
 @pytest.mark.parametrize("row", TREES, ids=lambda row: str(row["tree"]))
 def test_a_real_tree_reads_as_a_person_reads_it(row: dict[str, Any]) -> None:
-    found = inventory.read(load(row["tree"]))
-    expected = {**row["expect"], "systems": sorted(row["expect"].get("systems", found.systems))}
+    machine_facts = inventory.read(load(row["tree"]))
+    expected = {**row["expect"], "systems": sorted(row["expect"].get("systems", machine_facts.systems))}
     logged = expected.pop("logs", None)
-    assert {key: READ[key](found) for key in expected} == expected
+    assert {key: READ[key](machine_facts) for key in expected} == expected
     if logged is not None:
         known = load(row["tree"])
         host = inventory.find_host(known)
@@ -99,38 +99,38 @@ def test_ids_mean_nothing(row: dict[str, Any]) -> None:
 
     def elsewhere(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: elsewhere(one) for key, one in value.items()}
+            return {key: elsewhere(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [elsewhere(one) for one in value]
+            return [elsewhere(item) for item in value]
         if isinstance(value, str) and value.startswith("/redfish/v1/"):
-            words = value.removeprefix("/redfish/v1/").split("/")
+            segments = value.removeprefix("/redfish/v1/").split("/")
             return "/redfish/v1/" + "/".join(
-                f"x{word}" if word and not word.startswith("#") else word for word in words
+                f"x{segment}" if segment and not segment.startswith("#") else segment for segment in segments
             )
         return value
 
-    moved = {elsewhere(uri): elsewhere(one) for uri, one in known.items()}
-    before, after = inventory.read(load(row["tree"])), inventory.read(Tree(moved.get))
+    moved = {elsewhere(uri): elsewhere(resource) for uri, resource in known.items()}
+    original, after = inventory.read(load(row["tree"])), inventory.read(Tree(moved.get))
     for key in row["expect"]:
         if key not in ("boot_at", "slot", "logs"):
-            assert READ[key](after) == READ[key](before), key
+            assert READ[key](after) == READ[key](original), key
 
 
 def test_collections_are_counted_by_what_can_be_read() -> None:
     """The number that a collection says counts for nothing: a member that is gone is not there."""
-    whole = inventory.read(load("nvidia-dgx-h100")).gpus
-    gone = "/redfish/v1/Systems/HGX_Baseboard_0/Processors/GPU_SXM_3"
+    complete_gpus = inventory.read(load("nvidia-dgx-h100")).gpus
+    missing_uri = "/redfish/v1/Systems/HGX_Baseboard_0/Processors/GPU_SXM_3"
     cut = changed("nvidia-dgx-h100")
     known = dict(cut.saved())
     original = cut._fetch
-    less = inventory.read(Tree(lambda uri: None if uri == gone else original(uri))).gpus
-    assert (len(whole.read), whole.complete) == (8, True)
+    less = inventory.read(Tree(lambda uri: None if uri == missing_uri else original(uri))).gpus
+    assert (len(complete_gpus.read), complete_gpus.complete) == (8, True)
     assert (len(less.read), less.complete) == (7, False), known
 
 
 def test_a_machine_that_is_off_shows_nothing_for_sure() -> None:
-    found = changed("nvidia-dgx-h100", ("/redfish/v1/Systems/DGX", lambda system: system.update(PowerState="Off")))
-    assert not inventory.read(found).gpus.complete
+    off_tree = changed("nvidia-dgx-h100", ("/redfish/v1/Systems/DGX", lambda system: system.update(PowerState="Off")))
+    assert not inventory.read(off_tree).gpus.complete
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,19 @@ def test_health_that_is_not_said_is_unknown(resource: dict[str, Any], healthy: s
 
 
 def test_two_hosts_that_can_not_be_told_apart_are_no_host() -> None:
-    one = {"@odata.id": "/redfish/v1/Systems/a", "Id": "a", "Boot": {"x": 1}, "Actions": {"#ComputerSystem.Reset": {}}}
-    two = {**one, "@odata.id": "/redfish/v1/Systems/b", "Id": "b"}
+    first = {
+        "@odata.id": "/redfish/v1/Systems/a",
+        "Id": "a",
+        "Boot": {"x": 1},
+        "Actions": {"#ComputerSystem.Reset": {}},
+    }
+    two = {**first, "@odata.id": "/redfish/v1/Systems/b", "Id": "b"}
     known = {
         "/redfish/v1": {"Systems": {"@odata.id": "/redfish/v1/Systems"}},
         "/redfish/v1/Systems": {
             "Members": [{"@odata.id": "/redfish/v1/Systems/a"}, {"@odata.id": "/redfish/v1/Systems/b"}]
         },
-        "/redfish/v1/Systems/a": one,
+        "/redfish/v1/Systems/a": first,
         "/redfish/v1/Systems/b": two,
     }
     with pytest.raises(BmcError, match="which of the systems a, b boots the machine can't be told"):
@@ -169,13 +174,13 @@ def test_two_hosts_that_can_not_be_told_apart_are_no_host() -> None:
 def test_a_slot_that_keeps_its_image_after_eject_is_free() -> None:
     """Supermicro does; ConnectedVia decides."""
     uri = "/redfish/v1/Managers/1/VirtualMedia/VirtualMedia1"
-    left = changed(
+    ejected = changed(
         "supermicro-sys-821ge-tnhr", (uri, lambda slot: slot.update(Image="https://old/x.iso", Inserted=True))
     )
     taken = changed(
         "supermicro-sys-821ge-tnhr", (uri, lambda slot: slot.update(Image="https://old/x.iso", ConnectedVia="URI"))
     )
-    free, next_one = inventory.read(left).media.choose(), inventory.read(taken).media.choose()
+    free, next_one = inventory.read(ejected).media.choose(), inventory.read(taken).media.choose()
     assert free and free.uri == uri
     assert next_one and next_one.id == "VirtualMedia2"
 
@@ -210,20 +215,20 @@ def test_a_service_without_an_end_is_left() -> None:
 @pytest.mark.parametrize("form", ["flat", "nested", "one file"])
 def test_a_saved_tree_may_lie_in_folders_or_one_file(tmp_path: Path, form: str) -> None:
     known = json.loads(gzip.decompress((HERE / "trees" / "lenovo-sr670v2-l40.redfish.json.gz").read_bytes()))
-    where = tmp_path / "saved.redfish.json"
+    location = tmp_path / "saved.redfish.json"
     if form == "one file":
-        where.write_text(json.dumps(known))
+        location.write_text(json.dumps(known))
     else:
-        where = tmp_path / "tree"
-        where.mkdir()
-        for uri, one in known.items():
-            file = where / f"{uri.strip('/').replace('/', '_')}.json"
+        location = tmp_path / "tree"
+        location.mkdir()
+        for uri, resource in known.items():
+            file = location / f"{uri.strip('/').replace('/', '_')}.json"
             if form == "nested":
-                file = where / uri.strip("/") / "index.json"
+                file = location / uri.strip("/") / "index.json"
                 file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(one))
-    assert tree.is_saved(where)
-    assert len(inventory.read(tree.saved(where)).gpus.read) == 8
+            file.write_text(json.dumps(resource))
+    assert tree.is_saved(location)
+    assert len(inventory.read(tree.saved(location)).gpus.read) == 8
 
 
 def test_what_is_no_tree_is_said(tmp_path: Path) -> None:
@@ -244,8 +249,8 @@ def test_two_gpus_of_one_board_are_two(uuids: bool) -> None:
         uuid = {"UUID": f"0000000{number}-0000-0000-0000-00000000000{number}"} if uuids else {}
         return lambda gpu: gpu.update(SerialNumber=f"165000000000{1 + number // 2}", **uuid)
 
-    found = inventory.read(changed("nvidia-gb200-nvl", *((GPU.format(n), name(n)) for n in range(4)))).gpus
-    assert [(gpu.id, gpu.serial) for gpu in found.read] == [
+    gpus = inventory.read(changed("nvidia-gb200-nvl", *((GPU.format(n), name(n)) for n in range(4)))).gpus
+    assert [(gpu.id, gpu.serial) for gpu in gpus.read] == [
         ("GPU_0", "1650000000001"), ("GPU_1", "1650000000001"), ("GPU_2", "1650000000002"), ("GPU_3", "1650000000002"),
     ]  # fmt: skip
 
@@ -256,29 +261,31 @@ def test_gpus_that_two_systems_show_are_counted_once() -> None:
     for number in range(4):
         gpu = known[GPU.format(number)]
         gpu["SerialNumber"] = f"165000000000{1 + number // 2}"
-        again = GPU.format(number).replace("HGX_Baseboard_0", "System_0")
-        known[again] = {**gpu, "@odata.id": again}
-        listed.append({"@odata.id": again})
+        second_uri = GPU.format(number).replace("HGX_Baseboard_0", "System_0")
+        known[second_uri] = {**gpu, "@odata.id": second_uri}
+        listed.append({"@odata.id": second_uri})
     assert len(inventory.read(Tree(known.get)).gpus.read) == 4
 
 
 def test_a_bios_that_the_system_leaves_out_is_read_from_the_firmware() -> None:
     system = "/redfish/v1/Systems/System.Embedded.1"
-    found = inventory.read(changed("dell-poweredge-r750-h100pcie", (system, lambda one: one.update(BiosVersion=""))))
-    assert found.bios == "1.8.2"
+    machine_facts = inventory.read(
+        changed("dell-poweredge-r750-h100pcie", (system, lambda resource: resource.update(BiosVersion="")))
+    )
+    assert machine_facts.bios == "1.8.2"
 
 
 @pytest.mark.parametrize(("kind", "known"), [("RackMount", False), ("Blade", True)])
 def test_a_server_that_lists_no_fan_and_no_supply_is_not_known_to_be_well(kind: str, known: bool) -> None:
     raw = (HERE / "trees" / "dell-poweredge-r750-h100pcie.redfish.json.gz").read_bytes()
     known_tree = json.loads(gzip.decompress(raw))
-    for uri, one in known_tree.items():
-        if one.get("ChassisType") == "RackMount":
-            one["ChassisType"] = kind
+    for uri, resource in known_tree.items():
+        if resource.get("ChassisType") == "RackMount":
+            resource["ChassisType"] = kind
         if uri.endswith(("/ThermalSubsystem/Fans", "/PowerSubsystem/PowerSupplies")):
-            one["Members"] = []
+            resource["Members"] = []
         for name in ("Fans", "PowerSupplies"):
-            if uri.endswith(("/Thermal", "/Power")) and name in one:
-                one[name] = []
-    found = inventory.read(Tree(known_tree.get))
-    assert (found.fans.known, found.supplies.known) == (known, known)
+            if uri.endswith(("/Thermal", "/Power")) and name in resource:
+                resource[name] = []
+    machine_facts = inventory.read(Tree(known_tree.get))
+    assert (machine_facts.fans.known, machine_facts.supplies.known) == (known, known)

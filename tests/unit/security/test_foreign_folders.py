@@ -20,19 +20,19 @@ OTHER = 65534
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "theirs"
-    made.mkdir(mode=0o755)
-    os.chown(made, OTHER, OTHER)
-    return made
+    foreign_folder = tmp_path / "theirs"
+    foreign_folder.mkdir(mode=0o755)
+    os.chown(foreign_folder, OTHER, OTHER)
+    return foreign_folder
 
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    made = tmp_path / "roots" / "secret"
-    made.parent.mkdir()
-    made.write_text("a secret")
-    made.chmod(0o600)
-    return made
+    secret_file = tmp_path / "roots" / "secret"
+    secret_file.parent.mkdir()
+    secret_file.write_text("a secret")
+    secret_file.chmod(0o600)
+    return secret_file
 
 
 def foreign_link(path: Path, target: Path) -> Path:
@@ -71,7 +71,7 @@ def test_a_file_that_is_swapped_for_a_link_while_it_is_written(
 def test_init_in_such_a_folder(
     folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    at_fsync(monkeypatch, lambda: [foreign_link(one, secret) for one in folder.iterdir() if not one.unlink()])
+    at_fsync(monkeypatch, lambda: [foreign_link(path, secret) for path in folder.iterdir() if not path.unlink()])
     assert run(["init", str(folder / "c1.yaml")]) == 2
     assert "c1.yaml: cannot be written: another process replaced the file" in capsys.readouterr().err
     assert secret.stat().st_mode & 0o777 == 0o600
@@ -135,7 +135,7 @@ def test_a_file_of_another_program_gets_its_mode_and_its_name(folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("owner", "mode", "why"),
+    ("owner", "mode", "message"),
     [
         (OTHER, 0o777, "uid 65534, whose folder it is, can change it"),
         (OTHER, 0o755, "uid 65534, whose folder it is, can change it"),
@@ -143,7 +143,7 @@ def test_a_file_of_another_program_gets_its_mode_and_its_name(folder: Path) -> N
     ],
 )
 def test_a_report_that_another_user_can_change_is_not_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], owner: int, mode: int, why: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], owner: int, mode: int, message: str
 ) -> None:
     reports, bundle = tmp_path / "reports", tmp_path / "bundle"
     reports.mkdir()
@@ -152,7 +152,7 @@ def test_a_report_that_another_user_can_change_is_not_written(
     bundle.mkdir()
     (bundle / "smi.txt").write_text("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n")
     assert run(["verify", "--bundle", str(bundle), "--machine", "dgx-h100", "--report", str(reports)]) == 2
-    assert why in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(reports.iterdir()) == []
 
 

@@ -192,13 +192,13 @@ ANSWERS = {
 def test_a_node_costs_itself_alone(attack: str, tmp_path: Path) -> None:
     programs = {"bad": ANSWERS[attack], "good": file("kernel.txt", "6.8.0-1")}
     targets = {name: [sys.executable, "-c", program] for name, program in programs.items()}
-    found = collect(targets, ProbeRequest({"kernel.txt": 5}), deadline_s=3 if "dripping" in attack else 30)
-    assert found["good"].files["kernel.txt"].text == "6.8.0-1"
-    assert not found["bad"].files.keys() - {"nvidia-smi.xml", "topo.txt"}
-    facts = read(found["bad"])
+    bundles = collect(targets, ProbeRequest({"kernel.txt": 5}), deadline_s=3 if "dripping" in attack else 30)
+    assert bundles["good"].files["kernel.txt"].text == "6.8.0-1"
+    assert not bundles["bad"].files.keys() - {"nvidia-smi.xml", "topo.txt"}
+    facts = read(bundles["bad"])
     assert not facts.gpus
     assert "root:" not in json.dumps(facts_document(facts))
-    found["bad"].write(tmp_path / "kept")
+    bundles["bad"].write(tmp_path / "kept")
     assert {path.name for path in tmp_path.rglob("*")} <= {"kept", "probe.json", "nvidia-smi.xml", "topo.txt"}
     assert not Path("/tmp/gpuprov-held-out").exists()
 
@@ -279,10 +279,10 @@ def test_what_only_looks_runs_nothing_of_a_pull_request(command: str, attack: st
             (tmp_path / f"{name}.py").write_text(code)
     (tmp_path / "cluster.yaml").write_text(text)
     (tmp_path / "cluster.lock").write_text("version: 3\nrequest: {}\nsimulated: false\ngroups: {}\n")
-    words = [str(tmp_path / "cluster.yaml") if word == "FILE" else word for word in command.split()]
+    arguments = [str(tmp_path / "cluster.yaml") if argument == "FILE" else argument for argument in command.split()]
     done = subprocess.run(
-        [Path(sys.executable).parent / "gpuprov", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        check=False, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        [Path(sys.executable).parent / "gpuprov", *arguments], cwd=tmp_path, capture_output=True, text=True,
+        timeout=120, check=False, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert not ran.exists()
@@ -320,15 +320,15 @@ def test_a_bundle_shows_nothing_of_this_machine_and_runs_nothing(attack: str, tm
 
 @pytest.mark.parametrize("attack", ["a tar", "a nested probe.json", "a probe.json that is a pipe"])
 def test_what_is_no_bundle_is_an_error(attack: str, tmp_path: Path) -> None:
-    place = tmp_path / "bundle"
+    path = tmp_path / "bundle"
     if attack == "a tar":
-        with tarfile.open(place, "w") as archive:
+        with tarfile.open(path, "w") as archive:
             archive.add(__file__, "../../x")
     else:
-        place.mkdir()
-        (place / "probe.json").write_text("[" * 100_000) if "nested" in attack else os.mkfifo(place / "probe.json")
+        path.mkdir()
+        (path / "probe.json").write_text("[" * 100_000) if "nested" in attack else os.mkfifo(path / "probe.json")
     with pytest.raises(GpuprovError):
-        Bundle.read(place)
+        Bundle.read(path)
 
 
 # What answers while a lock is made.
@@ -347,12 +347,12 @@ def test_an_answer_that_leads_astray_is_an_error_or_what_it_is(attack: str, tmp_
     with serve(tmp_path) as vendors:
         vendors.replies["/x"] += REPLIES[attack]
         try:
-            found = Fetch(deadline_s=3, pause_s=0.01).get(f"{vendors.url}/x", who="x", limit=1000)
+            response = Fetch(deadline_s=3, pause_s=0.01).get(f"{vendors.url}/x", who="x", limit=1000)
         except GpuprovError as error:
             assert error.message.startswith("x: ")
         else:
-            assert b"root:" not in found.body
-            assert len(found.body) <= 1
+            assert b"root:" not in response.body
+            assert len(response.body) <= 1
 
 
 def test_an_account_is_shown_to_no_other_host(tmp_path: Path) -> None:
@@ -361,8 +361,8 @@ def test_an_account_is_shown_to_no_other_host(tmp_path: Path) -> None:
         Fetch(deadline_s=5, pause_s=0.01).get(
             f"{vendors.url}/x", who="x", limit=1000, headers={"Authorization": "Basic secret"}
         )
-        assert [seen[2] for seen in vendors.seen] == ["Basic secret"]
-        assert [seen[2] for seen in other.seen] == [""]
+        assert [request[2] for request in vendors.seen] == ["Basic secret"]
+        assert [request[2] for request in other.seen] == [""]
 
 
 @pytest.mark.parametrize("realm", ["http://169.254.169.254/x", "file:///etc/passwd", "http://evil.example/x", ""])
@@ -373,7 +373,7 @@ def test_a_realm_that_is_no_token_service_is_not_asked(realm: str, tmp_path: Pat
         vendors.replies["/v2/acme/train/manifests/1"] += [Reply(401, challenge)] * 3
         with pytest.raises(GpuprovError):
             registry.Registries(Fetch(deadline_s=5, pause_s=0.01)).digest(name)
-        assert [seen[1] for seen in vendors.seen] == ["/v2/acme/train/manifests/1"]
+        assert [request[1] for request in vendors.seen] == ["/v2/acme/train/manifests/1"]
 
 
 # This machine, and who else is on it.
@@ -381,18 +381,18 @@ def test_a_realm_that_is_no_token_service_is_not_asked(realm: str, tmp_path: Pat
 
 def test_no_secret_is_in_the_arguments_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    usual = subprocess.Popen.__init__
+    real_init = subprocess.Popen.__init__
 
-    def noted(self: Any, argv: Any, *rest: Any, **more: Any) -> None:
+    def noted(self: Any, argv: Any, *arguments: Any, **more: Any) -> None:
         started.append(" ".join(map(str, argv)))
-        usual(self, argv, *rest, **more)
+        real_init(self, argv, *arguments, **more)
 
     monkeypatch.setattr(subprocess.Popen, "__init__", noted)
     paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
     private_dir(paths.root)
     ssh.ensure_key(paths, None)
-    made = keys(tmp_path / "keys")
-    secrets = [(paths.ssh / "id_ed25519").read_text(), made.secret, made.registry_key]
+    generated = keys(tmp_path / "keys")
+    secrets = [(paths.ssh / "id_ed25519").read_text(), generated.secret, generated.registry_key]
     lines = [line for secret in secrets for line in secret.splitlines() if len(line) > 40 and "-----" not in line]
     assert len(started) > 5
     assert len(lines) > 5

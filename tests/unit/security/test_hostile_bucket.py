@@ -77,46 +77,46 @@ def paths(tmp_path: Path) -> ClusterPaths:
 def test_no_file_of_the_run_directory_makes_a_defect(
     name: str, paths: ClusterPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for what, text in WRONG.items():
+    for damage, text in WRONG.items():
         (paths.root / name).write_text(text)
-        document = [] if what == "escapes" else ["--json"]
+        document = [] if damage == "escapes" else ["--json"]
         status = run(["status", "--no-sandbox", "--offline", *document, str(paths.spec)])
-        said = capsys.readouterr()
-        assert status in (0, 2), (what, said.err)
-        assert "internal error" not in said.err, (what, said.err)
-        assert "\x1b" not in said.out + said.err
+        captured = capsys.readouterr()
+        assert status in (0, 2), (damage, captured.err)
+        assert "internal error" not in captured.err, (damage, captured.err)
+        assert "\x1b" not in captured.out + captured.err
         if status == 2:
-            assert str(paths.root) in said.err, what
+            assert str(paths.root) in captured.err, damage
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_status_does_not_read_makes_no_defect_either(what: str, paths: ClusterPaths) -> None:
+@pytest.mark.parametrize("damage", WRONG)
+def test_what_status_does_not_read_makes_no_defect_either(damage: str, paths: ClusterPaths) -> None:
     for file in (paths.baseline, paths.measures, paths.intent, paths.site("here") / "capacity.json"):
-        file.write_text(WRONG[what])
+        file.write_text(WRONG[damage])
     with contextlib.suppress(GpuprovError):
         baselines.load(paths)
     baselines._history(paths)
     Choices.read(paths.site("here"))
     cluster = Cluster(paths.spec, plans.cluster_spec("p4d.24xlarge", name="vision"), paths)
-    made = down.made(cluster)
-    assert "train-0" in made
-    assert all(name.isprintable() and "/" not in name for name in made)
+    names = down.made(cluster)
+    assert "train-0" in names
+    assert all(name.isprintable() and "/" not in name for name in names)
 
 
 def packed(files: dict[str, Any], **more: Any) -> bytes:
     return gzip.compress(json.dumps({"format": 1, "files": files, **more}).encode())
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_no_file_out_of_a_bucket_is_taken_that_is_damaged(what: str) -> None:
+@pytest.mark.parametrize("damage", WRONG)
+def test_no_file_out_of_a_bucket_is_taken_that_is_damaged(damage: str) -> None:
     for name in ("nodes.json", "applied.json", "cluster.lock", "locks/0123456789ab.lock", "inventory.yml"):
         try:
-            shared_files._unpacked(packed({name: WRONG[what]}), "s3://b/x")
+            shared_files._unpacked(packed({name: WRONG[damage]}), "s3://b/x")
         except GpuprovError as error:
             assert error.where.startswith("s3://b/x/fleet.json.gz")
             assert name in error.where
         else:
-            assert stored.loads(WRONG[what]) is not None or name.endswith((".json", ".yml"))
+            assert stored.loads(WRONG[damage]) is not None or name.endswith((".json", ".yml"))
 
 
 @pytest.mark.parametrize(
@@ -235,19 +235,19 @@ HOLDER = {"command": "up", "person": "a", "machine": "m", "folder": "/f", "token
     )), json.dumps(HOLDER).replace("1000000000.0", "NaN"), json.dumps(HOLDER).replace('"a"', '"\\ud800"')],
 )  # fmt: skip
 def test_a_holder_that_another_program_wrote_is_none(holder: str) -> None:
-    found = current(Bucket(holder.encode()))  # type: ignore[arg-type]
-    assert found is not None
-    assert found.holder is None
+    active_lease = current(Bucket(holder.encode()))  # type: ignore[arg-type]
+    assert active_lease is not None
+    assert active_lease.holder is None
 
 
 def test_a_holder_is_named_on_one_line() -> None:
     content = json.dumps(HOLDER | {"command": "up\n\x1b[2J[OK]", "person": "a" * 4096, "machine": "m\u2028\r"})
-    found = current(Bucket(content.encode()))  # type: ignore[arg-type]
-    assert found is not None
-    assert len(str(found.holder).splitlines()) == 1 and len(str(found.holder)) < 400
+    active_lease = current(Bucket(content.encode()))  # type: ignore[arg-type]
+    assert active_lease is not None
+    assert len(str(active_lease.holder).splitlines()) == 1 and len(str(active_lease.holder)) < 400
 
 
 def test_a_holder_is_one() -> None:
-    found = current(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
-    assert found is not None
-    assert "of a on m" in str(found.holder)
+    active_lease = current(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
+    assert active_lease is not None
+    assert "of a on m" in str(active_lease.holder)

@@ -148,8 +148,8 @@ def test_no_redirect_is_followed(ask: Ask, status: int, monkeypatch: pytest.Monk
 
     with ThreadingHTTPServer(("127.0.0.2", 0), Elsewhere) as elsewhere:
         threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
-        place = f"http://127.0.0.2:{elsewhere.server_port}/x"
-        raw = f"HTTP/1.1 {status} Found\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode()
+        target = f"http://127.0.0.2:{elsewhere.server_port}/x"
+        raw = f"HTTP/1.1 {status} Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode()
         with answering(raw) as url:
             assert isinstance(outcome(ask, url, monkeypatch), ERRORS)
         elsewhere.shutdown()
@@ -159,8 +159,8 @@ def test_no_redirect_is_followed(ask: Ask, status: int, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("piece", ["(Ab) ", "Code: Ab ", "Request ID: ", "a ", "\n"])
 def test_an_error_of_megabytes_is_cut(piece: str) -> None:
     """Azure's nested errors take the square of their length: three megabytes would be minutes."""
-    found = Diagnostic("first", piece * (3_000_000 // len(piece)) + "last")
-    assert len(found.text) <= MAX_TEXT + 10
-    assert found.text.startswith("first") and found.text.endswith("last")
+    diagnostic = Diagnostic("first", piece * (3_000_000 // len(piece)) + "last")
+    assert len(diagnostic.text) <= MAX_TEXT + 10
+    assert diagnostic.text.startswith("first") and diagnostic.text.endswith("last")
     site = AzureSite(provider="azure", region="westeurope")
-    assert len(azure_errors.read(found, site).text) <= MAX_TEXT + 10
+    assert len(azure_errors.read(diagnostic, site).text) <= MAX_TEXT + 10

@@ -66,12 +66,14 @@ print(json.dumps(answer))
 def names_of(role: str) -> set[str]:
     """Every variable of a role: its defaults, its arguments, what its tasks register, set and read."""
     folder = ANSIBLE / "roles" / role
-    found = set(yaml.safe_load((folder / "defaults/main.yml").read_text()) or ())
-    found |= set(yaml.safe_load((folder / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"])
+    variables = set(yaml.safe_load((folder / "defaults/main.yml").read_text()) or ())
+    variables |= set(
+        yaml.safe_load((folder / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
+    )
     for file in (folder / "tasks").glob("*.yml"):
         for task in yaml.safe_load(file.read_text()):
-            found |= set(task.get("vars", ())) | {task.get("register", "")}
-    return found - {""}
+            variables |= set(task.get("vars", ())) | {task.get("register", "")}
+    return variables - {""}
 
 
 def names() -> set[str]:
@@ -111,30 +113,34 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
         patch.setattr(inventory, "refuse_templates", lambda _: None)  # the wall before this one
         file = inventory.write(cluster, [node], plan, variables, {"train": {}})
     written = json.loads(file.read_text())
-    given = written["all"]["children"]["train"]
-    given["vars"]["gpuprov_interruption"] = {"hook": None, "metadata": "127.0.0.1:80", "textfile": None}
+    group = written["all"]["children"]["train"]
+    group["vars"]["gpuprov_interruption"] = {"hook": None, "metadata": "127.0.0.1:80", "textfile": None}
     file.write_text(json.dumps(written))
-    said = names() | {*given["vars"], *given["hosts"]["train-0"], *MAGIC, "gpuprov_strategy", "gpuprov_obsolete"}
-    said |= connection
-    lies.write_text(json.dumps(dict.fromkeys(sorted(said), LIE)))
+    lied_names = names() | {*group["vars"], *group["hosts"]["train-0"], *MAGIC, "gpuprov_strategy", "gpuprov_obsolete"}
+    lied_names |= connection
+    lies.write_text(json.dumps(dict.fromkeys(sorted(lied_names), LIE)))
     liar.write_text(HOSTILE.format(python=sys.executable, lies=str(lies)))
     liar.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.paths, "data", lambda name, usual=paths.data: copied if name == "ansible" else usual(name))
+        patch.setattr(
+            run.paths, "data", lambda name, real_data=paths.data: copied if name == "ansible" else real_data(name)
+        )
         outcomes = run.configure(cluster, [node], file, private_dir(cluster.root / "run"), Events())
     assert outcomes["train-0"].failed == []
-    found = {}
+    values_by_role = {}
     for event in cluster.root.glob("run/ansible/artifacts/*/job_events/*.json"):
         data = json.loads(event.read_text())
         if data["event"] == "runner_on_ok" and "msg" in data["event_data"]["res"]:
-            found[data["event_data"].get("role", data["event_data"]["task"])] = data["event_data"]["res"]["msg"]
-    yield found
+            values_by_role[data["event_data"].get("role", data["event_data"]["task"])] = data["event_data"]["res"][
+                "msg"
+            ]
+    yield values_by_role
 
 
-def reading(wanted: set[str]) -> str:
+def reading(variables: set[str]) -> str:
     """A template that gives every one of these variables, "undefined" for one that is not there."""
     pairs = ", ".join(
-        f"'{name}': lookup('ansible.builtin.vars', '{name}', default='undefined')" for name in sorted(wanted)
+        f"'{name}': lookup('ansible.builtin.vars', '{name}', default='undefined')" for name in sorted(variables)
     )
     return "{{ {" + pairs + "} }}"
 
@@ -146,12 +152,11 @@ def test_no_variable_of_a_role_is_what_the_node_says(role: str, seen: dict[str, 
 
 
 def test_no_variable_of_the_connection_is_what_the_node_says(seen: dict[str, dict[str, Any]]) -> None:
-    said = {name: value for name, value in seen["Connection"].items() if LIE in json.dumps(value)}
+    overridden = {name: value for name, value in seen["Connection"].items() if LIE in json.dumps(value)}
     # of the node's own answers `hostvars` has the facts, under ansible_facts and nowhere else
-    assert said.keys() <= {"hostvars"}
-    assert [key for key, value in said.get("hostvars", {}).get("train-0", {}).items() if LIE in json.dumps(value)] in (
-        [], ["ansible_facts"],
-    )  # fmt: skip
+    assert overridden.keys() <= {"hostvars"}
+    answers = overridden.get("hostvars", {}).get("train-0", {})
+    assert [key for key, value in answers.items() if LIE in json.dumps(value)] in ([], ["ansible_facts"])
 
 
 def test_the_archive_of_the_checks_is_the_one_that_gpuprov_made(seen: dict[str, dict[str, Any]]) -> None:

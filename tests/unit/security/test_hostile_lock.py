@@ -57,8 +57,8 @@ def whole_lock() -> Lock:
 def texts(value: Any, loc: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The place of every text, one of each kind: of a list the first item, of a mapping of names the first."""
     if isinstance(value, dict):
-        named = loc[-1:] in (("components",), ("request",), ("groups",), ("bases",)) or loc[-2:-1] == ("bases",)
-        for key in list(value)[: 1 if named else None] if loc else value:
+        is_mapping = loc[-1:] in (("components",), ("request",), ("groups",), ("bases",)) or loc[-2:-1] == ("bases",)
+        for key in list(value)[: 1 if is_mapping else None] if loc else value:
             yield from texts(value[key], (*loc, key))
     elif isinstance(value, list):
         for index, item in enumerate(value[:1]):
@@ -68,9 +68,9 @@ def texts(value: Any, loc: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def put(value: Any, loc: tuple[Any, ...], new: Any) -> Any:
-    head, *rest = loc
+    head, *tail = loc
     copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[head] = put(value[head], tuple(rest), new) if rest else new
+    copy[head] = put(value[head], tuple(tail), new) if tail else new
     return copy
 
 
@@ -79,8 +79,8 @@ PLACES = [*texts(LOCK)]
 
 
 def test_every_field_of_the_lock_is_tried() -> None:
-    tried = {place[-1] if isinstance(place[-1], str) else place[-2] for place in PLACES}
-    asked = {
+    tried = {location[-1] if isinstance(location[-1], str) else location[-2] for location in PLACES}
+    required = {
         "os",
         "driver",
         "cuda_toolkit",
@@ -93,14 +93,14 @@ def test_every_field_of_the_lock_is_tried() -> None:
         "fingerprint",
         "name",
     }
-    assert tried >= asked | {"version", "why", "id", "key_url", "torch", "repository", "part"}
+    assert tried >= required | {"version", "why", "id", "key_url", "torch", "repository", "part"}
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: ".".join(map(str, place)))
-def test_no_text_of_a_lock_is_a_template_a_path_or_a_command(place: tuple[Any, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("location", PLACES, ids=lambda location: ".".join(map(str, location)))
+def test_no_text_of_a_lock_is_a_template_a_path_or_a_command(location: tuple[Any, ...], tmp_path: Path) -> None:
     file = tmp_path / "cluster.lock"
-    for payload in TEMPLATES if SENTENCES & {*place} else PAYLOADS:
-        file.write_text(yaml.dump(put(LOCK, place, payload), Dumper=yaml.CSafeDumper, sort_keys=False))
+    for payload in TEMPLATES if SENTENCES & {*location} else PAYLOADS:
+        file.write_text(yaml.dump(put(LOCK, location, payload), Dumper=yaml.CSafeDumper, sort_keys=False))
         with pytest.raises(GpuprovError, match="not a lock that gpuprov wrote") as caught:
             lockfile.read(file)
         _, line, column = caught.value.where.rsplit(":", 2)
@@ -122,11 +122,11 @@ def test_no_name_of_a_group_or_site_is_a_path_or_a_template(payload: str, tmp_pa
     ["file:///etc", "ftp://x", "https://u:p@h/", "cdrom:x", "https://h/ [trusted=yes]", "https://h/\nTrusted: yes"],
 )
 def test_no_repository_is_anything_but_an_address(uri: str) -> None:
-    given = {"name": "cuda", "suite": "/", "components": "", "key_url": "https://h/k", "fingerprint": "A" * 40}
+    keys = {"name": "cuda", "suite": "/", "components": "", "key_url": "https://h/k", "fingerprint": "A" * 40}
     with pytest.raises(ValueError, match="not a valid address"):
-        Repository(uri=uri, **given)
+        Repository(uri=uri, **keys)
     with pytest.raises(ValueError, match="not a valid address of a key"):
-        Repository(uri="https://h/", **given | {"key_url": uri})
+        Repository(uri="https://h/", **keys | {"key_url": uri})
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ stack:
             "nvcr.io/../../../x:1", "../x:1", "a/../../x", "nvcr.io//x:1", "nvcr.io/x:../y", "nvcr.io/./x:1",
             "x@sha256:../y", "nvcr.io/x@sha256:" + "../" * 20, "nvcr.io:80/../x", "a..b/../c:1",
         )),
-        *(f'repositories: {{cuda: {{uri: "https://h/", fingerprint: "{"A" * 40}", {rest}}}}}' for rest in (
+        *(f'repositories: {{cuda: {{uri: "https://h/", fingerprint: "{"A" * 40}", {more}}}}}' for more in (
             'suite: "../../x/"', 'suite: "a/../../x"', 'suite: "/etc/x"', "suite: noble, components: [../../x]",
             "suite: noble, components: [a/../../x]", "suite: noble, components: [/etc/x]",
         )),
@@ -67,30 +67,30 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 def stack(**changed: Any) -> Stack:
     """A stack whose texts were not looked at: the wall before this one is away."""
-    whole = plans.plan(plans.cluster_spec("p4d.24xlarge")).groups[0].stack
-    repository = whole.repositories[0].model_copy(
+    complete = plans.plan(plans.cluster_spec("p4d.24xlarge")).groups[0].stack
+    repository = complete.repositories[0].model_copy(
         update={k.partition("_")[2]: v for k, v in changed.items() if k.startswith("repository_")}
     )
     package = Package(name="libnccl2", version="1.0-1", repository="cuda", part="nccl").model_copy(
         update={k.partition("_")[2]: v for k, v in changed.items() if k.startswith("package_")}
     )
-    return whole.model_copy(
-        update={"repositories": (repository,), "packages": (package,), "os": changed.get("os", whole.os)}
+    return complete.model_copy(
+        update={"repositories": (repository,), "packages": (package,), "os": changed.get("os", complete.os)}
     )
 
 
 @pytest.mark.parametrize("name", OUT)
 @pytest.mark.parametrize(
-    "place",
+    "field",
     ["repository_name", "repository_suite", "repository_components", "package_name", "package_version",
      "package_repository", "os"],
 )  # fmt: skip
-def test_nothing_of_a_lock_is_written_beside_the_mirror(place: str, name: str, tmp_path: Path, secrets: Keys) -> None:
+def test_nothing_of_a_lock_is_written_beside_the_mirror(field: str, name: str, tmp_path: Path, secrets: Keys) -> None:
     mirror = tmp_path / "a" / "b" / "mirror"
     mirror.mkdir(parents=True)
-    other = {"repository_suite": "noble"} if place == "repository_components" else {}
+    other = {"repository_suite": "noble"} if field == "repository_components" else {}
     try:
-        repository.write_repositories(mirror, [stack(**{place: name, **other})], secrets, "amd64")
+        repository.write_repositories(mirror, [stack(**{field: name, **other})], secrets, "amd64")
     except GpuprovError as error:
         assert "points outside of" in error.message
     assert not (tmp_path / "out").exists()

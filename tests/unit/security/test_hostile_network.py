@@ -29,7 +29,7 @@ DRIPS = {
 
 
 @contextmanager
-def dripping(first: bytes, again: bytes) -> Iterator[int]:
+def dripping(first: bytes, repeated: bytes) -> Iterator[int]:
     """A server on loopback; gives its port."""
     over = threading.Event()
 
@@ -38,7 +38,7 @@ def dripping(first: bytes, again: bytes) -> Iterator[int]:
             try:
                 connection.sendall(first)
                 while not over.wait(0.02):
-                    connection.sendall(again)
+                    connection.sendall(repeated)
             except OSError:
                 return
 
@@ -61,20 +61,20 @@ def dripping(first: bytes, again: bytes) -> Iterator[int]:
 @pytest.mark.parametrize("drip", DRIPS)
 def test_a_repository_that_drips_does_not_outlive_the_deadline(drip: str, scheme: str) -> None:
     """Over https the drip is of the handshake: whoever has no certificate can do that too."""
-    said: list[str] = []
+    messages: list[str] = []
 
     def fetch(port: int) -> None:
         try:
             Fetch(deadline_s=0.5).get(f"{scheme}://127.0.0.1:{port}/InRelease", who="repository x", limit=1 << 40)
         except GpuprovError as error:
-            said.append(error.message)
+            messages.append(error.message)
 
     with dripping(*DRIPS[drip]) as port:
         thread = threading.Thread(target=fetch, args=(port,), daemon=True)
         thread.start()
         thread.join(timeout=15)  # only so that the test does not hang
         assert not thread.is_alive()
-    assert "repository x" in said[0]
+    assert "repository x" in messages[0]
 
 
 def test_another_thread_s_request_ends_when_it_is_told_to() -> None:

@@ -46,8 +46,8 @@ def test_a_name_in_a_bundle_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_reason_of_a_quarantine_is_one_line() -> None:
-    told = {"owner": "gpuprov", "since": "now", "reason": "Xid 79\ntrain-1: healthy", "trouble": "x\r\ny"}
-    assert len(in_quarantine("train-0", told).splitlines()) == 1
+    entry = {"owner": "gpuprov", "since": "now", "reason": "Xid 79\ntrain-1: healthy", "trouble": "x\r\ny"}
+    assert len(in_quarantine("train-0", entry).splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"matches": ' + "[" * 200_000, "[" * 200_000 + "]" * 200_000])
@@ -148,8 +148,8 @@ def test_a_bundle_writes_no_line_of_its_own(
     spoil(tmp_path / "n")
     machine = ["--machine", "dgx-h100"] if command == "verify" else []
     run([command, "--bundle", str(tmp_path / "n"), *machine])
-    told = capsys.readouterr()
-    assert [line for line in (told.out + told.err).splitlines() if line.strip().startswith("FAKE")] == []
+    captured = capsys.readouterr()
+    assert [line for line in (captured.out + captured.err).splitlines() if line.strip().startswith("FAKE")] == []
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -162,8 +162,8 @@ def test_the_name_of_a_bundle_is_one_line(is_known: bool, tmp_path: Path, capsys
         (folder / "a.txt").write_text("nothing\n")
     run(["verify", "--bundle", str(folder), "--machine", "dgx-h100", "--report", str(tmp_path / "report")])
     run(["facts", "--bundle", str(folder)])
-    told = capsys.readouterr()
-    assert [line for line in (told.out + told.err).splitlines() if line.strip().startswith("FAKE")] == []
+    captured = capsys.readouterr()
+    assert [line for line in (captured.out + captured.err).splitlines() if line.strip().startswith("FAKE")] == []
     assert re.search(r"^\s*FAKE", (tmp_path / "report" / "report.html").read_text(), re.M) is None
 
 

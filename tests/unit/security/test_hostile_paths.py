@@ -53,8 +53,8 @@ def sparse(path: Path) -> None:
 
 
 def unix_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
 
 
 def directory(path: Path) -> None:
@@ -100,12 +100,12 @@ def test_host_keys_and_checks(make: Make, tmp_path: Path) -> None:
         host_key(str(tmp_path / "x.py"), ["n1"], 22)
 
 
-@pytest.mark.parametrize("where", ["state.json", "ssh/config", "locks/0123456789ab.lock", "sites/rack/provider"])
+@pytest.mark.parametrize("name", ["state.json", "ssh/config", "locks/0123456789ab.lock", "sites/rack/provider"])
 @pytest.mark.parametrize("make", [pipe, device])
-def test_a_run_directory_that_came_with_a_checkout(make: Make, where: str, tmp_path: Path) -> None:
+def test_a_run_directory_that_came_with_a_checkout(make: Make, name: str, tmp_path: Path) -> None:
     root = private_dir(tmp_path / ".gpuprov" / "vision")
-    private_dir((root / where).parent)
-    make(root / where)
+    private_dir((root / name).parent)
+    make(root / name)
     with pytest.raises(GpuprovError, match="not a regular file"):
         ownership.refuse_foreign(root)
 

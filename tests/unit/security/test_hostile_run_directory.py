@@ -32,10 +32,10 @@ SEED = Path(__file__).parent / "run_directory"
 def root(tmp_path: Path) -> Path:
     """A run directory beside its cluster.yaml."""
     shutil.copy(ROOT / "examples" / "aws-p4d.yaml", tmp_path / "cluster.yaml")
-    made = tmp_path / ".gpuprov" / "vision.sandbox"
-    shutil.copytree(SEED, made)
-    made.chmod(0o700)
-    return made
+    run_directory = tmp_path / ".gpuprov" / "vision.sandbox"
+    shutil.copytree(SEED, run_directory)
+    run_directory.chmod(0o700)
+    return run_directory
 
 
 def opened(root: Path) -> None:
@@ -67,10 +67,10 @@ WAY = "-o BatchMode=yes -o ConnectTimeout=10 -W [10.0.0.5]:22 me@old.example.com
 
 
 def test_a_jump_host_that_cluster_yaml_no_longer_names_is_taken_until_the_next_up(root: Path) -> None:
-    config, own = root / "ssh" / "config", root / "ssh" / "jump-east"
-    own.write_text("Host old.example.com\n  HostName 127.77.250.3\n")
-    for way in (f"ssh {WAY}", f"ssh {WAY}".replace("-W", "-p 2222 -W"), f"ssh -F {own} {WAY}"):
-        config.write_text(f"Host box-0\n  ProxyCommand {way}\n")
+    config, own_config = root / "ssh" / "config", root / "ssh" / "jump-east"
+    own_config.write_text("Host old.example.com\n  HostName 127.77.250.3\n")
+    for proxy_command in (f"ssh {WAY}", f"ssh {WAY}".replace("-W", "-p 2222 -W"), f"ssh -F {own_config} {WAY}"):
+        config.write_text(f"Host box-0\n  ProxyCommand {proxy_command}\n")
         opened(root)
 
 
@@ -121,8 +121,8 @@ def test_another_users_directory_or_one_that_others_write_to_is_refused(root: Pa
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A directory whose name holds a number, as those of ssh's sockets do."""
-    with tempfile.TemporaryDirectory(prefix="gpuprov-77777-") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="gpuprov-77777-") as directory:
+        yield Path(directory)
 
 
 @pytest.mark.parametrize("run", ["77777", "0", "", "../x", "a" * 33, "gpuprov"])

@@ -80,26 +80,29 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 
 def read_all(cluster: Cluster, name: str, content: bytes) -> None:
-    place = cluster.paths.root / name
-    place.write_bytes(content)
+    path = cluster.paths.root / name
+    path.write_bytes(content)
     try:
-        for what, reader in READERS.items():
+        for reader_name, reader in READERS.items():
             fresh = Cluster(cluster.file, cluster.spec, cluster.paths)
             try:
                 reader(fresh)
             except GpuprovError as error:
-                assert str(error), what
+                assert str(error), reader_name
             except Exception as error:
                 raise AssertionError(
-                    f"{what} of {name}: {type(error).__name__}: {error}\n{content[:3000]!r}"
+                    f"{reader_name} of {name}: {type(error).__name__}: {error}\n{content[:3000]!r}"
                 ) from error
     finally:
-        place.write_bytes((SEED / name).read_bytes())
+        path.write_bytes((SEED / name).read_bytes())
 
 
 def test_the_seed_is_read_by_all(cluster: Cluster) -> None:
-    for what, reader in READERS.items():
-        assert reader(Cluster(cluster.file, cluster.spec, cluster.paths)) is not None or what in ("baseline", "spent")
+    for reader_name, reader in READERS.items():
+        assert reader(Cluster(cluster.file, cluster.spec, cluster.paths)) is not None or reader_name in (
+            "baseline",
+            "spent",
+        )
 
 
 @pytest.mark.parametrize("name", FILES)

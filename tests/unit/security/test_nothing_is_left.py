@@ -38,9 +38,9 @@ def file(tmp_path: Path) -> Path:
      "cost FILE --offline"],
 )  # fmt: skip
 def test_a_refused_command_leaves_nothing(command: str, file: Path) -> None:
-    before = sorted(file.parent.rglob("*"))
-    run([str(file) if word == "FILE" else word for word in command.split()])
-    assert sorted(file.parent.rglob("*")) == before
+    previous = sorted(file.parent.rglob("*"))
+    run([str(file) if argument == "FILE" else argument for argument in command.split()])
+    assert sorted(file.parent.rglob("*")) == previous
 
 
 def test_after_a_refused_plan_nobody_is_asked_which_cluster_is_meant(
@@ -57,7 +57,7 @@ def test_after_a_refused_plan_nobody_is_asked_which_cluster_is_meant(
 def test_every_folder_that_gpuprov_makes_is_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     private_dir(tmp_path / ".gpuprov" / "vision" / "sites" / "here")
-    made = [path for path in tmp_path.rglob("*") if path.is_dir()]
-    assert len(made) == 4
-    assert {stat.S_IMODE(folder.stat().st_mode) for folder in made} == {0o700}
+    folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert len(folders) == 4
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755

@@ -35,17 +35,19 @@ def paths_in(folder: Path) -> ClusterPaths:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_ansible_is_told_our_configuration_of_ssh_and_nothing_else(name: str, tmp_path: Path) -> None:
     paths = paths_in(tmp_path / name)
-    words = shlex.split(run.environment(paths)["ANSIBLE_SSH_ARGS"])  # as its plugin for ssh does
-    assert words[0] == "-F"
-    assert [Path(word).read_text() for word in words[1:]] == ["here"]
+    arguments = shlex.split(run.environment(paths)["ANSIBLE_SSH_ARGS"])  # as its plugin for ssh does
+    assert arguments[0] == "-F"
+    assert [Path(argument).read_text() for argument in arguments[1:]] == ["here"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_no_path_that_ansible_is_told_has_anything_that_it_replaces(name: str, tmp_path: Path) -> None:
     paths = paths_in(tmp_path / name)
-    told = [value for value in run.environment(paths).values() if "gpuprov-" in value or str(tmp_path) in value]
-    assert told
-    assert not [value for value in told if set(value) & set("$~,\"'\\%#")]
+    ansible_paths = [
+        value for value in run.environment(paths).values() if "gpuprov-" in value or str(tmp_path) in value
+    ]
+    assert ansible_paths
+    assert not [value for value in ansible_paths if set(value) & set("$~,\"'\\%#")]
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, "a?b", "a&ssh_identity_file=x", "a+b"])

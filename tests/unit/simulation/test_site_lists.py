@@ -31,19 +31,19 @@ def simulation(*, shared: bool = False) -> Simulation:
 
 @pytest.fixture
 def history() -> Iterator[Simulation]:
-    made = simulation()
-    yield made
-    remove(made.root)
+    test_history = simulation()
+    yield test_history
+    remove(test_history.root)
 
 
 def sites(history: Simulation) -> dict[str, str]:
-    return {one.node: one.site for one in history.world.cloud.running()}
+    return {machine.node: machine.site for machine in history.world.cloud.running()}
 
 
 def choices(history: Simulation) -> dict[str, Any]:
     (run,) = history.run_directories()
-    found: dict[str, Any] = json.loads((run / "intent.json").read_text(encoding="utf-8"))["choices"]
-    return found
+    recorded_choices: dict[str, Any] = json.loads((run / "intent.json").read_text(encoding="utf-8"))["choices"]
+    return recorded_choices
 
 
 def test_a_group_goes_to_its_next_site_where_the_first_has_no_machines(history: Simulation) -> None:
@@ -55,7 +55,7 @@ def test_a_group_goes_to_its_next_site_where_the_first_has_no_machines(history: 
     assert list(choices(history)["train"]["refused"]) == ["east"]
     (run,) = history.run_directories()
     assert [path.name for path in (run / "sites").iterdir()] == ["west"]
-    assert {one.site for one in history.world.cloud.running("network")} == {"west"}
+    assert {network.site for network in history.world.cloud.running("network")} == {"west"}
     history.finish()
 
 
@@ -133,14 +133,14 @@ def test_machines_that_no_file_records_are_found_at_the_other_site(history: Simu
 @pytest.mark.parametrize("shared", [False, True], ids=["local", "shared"])
 def test_a_run_that_ends_at_any_moment_is_gone_on_with(shared: bool, kind: str) -> None:
     for at in range(1, 400, STEP):
-        made = simulation(shared=shared)
+        test_history = simulation(shared=shared)
         try:
-            happen(made, "site_sells_out", EAST)
-            (process,) = made.run(Typed(("up",), (Fault(at, kind),)))
+            happen(test_history, "site_sells_out", EAST)
+            (process,) = test_history.run(Typed(("up",), (Fault(at, kind),)))
             if not process.met:
                 break  # it has fewer effects
-            made.run(Typed(("up",), operator=made.operators - 1))
-            assert len({site for node, site in sites(made).items() if node.startswith("train")}) <= 1
-            made.finish()
+            test_history.run(Typed(("up",), operator=test_history.operators - 1))
+            assert len({site for node, site in sites(test_history).items() if node.startswith("train")}) <= 1
+            test_history.finish()
         finally:
-            remove(made.root)
+            remove(test_history.root)

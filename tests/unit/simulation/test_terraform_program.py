@@ -62,18 +62,23 @@ class Pair:
         (self.real / "main.tf").write_text(REAL % names)
         (self.simulated / "main.tf").write_text(SIMULATED.format(count=count))
 
-    def run(self, *words: str) -> tuple[str, str]:
+    def run(self, *arguments: str) -> tuple[str, str]:
         """The output of both."""
-        argv = [*binary.find().argv, *(word.replace("aws_instance.node", "terraform_data.node") for word in words)]
+        argv = [
+            *binary.find().argv,
+            *(argument.replace("aws_instance.node", "terraform_data.node") for argument in arguments),
+        ]
         done = subprocess.run(argv, cwd=self.real, capture_output=True, text=True, check=True)
-        return done.stdout, "\n".join(self._simulate(words))
+        return done.stdout, "\n".join(self._simulate(arguments))
 
-    def _simulate(self, words: Sequence[str]) -> list[str]:
+    def _simulate(self, arguments: Sequence[str]) -> list[str]:
         world = self.world
         program = Terraform(
             self.simulated, world.cloud, world.processes, world.bucket, "111111111111", _write, world.removing
         )
-        return list(program.run([word for word in words if word != "-json" or words[0] == "output"]))
+        return list(
+            program.run([argument for argument in arguments if argument != "-json" or arguments[0] == "output"])
+        )
 
     def states(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return json.loads((self.real / STATE).read_text()), json.loads((self.simulated / STATE).read_text())
@@ -83,17 +88,17 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def told(log: str) -> list[Any]:
+def log_rows(log: str) -> list[Any]:
     """What gpuprov reads from a log, in an order of its own: parallel work has none."""
     rows = []
     for line in log.splitlines():
         record = json.loads(line) if line.startswith("{") else {}
         kind = record.get("type")
         if kind == "planned_change":
-            rows.append((kind, record["change"]["action"], _named(record["change"]["resource"])))
+            rows.append((kind, record["change"]["action"], _renamed_resource(record["change"]["resource"])))
         elif kind in ("apply_start", "apply_complete"):
             action = record["hook"]["action"]
-            rows.append((kind, action, _named(record["hook"]["resource"])))
+            rows.append((kind, action, _renamed_resource(record["hook"]["resource"])))
         elif kind == "change_summary":
             counts = {key: record["changes"][key] for key in ("add", "change", "remove", "operation")}
             rows.append((kind, json.dumps(counts, sort_keys=True)))
@@ -102,7 +107,7 @@ def told(log: str) -> list[Any]:
     return sorted(rows, key=repr)
 
 
-def _named(resource: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _renamed_resource(resource: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, _renamed(str(value))) for key, value in resource.items() if key != "implied_provider"))
 
 
@@ -114,17 +119,17 @@ def _renamed(text: str) -> str:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
-    made = Pair(tmp_path)
-    made.order(2)
-    made.run("init")
-    return made
+    test_pair = Pair(tmp_path)
+    test_pair.order(2)
+    test_pair.run("init")
+    return test_pair
 
 
 def applied(pair: Pair, *flags: str) -> None:
-    for words in (("plan", "-json", "-out=plan.bin", *flags), ("apply", "-json", "plan.bin")):
-        real, simulated = map(told, pair.run(*words))
+    for arguments in (("plan", "-json", "-out=plan.bin", *flags), ("apply", "-json", "plan.bin")):
+        real, simulated = map(log_rows, pair.run(*arguments))
         # Terraform's replace is a delete and a create while it is applied
-        assert _split_replacements(real) == _split_replacements(simulated), words
+        assert _split_replacements(real) == _split_replacements(simulated), arguments
 
 
 def _split_replacements(rows: list[Any]) -> list[Any]:
@@ -145,7 +150,7 @@ def test_what_it_prints_is_what_terraform_prints(pair: Pair) -> None:
     pair.order(1)
     applied(pair)
     applied(pair, '-replace=module.site.aws_instance.node["train-0"]')
-    real, simulated = map(told, pair.run("destroy", "-json", "-auto-approve"))
+    real, simulated = map(log_rows, pair.run("destroy", "-json", "-auto-approve"))
     assert real == simulated
 
 

@@ -33,9 +33,9 @@ def _served(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Iterator[Ve
 @pytest.fixture
 def vendors(_served: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vendors:
     """The vendors as they were at first, an empty cache, no account, no patience."""
-    whole = _served.root.with_name(f"{_served.root.name}-whole")
+    pristine = _served.root.with_name(f"{_served.root.name}-whole")
     shutil.rmtree(_served.root)
-    shutil.copytree(whole, _served.root)
+    shutil.copytree(pristine, _served.root)
     _served.quiet()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))

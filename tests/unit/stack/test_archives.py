@@ -40,8 +40,8 @@ def world(vendors: Vendors, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Vend
     for name, row in local.items():
         if name != "lustre" and row["fingerprint"]:
             row["fingerprint"] = keys.fingerprint
-        row["hashes"] = [one for one in row.get("hashes", []) if name not in ("efa",)]
-    for name, row in here(local, vendors.url).items():
+        row["hashes"] = [published_hash for published_hash in row.get("hashes", []) if name not in ("efa",)]
+    for name, row in on_loopback(local, vendors.url).items():
         monkeypatch.setitem(known, name, row)
     monkeypatch.setitem(registry.HOSTS, "nvcr.io", f"127.0.0.1:{vendors.port}")
     root = vendors.root
@@ -55,12 +55,12 @@ def world(vendors: Vendors, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Vend
     return vendors
 
 
-def here(value: Any, url: str) -> Any:
+def on_loopback(value: Any, url: str) -> Any:
     """The data with every https://HOST/ replaced by loopback's /HOST/."""
     if isinstance(value, dict):
-        return {key: here(one, url) for key, one in value.items()}
+        return {key: on_loopback(item, url) for key, item in value.items()}
     if isinstance(value, list):
-        return [here(one, url) for one in value]
+        return [on_loopback(item, url) for item in value]
     return value.replace("https://", f"{url}/") if isinstance(value, str) else value
 
 
@@ -83,21 +83,21 @@ def p4d(tmp_path: Path) -> Path:
     return Path(shutil.copy(P4D, tmp_path / "cluster.yaml"))
 
 
-def locked(file: Path, *words: str) -> Lock:
-    assert run(["lock", str(file), *words]) == 0
-    found = lockfile.read(file.with_name("cluster.lock"))
-    assert found is not None
-    return found
+def locked(file: Path, *arguments: str) -> Lock:
+    assert run(["lock", str(file), *arguments]) == 0
+    written_lock = lockfile.read(file.with_name("cluster.lock"))
+    assert written_lock is not None
+    return written_lock
 
 
-def refused(file: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(file: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
-    before = lock.read_bytes() if (lock := file.with_name("cluster.lock")).exists() else None
-    assert run(["lock", str(file), *words]) == 2
-    assert (lock.read_bytes() if lock.exists() else None) == before
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return said
+    previous_bytes = lock.read_bytes() if (lock := file.with_name("cluster.lock")).exists() else None
+    assert run(["lock", str(file), *arguments]) == 2
+    assert (lock.read_bytes() if lock.exists() else None) == previous_bytes
+    error_text = capsys.readouterr().err
+    assert "Traceback" not in error_text
+    return error_text
 
 
 def repository(lock: Lock, name: str) -> Repository:
@@ -107,9 +107,9 @@ def repository(lock: Lock, name: str) -> Repository:
 def test_the_p4d_example_needs_nothing_of_its_user(p4d: Path, world: Vendors, keys: Keys) -> None:
     lock = locked(p4d)
     train = lock.groups["train"]
-    made = repository(lock, "efa")
-    assert made.uri == "file:/var/lib/gpuprov/repositories/efa/"
-    (archive,) = made.archives
+    efa_repository = repository(lock, "efa")
+    assert efa_repository.uri == "file:/var/lib/gpuprov/repositories/efa/"
+    (archive,) = efa_repository.archives
     content = (world.root / EFA).read_bytes()
     assert archive.url == f"{world.url}/{EFA}"
     assert (archive.sha256, archive.size) == (hashlib.sha256(content).hexdigest(), len(content))
@@ -136,8 +136,8 @@ def test_a_second_lock_fetches_no_archive_again(p4d: Path, world: Vendors) -> No
 def test_a_tampered_archive_is_refused(p4d: Path, world: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
     file = world.root / EFA
     file.write_bytes(file.read_bytes() + b"x")
-    said = refused(p4d, capsys)
-    assert f"{EFA}: bad signature" in said and "possible tampering" in said
+    error_text = refused(p4d, capsys)
+    assert f"{EFA}: bad signature" in error_text and "possible tampering" in error_text
     assert not archives.kept(f"{world.url}/{EFA}").exists()
 
 
@@ -145,8 +145,8 @@ def test_a_signature_of_another_key_is_refused(
     p4d: Path, world: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     efa(world, keys, signed_by=make_keys(tmp_path / "stranger"))
-    said = refused(p4d, capsys)
-    assert "signed by another key" in said and f"has to be a signature by {keys.fingerprint}" in said
+    error_text = refused(p4d, capsys)
+    assert "signed by another key" in error_text and f"has to be a signature by {keys.fingerprint}" in error_text
 
 
 def test_a_key_that_is_not_the_pinned_one_is_refused(
@@ -159,36 +159,42 @@ def test_a_key_that_is_not_the_pinned_one_is_refused(
 
 def test_a_signature_that_is_missing_is_refused(p4d: Path, world: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
     (world.root / f"{EFA}.sig").unlink()
-    said = refused(p4d, capsys)
-    assert "no signature at" in said and "HTTP 404" in said and "nothing is used that is not signed" in said
+    error_text = refused(p4d, capsys)
+    assert (
+        "no signature at" in error_text
+        and "HTTP 404" in error_text
+        and "nothing is used that is not signed" in error_text
+    )
 
 
 def test_another_archive_under_the_locked_address_is_refused(
     p4d: Path, world: Vendors, keys: Keys, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Signed by the right key all the same: it is not what was tested."""
-    before = repository(locked(p4d), "efa").archives[0].sha256
+    previous_hash = repository(locked(p4d), "efa").archives[0].sha256
     efa(world, keys, extra=b"# built again\n")
-    said = refused(p4d, capsys)
-    assert f"the lock has {before}" in said and "`gpuprov lock --upgrade efa` takes the new one" in said
+    error_text = refused(p4d, capsys)
+    assert (
+        f"the lock has {previous_hash}" in error_text and "`gpuprov lock --upgrade efa` takes the new one" in error_text
+    )
     after = repository(locked(p4d, "--upgrade", "efa"), "efa").archives[0].sha256
-    assert after != before
+    assert after != previous_hash
 
 
 def test_a_hash_that_sources_tell_is_compared_beside_the_signature(
     p4d: Path, world: Vendors, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = [{"url": f"{world.url}/{EFA}", "sha256": "0" * 64, "sources": ["one", "another"]}]
-    monkeypatch.setitem(rows("repositories")["efa"], "hashes", told)
+    published_hashes = [{"url": f"{world.url}/{EFA}", "sha256": "0" * 64, "sources": ["one", "another"]}]
+    monkeypatch.setitem(rows("repositories")["efa"], "hashes", published_hashes)
     assert f"one and another have {'0' * 64}" in refused(p4d, capsys)
 
 
 def test_a_cache_that_was_changed_is_fetched_again(p4d: Path, world: Vendors) -> None:
     first = locked(p4d)
-    kept = archives.kept(f"{world.url}/{EFA}")
-    kept.write_bytes(kept.read_bytes() + b"x")
+    cached_file = archives.kept(f"{world.url}/{EFA}")
+    cached_file.write_bytes(cached_file.read_bytes() + b"x")
     assert locked(p4d) == first
-    assert kept.read_bytes() == (world.root / EFA).read_bytes()
+    assert cached_file.read_bytes() == (world.root / EFA).read_bytes()
 
 
 def test_an_archive_without_packages_for_the_distribution(
@@ -196,8 +202,8 @@ def test_an_archive_without_packages_for_the_distribution(
 ) -> None:
     file = world.archive(EFA, {"aws-efa-installer/DEBS/UBUNTU2204/x86_64/efa_1_amd64.deb": deb("efa", "1-1").build()})
     world.sign(file, keys)
-    said = refused(p4d, capsys)
-    assert f"has no packages in {DEBS}/; there: aws-efa-installer/DEBS/UBUNTU2204/x86_64/" in said
+    error_text = refused(p4d, capsys)
+    assert f"has no packages in {DEBS}/; there: aws-efa-installer/DEBS/UBUNTU2204/x86_64/" in error_text
 
 
 def test_what_is_no_archive(p4d: Path, world: Vendors, keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,8 +231,8 @@ def test_one_package_alone_signed_by_the_newer_of_two_keys(
     document["sites"]["virginia"]["storage"] = {"s3": [{"bucket": "my-data", "path": "/data"}]}
     p4d.write_text(yaml.safe_dump(document, sort_keys=False))
     lock = locked(p4d)
-    (mine,) = (p for p in lock.groups["train"].packages if p.part == "mount_s3")
-    assert (mine.version, mine.sha256) == ("1.24.0", hashlib.sha256(package.build()).hexdigest())
+    (mount_package,) = (p for p in lock.groups["train"].packages if p.part == "mount_s3")
+    assert (mount_package.version, mount_package.sha256) == ("1.24.0", hashlib.sha256(package.build()).hexdigest())
 
 
 def infiniband(p4d: Path, **stack: object) -> Path:
@@ -255,13 +261,14 @@ def test_a_hash_that_one_source_tells_is_confirmed_once(
     ours = {"url": f"{world.url}/{file.relative_to(world.root)}", "sha256": digest, "sources": ["Azure/azhpc-images"]}
     monkeypatch.setitem(rows("repositories")["doca"], "hashes", [*(k for k in known if name not in k["url"]), ours])
     infiniband(p4d, ofed="3.2.3")
-    said = refused(p4d, capsys)
+    error_text = refused(p4d, capsys)
     assert (
-        "no two sources tell the SHA-256" in said and f"{digest}  {ours['url']} (told by: Azure/azhpc-images)" in said
+        "no two sources tell the SHA-256" in error_text
+        and f"{digest}  {ours['url']} (told by: Azure/azhpc-images)" in error_text
     )
-    asked = re.search(r"stack:\n +repositories:\n +doca: \{ sha256: \[([0-9a-f]{64})\] \}", said)
-    assert asked and asked[1] == digest
-    assert re.search(r"cluster\.yaml:\d+", said)
+    suggestion = re.search(r"stack:\n +repositories:\n +doca: \{ sha256: \[([0-9a-f]{64})\] \}", error_text)
+    assert suggestion and suggestion[1] == digest
+    assert re.search(r"cluster\.yaml:\d+", error_text)
     infiniband(p4d, repositories={"doca": {"sha256": [digest]}})
     lock = locked(p4d)
     (archive,) = repository(lock, "doca").archives
@@ -282,9 +289,9 @@ def test_hashes_that_no_source_tells_are_asked_for_together(
     for name in ("gdrdrv-dkms", "libgdrapi", "gdrcopy"):
         (folder / f"{name}_2.5.1-1_amd64.Ubuntu24_04.deb").write_bytes(deb(name, "2.5.1-1").build())
     infiniband(p4d, gdrcopy="2.5.1")
-    said = refused(p4d, capsys)
-    hashes = re.search(r"gdrcopy: \{ sha256: \[(.*)\] \}", said)
-    assert hashes and said.count("told by: no source") == 3
+    error_text = refused(p4d, capsys)
+    hashes = re.search(r"gdrcopy: \{ sha256: \[(.*)\] \}", error_text)
+    assert hashes and error_text.count("told by: no source") == 3
     infiniband(p4d, repositories={"gdrcopy": {"sha256": hashes[1].split(", ")}})
     assert {p.name for p in locked(p4d).groups["train"].packages if p.part == "gdrcopy"} == {
         "gdrdrv-dkms", "libgdrapi", "gdrcopy"
@@ -356,12 +363,12 @@ def apt(folder: Path, packages: list[dict[str, str]], at: Path) -> dict[str, str
         (at / name).mkdir(parents=True)
     source = {"name": "efa", "uri": f"file:{folder}/", "suite": "/", "components": "", "archives": [{}]}
     (at / "etc/sources.list.d/efa.sources").write_text(apt_repositories.source(source, ""))
-    there = "".join(
+    status_text = "".join(
         f"Package: {name}\nStatus: install ok installed\nVersion: 3\nArchitecture: amd64\n"
         "Maintainer: t\nDescription: t\n\n"
         for name in ("dkms",)
     )
-    (at / "status").write_text(there)
+    (at / "status").write_text(status_text)
     (at / "apt.conf").write_text(
         f'Dir::Etc "{at}/etc"; Dir::State "{at}"; Dir::State::status "{at}/status"; Dir::State::lists "{at}/lists"; '
         f'Dir::Cache "{at}/cache"; APT::Architecture "amd64"; APT::Architectures {{ "amd64"; }}; '
@@ -371,13 +378,13 @@ def apt(folder: Path, packages: list[dict[str, str]], at: Path) -> dict[str, str
     done = subprocess.run(["apt-get", "update", "-q"], env=env, check=True, capture_output=True, text=True, timeout=60)
     assert "W:" not in done.stderr, done.stderr
     names = [f"{p['name']}={p['version']}" for p in packages]
-    words = ["apt-get", "-s", "install", "--no-install-recommends", *names]
-    out = subprocess.run(words, env=env, check=True, capture_output=True, text=True, timeout=60).stdout
+    command = ["apt-get", "-s", "install", "--no-install-recommends", *names]
+    out = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=60).stdout
     return dict(re.findall(r"^Inst (\S+) \((\S+) ", out, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
-    ("own", "said"),
+    ("repository_keys", "message"),
     [
         ({"fingerprint": "0" * 40}, "the vendor of efa has no apt repository"),
         ({"uri": "https://mirror.example.com/efa/", "key": "efa.asc"}, "fingerprint is missing"),
@@ -386,10 +393,10 @@ def apt(folder: Path, packages: list[dict[str, str]], at: Path) -> dict[str, str
     ],
 )
 def test_what_is_wrong_in_cluster_yaml(
-    own: dict[str, object], said: str, p4d: Path, capsys: pytest.CaptureFixture[str]
+    repository_keys: dict[str, object], message: str, p4d: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = yaml.safe_load(p4d.read_text())
-    document["stack"]["repositories"] = {"efa": own}
+    document["stack"]["repositories"] = {"efa": repository_keys}
     p4d.write_text(yaml.safe_dump(document, sort_keys=False))
     assert run(["validate", str(p4d)]) == 2
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out

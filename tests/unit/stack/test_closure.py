@@ -27,16 +27,16 @@ def stanza(name: str, version: str, **fields: str) -> str:
     return deb(name, version, **fields).control()
 
 
-def asked(*items: str, part: str = "nccl", repository: str = "cuda") -> list[Package]:
+def requested_packages(*items: str, part: str = "nccl", repository: str = "cuda") -> list[Package]:
     """name=version"""
-    found = (item.partition("=") for item in items)
+    parts = (item.partition("=") for item in items)
     return [
-        Package.model_validate({"name": n, "version": v, "repository": repository, "part": part}) for n, _, v in found
+        Package.model_validate({"name": n, "version": v, "repository": repository, "part": part}) for n, _, v in parts
     ]
 
 
 def close(shelf_: PackageIndex, *items: str, keep: Mapping[str, str] | None = None) -> dict[str, str]:
-    return {p.name: p.version for p in closure.close(asked(*items), shelf_, keep=keep or {})}
+    return {p.name: p.version for p in closure.close(requested_packages(*items), shelf_, keep=keep or {})}
 
 
 def refused(shelf_: PackageIndex, *items: str) -> str:
@@ -103,33 +103,33 @@ def test_a_conflict_is_told_with_both_sides() -> None:
         stanza("a", "1", Depends="lib (= 1)"), stanza("b", "1", Depends="mid"), stanza("mid", "1", Depends="lib (= 2)"),
         stanza("lib", "1"), stanza("lib", "2"),
     )  # fmt: skip
-    said = refused(index, "a=1", "b=1")
-    assert "a 1 (repository cuda) depends on lib (= 1)" in said
-    assert "mid 1 (repository cuda, for b) depends on lib (= 2)" in said
-    assert "available versions of lib: 2, 1" in said
+    message = refused(index, "a=1", "b=1")
+    assert "a 1 (repository cuda) depends on lib (= 1)" in message
+    assert "mid 1 (repository cuda, for b) depends on lib (= 2)" in message
+    assert "available versions of lib: 2, 1" in message
 
 
 def test_packages_that_can_t_be_beside_each_other() -> None:
-    said = refused(available(stanza("a", "1", Conflicts="b"), stanza("b", "1")), "a=1", "b=1")
-    assert "a 1 (repository cuda) conflicts with b" in said
+    message = refused(available(stanza("a", "1", Conflicts="b"), stanza("b", "1")), "a=1", "b=1")
+    assert "a 1 (repository cuda) conflicts with b" in message
 
 
 def test_a_version_that_nobody_has_of_what_is_needed() -> None:
-    said = refused(available(stanza("a", "1", Depends="b (>= 9)"), stanza("b", "1"), stanza("b", "2")), "a=1")
-    assert "a 1 (repository cuda) depends on b (>= 9)" in said
-    assert "available versions of b: 2, 1" in said
+    message = refused(available(stanza("a", "1", Depends="b (>= 9)"), stanza("b", "1"), stanza("b", "2")), "a=1")
+    assert "a 1 (repository cuda) depends on b (>= 9)" in message
+    assert "available versions of b: 2, 1" in message
 
 
 def test_a_version_that_is_not_there_names_the_newest_that_are() -> None:
     index = available(*(stanza("a", f"1.{n}-1") for n in range(12)))
-    said = refused(index, "a=2.0-1")
-    assert "repository cuda has no a 2.0-1; newest there: 1.11-1, 1.10-1, 1.9-1, 1.8-1, 1.7-1\n" in said
-    assert "stack.nccl" in said
+    message = refused(index, "a=2.0-1")
+    assert "repository cuda has no a 2.0-1; newest there: 1.11-1, 1.10-1, 1.9-1, 1.8-1, 1.7-1\n" in message
+    assert "stack.nccl" in message
 
 
 def test_a_package_that_is_not_there_names_those_like_it() -> None:
-    said = refused(available(stanza("libnccl2", "1"), stanza("libnccl-dev", "1")), "libnccl3=1")
-    assert "repository cuda has no package libnccl3\n  similar names there: libnccl2" in said
+    message = refused(available(stanza("libnccl2", "1"), stanza("libnccl-dev", "1")), "libnccl3=1")
+    assert "repository cuda has no package libnccl3\n  similar names there: libnccl2" in message
 
 
 def test_a_package_of_another_repository_is_not_the_one() -> None:
@@ -138,7 +138,7 @@ def test_a_package_of_another_repository_is_not_the_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "taken"),
+    ("requested", "available_versions", "taken"),
     [
         ("580.173.02-1", ["580.173.02-0ubuntu1", "580.173.02-1ubuntu1", "595.1-1"], "580.173.02-1ubuntu1"),
         ("580.173.02-1", ["580.173.02-1", "580.173.02-1ubuntu1"], "580.173.02-1"),
@@ -151,12 +151,12 @@ def test_a_package_of_another_repository_is_not_the_one() -> None:
         ("580.173-1", ["580.173.02-1"], None),
     ],
 )
-def test_the_revision_is_the_repository_s(wanted: str, there: Sequence[str], taken: str | None) -> None:
-    index = available(*(stanza("a", version) for version in there))
+def test_the_revision_is_the_repository_s(requested: str, available_versions: Sequence[str], taken: str | None) -> None:
+    index = available(*(stanza("a", version) for version in available_versions))
     if taken is None:
-        assert "has no a" in refused(index, f"a={wanted}")
+        assert "has no a" in refused(index, f"a={requested}")
     else:
-        assert close(index, f"a={wanted}") == {"a": taken}
+        assert close(index, f"a={requested}") == {"a": taken}
 
 
 def test_what_is_locked_stays_where_it_fits() -> None:
@@ -168,12 +168,12 @@ def test_what_is_locked_stays_where_it_fits() -> None:
 def test_any_version_that_will_do_is_the_newest_of_its_own_repository() -> None:
     other = "\n".join(stanza("efa-config", v) for v in ("1.9-1", "1.10-1", "1.10~rc1-1"))
     index = available(stanza("efa-config", "7"), efa=other)
-    found = closure.close(asked("efa-config=1.50.0-1", part="efa", repository="efa"), index, keep={})
-    assert [(p.version, p.repository) for p in found] == [("1.10-1", "efa")]
-    kept = closure.close(
-        asked("efa-config=1.50.0-1", part="efa", repository="efa"), index, keep={"efa-config": "1.9-1"}
+    packages = closure.close(requested_packages("efa-config=1.50.0-1", part="efa", repository="efa"), index, keep={})
+    assert [(p.version, p.repository) for p in packages] == [("1.10-1", "efa")]
+    pinned_packages = closure.close(
+        requested_packages("efa-config=1.50.0-1", part="efa", repository="efa"), index, keep={"efa-config": "1.9-1"}
     )
-    assert kept[0].version == "1.9-1"
+    assert pinned_packages[0].version == "1.9-1"
 
 
 def test_parts_and_their_order() -> None:
@@ -181,8 +181,10 @@ def test_parts_and_their_order() -> None:
         stanza("z", "1", Depends="shared, y"), stanza("y", "1", Depends="x"), stanza("x", "1"),
         stanza("n", "1", Depends="shared, own"), stanza("shared", "1"), stanza("own", "1"),
     )  # fmt: skip
-    found = closure.close([*asked("z=1", part="driver"), *asked("n=1", part="cuda")], index, keep={})
-    assert [(p.name, p.part, p.asked) for p in found] == [
+    packages = closure.close(
+        [*requested_packages("z=1", part="driver"), *requested_packages("n=1", part="cuda")], index, keep={}
+    )
+    assert [(p.name, p.part, p.asked) for p in packages] == [
         ("z", "driver", True), ("shared", "driver", False), ("x", "driver", False), ("y", "driver", False),
         ("n", "cuda", True), ("own", "cuda", False),
     ]  # fmt: skip
@@ -191,9 +193,9 @@ def test_parts_and_their_order() -> None:
 @pytest.mark.parametrize("version", ["570.211.01", "580.105.08", "580.173.02", "595.91.07"])
 def test_a_driver_is_of_one_release(version: str) -> None:
     index = available("\n".join(d.control() for d in driver_debs()))
-    found = close(index, f"nvidia-open={version}-1")
-    assert len(found) == 9
-    assert {release(v) for v in found.values()} == {release(f"{version}-1")}
+    version_by_name = close(index, f"nvidia-open={version}-1")
+    assert len(version_by_name) == 9
+    assert {release(v) for v in version_by_name.values()} == {release(f"{version}-1")}
 
 
 def test_a_dependency_that_can_t_be_read_is_said_when_it_matters() -> None:
@@ -298,10 +300,10 @@ def as_list(small: Small) -> str:
 
 
 def is_it(small: Small, name: str, version: int, relation: tuple[str, str, int]) -> bool:
-    wanted, operator, number = relation
-    if wanted == name:
+    required, operator, number = relation
+    if required == name:
         return {"": True, ">=": version >= number, "<<": version < number, "=": version == number}[operator]
-    return wanted == "virtual" and not operator and bool(small[name, version]["provides"])
+    return required == "virtual" and not operator and bool(small[name, version]["provides"])
 
 
 def holds_together(small: Small, chosen: Mapping[str, int]) -> bool:
@@ -319,10 +321,10 @@ def holds_together(small: Small, chosen: Mapping[str, int]) -> bool:
     return True
 
 
-def every_set(small: Small, wanted: Mapping[str, int]) -> bool:
+def every_set(small: Small, required: Mapping[str, int]) -> bool:
     """Whether some set of packages with those wanted holds together: all are tried."""
     choices = [
-        [wanted[name]] if name in wanted else [None, *(v for n, v in small if n == name)] for name in NAMES
+        [required[name]] if name in required else [None, *(v for n, v in small if n == name)] for name in NAMES
     ]  # fmt: skip
     sets = ({n: v for n, v in zip(NAMES, some, strict=True) if v is not None} for some in itertools.product(*choices))
     return any(holds_together(small, chosen) for chosen in sets)
@@ -332,11 +334,13 @@ def every_set(small: Small, wanted: Mapping[str, int]) -> bool:
 @given(repository, st.data())
 def test_a_closure_is_found_exactly_where_there_is_one(small: Small, data: st.DataObject) -> None:
     items = data.draw(st.lists(st.sampled_from(sorted(small)), min_size=1, max_size=2, unique_by=lambda item: item[0]))
-    wanted = dict(items)
+    required = dict(items)
     try:
-        found = {n: int(v) for n, v in close(available(as_list(small)), *(f"{n}={v}" for n, v in items)).items()}
+        version_by_name = {
+            n: int(v) for n, v in close(available(as_list(small)), *(f"{n}={v}" for n, v in items)).items()
+        }
     except GpuprovError as error:
-        assert not every_set(small, wanted), str(error)
+        assert not every_set(small, required), str(error)
     else:
-        assert holds_together(small, found)
-        assert wanted.items() <= found.items()
+        assert holds_together(small, version_by_name)
+        assert required.items() <= version_by_name.items()

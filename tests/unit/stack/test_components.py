@@ -30,8 +30,8 @@ def test_every_component_has_versions_or_those_of_the_driver() -> None:
 
 
 def test_every_package_comes_from_a_repository_that_is_known() -> None:
-    named = {block["part"]: block["repository"] for block in rows("packages") if "repository" in block}
-    wrong = {part: name for part, name in named.items() if name not in rows("repositories")}
+    repository_by_part = {block["part"]: block["repository"] for block in rows("packages") if "repository" in block}
+    wrong = {part: name for part, name in repository_by_part.items() if name not in rows("repositories")}
     assert not wrong, f"provisioner/stack/data/packages.yaml: {wrong}, known are {sorted(rows('repositories'))}"
 
 
@@ -52,8 +52,8 @@ def test_the_version_of_a_component_whether_the_lock_has_a_field_for_it_or_not()
     assert stack.version_of("driver") == stack.driver
     assert stack.version_of("lustre") is None
     assert stack.version_of("imex") is None
-    own = stack.model_copy(update={"components": {"lustre": stack.components["driver"]}})
-    assert own.version_of("lustre") == stack.driver
+    with_lustre = stack.model_copy(update={"components": {"lustre": stack.components["driver"]}})
+    assert with_lustre.version_of("lustre") == stack.driver
 
 
 def test_a_label_has_the_title_where_the_version_does_not_say_it() -> None:

@@ -16,6 +16,6 @@ BAD = sorted((Path(__file__).parent / "bad").glob("*.yaml"))
 def test_what_validate_says(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
     assert run(["validate", path.name]) == Exit.BAD_INPUT
-    said = capsys.readouterr().out
-    assert said == path.with_suffix(".txt").read_text()
-    assert len(said.splitlines()) <= 5
+    output = capsys.readouterr().out
+    assert output == path.with_suffix(".txt").read_text()
+    assert len(output.splitlines()) <= 5

@@ -47,9 +47,9 @@ def ngc(vendors: Vendors, monkeypatch: pytest.MonkeyPatch) -> Vendors:
 def lock_of(vendors: Vendors, keys: Keys, folder: Path, reference: str, **pins: object) -> Lock:
     file = cluster_yaml(vendors, keys, folder, containers=[reference], **pins)
     assert run(["lock", str(file)]) == 0
-    found = lockfile.read(file.with_name("cluster.lock"))
-    assert found is not None
-    return found
+    written_lock = lockfile.read(file.with_name("cluster.lock"))
+    assert written_lock is not None
+    return written_lock
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,11 @@ def test_what_an_image_said_counts_when_a_version_is_explained(
     loaded = spec.load(tmp_path / "cluster.yaml")
     free = loaded.model_copy(update={"stack": loaded.stack.model_copy(update={"driver": None, "cuda": None})})
     images = lock.groups["train"].images
-    told = {line.split(":")[0]: line for line in stack.alternatives(free, "train", "driver", "580.173.02", str, images)}
-    assert f"{reference} needs driver 580.65.06 or newer" in told["570.172.08"]
-    assert told["595.91.07"].endswith("compatible, but 580.173.02 is preferred")
+    line_by_version = {
+        line.split(":")[0]: line for line in stack.alternatives(free, "train", "driver", "580.173.02", str, images)
+    }
+    assert f"{reference} needs driver 580.65.06 or newer" in line_by_version["570.172.08"]
+    assert line_by_version["595.91.07"].endswith("compatible, but 580.173.02 is preferred")
 
 
 def test_a_driver_that_is_too_old_for_what_the_image_says(
@@ -107,9 +109,9 @@ def test_a_driver_that_is_too_old_for_what_the_image_says(
     ngc.image("nvidia/pytorch", "26.03-py3", NGC_2603)
     file = cluster_yaml(ngc, keys, tmp_path, containers=["nvcr.io/nvidia/pytorch:26.03-py3"], driver="570")
     assert run(["lock", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert 'stack.driver "570"' in said and "nvcr.io/nvidia/pytorch:26.03-py3 needs driver" in said
-    assert "the image's own configuration" in said
+    error_text = capsys.readouterr().err
+    assert 'stack.driver "570"' in error_text and "nvcr.io/nvidia/pytorch:26.03-py3 needs driver" in error_text
+    assert "the image's own configuration" in error_text
 
 
 def test_where_table_and_image_differ_the_image_is_right(
@@ -117,9 +119,13 @@ def test_where_table_and_image_differ_the_image_is_right(
 ) -> None:
     ngc.image("nvidia/pytorch", "25.10-py3", OTHER_NCCL)
     lock = lock_of(ngc, keys, tmp_path, "nvcr.io/nvidia/pytorch:25.10-py3")
-    said = capsys.readouterr().err
-    assert "nvcr.io/nvidia/pytorch:25.10-py3 has NCCL 2.30.4; the table of this release (as of" in said
-    assert "says 2.27.7: the image is right" in said and "has CUDA" not in said and "has PyTorch" not in said
+    error_text = capsys.readouterr().err
+    assert "nvcr.io/nvidia/pytorch:25.10-py3 has NCCL 2.30.4; the table of this release (as of" in error_text
+    assert (
+        "says 2.27.7: the image is right" in error_text
+        and "has CUDA" not in error_text
+        and "has PyTorch" not in error_text
+    )
     train = lock.groups["train"]
     assert train.nccl == train.images[0].nccl == "2.30.4"
     assert train.pytorch == "2.9.0a0+145a3a7bda", "the same commit, told more exactly by the table"
@@ -161,8 +167,8 @@ def test_a_tag_that_moved_is_read_by_the_locked_digest(ngc: Vendors, keys: Keys,
     ngc.image("nvidia/pytorch", "26.03-py3", NGC_2603)
     first = lock_of(ngc, keys, tmp_path, reference, cuda="13.0", nccl="2.30.4")
     ngc.image("nvidia/pytorch", "26.03-py3", NGC_2310)
-    again = lock_of(ngc, keys, tmp_path, reference, cuda="13.0", nccl="2.30.4")
-    assert again.groups["train"].images == first.groups["train"].images
+    second = lock_of(ngc, keys, tmp_path, reference, cuda="13.0", nccl="2.30.4")
+    assert second.groups["train"].images == first.groups["train"].images
 
 
 def test_a_configuration_that_is_not_what_its_digest_says(
@@ -178,7 +184,7 @@ def test_a_configuration_that_is_not_what_its_digest_says(
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "message"),
     [
         ({"architecture": "arm64", "config": {}}, "not available for linux/amd64; it is for arm64"),
         ({"config": {"Env": "CUDA_VERSION=13"}}, ""),
@@ -186,12 +192,12 @@ def test_a_configuration_that_is_not_what_its_digest_says(
         ([], ""),
     ],
 )
-def test_configurations_of_any_shape(document: object, said: str, ngc: Vendors) -> None:
+def test_configurations_of_any_shape(document: object, message: str, ngc: Vendors) -> None:
     config = ngc.put("a/b", document)
     digest = ngc.put("a/b", {"schemaVersion": 2, "config": {"digest": config}})
     registries = registry.Registries(Fetch(deadline_s=5))
-    if said:
-        with pytest.raises(Exception, match=said):
+    if message:
+        with pytest.raises(Exception, match=message):
             registries.facts(parse(f"127.0.0.1:{ngc.port}/a/b:1"), digest)
     else:
         assert registries.facts(parse(f"127.0.0.1:{ngc.port}/a/b:1"), digest) == ImageFacts(config)

@@ -62,9 +62,9 @@ def test_flat_suites(suite: str, vendors: Vendors, keys: Keys) -> None:
 
 
 def test_suites_with_components(vendors: Vendors, keys: Keys) -> None:
-    found = vendors.publish("acme-noble", [deb("tool", "1")], keys, suite="noble", components="main extra")
-    assert len(index.read(Origin(found), patient())) == 2
-    assert read(found.model_copy(update={"components": "extra"})).count("Package: tool") == 1
+    published = vendors.publish("acme-noble", [deb("tool", "1")], keys, suite="noble", components="main extra")
+    assert len(index.read(Origin(published), patient())) == 2
+    assert read(published.model_copy(update={"components": "extra"})).count("Package: tool") == 1
 
 
 @pytest.mark.parametrize("kinds", [(".xz",), (".gz",), ("",), (".xz", ".gz", "")])
@@ -197,14 +197,14 @@ BROKEN: list[tuple[Break, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("broken", "what", "right"), BROKEN, ids=[b[1][:40] for b in BROKEN])
+@pytest.mark.parametrize(("broken", "cause", "right"), BROKEN, ids=[b[1][:40] for b in BROKEN])
 def test_what_is_not_trusted(
-    broken: Break, what: str, right: str, flat: Repository, vendors: Vendors, keys: Keys
+    broken: Break, cause: str, right: str, flat: Repository, vendors: Vendors, keys: Keys
 ) -> None:
     broken(vendors, vendors.root / "acme", keys)
-    said = refused(flat, seconds=2)
-    assert what in said
-    assert right in said
+    message = refused(flat, seconds=2)
+    assert cause in message
+    assert right in message
     assert not list((Path(os.environ["XDG_CACHE_HOME"]) / "gpuprov").rglob("*-*"))
 
 
@@ -238,8 +238,8 @@ def aged(folder: Path, at: str, *generate: str) -> Keys:
     with gpg_home() as gpg:
         faked = (*gpg, "--faked-system-time", at)
 
-        def tool(*words: str) -> str:
-            return subprocess.run([*faked, *words], check=True, capture_output=True, text=True, timeout=60).stdout
+        def tool(*arguments: str) -> str:
+            return subprocess.run([*faked, *arguments], check=True, capture_output=True, text=True, timeout=60).stdout
 
         tool("--passphrase", "", "--quick-generate-key", "old <old@example.com>", *generate)
         listing = tool("--with-colons", "--list-keys")
@@ -260,41 +260,59 @@ def aged(folder: Path, at: str, *generate: str) -> Keys:
 def test_a_key_that_expired(flat: Repository, vendors: Vendors, keys: Keys) -> None:
     old = aged(vendors.root / "acme", "20200101T000000", "ed25519", "sign", "10d")
     (vendors.root / "acme.asc").write_text(old.public)
-    said = refused(flat.model_copy(update={"fingerprint": old.fingerprint}))
-    assert f"its signing key {old.fingerprint} expired on 2020-01-11" in said
+    message = refused(flat.model_copy(update={"fingerprint": old.fingerprint}))
+    assert f"its signing key {old.fingerprint} expired on 2020-01-11" in message
 
 
 def test_a_signature_that_expired(flat: Repository, vendors: Vendors, keys: Keys) -> None:
     old = aged(vendors.root / "acme", "20200101T000000", "ed25519", "sign", "never")
     (vendors.root / "acme.asc").write_text(old.public)
-    said = refused(flat.model_copy(update={"fingerprint": old.fingerprint}))
-    assert "its signature expired on 2020-01-06" in said
+    message = refused(flat.model_copy(update={"fingerprint": old.fingerprint}))
+    assert "its signature expired on 2020-01-06" in message
 
 
 def test_a_key_that_was_revoked(flat: Repository, vendors: Vendors) -> None:
     with gpg_home() as gpg:
-        made = [*gpg, "--passphrase", "", "--quick-generate-key", "old <old@example.com>", "ed25519", "sign", "never"]
-        subprocess.run(made, check=True, capture_output=True, timeout=60)
+        generate_command = [
+            *gpg,
+            "--passphrase",
+            "",
+            "--quick-generate-key",
+            "old <old@example.com>",
+            "ed25519",
+            "sign",
+            "never",
+        ]
+        subprocess.run(generate_command, check=True, capture_output=True, timeout=60)
         (certificate,) = Path(gpg[2]).glob("openpgp-revocs.d/*.rev")
         ready = certificate.read_text().replace(":-----BEGIN", "-----BEGIN")
         subprocess.run([*gpg, "--import"], input=ready, text=True, check=True, capture_output=True, timeout=60)
         (vendors.root / "acme.asc").write_bytes(subprocess.check_output([*gpg, "--armor", "--export"], timeout=60))
-    said = refused(flat.model_copy(update={"fingerprint": certificate.stem}))
-    assert f"its signing key {certificate.stem} is revoked" in said
+    message = refused(flat.model_copy(update={"fingerprint": certificate.stem}))
+    assert f"its signing key {certificate.stem} is revoked" in message
 
 
 def test_a_signature_over_a_hash_that_can_be_forged(flat: Repository, vendors: Vendors) -> None:
     folder = vendors.root / "acme"
     with gpg_home() as gpg:
-        made = [*gpg, "--passphrase", "", "--quick-generate-key", "old <old@example.com>", "rsa2048", "sign", "never"]
-        subprocess.run(made, check=True, capture_output=True, timeout=60)
+        generate_command = [
+            *gpg,
+            "--passphrase",
+            "",
+            "--quick-generate-key",
+            "old <old@example.com>",
+            "rsa2048",
+            "sign",
+            "never",
+        ]
+        subprocess.run(generate_command, check=True, capture_output=True, timeout=60)
         listing = subprocess.check_output([*gpg, "--with-colons", "--list-keys"], text=True, timeout=60)
         fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
         (vendors.root / "acme.asc").write_bytes(subprocess.check_output([*gpg, "--armor", "--export"], timeout=60))
         signed = [*gpg, "--digest-algo", "SHA1", "--yes", "--output", str(folder / "InRelease"), "--clearsign"]
         subprocess.run([*signed, str(folder / "Release")], check=True, capture_output=True, timeout=60)
-    said = refused(flat.model_copy(update={"fingerprint": fingerprint}))
-    assert "gpgv does not accept its algorithm" in said
+    message = refused(flat.model_copy(update={"fingerprint": fingerprint}))
+    assert "gpgv does not accept its algorithm" in message
 
 
 def test_a_good_signature_of_another_key_is_none(vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
@@ -353,8 +371,8 @@ def test_retry_after_is_kept(flat: Repository, vendors: Vendors) -> None:
 
 def test_a_wait_that_is_longer_than_the_deadline_is_not_begun(flat: Repository, vendors: Vendors) -> None:
     vendors.replies["/acme/InRelease"].append(Reply(503, {"Retry-After": "3600"}))
-    said = refused(flat, seconds=30)
-    assert "HTTP 503, Retry-After 3600 s; gave up after 1 try" in said
+    message = refused(flat, seconds=30)
+    assert "HTTP 503, Retry-After 3600 s; gave up after 1 try" in message
     assert len(vendors.asked("InRelease")) == 1
 
 
@@ -368,10 +386,10 @@ def test_what_does_not_pass_in_time(flat: Repository, vendors: Vendors) -> None:
 
 
 def test_nobody_there(flat: Repository) -> None:
-    gone = flat.model_copy(update={"uri": "http://127.0.0.1:1/acme/", "key_url": "http://127.0.0.1:1/acme.asc"})
-    said = refused(gone, seconds=0.3)
-    assert "Connection refused" in said
-    assert "object at" not in said and "Plain(" not in said
+    unreachable = flat.model_copy(update={"uri": "http://127.0.0.1:1/acme/", "key_url": "http://127.0.0.1:1/acme.asc"})
+    message = refused(unreachable, seconds=0.3)
+    assert "Connection refused" in message
+    assert "object at" not in message and "Plain(" not in message
 
 
 @pytest.mark.parametrize("scheme", ["http", "HTTP"])
@@ -385,14 +403,14 @@ def test_https_does_not_lead_to_http(
     vendors.replies["/acme/InRelease"].append(
         Reply(302, {"Location": f"{vendors.url}/acme/InRelease?token=SECRET".replace("http", scheme, 1)})
     )
-    said = refused(flat)
-    assert f"refused redirect from https to {scheme}://" in said and "SECRET" not in said
+    message = refused(flat)
+    assert f"refused redirect from https to {scheme}://" in message and "SECRET" not in message
 
 
 def test_a_release_that_is_damaged_is_never_a_traceback(flat: Repository, vendors: Vendors, keys: Keys) -> None:
-    whole = (vendors.root / "acme" / "Release").read_text()
-    for cut in range(0, len(whole), 37):
-        text = whole[:cut] + "\x00\xff:" + whole[cut + 5 :]
+    release_text = (vendors.root / "acme" / "Release").read_text()
+    for cut in range(0, len(release_text), 37):
+        text = release_text[:cut] + "\x00\xff:" + release_text[cut + 5 :]
         try:
             index._parsed(text, lambda message, hint: GpuprovError(message, hint=hint), "/")
         except GpuprovError as error:

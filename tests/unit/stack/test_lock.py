@@ -31,13 +31,13 @@ REPOSITORIES = ("cuda", "container-toolkit", "efa")
 
 def cluster_yaml(vendors: Vendors, keys: Keys, folder: Path, *, without: str = "", **stack: object) -> Path:
     """A p4d cluster whose repositories and image are the loopback vendors'."""
-    own = {
+    repositories = {
         name: {"uri": f"{vendors.url}/{name}/", "key": f"{vendors.url}/{name}.asc", "fingerprint": keys.fingerprint}
         for name in REPOSITORIES
         if name != without
     }
-    if "efa" in own:
-        own["efa"] |= {"suite": "{codename}", "components": ["main"]}
+    if "efa" in repositories:
+        repositories["efa"] |= {"suite": "{codename}", "components": ["main"]}
     document = {
         "name": "vision",
         "sites": {"virginia": {"provider": "aws", "region": "us-east-1"}},
@@ -45,7 +45,7 @@ def cluster_yaml(vendors: Vendors, keys: Keys, folder: Path, *, without: str = "
         "stack": {
             "driver": "580",
             "containers": [f"127.0.0.1:{vendors.port}/{IMAGE}:25.10-py3"],
-            "repositories": own,
+            "repositories": repositories,
             **stack,
         },
     }
@@ -54,11 +54,11 @@ def cluster_yaml(vendors: Vendors, keys: Keys, folder: Path, *, without: str = "
     return file
 
 
-def locked(file: Path, *words: str) -> Lock:
-    assert run(["lock", str(file), *words]) == 0
-    found = lockfile.read(file.with_name("cluster.lock"))
-    assert found is not None
-    return found
+def locked(file: Path, *arguments: str) -> Lock:
+    assert run(["lock", str(file), *arguments]) == 0
+    written_lock = lockfile.read(file.with_name("cluster.lock"))
+    assert written_lock is not None
+    return written_lock
 
 
 def versions(lock: Lock) -> dict[str, str]:
@@ -112,9 +112,9 @@ def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys
 def test_a_plan_solves_and_writes_no_lock(p4d: Path, vendors: Vendors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Aws, "who", lambda _: None)  # somebody is signed in
     cluster = open_cluster(p4d, sandbox=False)
-    found = locking.current(cluster, Events(), write=False)
+    planned_lock = locking.current(cluster, Events(), write=False)
     assert not p4d.with_name("cluster.lock").exists()
-    assert found.groups == locked(p4d).groups
+    assert planned_lock.groups == locked(p4d).groups
 
 
 def test_a_second_lock_is_the_same_and_reads_no_list_again(
@@ -134,13 +134,15 @@ def test_a_second_lock_is_the_same_and_reads_no_list_again(
     assert {method for method, path, _ in vendors.seen if path.startswith("/v2/")} == {"HEAD"}
 
 
-@pytest.mark.parametrize(("day", "said"), [(date(2027, 5, 20), False), (date(2027, 5, 22), True)])
+@pytest.mark.parametrize(("day", "is_warned"), [(date(2027, 5, 20), False), (date(2027, 5, 22), True)])
 def test_facts_that_are_old_are_named(
-    day: date, said: bool, p4d: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    day: date, is_warned: bool, p4d: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(facts, "today", lambda: day)
     locked(p4d)
-    assert ("more than 180 days old: nvidia (2026-11-21), frameworks (2026-11-2" in capsys.readouterr().err) == said
+    assert (
+        "more than 180 days old: nvidia (2026-11-21), frameworks (2026-11-2" in capsys.readouterr().err
+    ) == is_warned
 
 
 def test_what_is_tried_again_is_told(p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,13 +164,13 @@ def test_the_cache_is_not_trusted(p4d: Path, vendors: Vendors) -> None:
 
 
 def test_what_is_locked_stays_until_it_is_named(p4d: Path, vendors: Vendors, keys: Keys) -> None:
-    before = versions(locked(p4d))
+    previous = versions(locked(p4d))
     newer = [deb("efa-config", "1.19-1.amzn1"), deb("efa-profile", "1.8-1.amzn1")]
     shutil.rmtree(vendors.root / "efa")
     vendors.publish("efa", [*efa_debs(), *newer], keys, suite="noble", components="main")
-    assert versions(locked(p4d)) == before
+    assert versions(locked(p4d)) == previous
     after = versions(locked(p4d, "--upgrade", "efa"))
-    assert {n for n in after if after[n] != before[n]} == {"efa-config", "efa-profile"}
+    assert {n for n in after if after[n] != previous[n]} == {"efa-config", "efa-profile"}
 
 
 def test_a_tag_that_moved_is_said_and_not_followed(
@@ -201,10 +203,14 @@ def test_groups_that_ask_for_the_same_read_once(vendors: Vendors, keys: Keys, tm
 def test_amd_s_repositories_are_locked_at_what_they_have(vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
     rocm = [deb(name, "6.4.4.60404-129~24.04", Depends="rocm-core") for name in ("rocm-smi-lib", "rocminfo", "rccl")]
     hip = deb("hip-runtime-amd", "6.4.43484.60404-129~24.04", Depends="hsa-rocr (>= 1.3), comgr, libnuma1")
-    rest = [deb("rocm-core", "6.4.4.60404-129~24.04"), deb("hsa-rocr", "1.15.0.60404-129~24.04"), deb("comgr", "3.0-1")]
+    dependencies = [
+        deb("rocm-core", "6.4.4.60404-129~24.04"),
+        deb("hsa-rocr", "1.15.0.60404-129~24.04"),
+        deb("comgr", "3.0-1"),
+    ]
     dkms = [deb("amdgpu-dkms", v, Depends="dkms, amdgpu-dkms-firmware (= " + v + ")") for v in ("1:6.12-1", "1:6.9-1")]
     firmware = [deb("amdgpu-dkms-firmware", v) for v in ("1:6.12-1", "1:6.9-1", "1:6.13-1")]
-    vendors.publish("rocm", [*rocm, hip, *rest], keys, suite="noble", components="main")
+    vendors.publish("rocm", [*rocm, hip, *dependencies], keys, suite="noble", components="main")
     vendors.publish("amdgpu", [*dkms, *firmware], keys, suite="noble", components="main")
     vendors.image(IMAGE, "25.10-py3")
     file = cluster_yaml(vendors, keys, tmp_path)
@@ -255,7 +261,7 @@ def refused(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             ("key: {url}/efa.asc", "key: nowhere.asc"),
@@ -269,13 +275,13 @@ def refused(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_what_is_wrong_with_a_repository_of_one_s_own(
-    change: tuple[str, str], said: str, p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]
+    change: tuple[str, str], message: str, p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = (text.format(url=vendors.url) for text in change)
     assert old in p4d.read_text()
     p4d.write_text(p4d.read_text().replace(old, new))
     err = refused(p4d, capsys)
-    assert said in err
+    assert message in err
     assert "cluster.yaml:2" in err
 
 
@@ -289,9 +295,9 @@ def test_a_version_that_the_repository_has_not(
     vendors: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vendors.image(IMAGE, "25.10-py3")
-    said = refused(cluster_yaml(vendors, keys, tmp_path, nccl="2.28.3"), capsys)
-    assert "repository cuda has no libnccl2 2.28.3-1+cuda13.0; newest there: 2.30.4-1+cuda13.2" in said
-    assert "stack.nccl" in said
+    error_text = refused(cluster_yaml(vendors, keys, tmp_path, nccl="2.28.3"), capsys)
+    assert "repository cuda has no libnccl2 2.28.3-1+cuda13.0; newest there: 2.30.4-1+cuda13.2" in error_text
+    assert "stack.nccl" in error_text
 
 
 def judge(vendors: Vendors, lock: Lock, keys: Keys, folder: Path) -> dict[str, str]:
@@ -313,7 +319,7 @@ def judge(vendors: Vendors, lock: Lock, keys: Keys, folder: Path) -> dict[str, s
         for r in lock.groups["train"].repositories
     )
     (folder / "etc/sources.list.d/vendors.sources").write_text(sources)
-    there = {
+    installed = {
         "dkms": "3.0", "libc6": "2.39", "adduser": "3", "build-essential": "12", "rdma-core": "52", "libcap2": "2",
         "xserver-xorg-core": "2:21.1",
     }  # fmt: skip
@@ -321,7 +327,7 @@ def judge(vendors: Vendors, lock: Lock, keys: Keys, folder: Path) -> dict[str, s
         "".join(
             f"Package: {name}\nStatus: install ok installed\nVersion: {version}\nArchitecture: amd64\n"
             "Maintainer: test\nDescription: test\n\n"
-            for name, version in there.items()
+            for name, version in installed.items()
         )
     )
     (folder / "apt.conf").write_text(
@@ -347,11 +353,13 @@ def test_a_rehearsal_can_take_its_packages_from_this_lock(p4d: Path, keys: Keys,
     for name in REPOSITORIES:
         (file,) = (tmp_path / "mirror" / "apt" / name).rglob("Packages")
         text = file.read_text()
-        mine = {p.name: p.version for p in stack.packages if p.repository == name}
-        there = dict(re.findall(r"^Package: (\S+)\nVersion: (\S+)$", text, re.MULTILINE))
-        assert there == mine
+        locked_versions = {p.name: p.version for p in stack.packages if p.repository == name}
+        mirrored_versions = dict(re.findall(r"^Package: (\S+)\nVersion: (\S+)$", text, re.MULTILINE))
+        assert mirrored_versions == locked_versions
         needed = re.findall(r"^Depends: (.*)$", text, re.MULTILINE)
-        assert {f"{n} (= {v})" for n, v in mine.items()} >= {part for line in needed for part in line.split(", ")}
+        assert {f"{n} (= {v})" for n, v in locked_versions.items()} >= {
+            part for line in needed for part in line.split(", ")
+        }
 
 
 def test_apt_wants_nothing_that_is_not_in_the_lock(p4d: Path, vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
@@ -373,6 +381,6 @@ def test_processors_that_no_repository_is_read_for_are_refused(
 ) -> None:
     p4d.write_text(p4d.read_text().replace("p4d.24xlarge", "p6e-gb200.36xlarge"))
     assert run(["lock", str(p4d)]) == 2
-    said = capsys.readouterr().err
-    assert re.search(r"cluster\.yaml:\d+(:\d+)?: p6e-gb200\.36xlarge has arm64 processors", said)
+    error_text = capsys.readouterr().err
+    assert re.search(r"cluster\.yaml:\d+(:\d+)?: p6e-gb200\.36xlarge has arm64 processors", error_text)
     assert not p4d.with_name("cluster.lock").exists()

@@ -30,7 +30,7 @@ def test_there_are_some() -> None:
 def test_a_field_that_came_later_is_no_reason_to_configure_a_node_again() -> None:
     lock = lockfile.read(next(f for f in LOCKS if f.stem == "before-archives"))
     assert lock is not None
-    given = on_node(lock.groups["train"])
-    assert not any("archives" in r or "packages" in r for r in given["repositories"])
-    assert all(set(p) == {"name", "version", "repository", "part"} for p in given["packages"])
-    assert not any({"basis", "config"} & set(i) for i in given["images"])
+    variables = on_node(lock.groups["train"])
+    assert not any("archives" in r or "packages" in r for r in variables["repositories"])
+    assert all(set(p) == {"name", "version", "repository", "part"} for p in variables["packages"])
+    assert not any({"basis", "config"} & set(i) for i in variables["images"])

@@ -52,8 +52,8 @@ def test_names_that_no_registry_has(reference: str) -> None:
 
 
 def ask(vendors: Vendors, tag: str = "1", *, seconds: float = 10, name: str = "acme/train") -> str:
-    asked = parse(f"127.0.0.1:{vendors.port}/{name}{tag if tag.startswith('@') else f':{tag}'}")
-    return registry.Registries(Fetch(deadline_s=seconds, pause_s=0.01)).digest(asked)
+    reference = parse(f"127.0.0.1:{vendors.port}/{name}{tag if tag.startswith('@') else f':{tag}'}")
+    return registry.Registries(Fetch(deadline_s=seconds, pause_s=0.01)).digest(reference)
 
 
 def refused(vendors: Vendors, tag: str = "1", *, seconds: float = 10) -> str:
@@ -110,10 +110,10 @@ def test_basic_authentication(vendors: Vendors, tmp_path: Path) -> None:
 def test_secrets_are_in_no_error(vendors: Vendors, tmp_path: Path) -> None:
     account = log_in(tmp_path, vendors)
     vendors.token, vendors.account = "open-sesame", "somebody-else"
-    said = refused(vendors)
-    assert "credentials of `docker login` are rejected" in said
+    message = refused(vendors)
+    assert "credentials of `docker login` are rejected" in message
     for secret in (account, "me:secret", "open-sesame"):
-        assert secret not in said
+        assert secret not in message
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ STATUS = [
 ]
 
 
-@pytest.mark.parametrize(("status", "what", "right"), STATUS)
-def test_what_a_registry_refuses(status: int, what: str, right: str, vendors: Vendors) -> None:
+@pytest.mark.parametrize(("status", "cause", "right"), STATUS)
+def test_what_a_registry_refuses(status: int, cause: str, right: str, vendors: Vendors) -> None:
     vendors.replies["/v2/acme/train/manifests/1"] += [Reply(status)] * 2
-    said = refused(vendors)
-    assert what in said
-    assert right in said
+    message = refused(vendors)
+    assert cause in message
+    assert right in message
 
 
 def test_a_token_that_opens_nothing(vendors: Vendors) -> None:
@@ -174,9 +174,9 @@ def test_too_many_requests_then_one_that_is_answered(vendors: Vendors) -> None:
 
 def test_too_many_requests_for_good(vendors: Vendors) -> None:
     vendors.replies["/v2/acme/train/manifests/1"].append(Reply(429, {"Retry-After": "21600"}))
-    said = refused(vendors)
-    assert "HTTP 429, Retry-After 21600 s" in said
-    assert "docker login" in said
+    message = refused(vendors)
+    assert "HTTP 429, Retry-After 21600 s" in message
+    assert "docker login" in message
 
 
 def test_a_digest_that_is_not_the_content_s(vendors: Vendors) -> None:
@@ -199,7 +199,7 @@ ARM = [{"platform": {"os": "linux", "architecture": "arm64"}}, {"platform": None
 
 
 @pytest.mark.parametrize(
-    ("body", "what"),
+    ("body", "cause"),
     [
         (b"<html>", "not a container image"),
         (manifest(schemaVersion=1), "not a container image"),
@@ -208,9 +208,9 @@ ARM = [{"platform": {"os": "linux", "architecture": "arm64"}}, {"platform": None
         (manifest(manifests=ARM), "not available for linux/amd64; platforms: linux/arm64"),
     ],
 )
-def test_what_is_no_image_for_the_nodes(body: bytes, what: str, vendors: Vendors) -> None:
+def test_what_is_no_image_for_the_nodes(body: bytes, cause: str, vendors: Vendors) -> None:
     vendors.manifests["acme/train", "1"] = body
-    assert what in refused(vendors)
+    assert cause in refused(vendors)
 
 
 def test_a_manifest_that_is_too_long(vendors: Vendors) -> None:
@@ -222,11 +222,11 @@ def test_a_computer_without_a_network_is_told_so_at_once(vendors: Vendors) -> No
     """Patience is for vendors that are busy: where nobody has answered yet, three tries are enough."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-    told: list[str] = []
-    fetch = Fetch(told.append, deadline_s=20, pause_s=0.01)
+    messages: list[str] = []
+    fetch = Fetch(messages.append, deadline_s=20, pause_s=0.01)
     with pytest.raises(GpuprovError, match="gave up after 3 tries"):
         fetch.get(nobody, who="them", limit=10)
-    assert len(told) == 2
+    assert len(messages) == 2
     assert fetch.get(f"http://127.0.0.1:{vendors.port}/none", who="us", limit=1000).status == 404
     with pytest.raises(GpuprovError, match="gave up after 7 tries"):
         fetch.get(nobody, who="them", limit=10)

@@ -14,7 +14,7 @@ def versions(problem: Problem) -> dict[str, str]:
 
 def candidates(name: str, *numbers: str, **needs: dict[str, str]) -> list[Candidate]:
     """The first is preferred; `v2={…}`: what version 2 needs."""
-    return [Candidate(name, n, needs.get(f"v{n}", {}), rank=(place,)) for place, n in enumerate(numbers)]
+    return [Candidate(name, n, needs.get(f"v{n}", {}), rank=(position,)) for position, n in enumerate(numbers)]
 
 
 def test_a_component_that_goes_with_its_key_takes_all_that_is_asked_of_it() -> None:
@@ -36,8 +36,8 @@ def test_a_locked_version_stays_where_it_goes_with_what_is_asked_for() -> None:
 
 def test_a_locked_version_moves_nothing_that_was_chosen_before_it() -> None:
     both = {"driver": candidates("driver", "2", "1"), "cuda": candidates("cuda", "2", "1", v1={"driver": "<2"})}
-    asked = (Need("driver", path="stack.driver"),)
-    assert versions(Problem(asked, both, keep={"cuda": "1"})) == {"driver": "2", "cuda": "2"}
+    needs = (Need("driver", path="stack.driver"),)
+    assert versions(Problem(needs, both, keep={"cuda": "1"})) == {"driver": "2", "cuda": "2"}
 
 
 def test_what_cannot_be_together_is_unsolvable() -> None:

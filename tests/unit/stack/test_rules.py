@@ -47,8 +47,8 @@ def test_every_machine_with_every_framework_release(framework: tuple[str, str]) 
         answer = solved(machine, **{name: version})
         if isinstance(answer, Stack):
             assert rules.violations(answer, machine, gpu) == [], (machine.name, answer.components)
-            held = answer.pytorch if name == "pytorch" else answer.tensorflow
-            assert (held or "").startswith(version)
+            framework_version = answer.pytorch if name == "pytorch" else answer.tensorflow
+            assert (framework_version or "").startswith(version)
         elif name == "tensorflow" and gpu.vendor == "amd":
             assert "no TensorFlow" in answer.message or "NVIDIA software" in answer.message
         else:
@@ -77,17 +77,17 @@ def test_the_judge_sees_what_is_wrong() -> None:
     """Each rule, broken on purpose in a stack that holds together."""
     machine = CATALOG.machine("p4d.24xlarge")
     gpu = CATALOG.gpu(machine.gpu_model)
-    good = stack.solve(cluster_spec("p4d.24xlarge"))["train"]
-    assert rules.violations(good, machine, gpu) == []
+    valid_stack = stack.solve(cluster_spec("p4d.24xlarge"))["train"]
+    assert rules.violations(valid_stack, machine, gpu) == []
     manager = tuple(
         p.model_copy(update={"version": "580.126.16-1"}) if p.name == "nvidia-fabricmanager" else p
-        for p in good.packages
+        for p in valid_stack.packages
     )
     broken = [
         {"driver": "470.256.02"}, {"kernel_modules": "proprietary"}, {"nccl": "2.99.0"}, {"dcgm": "4.7.0"},
         {"efa": "1.28.0"}, {"efa": None}, {"packages": manager}, {"os": "debian-12", "driver": "535.247.01"},
     ]  # fmt: skip
     for change in broken:
-        assert rules.violations(good.model_copy(update=change), machine, gpu), change
-    assert rules.violations(good, machine, CATALOG.gpu("V100-SXM2-16GB"))
-    assert rules.violations(good, CATALOG.machine("dgx-h100"), CATALOG.gpu("H100-SXM5-80GB"))
+        assert rules.violations(valid_stack.model_copy(update=change), machine, gpu), change
+    assert rules.violations(valid_stack, machine, CATALOG.gpu("V100-SXM2-16GB"))
+    assert rules.violations(valid_stack, CATALOG.machine("dgx-h100"), CATALOG.gpu("H100-SXM5-80GB"))

@@ -46,7 +46,7 @@ def mounting(solved: Stack) -> dict[str, str]:
 def test_a_site_that_has_none_asks_for_none() -> None:
     for storage in ({}, {"efs": {}}):
         solved = stack.solve(spec_with(storage))
-        assert [mounting(one) for one in solved.values()] == [{}, {}]
+        assert [mounting(group_stack) for group_stack in solved.values()] == [{}, {}]
 
 
 def test_the_site_s_groups_get_the_packages_and_no_others() -> None:
@@ -66,8 +66,8 @@ def test_the_site_s_groups_get_the_packages_and_no_others() -> None:
 
 
 def test_a_lock_from_before_there_was_storage_no_longer_fits() -> None:
-    before = spec_with({}, stack={"kernel": KERNEL})
-    lock = Lock(request=stack.request(before), simulated=True, groups=stack.solve(before))
+    previous = spec_with({}, stack={"kernel": KERNEL})
+    lock = Lock(request=stack.request(previous), simulated=True, groups=stack.solve(previous))
     assert lockfile.differences(lock, stack.request(spec_with({"efs": {}}, stack={"kernel": KERNEL}))) == []
     after = stack.request(spec_with(FSX | S3, stack={"kernel": KERNEL}))
     assert lockfile.differences(lock, after) == [
@@ -90,13 +90,17 @@ def written(vendors: Vendors, keys: Keys, tmp_path: Path, monkeypatch: pytest.Mo
     vendors.image(IMAGE, "25.10-py3")
     vendors.publish("lustre", lustre_debs(), keys, suite="noble", components="main")
     vendors.publish("mount-s3", [deb("mount-s3", "1.17.0"), deb("mount-s3", "1.24.0")], keys)
-    here = {**rows("repositories")["lustre"], "uri": f"{vendors.url}/lustre", "key_url": f"{vendors.url}/lustre.asc"}
-    monkeypatch.setitem(rows("repositories"), "lustre", here)
+    lustre_row = {
+        **rows("repositories")["lustre"],
+        "uri": f"{vendors.url}/lustre",
+        "key_url": f"{vendors.url}/lustre.asc",
+    }
+    monkeypatch.setitem(rows("repositories"), "lustre", lustre_row)
     file = cluster_yaml(vendors, keys, tmp_path, kernel=KERNEL)
     change(file, sites={"virginia": {"provider": "aws", "region": "us-east-1", "storage": {
         "fsx": {"capacity_gib": 1200}, "s3": [{"bucket": "my-data", "path": "/data"}]}}})  # fmt: skip
-    own(file, "lustre", {"fingerprint": keys.fingerprint})
-    own(file, "mount-s3", {"uri": f"{vendors.url}/mount-s3/", "key": f"{vendors.url}/mount-s3.asc",
+    set_repository(file, "lustre", {"fingerprint": keys.fingerprint})
+    set_repository(file, "mount-s3", {"uri": f"{vendors.url}/mount-s3/", "key": f"{vendors.url}/mount-s3.asc",
                            "fingerprint": keys.fingerprint})  # fmt: skip
     return file
 
@@ -105,7 +109,7 @@ def change(file: Path, **keys: Any) -> None:
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | keys, sort_keys=False))
 
 
-def own(file: Path, name: str, repository: dict[str, str] | None) -> None:
+def set_repository(file: Path, name: str, repository: dict[str, str] | None) -> None:
     document = yaml.safe_load(file.read_text())
     document["stack"]["repositories"].pop(name, None)
     if repository is not None:
@@ -128,33 +132,33 @@ def test_the_newest_of_each_and_what_it_needs_is_locked(written: Path, keys: Key
 def refused(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
     assert run(["lock", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return said
+    error_text = capsys.readouterr().err
+    assert "Traceback" not in error_text
+    return error_text
 
 
 def test_a_key_that_nobody_vouches_for_is_asked_for(
     written: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own(written, "lustre", None)
-    said = refused(written, capsys)
-    assert "group train needs AWS's Lustre client, and no two sources confirm the fingerprint" in said
-    assert "cluster.yaml:7" in said and "lustre: { fingerprint: … }" in said
+    set_repository(written, "lustre", None)
+    error_text = refused(written, capsys)
+    assert "group train needs AWS's Lustre client, and no two sources confirm the fingerprint" in error_text
+    assert "cluster.yaml:7" in error_text and "lustre: { fingerprint: … }" in error_text
     assert not vendors.asked("InRelease")
 
 
 def test_another_key_than_the_one_that_is_named_is_refused(
     written: Path, keys: Keys, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own(written, "lustre", {"fingerprint": "0123456789ABCDEF0123456789ABCDEF01234567"})
-    said = refused(written, capsys)
-    assert "repository lustre" in said and keys.fingerprint in said
+    set_repository(written, "lustre", {"fingerprint": "0123456789ABCDEF0123456789ABCDEF01234567"})
+    error_text = refused(written, capsys)
+    assert "repository lustre" in error_text and keys.fingerprint in error_text
 
 
 def test_a_repository_of_one_s_own_for_mount_s3_has_an_address(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own(written, "mount-s3", {"fingerprint": "0123456789ABCDEF0123456789ABCDEF01234567"})
+    set_repository(written, "mount-s3", {"fingerprint": "0123456789ABCDEF0123456789ABCDEF01234567"})
     assert run(["validate", str(written)]) == 2
     assert "the vendor of mount-s3 has no apt repository: one of your own needs uri" in capsys.readouterr().out
 
@@ -171,6 +175,6 @@ def test_a_kernel_that_has_no_modules_is_refused_with_those_that_have(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written.write_text(written.read_text().replace(KERNEL, "6.8.0-1067-aws"))
-    said = refused(written, capsys)
-    assert "repository lustre has no package lustre-client-modules-6.8.0-1067-aws" in said
-    assert f"similar names there: {MODULES}" in said and "stack.kernel chooses" in said
+    error_text = refused(written, capsys)
+    assert "repository lustre has no package lustre-client-modules-6.8.0-1067-aws" in error_text
+    assert f"similar names there: {MODULES}" in error_text and "stack.kernel chooses" in error_text

@@ -21,14 +21,14 @@ from tests.unit.stack.test_archives import locked, p4d, world
 __all__ = ["p4d", "world"]
 
 
-def said(file: Path, world: Vendors) -> dict[str, tuple[str, str]]:
+def key_findings(file: Path, world: Vendors) -> dict[str, tuple[str, str]]:
     return {d.subject: (d.status, d.found) for d in signing_keys.examine(locked(file))}
 
 
 def test_keys_that_hold(p4d: Path, world: Vendors, keys: Keys) -> None:
-    found = said(p4d, world)
-    assert set(found) == {"key of cuda", "key of container-toolkit", "key of efa"}
-    assert set(found.values()) == {("ok", "does not expire")}
+    findings = key_findings(p4d, world)
+    assert set(findings) == {"key of cuda", "key of container-toolkit", "key of efa"}
+    assert set(findings.values()) == {("ok", "does not expire")}
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_a_key_that_ends(
     days: float, status: str, part: str, p4d: Path, world: Vendors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openpgp, "expires", lambda *_: time.time() + days * 86400 + 60)
-    found = said(p4d, world)["key of efa"]
-    assert found[0] == status and part in found[1]
+    finding = key_findings(p4d, world)["key of efa"]
+    assert finding[0] == status and part in finding[1]
 
 
 def test_a_key_that_was_changed_and_one_that_is_gone(

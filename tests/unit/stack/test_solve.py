@@ -119,12 +119,12 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
 def test_what_is_refused_and_why(machine: str, pins: dict[str, object], reason: str, nearest: str) -> None:
     with pytest.raises(stack.StackConflict) as caught:
         stack.solve(cluster_spec(machine, stack=pins), place=lambda key: f"cluster.yaml:{len(key)}")
-    said = str(caught.value)
-    assert reason in said
+    message = str(caught.value)
+    assert reason in message
     assert nearest in caught.value.hint
-    assert len(said.splitlines()) <= 5
+    assert len(message.splitlines()) <= 5
     assert all(
-        f"(cluster.yaml:{len(path)})" in said for path in caught.value.paths if reason != "driver is NVIDIA software"
+        f"(cluster.yaml:{len(path)})" in message for path in caught.value.paths if reason != "driver is NVIDIA software"
     )
 
 
@@ -135,8 +135,8 @@ def test_the_nearest_set_really_works(machine: str, pins: dict[str, object], rea
         stack.solve(cluster_spec(machine, stack=pins))
     for offer in caught.value.hint.removeprefix("nearest that works: ").split(" or "):
         key, _, value = offer.removeprefix("stack.").partition(": ")
-        wanted = (value.strip("[]"),) if value.startswith("[") else value.strip('"')
-        stack.solve(cluster_spec(machine, stack={**pins, key: wanted}))
+        pin = (value.strip("[]"),) if value.startswith("[") else value.strip('"')
+        stack.solve(cluster_spec(machine, stack={**pins, key: pin}))
 
 
 @pytest.mark.parametrize("build", ["cu118", "cu121", "cu124"])
@@ -180,19 +180,19 @@ def test_an_image_that_is_not_named_is_added_where_a_pin_needs_it() -> None:
 
 def test_what_is_kept_stays_and_what_no_longer_fits_moves() -> None:
     spec = cluster_spec("p4d.24xlarge")
-    kept = {"train": {"driver": "580.105.08", "nccl": "2.28.9", "cuda": "12.8.1"}}
-    chosen = stack.solve(spec, keep=kept)["train"]
+    locked_versions = {"train": {"driver": "580.105.08", "nccl": "2.28.9", "cuda": "12.8.1"}}
+    chosen = stack.solve(spec, keep=locked_versions)["train"]
     assert (chosen.driver, chosen.nccl, chosen.cuda_toolkit) == ("580.105.08", "2.28.9", "12.8")
     pinned = cluster_spec("p4d.24xlarge", stack={"cuda": "13.0"})
-    chosen = stack.solve(pinned, keep=kept)["train"]
+    chosen = stack.solve(pinned, keep=locked_versions)["train"]
     assert (chosen.driver, chosen.nccl, chosen.cuda_toolkit) == ("580.105.08", "2.28.9", "13.0")
 
 
 def test_groups_are_solved_one_by_one() -> None:
     groups = {"a": {"machine": "p4d.24xlarge"}, "v": {"machine": "p3.2xlarge"}}
-    found = stack.solve(cluster_spec("p4d.24xlarge", groups=groups))
-    assert found["a"].cuda_toolkit != found["v"].cuda_toolkit
-    assert found["a"].driver == found["v"].driver
+    stacks = stack.solve(cluster_spec("p4d.24xlarge", groups=groups))
+    assert stacks["a"].cuda_toolkit != stacks["v"].cuda_toolkit
+    assert stacks["a"].driver == stacks["v"].driver
 
 
 def test_every_component_says_why() -> None:
@@ -234,16 +234,18 @@ def test_every_row_has_a_source(name: str) -> None:
 def test_repositories_are_signed_or_say_that_there_is_none() -> None:
     for name, row in rows("repositories").items():
         assert row["source"], name
-        places = [one[key] for one in row.get("archives", ()) for key in ("url", "signature") if key in one]
-        assert all(place.startswith("https://") for place in (*places, row.get("uri"), row["key_url"]) if place), name
+        places = [archive[key] for archive in row.get("archives", ()) for key in ("url", "signature") if key in archive]
+        assert all(url.startswith("https://") for url in (*places, row.get("uri"), row["key_url"]) if url), name
         assert ("uri" in row) != ("archives" in row), name
         assert row["fingerprint"] is None or len(row["fingerprint"]) == 40, name
         if "archives" in row:
             assert row["basis"] in ("documented", "measured"), name
-            assert any("signature" in one for one in row["archives"]) == bool(row["fingerprint"] and row["key_url"]), (
-                name
-            )
-            assert all(len(one["sha256"]) == 64 and one["sources"] for one in row["hashes"]), name
+            assert any("signature" in archive for archive in row["archives"]) == bool(
+                row["fingerprint"] and row["key_url"]
+            ), name
+            assert all(
+                len(published_hash["sha256"]) == 64 and published_hash["sources"] for published_hash in row["hashes"]
+            ), name
     # Where no independent sources tell the vendor's key (lustre), or a vendor signs nothing, cluster.yaml has to.
     unsigned = {n for n, row in rows("repositories").items() if not row["fingerprint"]}
     assert unsigned == {"lustre", "doca", "gdrcopy"}
@@ -264,7 +266,7 @@ def test_no_lock_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("version: 9\n", "format 9"),
         ("version: 3\n", "not a lock"),
@@ -273,17 +275,17 @@ def test_no_lock_is_none(tmp_path: Path) -> None:
         ("", "not a lock"),
     ],
 )
-def test_a_damaged_lock_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+def test_a_damaged_lock_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.lock").write_text(text)
-    with pytest.raises(GpuprovError, match=said) as caught:
+    with pytest.raises(GpuprovError, match=message) as caught:
         lockfile.read(tmp_path / "c.lock")
     assert "gpuprov" in caught.value.hint
 
 
 def test_differences_are_named() -> None:
-    before, after = cluster_spec("p4d.24xlarge"), cluster_spec("p5.48xlarge", stack={"driver": "580"})
-    lock = Lock(request=stack.request(before), simulated=True, groups=stack.solve(before))
-    assert lockfile.differences(lock, stack.request(before)) == []
+    previous, after = cluster_spec("p4d.24xlarge"), cluster_spec("p5.48xlarge", stack={"driver": "580"})
+    lock = Lock(request=stack.request(previous), simulated=True, groups=stack.solve(previous))
+    assert lockfile.differences(lock, stack.request(previous)) == []
     assert lockfile.differences(lock, stack.request(after)) == [
         "groups.train.machine: p4d.24xlarge when locked, p5.48xlarge now",
         "stack.driver: not there when locked, 580 now",

@@ -179,7 +179,7 @@ def test_an_account_goes_to_no_other_host(vendors: Vendors, tmp_path: Path, monk
     ]
     with pytest.raises(GpuprovError):
         registries().digest(names(vendors))
-    assert [(where, bool(secret)) for _, where, secret in vendors.seen] == [
+    assert [(request_path, bool(secret)) for _, request_path, secret in vendors.seen] == [
         (path, False), (path, True), ("/elsewhere", False),
     ]  # fmt: skip
     vendors.seen.clear()

@@ -27,9 +27,9 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def origin(*made: Archive) -> Origin:
+def origin(*doca_archives: Archive) -> Origin:
     return Origin(
-        Repository(name="doca", uri=LOCAL, suite="/", components="", key_url="", fingerprint="", archives=made)
+        Repository(name="doca", uri=LOCAL, suite="/", components="", key_url="", fingerprint="", archives=doca_archives)
     )
 
 
@@ -61,11 +61,11 @@ def test_a_locked_hash_that_differs_from_the_known_one(tmp_path: Path, monkeypat
 
 
 def tar(file: Path, **options: Any) -> Path:
-    with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT) as made:
+    with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT) as archive:
         for number in range(2):
             member = tarfile.TarInfo(f"debs/{number}.deb")
             member.size, member.pax_headers = 3000, options
-            made.addfile(member, io.BytesIO(b"0" * 3000))
+            archive.addfile(member, io.BytesIO(b"0" * 3000))
     return file
 
 
@@ -92,9 +92,9 @@ def test_names_in_an_archive_have_a_bound(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_node_trusts_no_other_address_than_its_own_folder() -> None:
     written = module("apt_repositories")
     row = {"name": "doca", "suite": "/", "components": "", "fingerprint": "", "archives": [{}]}
-    good = f"file:{shared('gpuprov_archive').ROOT}/doca/"
-    assert "Trusted: yes" in written.source({**row, "uri": good}, "")
-    for uri in ("http://evil.example.com/", good.replace("doca", "efa")):
+    local_uri = f"file:{shared('gpuprov_archive').ROOT}/doca/"
+    assert "Trusted: yes" in written.source({**row, "uri": local_uri}, "")
+    for uri in ("http://evil.example.com/", local_uri.replace("doca", "efa")):
         with pytest.raises(Exception, match="find out who changed it"):
             written.source({**row, "uri": uri}, "")
 
@@ -103,14 +103,14 @@ LOCK = Path(__file__).parent / "locks" / "before-archives.lock"
 ARCHIVE = {"url": URL, "folder": "debs/", "sha256": "0" * 64, "size": 5}
 
 
-def changed(what: str, value: Any, archive: dict[str, Any] | None = None) -> str:
+def changed(changed_key: str, value: Any, archive: dict[str, Any] | None = None) -> str:
     """A lock with one value of its first group's first repository or package (repository.uri) changed."""
     lock = yaml.load(LOCK.read_text(), yaml.CSafeLoader) | {"simulated": False}
     stack = next(iter(lock["groups"].values()))
     if archive is not None:
         row = {"name": "doca", "uri": LOCAL, "suite": "/", "components": "", "key_url": "", "fingerprint": ""}
         stack["repositories"].insert(0, {**row, "archives": [archive]})
-    kind, _, key = what.partition(".")
+    kind, _, key = changed_key.partition(".")
     if kind:
         stack[{"repository": "repositories", "package": "packages"}[kind]][0][key] = value
     return yaml.dump(lock, Dumper=yaml.CSafeDumper)
@@ -121,7 +121,7 @@ def test_a_lock_with_archives_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (changed("repository.uri", "http://evil.example.com/", ARCHIVE), "a repository of archives is file:"),
         (changed("repository.uri", LOCAL.replace("doca", "efa"), ARCHIVE), "a repository of archives is file:"),
@@ -137,10 +137,10 @@ def test_a_lock_with_archives_is_read() -> None:
         (changed("package.version", "1.0-"), "version of a package"),
     ],
 )
-def test_a_lock_that_gpuprov_did_not_write(text: str, said: str) -> None:
+def test_a_lock_that_gpuprov_did_not_write(text: str, message: str) -> None:
     with pytest.raises(GpuprovError, match="is not a lock that gpuprov wrote") as caught:
         lockfile.parse(text, "cluster.lock")
-    assert said in caught.value.message and caught.value.where.startswith("cluster.lock:")
+    assert message in caught.value.message and caught.value.where.startswith("cluster.lock:")
 
 
 def test_names_that_debian_has() -> None:

@@ -52,22 +52,23 @@ def test_aws_machines_have_theirs(machine: str) -> None:
     assert solved.package("libnccl2") is not None, "the image has no NCCL that is known, so the lock has one"
 
 
-def refused(wanted: ClusterSpec) -> str:
+def refused(cluster_spec: ClusterSpec) -> str:
     with pytest.raises(StackConflict) as caught:
-        stack.solve(wanted, place=lambda path: f"cluster.yaml:{path}")
+        stack.solve(cluster_spec, place=lambda path: f"cluster.yaml:{path}")
     return f"{caught.value.where}: {caught.value.message} ({caught.value.hint})"
 
 
 def test_a_pin_that_contradicts_the_image_is_refused_with_what_is_right() -> None:
-    said = refused(spec(AZURE, "Standard_ND96asr_v4", stack={"driver": "570"}))
+    error_text = refused(spec(AZURE, "Standard_ND96asr_v4", stack={"driver": "570"}))
     assert (
-        said.startswith("cluster.yaml:stack.driver: ") and "base: vendor-hpc (cluster.yaml:groups.train.base)" in said
+        error_text.startswith("cluster.yaml:stack.driver: ")
+        and "base: vendor-hpc (cluster.yaml:groups.train.base)" in error_text
     )
-    assert "has driver 580.173.02 [Azure/azhpc-images" in said and 'stack.driver: "580"' in said
+    assert "has driver 580.173.02 [Azure/azhpc-images" in error_text and 'stack.driver: "580"' in error_text
 
 
 @pytest.mark.parametrize(
-    ("site", "machine", "more", "says"),
+    ("site", "machine", "more", "message"),
     [
         ({"provider": "alicloud", "region": "cn-hangzhou"}, "ecs.gn7-c13g1.26xlarge", {}, "not available at alicloud"),
         ({"provider": "tencent", "region": "ap-guangzhou"}, "GN10Xp.20XLARGE320", {}, "not available at tencent"),
@@ -76,18 +77,20 @@ def test_a_pin_that_contradicts_the_image_is_refused_with_what_is_right() -> Non
         (AWS, "p4d.24xlarge", {"group": {"storage": {"scratch": "/scratch"}}}, "at /opt/dlami/nvme"),
     ],
 )  # fmt: skip
-def test_what_no_image_does_is_refused(site: dict[str, str], machine: str, more: dict[str, object], says: str) -> None:
-    assert says in refused(spec(site, machine, **more))
+def test_what_no_image_does_is_refused(
+    site: dict[str, str], machine: str, more: dict[str, object], message: str
+) -> None:
+    assert message in refused(spec(site, machine, **more))
 
 
 @pytest.mark.parametrize("os", ["ubuntu-24.04", "ubuntu-22.04"])
 def test_azures_image_leaves_the_local_disks_to_role_scratch(os: str) -> None:
     """Its setup_nvme.sh is called by nothing (vendor_images.yaml)."""
     group: dict[str, object] = {"storage": {"scratch": "/scratch"}}
-    wanted = spec(AZURE, "Standard_ND96isr_H100_v5", group=group, stack={"os": os})
-    solved = stack.solve(wanted)["train"]
+    cluster_spec = spec(AZURE, "Standard_ND96isr_H100_v5", group=group, stack={"os": os})
+    solved = stack.solve(cluster_spec)["train"]
     assert solved.vendor is not None
-    assert wanted.groups["train"].storage.scratch == "/scratch"
+    assert cluster_spec.groups["train"].storage.scratch == "/scratch"
 
 
 def test_plain_images_stay_the_default_and_an_older_lock_the_release_that_it_was() -> None:
@@ -101,12 +104,12 @@ def test_plain_images_stay_the_default_and_an_older_lock_the_release_that_it_was
 
 
 def test_a_lock_with_such_an_image_is_read_back(tmp_path: Path) -> None:
-    wanted = spec(AZURE, "Standard_ND96asr_v4")
-    lock = Lock(request=stack.request(wanted), simulated=False, groups=stack.solve(wanted))
+    cluster_spec = spec(AZURE, "Standard_ND96asr_v4")
+    lock = Lock(request=stack.request(cluster_spec), simulated=False, groups=stack.solve(cluster_spec))
     lockfile.write(tmp_path / "cluster.lock", lock)
-    found = lockfile.read(tmp_path / "cluster.lock")
-    assert found == lock
-    assert found is not None and identity(found) == identity(lock)
+    read_lock = lockfile.read(tmp_path / "cluster.lock")
+    assert read_lock == lock
+    assert read_lock is not None and identity(read_lock) == identity(lock)
 
 
 def test_each_row_names_known_components_and_a_source() -> None:
@@ -124,8 +127,8 @@ def test_what_a_plain_machine_of_azures_gets_that_one_of_its_hpc_image_has_alrea
     group = {"machine": "Standard_ND96asr_v4", "storage": {"scratch": "/scratch"}}
     plain = plans.plan(ClusterSpec.model_validate({"name": "t", "sites": {"here": AZURE}, "groups": {"train": group}}))
     hpc = plans.plan(spec(AZURE, "Standard_ND96asr_v4"))
-    given, other = (inventory.group_variables("train", one) for one in (plain, hpc))
-    assert {key for key, value in given.items() if other[key] != value} == {"gpuprov_stack", "gpuprov_scratch"}
+    variables, other = (inventory.group_variables("train", fleet_plan) for fleet_plan in (plain, hpc))
+    assert {key for key, value in variables.items() if other[key] != value} == {"gpuprov_stack", "gpuprov_scratch"}
     (of_plain,), (of_hpc,) = plain.groups, hpc.groups
     assert (of_plain.boots, of_hpc.boots) == ("ubuntu-24.04", "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901")
     installed = {package.part for package in of_plain.stack.packages}

@@ -44,13 +44,13 @@ def test_a_holder_is_dead_when_it_is_older_than_that() -> None:
 def test_a_lease_that_is_as_old_as_that_is_still_held(ann: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [1000.0]
     monkeypatch.setattr(lease, "monotonic", lambda: seconds[0])
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
         seconds[0] += lease.LOST_S
-        own.refuse_lost()
+        own_lease.refuse_lost()
         seconds[0] += 1
         with pytest.raises(LockedError, match="not renewed"):
-            own.refuse_lost()
-        assert own.lost
+            own_lease.refuse_lost()
+        assert own_lease.lost
 
 
 def test_no_thread_of_the_lease_keeps_a_process_alive(ann: Run) -> None:
@@ -68,24 +68,24 @@ def test_a_lease_is_asked_for_five_times(ann: Run, store: Store) -> None:
 
 
 def test_a_loss_is_reported_once_as_a_warning_of_the_run(ann: Run, store: Store, fast: None) -> None:
-    seen: list[Event] = []
+    events: list[Event] = []
     lost: list[LockedError] = []
-    ann.events.subscribe(seen.append)
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events, lost.append) as own:  # type: ignore[arg-type]
+    ann.events.subscribe(events.append)
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events, lost.append) as own_lease:  # type: ignore[arg-type]
         foreign(store)
         assert ann.warned.wait(60)
-        own._lose("again")
-    assert [(event.stage, event.kind) for event in seen] == [("run", "warning")]
-    assert lost == [own.error]
+        own_lease._lose("again")
+    assert [(event.stage, event.kind) for event in events] == [("run", "warning")]
+    assert lost == [own_lease.error]
     assert store.blobs[HOLDER][1] == "foreign"
 
 
 def test_a_holder_that_was_renewed_without_an_answer_is_removed_at_the_end(ann: Run, store: Store) -> None:
     """Neither the renewal nor the question after it was answered: the tag that this run knows is an old one."""
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
         store.lose_answer("write", HOLDER, unreachable())
         store.fail("read", HOLDER, unreachable())
-        own._renew()
+        own_lease._renew()
     assert store.blobs == {}
     assert ann.seen == ["the lease of s3://bucket/vision was not renewed: the store does not answer"]
 
@@ -99,11 +99,11 @@ def test_a_holder_of_another_run_is_not_removed_at_the_end(ann: Run, store: Stor
 
 def test_a_renewal_that_was_not_done_is_none(ann: Run, store: Store) -> None:
     """The store answers again, and holder.json is the one before: nothing was renewed."""
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
-        before = own._renewed
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
+        previous = own_lease._renewed
         store.fail("write", HOLDER, unreachable())
-        own._renew()
-        assert own._renewed == before
+        own_lease._renew()
+        assert own_lease._renewed == previous
     assert len(ann.seen) == 1
 
 
@@ -212,11 +212,11 @@ def test_a_run_that_takes_the_lease_of_a_dead_one_first_is_another_run(ann: Run,
 
 
 def test_a_lease_that_is_lost_is_not_renewed_any_more(ann: Run, store: Store, fast: None) -> None:
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
-        own._lose("the network was cut")
-        own._beater.join(timeout=60)
-        own._watcher.join(timeout=60)
-        assert not own._beater.is_alive() and not own._watcher.is_alive()
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
+        own_lease._lose("the network was cut")
+        own_lease._beater.join(timeout=60)
+        own_lease._watcher.join(timeout=60)
+        assert not own_lease._beater.is_alive() and not own_lease._watcher.is_alive()
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\n"])
@@ -246,10 +246,10 @@ def test_a_run_ends_only_after_the_renewal_that_it_has_begun(ann: Run, store: St
         assert answer.wait(60)
         return real(*arguments)
 
-    own = Lease(store, private_dir(ann.paths.root), "up", ann.events).__enter__()  # type: ignore[arg-type]
+    own_lease = Lease(store, private_dir(ann.paths.root), "up", ann.events).__enter__()  # type: ignore[arg-type]
     store.write = hang  # type: ignore[method-assign]
     assert hanging.wait(60)
-    ending = threading.Thread(target=own.__exit__, args=(None, None, None))
+    ending = threading.Thread(target=own_lease.__exit__, args=(None, None, None))
     ending.start()
     ending.join(0.2)
     assert ending.is_alive() and HOLDER in store.blobs
@@ -259,8 +259,8 @@ def test_a_run_ends_only_after_the_renewal_that_it_has_begun(ann: Run, store: St
 
 
 def test_a_renewal_that_fails_beside_the_holder_of_another_run_says_why_it_failed(ann: Run, store: Store) -> None:
-    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own:  # type: ignore[arg-type]
+    with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
         foreign(store)
         store.fail("write", HOLDER, unreachable())
-        own._renew()
+        own_lease._renew()
     assert ann.seen == ["the lease of s3://bucket/vision was not renewed: the store does not answer"]

@@ -64,8 +64,8 @@ def test_an_object_of_two_runs_is_the_same_where_the_files_are(ann: Run, ben: Ru
 def test_only_files_that_others_need_are_shared(ann: Run, store: Store, tmp_path: Path) -> None:
     root = private_dir(ann.paths.root)
     names = ["nodes.json", "sites/here/provider", f"locks/{identity(EMPTY)}.lock", "ssh/pins.json"]
-    others = ["ssh/key", "sites/here/main.tf", "sites/a/b/provider", "run.lock", "locks/x.txt"]
-    for name in [*names, *others]:
+    unshared = ["ssh/key", "sites/here/main.tf", "sites/a/b/provider", "run.lock", "locks/x.txt"]
+    for name in [*names, *unshared]:
         private_dir((root / name).parent)
         suffix = ".pins" if name == "ssh/pins.json" else Path(name).suffix
         (root / name).write_text(texts(tmp_path).get(suffix, "text"))
@@ -221,8 +221,8 @@ def test_files_of_exactly_the_limit_are_shared_and_the_largest_of_more_is_named(
 def test_what_is_left_out_is_reported_once_for_each_file(
     ann: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Event] = []
-    ann.events.subscribe(seen.append)
+    events: list[Event] = []
+    ann.events.subscribe(events.append)
     monkeypatch.setattr(shared_files, "LIMIT", 2000)
     root = private_dir(ann.paths.root)
     with ann.held():
@@ -234,7 +234,7 @@ def test_what_is_left_out_is_reported_once_for_each_file(
             (private_dir(root / "runs" / "1") / f"report.{kind}").write_text('"' + "x" * 3000 + '"')
         (root / "state.json").write_text('{"report": "runs/1/report.html"}')
         ann.shared.share()
-    messages = [event.message.split(":")[0] for event in seen if event.stage == "run"]
+    messages = [event.message.split(":")[0] for event in events if event.stage == "run"]
     assert messages == ["measures.jsonl", "runs/1/report.json, runs/1/report.xml"]
 
 
@@ -245,13 +245,13 @@ def nodes(user: str = "") -> list[Node]:
     return [Node("train-0", "train", "virginia", "p4d.24xlarge", "i-0", "", "203.0.113.7", "10.0.0.7", user=user)]
 
 
-@pytest.mark.parametrize(("own", "user"), [("admin", "admin"), ("", None)])
-def test_another_machine_can_log_in_at_once(ann: Run, ben: Run, store: Store, own: str, user: str | None) -> None:
+@pytest.mark.parametrize(("node_user", "user"), [("admin", "admin"), ("", None)])
+def test_another_machine_can_log_in_at_once(ann: Run, ben: Run, store: Store, node_user: str, user: str | None) -> None:
     private_dir(ann.paths.root)
-    fleet.save(ann.paths, nodes(own))
+    fleet.save(ann.paths, nodes(node_user))
     ann.shared.push()
     ben.shared.pull()
-    assert fleet.load(ben.paths) == nodes(own)
+    assert fleet.load(ben.paths) == nodes(node_user)
     expected = user or ben.shared._spec.user("virginia")
     texts = [file.read_text() for file in (ben.paths.root / "ssh").rglob("*") if file.is_file()]
     assert any(f"User {expected}" in text for text in texts)

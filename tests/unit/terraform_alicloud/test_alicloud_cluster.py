@@ -44,12 +44,13 @@ LATER = "SDKError: StatusCode: 503 Code: ServiceUnavailable Message: code: 503, 
 def account() -> Account:
     return Account(
         {"DescribeImages": [{"ImageId": IMAGE}],
-         "DescribeVSwitches": [{"VSwitchId": one, "VpcId": "vpc-00000000", "ZoneId": zone, "AvailableIpAddressCount": 9}
-                               for zone, one in ZONES.items()]},
+         "DescribeVSwitches": [
+             {"VSwitchId": vswitch, "VpcId": "vpc-00000000", "ZoneId": zone, "AvailableIpAddressCount": 9}
+             for zone, vswitch in ZONES.items()]},
         {"DescribeZones": {"Zones": {"Zone": [{"ZoneId": zone} for zone in ZONES]}},
          "DescribeAvailableResource": stock(MACHINE, cn_shanghai_b="WithStock", cn_shanghai_g="WithStock"),
-         "ListProductQuotas": lambda given: {"Quotas": [
-             {"QuotaActionCode": given["QuotaActionCode"], "TotalQuota": 64, "TotalUsage": 0}]}},
+         "ListProductQuotas": lambda request: {"Quotas": [
+             {"QuotaActionCode": request["QuotaActionCode"], "TotalQuota": 64, "TotalUsage": 0}]}},
     )  # fmt: skip
 
 
@@ -98,8 +99,8 @@ def test_an_image_is_locked_and_a_plan_makes_nothing(
     assert lock is not None and lock.bases["shanghai"]["ubuntu-24.04"].id == IMAGE
     capsys.readouterr()
     assert run(["plan", str(file), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["changes"]["shanghai"]["add"] == 5  # two nodes, a security group with a rule, a key pair
+    document = json.loads(capsys.readouterr().out)
+    assert document["changes"]["shanghai"]["add"] == 5  # two nodes, a security group with a rule, a key pair
     assert cloud.objects == {}
     for path in file.parent.rglob("*"):
         assert path.is_dir() or b"LTAI-test" not in path.read_bytes(), path
@@ -112,8 +113,10 @@ def test_machines_are_made_where_there_is_stock_and_stay_there(file: Path, cloud
     cloud.fail("alicloud_instance", NO_STOCK, match={"vswitch_id": ZONES["cn-shanghai-b"]})
     site = machines.of_site(cluster, "shanghai", find())
     nodes = site.apply(plan, site.plan(plan))
-    assert {one["vswitch_id"] for one in cloud.of("alicloud_instance")} == {ZONES["cn-shanghai-g"]}
-    assert any("OperationDenied.NoStock for on-demand in cn-shanghai-b, now on-demand in" in one for one in heard)
+    assert {machine["vswitch_id"] for machine in cloud.of("alicloud_instance")} == {ZONES["cn-shanghai-g"]}
+    assert any(
+        "OperationDenied.NoStock for on-demand in cn-shanghai-b, now on-demand in" in message for message in heard
+    )
     fleet.save(cluster.paths, nodes)
     site = machines.of_site(cluster, "shanghai", find())
     assert site.plan(plan).total == 0
@@ -124,11 +127,11 @@ def test_machines_are_made_where_there_is_stock_and_stay_there(file: Path, cloud
     planned = site.plan(wider)
     with pytest.raises(ProviderError, match="cn-shanghai: machines of train could not be had") as caught:
         site.apply(wider, planned)
-    told = str(caught.value)
-    assert told.index("on-demand in cn-shanghai-g: OperationDenied.NoStock (shortage)") < told.index(
+    error_text = str(caught.value)
+    assert error_text.index("on-demand in cn-shanghai-g: OperationDenied.NoStock (shortage)") < error_text.index(
         "on-demand in cn-shanghai-b: OperationDenied.NoStock (shortage)"
     )
-    assert sorted(node.id for node in nodes) == sorted(one["id"] for one in cloud.of("alicloud_instance"))
+    assert sorted(node.id for node in nodes) == sorted(machine["id"] for machine in cloud.of("alicloud_instance"))
 
 
 def test_what_another_zone_would_not_mend_stops_and_names_what_stands(file: Path, cloud: Cloud) -> None:
@@ -139,7 +142,7 @@ def test_what_another_zone_would_not_mend_stops_and_names_what_stands(file: Path
     with pytest.raises(ProviderError, match=r"Forbidden.RiskControl \(terms\)") as caught:
         site.apply(plan, planned)
     assert "risk control" in str(caught.value.hint) + str(caught.value)
-    assert [one["tags"]["gpuprov-node"] for one in cloud.of("alicloud_instance")] == ["train-0"]
+    assert [machine["tags"]["gpuprov-node"] for machine in cloud.of("alicloud_instance")] == ["train-0"]
 
 
 def test_a_cloud_that_fails_once_is_asked_again(file: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +151,7 @@ def test_a_cloud_that_fails_once_is_asked_again(file: Path, cloud: Cloud, monkey
     cloud.fail("alicloud_instance", LATER, times=1)
     site = machines.of_site(cluster, "shanghai", find())
     assert len(site.apply(plan, site.plan(plan))) == 2
-    assert {one["vswitch_id"] for one in cloud.of("alicloud_instance")} == {ZONES["cn-shanghai-b"]}
+    assert {machine["vswitch_id"] for machine in cloud.of("alicloud_instance")} == {ZONES["cn-shanghai-b"]}
 
 
 def test_without_credentials_nothing_is_made(
@@ -162,6 +165,6 @@ def test_without_credentials_nothing_is_made(
     assert lock is not None and lock.bases["shanghai"]["ubuntu-24.04"].id is None
     capsys.readouterr()
     assert run(["up", str(file), "--yes"]) == 3
-    said = capsys.readouterr().err
-    assert "credentials" in said and "ALIBABA_CLOUD_ACCESS_KEY_ID" in said and "Traceback" not in said
+    error_text = capsys.readouterr().err
+    assert "credentials" in error_text and "ALIBABA_CLOUD_ACCESS_KEY_ID" in error_text and "Traceback" not in error_text
     assert cloud.objects == {}

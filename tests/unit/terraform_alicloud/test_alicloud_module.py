@@ -49,24 +49,26 @@ class Root:
         }  # fmt: skip
         (self.folder / "main.tf.json").write_text(json.dumps(root), encoding="utf-8")
 
-    def run(self, *words: str, check: bool = True) -> str:
-        return terraform(self.folder, self.environment, *words, check=check, timeout_s=120)
+    def run(self, *arguments: str, check: bool = True) -> str:
+        return terraform(self.folder, self.environment, *arguments, check=check, timeout_s=120)
 
-    def apply(self, *words: str) -> dict[str, Any]:
-        self.run("apply", "-auto-approve", "-no-color", *words)
-        found: dict[str, Any] = json.loads(self.run("output", "-json", "nodes"))
-        return found
+    def apply(self, *arguments: str) -> dict[str, Any]:
+        self.run("apply", "-auto-approve", "-no-color", *arguments)
+        nodes: dict[str, Any] = json.loads(self.run("output", "-json", "nodes"))
+        return nodes
 
-    def changes(self, *words: str) -> dict[str, str]:
+    def changes(self, *arguments: str) -> dict[str, str]:
         """Address below the module → what a plan would do."""
-        lines = [json.loads(line) for line in self.run("plan", "-json", *words).splitlines() if line.startswith("{")]
+        lines = [
+            json.loads(line) for line in self.run("plan", "-json", *arguments).splitlines() if line.startswith("{")
+        ]
         planned = [line["change"] for line in lines if line["type"] == "planned_change"]
-        return {one["resource"]["addr"].removeprefix("module.site."): one["action"] for one in planned}
+        return {change["resource"]["addr"].removeprefix("module.site."): change["action"] for change in planned}
 
     def refusal(self) -> str:
-        said = self.run("plan", "-no-color", check=False)
-        assert "Error:" in said, said
-        return " ".join(re.sub("[│╷╵]", " ", said).split())
+        output = self.run("plan", "-no-color", check=False)
+        assert "Error:" in output, output
+        return " ".join(re.sub("[│╷╵]", " ", output).split())
 
 
 @pytest.fixture
@@ -77,10 +79,10 @@ def cloud() -> Cloud:
 @pytest.fixture
 def root(cloud: Cloud, tmp_path: Path) -> Iterator[Root]:
     with cloud.serving() as environment:
-        made = Root(tmp_path, environment)
-        made.write({"train": {"machine": MACHINES[0], "count": 1}})
-        made.run("init", "-no-color")
-        yield made
+        test_root = Root(tmp_path, environment)
+        test_root.write({"train": {"machine": MACHINES[0], "count": 1}})
+        test_root.run("init", "-no-color")
+        yield test_root
 
 
 @pytest.mark.slow  # a fifth of a minute of both processors
@@ -98,25 +100,25 @@ def test_every_machine_type_lives_through_it(root: Root, cloud: Cloud) -> None:
         "spot", "reservation", "on-demand",
     )  # fmt: skip
     assert nodes["g0-0"]["public_ip"].startswith("203.0.113.") and nodes["g0-0"]["mounts"][0]["path"] == "/data"
-    made = {one["tags"]["gpuprov-node"]: one for one in cloud.of("alicloud_instance")}
-    first, usual = made["g0-0"], made["g2-0"]
+    machines = {machine["tags"]["gpuprov-node"]: machine for machine in cloud.of("alicloud_instance")}
+    first, plain = machines["g0-0"], machines["g2-0"]
     assert (first["spot_strategy"], first["spot_price_limit"]) == ("SpotWithPriceLimit", 31.5)
     assert not first.get("network_interface_traffic_mode")
-    assert usual["spot_strategy"] == "NoSpot" and usual["system_disk_category"] == "cloud_essd"
-    for one in made.values():
-        tokens = "optional" if one is made["g1-0"] else "required"
-        assert (one["system_disk_encrypted"], one["http_tokens"], one["http_put_response_hop_limit"]) == (
+    assert plain["spot_strategy"] == "NoSpot" and plain["system_disk_category"] == "cloud_essd"
+    for machine in machines.values():
+        tokens = "optional" if machine is machines["g1-0"] else "required"
+        assert (machine["system_disk_encrypted"], machine["http_tokens"], machine["http_put_response_hop_limit"]) == (
             True, tokens, 1,
         )  # fmt: skip
         assert (
             {"gpuprov-cluster": "test", "gpuprov-site": "here", "gpuprov-id": "1a2b3c4d5e6f"}.items()
-            <= one["tags"].items()
-            == one["volume_tags"].items()
+            <= machine["tags"].items()
+            == machine["volume_tags"].items()
         )
     (rule,) = cloud.of("alicloud_security_group_rule")
     assert (rule["type"], rule["cidr_ip"], rule["port_range"]) == ("ingress", "203.0.113.0/24", "22/22")
-    (near,) = cloud.of("alicloud_ecs_deployment_set")
-    assert near["description"] == "gpuprov-cluster=test gpuprov-id=1a2b3c4d5e6f gpuprov-site=here"
+    (deployment_set,) = cloud.of("alicloud_ecs_deployment_set")
+    assert deployment_set["description"] == "gpuprov-cluster=test gpuprov-id=1a2b3c4d5e6f gpuprov-site=here"
 
     assert root.changes() == {}
     # What is changed holds for new nodes only; one more is made, and no other is touched.
@@ -144,7 +146,7 @@ def test_without_its_first_zone_the_nat_gateway_keeps_the_vswitch_that_it_stands
     (gateway,) = cloud.of("alicloud_nat_gateway")
     root.write(json.loads(json.dumps(group)), {"internet": "nat", "zones": ["cn-shanghai-g"]})
     assert root.changes() == {}
-    assert gateway["vswitch_id"] in {one["id"] for one in cloud.of("alicloud_vswitch")}
+    assert gateway["vswitch_id"] in {vswitch["id"] for vswitch in cloud.of("alicloud_vswitch")}
     root.run("destroy", "-auto-approve", "-no-color")
     assert cloud.objects == {}
 
@@ -162,11 +164,11 @@ def test_a_network_of_ones_own_is_left_alone_and_nodes_leave_by_nat(root: Root, 
     root.run("destroy", "-auto-approve", "-no-color")
     root.write(json.loads(json.dumps(group)), {"internet": "nat"})
     root.apply()
-    assert {one["source_vswitch_id"] for one in cloud.of("alicloud_snat_entry")} == {
-        one["id"] for one in cloud.of("alicloud_vswitch")
+    assert {entry["source_vswitch_id"] for entry in cloud.of("alicloud_snat_entry")} == {
+        vswitch["id"] for vswitch in cloud.of("alicloud_vswitch")
     }
     assert len(cloud.of("alicloud_eip_address")) == 1
-    assert {one["cidr_block"] for one in cloud.of("alicloud_vswitch")} == {"10.77.16.0/20", "10.77.96.0/20"}
+    assert {vswitch["cidr_block"] for vswitch in cloud.of("alicloud_vswitch")} == {"10.77.16.0/20", "10.77.96.0/20"}
 
     # ECS removes no key pair that a node has, and a gateway that moves takes the way out of every node.
     other = {"internet": "nat", "zones": SITE["zones"][::-1]}
@@ -187,7 +189,7 @@ def test_for_buckets_a_role_is_made_that_may_do_nothing_else(root: Root, cloud: 
         "Service": ["ecs.aliyuncs.com"]
     }
     statements = json.loads(policy["policy_document"])["Statement"]
-    assert [(one["Action"], one["Resource"]) for one in statements] == [
+    assert [(statement["Action"], statement["Resource"]) for statement in statements] == [
         (["oss:ListObjects"], ["acs:oss:*:*:data"]), (["oss:GetObject"], ["acs:oss:*:*:data/imagenet/*"]),
         (["oss:ListObjects"], ["acs:oss:*:*:results"]),
         (["oss:GetObject", "oss:PutObject", "oss:DeleteObject", "oss:AbortMultipartUpload"],
@@ -207,18 +209,18 @@ def test_for_buckets_a_role_is_made_that_may_do_nothing_else(root: Root, cloud: 
 
 
 def test_what_cannot_work_is_refused_before_anything_is_made(root: Root, cloud: Cloud) -> None:
-    def said(site: dict[str, Any], **group: Any) -> str:
+    def refusal(site: dict[str, Any], **group: Any) -> str:
         root.write({"train": {"machine": MACHINES[0], "count": 2, **group}}, site)
         return root.refusal()
 
-    assert "has an id: that of its private pool" in said({}, capacity={"kind": "reservation"})
-    assert "kind is on-demand, spot or reservation" in said({}, capacity={"kind": "block", "id": "x"})
-    assert "A system disk of PL2 has at least 461 GiB" in said({"root": {"performance_level": "PL2"}})
-    assert "A spot node can't be protected" in said({"protect": True}, capacity={"kind": "spot"})
+    assert "has an id: that of its private pool" in refusal({}, capacity={"kind": "reservation"})
+    assert "kind is on-demand, spot or reservation" in refusal({}, capacity={"kind": "block", "id": "x"})
+    assert "A system disk of PL2 has at least 461 GiB" in refusal({"root": {"performance_level": "PL2"}})
+    assert "A spot node can't be protected" in refusal({"protect": True}, capacity={"kind": "spot"})
     other = {"vpc": {"id": "vpc-mine", "vswitches": {"cn-shanghai-m": "vsw-m"}}}
-    assert "No vSwitch of the VPC is named for cn-shanghai-b" in said(other)
+    assert "No vSwitch of the VPC is named for cn-shanghai-b" in refusal(other)
     several = {"access": {"allow": ["0.0.0.0/0"]}, "bandwidth": 500, "security_groups": ["sg-1"], "internet": "all"}
-    text = said(several, root_gb=4096)
+    text = refusal(several, root_gb=4096)
     for part in ("never opened to every address", "1 to 200 Mbit/s", "name it as vpc.id", "nat, public or none",
                  "20 to 2048"):  # fmt: skip
         assert part in text, part

@@ -33,9 +33,9 @@ def initialised(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A root module that `terraform init` has seen, and the provider that runs beside it."""
     folder = tmp_path_factory.mktemp("aws")
     config = terraform_plugins.cli_config(tmp_path_factory.mktemp("rc"))
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "TF_"))}
+    retained = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "TF_"))}
     environment = {
-        **kept,
+        **retained,
         "TF_CLI_CONFIG_FILE": str(config),
         "CHECKPOINT_DISABLE": "1",
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -95,5 +95,5 @@ def life(started: Future[Life] | None) -> Life:
 
 @pytest.fixture
 def root(new_root: Any) -> Root:
-    made: Root = new_root()
-    return made
+    test_root: Root = new_root()
+    return test_root

@@ -43,8 +43,8 @@ def file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Path]:
     """Two p4d close together; moto knows Canonical's parameter, and whose address ssh is open to is said."""
-    mine = {"AWS_MAX_ATTEMPTS": "2", "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
-    for name, value in (cloud.environment | attached | mine).items():
+    cli_variables = {"AWS_MAX_ATTEMPTS": "2", "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
+    for name, value in (cloud.environment | attached | cli_variables).items():
         monkeypatch.setenv(name, value)
     cloud.publish(cloud.images["x86_64"])
     document = yaml.safe_load(p4d.read_text())
@@ -61,7 +61,7 @@ def running(cloud: Cloud) -> list[str]:
     rows = cloud.client("ec2").describe_instances(
         Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     )["Reservations"]
-    return [one["InstanceId"] for row in rows for one in row["Instances"]]
+    return [instance["InstanceId"] for row in rows for instance in row["Instances"]]
 
 
 def test_an_image_is_locked_and_stays_and_a_plan_makes_nothing(
@@ -77,16 +77,16 @@ def test_an_image_is_locked_and_stays_and_a_plan_makes_nothing(
 
     cloud.publish(cloud.images["newer"])
     assert run(["lock", str(file)]) == 0
-    again = lockfile.read(file.with_name("cluster.lock"))
-    assert again is not None and again.bases == lock.bases  # what is locked stays
+    second = lockfile.read(file.with_name("cluster.lock"))
+    assert second is not None and second.bases == lock.bases  # what is locked stays
     assert run(["lock", str(file), "--upgrade"]) == 0
     moved = lockfile.read(file.with_name("cluster.lock"))
     assert moved is not None and moved.bases["virginia"]["ubuntu-24.04"].id == cloud.images["newer"]
 
     capsys.readouterr()
     assert run(["plan", str(file), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["changes"]["virginia"]["add"] > 10
+    document = json.loads(capsys.readouterr().out)
+    assert document["changes"]["virginia"]["add"] > 10
     assert running(cloud) == []
 
 
@@ -103,9 +103,9 @@ def test_without_credentials_a_lock_says_why_it_has_no_image_and_up_is_blocked(
     assert "sign in" in base.why
     capsys.readouterr()
     assert run(["up", str(file), "--yes"]) == 3
-    said = capsys.readouterr().err
-    assert "credentials" in said
-    assert "Traceback" not in said
+    error_text = capsys.readouterr().err
+    assert "credentials" in error_text
+    assert "Traceback" not in error_text
     assert not (open_cluster(file, sandbox=False).paths.root / "sites").exists()
 
 
@@ -123,12 +123,12 @@ def own_network(cloud: Cloud, zones: list[str]) -> dict[str, object]:
 @contextmanager
 def sold_out(*zones: str) -> Iterator[list[str]]:
     """EC2 has no machine in these zones, in its own words; the zones that were asked, in order."""
-    plain, asked = InstanceBackend.run_instances, []
+    plain, requested_zones = InstanceBackend.run_instances, []
 
     def run_instances(backend: Any, *arguments: Any, **kwargs: Any) -> Any:
         subnet = backend._get_template_from_args(kwargs["launch_template"]).data["NetworkInterfaces"][0]["SubnetId"]
         zone = backend.get_subnet(subnet).availability_zone
-        asked.append(zone)
+        requested_zones.append(zone)
         if zone in zones:
             raise EC2ClientError(
                 "InsufficientInstanceCapacity",
@@ -140,7 +140,7 @@ def sold_out(*zones: str) -> Iterator[list[str]]:
 
     InstanceBackend.run_instances = run_instances
     try:
-        yield asked
+        yield requested_zones
     finally:
         InstanceBackend.run_instances = plain
 
@@ -156,11 +156,11 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
     cluster, binary = open_cluster(file, sandbox=False), find()
     cluster.events.subscribe(lambda event: heard.append(event.message))
     plan = build_plan(cluster.spec, cluster.lock)
-    with sold_out("us-east-1a") as asked:
+    with sold_out("us-east-1a") as requested_zones:
         virginia = machines.of_site(cluster, "virginia", binary)
         nodes = virginia.apply(plan, virginia.plan(plan))
     assert {node.zone for node in nodes} == {"us-east-1c"}  # the one that EC2 names
-    assert set(asked) == {"us-east-1a", "us-east-1c"}
+    assert set(requested_zones) == {"us-east-1a", "us-east-1c"}
     assert any(
         "InsufficientInstanceCapacity for on-demand in us-east-1a, now on-demand in us-east-1c" in m for m in heard
     )
@@ -178,11 +178,11 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
     assert asked_zones == ["us-east-1c", "us-east-1a", "us-east-1b"]
     assert sorted(node.id for node in nodes) == sorted(running(cloud))  # those that stood still stand
 
-    def least(group: PlannedGroup) -> PlannedGroup:
+    def with_minimum(group: PlannedGroup) -> PlannedGroup:
         capacity = group.spec.capacity.model_copy(update={"min": 2})
         return replace(group, spec=group.spec.model_copy(update={"capacity": capacity}))
 
-    content = replace(wider, groups=tuple(map(least, wider.groups)))
+    content = replace(wider, groups=tuple(map(with_minimum, wider.groups)))
     with sold_out("us-east-1a", "us-east-1b", "us-east-1c"):
         fewer = virginia.apply(content, virginia.plan(content))
     assert fewer == nodes

@@ -26,7 +26,7 @@ def test_all_that_the_module_makes_is_found_and_removed(
     for name, value in root.cloud.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "orphans", lambda place: InRegion(Region(place), wait_s=20, pause_s=0.05))
+    monkeypatch.setattr(module, "orphans", lambda region: InRegion(Region(region), wait_s=20, pause_s=0.05))
     root.region = REGION
     images = root.cloud.register(REGION)
     groups = {"train": {"machine": "p4d.24xlarge", "count": 2, "placement": "cluster", "capacity": {"kind": "spot"}}}
@@ -43,14 +43,14 @@ def test_all_that_the_module_makes_is_found_and_removed(
     (root.folder / "terraform.tfstate").unlink()  # nobody knows any more
 
     assert run(["gc", "--region", REGION, "--provider", "aws", "--cluster", "forgotten", "--yes", "--json"]) == 3
-    said = json.loads(capsys.readouterr().out)
-    kinds = {thing["kind"] for cluster in said["clusters"] for thing in cluster["things"]}
+    report = json.loads(capsys.readouterr().out)
+    kinds = {resource["kind"] for cluster in report["clusters"] for resource in cluster["things"]}
     assert {kind.name for kind in tagged_resources.KINDS} - kinds == {"spot request", "FSx file system"} | (
         {"NAT gateway"} if internet == "public" else set()
     )
     assert {"role", "instance profile"} <= kinds
-    assert "things of the network were not touched" in said["left"][0]
-    assert tagged_resources.HOLDS_DATA in said["left"][1] and len(said["left"]) == 2
+    assert "things of the network were not touched" in report["left"][0]
+    assert tagged_resources.HOLDS_DATA in report["left"][1] and len(report["left"]) == 2
 
     efs = boto3.client("efs", REGION)
     for system in efs.describe_file_systems()["FileSystems"]:
@@ -60,10 +60,12 @@ def test_all_that_the_module_makes_is_found_and_removed(
     assert run(["gc", "--region", REGION, "--provider", "aws", "--cluster", "forgotten", "--yes", "--json"]) == 0, (
         capsys.readouterr().out
     )
-    assert [thing for thing in tagged_resources.find(Region(REGION)).things if thing.cluster == "forgotten"] == []
-    ec2, mine = boto3.client("ec2", REGION), [{"Name": "tag:gpuprov-cluster", "Values": ["forgotten"]}]
-    assert not ec2.describe_vpcs(Filters=mine)["Vpcs"]
-    assert not ec2.describe_network_interfaces(Filters=mine)["NetworkInterfaces"]
+    assert [
+        resource for resource in tagged_resources.find(Region(REGION)).things if resource.cluster == "forgotten"
+    ] == []
+    ec2, filters = boto3.client("ec2", REGION), [{"Name": "tag:gpuprov-cluster", "Values": ["forgotten"]}]
+    assert not ec2.describe_vpcs(Filters=filters)["Vpcs"]
+    assert not ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]
     assert not ec2.describe_placement_groups()["PlacementGroups"]
     roles = boto3.client("iam", REGION).list_roles()["Roles"]
     assert not [role["RoleName"] for role in roles if role["RoleName"].startswith("gpuprov-forgotten")]

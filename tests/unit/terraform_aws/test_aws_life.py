@@ -81,8 +81,8 @@ def test_machines_are_what_the_template_says(life: Life) -> None:
         assert len(interfaces) == (4 if node["group"] == "train" else 1)
         (volume,) = life.alive[name]["volumes"]
         assert volume["Encrypted"]
-        for found in (*(nic["TagSet"] for nic in interfaces), volume["Tags"]):
-            assert {tag["Key"]: tag["Value"] for tag in found}["gpuprov-cluster"] == "test"
+        for tag_set in (*(nic["TagSet"] for nic in interfaces), volume["Tags"]):
+            assert {tag["Key"]: tag["Value"] for tag in tag_set}["gpuprov-cluster"] == "test"
 
 
 def test_a_changed_template_touches_no_node_that_exists(life: Life) -> None:
@@ -97,8 +97,12 @@ def test_a_changed_template_touches_no_node_that_exists(life: Life) -> None:
 
 def test_a_second_site_in_the_file_replaces_nothing_that_nodes_need(life: Life) -> None:
     """Names have the site's then; what was made keeps its own."""
-    anew = {address for address, action in life.renamed.items() if action == "replace"}
-    assert anew <= {"aws_key_pair.access", 'aws_launch_template.group["train"]', 'aws_launch_template.group["infer"]'}
+    replaced = {address for address, action in life.renamed.items() if action == "replace"}
+    assert replaced <= {
+        "aws_key_pair.access",
+        'aws_launch_template.group["train"]',
+        'aws_launch_template.group["infer"]',
+    }
 
 
 def test_a_second_plan_is_empty_but_for_the_node_that_is_to_be_made_anew(life: Life) -> None:
@@ -114,11 +118,11 @@ def test_nothing_is_left(life: Life, cloud: Cloud) -> None:
     assert {i["State"]["Name"] for i in instances if i["InstanceId"] in {n["id"] for n in life.nodes.values()}} == {
         "terminated"
     }
-    mine = [{"Name": "tag:gpuprov-cluster", "Values": ["test"]}]
-    assert not ec2.describe_vpcs(Filters=mine)["Vpcs"]
-    assert not ec2.describe_network_interfaces(Filters=mine)["NetworkInterfaces"]
-    assert not ec2.describe_volumes(Filters=mine)["Volumes"]
-    assert not ec2.describe_addresses(Filters=mine)["Addresses"]
+    filters = [{"Name": "tag:gpuprov-cluster", "Values": ["test"]}]
+    assert not ec2.describe_vpcs(Filters=filters)["Vpcs"]
+    assert not ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]
+    assert not ec2.describe_volumes(Filters=filters)["Volumes"]
+    assert not ec2.describe_addresses(Filters=filters)["Addresses"]
     assert not ec2.describe_placement_groups()["PlacementGroups"]
     assert not ec2.describe_key_pairs()["KeyPairs"]
     assert not ec2.describe_launch_templates()["LaunchTemplates"]
@@ -134,17 +138,17 @@ def test_the_table_of_actions_has_every_call_of_the_provider_and_no_other(life: 
     table = actions.load("aws")
     listed = table.of_resources(table.resources)
     services = {"efs": "elasticfilesystem"}
-    seen = {
+    observed = {
         f"{services.get(service, service)}:{action}" for service, action in (call.split(":") for call in life.calls)
     }
-    seen.discard("sts:GetCallerIdentity")  # everybody may ask
-    assert sorted(seen - listed) == []
-    assert sorted(listed - seen) == sorted(NOT_SEEN)
+    observed.discard("sts:GetCallerIdentity")  # everybody may ask
+    assert sorted(observed - listed) == []
+    assert sorted(listed - observed) == sorted(NOT_SEEN)
     recorded = {
         action.name for rows in table.resources.values() for row in rows.values() for action in row
         if action.source == "recorded"
     }  # fmt: skip
-    assert recorded <= seen
+    assert recorded <= observed
 
 
 def test_the_policy_gives_no_role_of_others_away() -> None:

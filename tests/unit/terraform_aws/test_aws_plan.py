@@ -73,27 +73,27 @@ class Planned:
     subnets: dict[str, str]
 
 
-def planned(shown: dict[str, Any], call: str, subnets: dict[str, str]) -> Planned:
+def planned(document: dict[str, Any], call: str, subnets: dict[str, str]) -> Planned:
     """Of `terraform show -json`: address below the module, type and values of all that would be made."""
-    modules = {m["address"]: m for m in shown["planned_values"]["root_module"]["child_modules"]}
+    modules = {m["address"]: m for m in document["planned_values"]["root_module"]["child_modules"]}
     module = f"module.{call}"
-    made = [
+    planned_resources = [
         (resource["address"].removeprefix(f"{module}."), resource["type"], resource["values"])
         for resource in modules[module]["resources"]
         if resource["mode"] == "managed"
     ]
-    written = shown["configuration"]["root_module"]["module_calls"][call]["module"]["resources"]
-    return Planned(made, {resource["address"]: resource for resource in written}, subnets)
+    written = document["configuration"]["root_module"]["module_calls"][call]["module"]["resources"]
+    return Planned(planned_resources, {resource["address"]: resource for resource in written}, subnets)
 
 
-def resources(shown: Planned, kind: str) -> dict[str, dict[str, Any]]:
+def resources(module_plan: Planned, kind: str) -> dict[str, dict[str, Any]]:
     """Address below the module → values of every planned resource of that type."""
-    return {address: values for address, found, values in shown.made if found == kind}
+    return {address: values for address, resource_type, values in module_plan.made if resource_type == kind}
 
 
-def templates(shown: Planned) -> dict[str, dict[str, Any]]:
+def templates(module_plan: Planned) -> dict[str, dict[str, Any]]:
     """Group → values of its launch template."""
-    return {address.split('"')[1]: t for address, t in resources(shown, "aws_launch_template").items()}
+    return {address.split('"')[1]: t for address, t in resources(module_plan, "aws_launch_template").items()}
 
 
 def every_machine(cloud: Cloud) -> dict[str, Any]:
@@ -133,7 +133,7 @@ KMS = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890
 def every_way(cloud: Cloud, vpc: str) -> dict[str, Any]:
     """Machines bought in every way, in somebody's VPC, with public addresses."""
     arn = "arn:aws:resource-groups:us-east-1:123456789012:group/mine"
-    ways: dict[str, dict[str, Any]] = {
+    purchases: dict[str, dict[str, Any]] = {
         "demand": {"capacity": {"kind": "on-demand"}},
         "spot": {"capacity": {"kind": "spot", "fallback": ["on-demand"]}},
         "fell-back": {"capacity": {"kind": "spot", "fallback": ["on-demand"]}},
@@ -143,12 +143,13 @@ def every_way(cloud: Cloud, vpc: str) -> dict[str, Any]:
     }
     return {
         "groups": {
-            name: {"machine": "g6.48xlarge", "count": 2, "zone": f"{REGION}b", **way} for name, way in ways.items()
+            name: {"machine": "g6.48xlarge", "count": 2, "zone": f"{REGION}b", **purchase}
+            for name, purchase in purchases.items()
         },
         "aws": {
             "site": "east",
             "groups": {
-                **{name: {"image_id": cloud.images["x86_64"]} for name in ways},
+                **{name: {"image_id": cloud.images["x86_64"]} for name in purchases},
                 "fell-back": {"image_id": cloud.images["x86_64"], "kind": "on-demand", "zone": f"{REGION}a"},
                 "named": {"image_id": cloud.images["x86_64"], "placement_group": "theirs"},
             },
@@ -183,8 +184,8 @@ def both(started: object, new_root: Any, cloud: Cloud) -> dict[str, Planned]:
     }
     calls = {"site": every_machine(cloud), "guest": every_way(cloud, vpc), "closed": closed}
     root.write_calls(calls)
-    shown = root.plan()
-    return {call: planned(shown, call, subnets) for call in calls}
+    document = root.plan()
+    return {call: planned(document, call, subnets) for call in calls}
 
 
 @pytest.fixture
@@ -206,16 +207,16 @@ def test_every_machine_of_the_catalogue_is_documented_here() -> None:
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
 def test_interfaces_are_as_documented(machine: Machine, fleet: Planned) -> None:
     template = templates(fleet)[group_name(machine)]
-    found = [
+    actual = [
         (nic["network_card_index"] or 0, nic["device_index"] or 0, nic["interface_type"] or "interface")
         for nic in template["network_interfaces"]
     ]
-    assert found == DOCUMENTED[machine.name]
+    assert actual == DOCUMENTED[machine.name]
     assert template["instance_type"] == machine.name
     for nic in template["network_interfaces"]:
         assert nic["delete_on_termination"] == "true"
         # beside several interfaces not even `false` is allowed
-        assert (nic["associate_public_ip_address"] or None) == ("false" if len(found) == 1 else None)
+        assert (nic["associate_public_ip_address"] or None) == ("false" if len(actual) == 1 else None)
 
 
 @pytest.mark.parametrize("machine", [m for m in MACHINES if m.name not in SEEDED], ids=lambda m: m.name)
@@ -232,8 +233,8 @@ def test_the_catalogue_agrees_with_what_ec2_says_of_a_machine(machine: Machine, 
 
 def test_metadata_needs_a_token_and_one_hop(fleet: Planned, guest: Planned) -> None:
     assert len(templates(fleet)) == len(MACHINES)
-    for shown, hops in ((fleet, 1), (guest, 2)):
-        for template in templates(shown).values():
+    for module_plan, hops in ((fleet, 1), (guest, 2)):
+        for template in templates(module_plan).values():
             (options,) = template["metadata_options"]
             assert options["http_tokens"] == "required"
             assert options["http_endpoint"] == "enabled"
@@ -252,8 +253,8 @@ def test_disks_are_encrypted(fleet: Planned) -> None:
 
 
 def test_nothing_is_open_to_the_world(fleet: Planned, guest: Planned) -> None:
-    for shown in (fleet, guest):
-        for address, kind, values in shown.made:
+    for module_plan in (fleet, guest):
+        for address, kind, values in module_plan.made:
             assert kind != "aws_security_group" or not values.get("ingress"), address
             if kind == "aws_vpc_security_group_ingress_rule":
                 assert values["cidr_ipv4"] not in ("0.0.0.0/0",), address
@@ -275,9 +276,9 @@ def test_efa_traffic_goes_both_ways_among_nodes(fleet: Planned) -> None:
     for kind in ("ingress", "egress"):
         rule = resources(fleet, f"aws_vpc_security_group_{kind}_rule")[f"aws_vpc_security_group_{kind}_rule.self"]
         assert (rule["ip_protocol"], rule["cidr_ipv4"], rule["from_port"]) == ("-1", None, None)
-        said = fleet.configured[f"aws_vpc_security_group_{kind}_rule.self"]["expressions"]
+        expressions = fleet.configured[f"aws_vpc_security_group_{kind}_rule.self"]["expressions"]
         for end in ("security_group_id", "referenced_security_group_id"):
-            assert "aws_security_group.nodes.id" in said[end]["references"]
+            assert "aws_security_group.nodes.id" in expressions[end]["references"]
 
 
 def test_private_nodes_have_a_way_out_and_none_in(fleet: Planned) -> None:
@@ -302,16 +303,16 @@ def test_closed_nodes_reach_session_manager_alone(both: dict[str, Planned]) -> N
 
 def test_cost_and_owner_are_on_everything_that_takes_tags(fleet: Planned) -> None:
     expected = {"gpuprov-cluster": "test", "cost-centre": "42"}
-    seen = 0
+    tagged_count = 0
     for address, kind, values in fleet.made:
         if "tags" in values:
             assert expected.items() <= (values["tags"] or {}).items(), address
-            seen += 1
+            tagged_count += 1
         if kind == "aws_launch_template":
             specs = {spec["resource_type"]: spec["tags"] for spec in values["tag_specifications"]}
             assert set(specs) == {"volume", "network-interface"}
             assert all(expected.items() <= tags.items() for tags in specs.values())
-    assert seen > 100
+    assert tagged_count > 100
 
 
 def test_nodes_may_do_nothing_that_was_not_asked_for(fleet: Planned) -> None:
@@ -335,17 +336,19 @@ def test_nodes_may_do_nothing_that_was_not_asked_for(fleet: Planned) -> None:
 
 
 def test_placement_groups_are_one_for_each_zone(fleet: Planned) -> None:
-    made = resources(fleet, "aws_placement_group")
-    assert len(made) == 2 * len(MACHINES)
-    assert all(group["strategy"] == "cluster" for group in made.values())
+    placement_groups = resources(fleet, "aws_placement_group")
+    assert len(placement_groups) == 2 * len(MACHINES)
+    assert all(group["strategy"] == "cluster" for group in placement_groups.values())
     for name, template in templates(fleet).items():
         assert [p["group_name"] for p in template["placement"]] == [f"gpuprov-test-{name}-{REGION}a"]
 
 
 def test_what_is_reserved_stands_where_it_was_reserved(guest: Planned) -> None:
     """In the reservation's own placement group or in none: a new one does not match what is reserved."""
-    named = {(name, p["group_name"]) for name, template in templates(guest).items() for p in template["placement"]}
-    assert named == {("named", "theirs")}
+    group_names = {
+        (name, p["group_name"]) for name, template in templates(guest).items() for p in template["placement"]
+    }
+    assert group_names == {("named", "theirs")}
 
 
 def test_root_volumes_are_encrypted_with_the_key_that_is_named(guest: Planned) -> None:
@@ -398,8 +401,8 @@ def test_machines_are_bought_as_the_group_says(
         assert options["max_price"] == "10.5"
         assert "spot-instances-request" in {s["resource_type"] for s in template["tag_specifications"]}
     targets = [t for s in template["capacity_reservation_specification"] for t in s["capacity_reservation_target"]]
-    named = [t["capacity_reservation_id"] or t["capacity_reservation_resource_group_arn"] for t in targets]
-    assert named == ([reservation] if reservation else [])
+    reservation_ids = [t["capacity_reservation_id"] or t["capacity_reservation_resource_group_arn"] for t in targets]
+    assert reservation_ids == ([reservation] if reservation else [])
 
 
 def test_what_cannot_work_is_refused_with_the_page_that_says_so(root: Root, cloud: Cloud) -> None:
@@ -443,16 +446,16 @@ def test_what_cannot_work_is_refused_with_the_page_that_says_so(root: Root, clou
         ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.8.{i}.0/24", AvailabilityZone=f"{REGION}a")["Subnet"]["SubnetId"]
         for i in range(2)
     ]
-    there = {
+    guest_call = {
         "groups": {zone: {"machine": "g6.xlarge", "count": 1, "zone": f"{REGION}{zone}"} for zone in "ab"},
         "aws": {"groups": {zone: {"image_id": x86} for zone in "ab"}, "vpc": {"id": vpc, "subnet_ids": twins}},
     }
-    root.write_calls({"site": {key: site[key] for key in ("groups", "aws")}, "guest": there})
-    said = root.refusal()
+    root.write_calls({"site": {key: site[key] for key in ("groups", "aws")}, "guest": guest_call})
+    refusal = root.refusal()
     for name, (_, _, message) in wrong.items():
-        assert f"Group {name}: {message}" in said, name
-    assert f"Group a: several subnets are in {REGION}a" in said
-    assert f"Group b: no subnet of the VPC is in {REGION}b" in said
+        assert f"Group {name}: {message}" in refusal, name
+    assert f"Group a: several subnets are in {REGION}a" in refusal
+    assert f"Group b: no subnet of the VPC is in {REGION}b" in refusal
 
 
 def test_wrong_values_are_refused_before_anything_is_asked_of_aws(root: Root) -> None:
@@ -477,7 +480,7 @@ def test_wrong_values_are_refused_before_anything_is_asked_of_aws(root: Root) ->
             "guest": {"groups": {}, "aws": {"groups": {}, "access": {"ssm": False}}},
         }
     )
-    said = root.refusal()
+    refusal = root.refusal()
     for message in (
         "The name has lower-case letters",
         "placement is cluster or null",
@@ -491,4 +494,4 @@ def test_wrong_values_are_refused_before_anything_is_asked_of_aws(root: Root) ->
         "Nobody could log in",
         "security_groups are of a VPC that exists",
     ):
-        assert message in said
+        assert message in refusal

@@ -32,8 +32,8 @@ def file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    mine = {"AWS_MAX_ATTEMPTS": "2", "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
-    for name, value in (cloud.environment | attached | mine).items():
+    cli_variables = {"AWS_MAX_ATTEMPTS": "2", "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
+    for name, value in (cloud.environment | attached | cli_variables).items():
         monkeypatch.setenv(name, value)
     cloud.publish(cloud.images["x86_64"])
     cloud.client("s3").create_bucket(Bucket="my-data")
@@ -55,23 +55,26 @@ def test_both_are_planned_with_what_they_cost_and_who_may_write(
     assert run(["lock", str(file)]) == 0
     capsys.readouterr()
     assert run(["plan", str(file), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    about = {(f["subject"], f["status"]): f["message"] for f in said["findings"]}
+    document = json.loads(capsys.readouterr().out)
+    about = {(f["subject"], f["status"]): f["message"] for f in document["findings"]}
     assert about["bucket my-data", "ok"] == "is there"
-    told = [f["message"] for f in said["findings"] if f["subject"] == "storage"]
-    assert ["`gpuprov down` removes the FSx for Lustre file system at /scratch" in told[0], len(told)] == [True, 2]
+    storage_messages = [f["message"] for f in document["findings"] if f["subject"] == "storage"]
+    assert [
+        "`gpuprov down` removes the FSx for Lustre file system at /scratch" in storage_messages[0],
+        len(storage_messages),
+    ] == [True, 2]
     lock = lockfile.read(file.with_name("cluster.lock"))
     assert lock is not None
     cluster, binary = open_cluster(file, sandbox=False), find()
     plan = build_plan(cluster.spec, lock)
     machines.of_site(cluster, "virginia", binary).plan(plan)
-    asked = [*binary.argv, "show", "-json", PLAN_FILE]
-    shown = subprocess.run(asked, cwd=cluster.paths.site("virginia"), capture_output=True, text=True, check=True)
-    made = {r["address"]: r["values"] for r in _resources(json.loads(shown.stdout))}
-    fsx = made["module.site.aws_fsx_lustre_file_system.scratch[0]"]
+    command = [*binary.argv, "show", "-json", PLAN_FILE]
+    result = subprocess.run(command, cwd=cluster.paths.site("virginia"), capture_output=True, text=True, check=True)
+    resource_values = {r["address"]: r["values"] for r in _resources(json.loads(result.stdout))}
+    fsx = resource_values["module.site.aws_fsx_lustre_file_system.scratch[0]"]
     assert (fsx["storage_capacity"], fsx["deployment_type"]) == (2400, "PERSISTENT_2")
     assert fsx["per_unit_storage_throughput"] == 500
-    policy = json.loads(made["module.site.aws_iam_role_policy.s3[0]"]["policy"])["Statement"]
+    policy = json.loads(resource_values["module.site.aws_iam_role_policy.s3[0]"]["policy"])["Statement"]
     assert [s["Resource"] for s in policy if "s3:PutObject" in s["Action"]] == ["arn:aws:s3:::my-data/out/*"]
     assert [s["Resource"] for s in policy if s["Action"] == ["s3:GetObject"]] == ["arn:aws:s3:::my-data/sets/*"]
 
@@ -88,8 +91,8 @@ def test_a_bucket_that_is_not_there_blocks_before_anything_is_made(
     assert run(["lock", str(file)]) == 0
     capsys.readouterr()
     assert run(["up", str(file), "--yes"]) in (2, 3)
-    said = capsys.readouterr()
-    assert "bucket my-data: there is no such bucket" in said.err + said.out
+    captured = capsys.readouterr()
+    assert "bucket my-data: there is no such bucket" in captured.err + captured.out
     assert cloud.client("ec2").describe_vpcs(Filters=[{"Name": "tag-key", "Values": ["gpuprov-cluster"]}])["Vpcs"] == []
 
 
@@ -98,5 +101,5 @@ def test_a_lock_from_before_is_refused(file: Path, capsys: pytest.CaptureFixture
     change(file, sites={"virginia": {"provider": "aws", "region": "us-east-1"}})
     capsys.readouterr()
     assert run(["plan", str(file)]) == 2
-    said = capsys.readouterr()
-    assert "sites.virginia.storage.fsx: asked for when locked, not there now" in said.err + said.out
+    captured = capsys.readouterr()
+    assert "sites.virginia.storage.fsx: asked for when locked, not there now" in captured.err + captured.out

@@ -48,34 +48,34 @@ class Root:
         self.workspace.mkdir(parents=True)
 
     def write(
-        self, groups: dict[str, Any], others: Mapping[str, Any] | None = None, name: str = "test", **site: Any
+        self, groups: dict[str, Any], other_sites: Mapping[str, Any] | None = None, name: str = "test", **site: Any
     ) -> Plan:
         settings = {"provider": "azure", "region": "eastus", "subscription": SUBSCRIPTION, **site}
         access = {"allow": ["203.0.113.7/32"]}
-        file = {"name": name, "sites": {"here": settings, **(others or {})}, "groups": groups, "access": access}
+        file = {"name": name, "sites": {"here": settings, **(other_sites or {})}, "groups": groups, "access": access}
         spec = ClusterSpec.model_validate_json(json.dumps(file))
-        made = plans.plan(spec)
-        bases = {"here": {group.stack.os: BaseImage(id=URN, why="test") for group in made.groups}}
-        plan = Plan(spec=made.spec, groups=made.groups, simulated=False, bases=bases)
+        offline_plan = plans.plan(spec)
+        bases = {"here": {group.stack.os: BaseImage(id=URN, why="test") for group in offline_plan.groups}}
+        plan = Plan(spec=offline_plan.spec, groups=offline_plan.groups, simulated=False, bases=bases)
         provider = Azure(Place("test", "here", spec.sites["here"], self.workspace))
         assert provider.module is not None
         render(plan, "here", provider.module, self.workspace, ssh_public_key=KEY, identity=IDENTITY)
         return plan
 
-    def run(self, *words: str, check: bool = True) -> str:
-        return terraform(self.workspace, self.environment, *words, check=check)
+    def run(self, *arguments: str, check: bool = True) -> str:
+        return terraform(self.workspace, self.environment, *arguments, check=check)
 
     def apply(self, check: bool = True) -> str:
         return self.run("apply", "-no-color", "-auto-approve", "-input=false", check=check)
 
-    def actions(self, *words: str) -> dict[str, str]:
-        lines = self.run("plan", "-json", "-input=false", *words).splitlines()
-        found = [one["change"] for one in map(json.loads, lines) if one["type"] == "planned_change"]
-        return {one["resource"]["addr"].removeprefix("module.site."): one["action"] for one in found}
+    def actions(self, *arguments: str) -> dict[str, str]:
+        lines = self.run("plan", "-json", "-input=false", *arguments).splitlines()
+        changes = [event["change"] for event in map(json.loads, lines) if event["type"] == "planned_change"]
+        return {change["resource"]["addr"].removeprefix("module.site."): change["action"] for change in changes}
 
     def nodes(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.run("output", "-json", "nodes"))
-        return found
+        output: dict[str, Any] = json.loads(self.run("output", "-json", "nodes"))
+        return output
 
 
 @pytest.fixture(scope="module")
@@ -97,31 +97,31 @@ def root(cloud: Cloud, serving: dict[str, str], tmp_path: Path) -> Root:
 
 
 def by_name(cloud: Cloud, kind: str) -> dict[str, dict[str, Any]]:
-    return {str(one["name"]): one for one in cloud.of(kind)}
+    return {str(row["name"]): row for row in cloud.of(kind)}
 
 
 @pytest.mark.slow  # a fifth of a minute of both processors
 def test_every_machine_type_is_made_widened_replaced_and_destroyed(root: Root, cloud: Cloud) -> None:
-    sold = [one for one in catalog.load().machines("azure") if not one.retired]
+    sold = [machine_type for machine_type in catalog.load().machines("azure") if not machine_type.retired]
     groups: dict[str, Any] = {
         f"g{number}": {"machine": machine.name, "count": 2} for number, machine in enumerate(sold)
     }
     root.write(groups)
     root.run("init", "-no-color", "-input=false")
     root.apply()
-    made = by_name(cloud, VM)
-    assert set(made) == {f"{name}-{i}" for name in groups for i in range(2)}
+    machines = by_name(cloud, VM)
+    assert set(machines) == {f"{name}-{i}" for name in groups for i in range(2)}
     sets = by_name(cloud, "azurerm_availability_set")
     for number, machine in enumerate(sold):
-        node = made[f"g{number}-1"]
+        node = machines[f"g{number}-1"]
         assert (node["size"], node["zone"], node["priority"]) == (machine.name, None, "Regular")
-        own = sets.get(f"gpuprov-g{number}")
-        assert (node["availability_set_id"] or None) == (own["id"] if own else None)
-        assert (own is not None) == (machine.network.kind == "infiniband"), machine.name
-    assert {(one["platform_fault_domain_count"], one["platform_update_domain_count"]) for one in sets.values()} == {
+        availability_set = sets.get(f"gpuprov-g{number}")
+        assert (node["availability_set_id"] or None) == (availability_set["id"] if availability_set else None)
+        assert (availability_set is not None) == (machine.network.kind == "infiniband"), machine.name
+    assert {(row["platform_fault_domain_count"], row["platform_update_domain_count"]) for row in sets.values()} == {
         (1, 1)
     }
-    node = made["g0-1"]
+    node = machines["g0-1"]
     assert node["tags"] == {
         "gpuprov-cluster": "test", "gpuprov-group": "g0", "gpuprov-id": IDENTITY, "gpuprov-node": "g0-1",
         "gpuprov-site": "here",
@@ -134,11 +134,11 @@ def test_every_machine_type_is_made_widened_replaced_and_destroyed(root: Root, c
     assert (disk["name"], disk["disk_size_gb"], disk["storage_account_type"]) == ("g0-1-os", 200, "Premium_LRS")
     assert node["boot_diagnostics"] != [] and node["disable_password_authentication"] is True
     rules = by_name(cloud, "azurerm_network_security_rule")
-    told = {
+    opened_ports = {
         name: (rule["access"], rule["destination_port_range"], rule["source_address_prefixes"])
         for name, rule in rules.items()
     }
-    assert told == {
+    assert opened_ports == {
         "ssh": ("Allow", "22", ["203.0.113.7/32"]), "nodes": ("Allow", "*", ["10.77.0.0/17"]),
         "closed": ("Deny", "*", None),
     }  # fmt: skip
@@ -164,7 +164,7 @@ def test_every_machine_type_is_made_widened_replaced_and_destroyed(root: Root, c
     root.write(groups)
     new = {"azurerm_public_ip.node", "azurerm_network_interface.node", "azurerm_linux_virtual_machine.node",
            "azurerm_network_interface_security_group_association.node"}  # fmt: skip
-    assert root.actions() == {f'{one}["g0-2"]': "create" for one in new}
+    assert root.actions() == {f'{kind}["g0-2"]': "create" for kind in new}
     groups["g0"]["count"] = 2
     root.write(groups)
     address = module.address("g0-1").removeprefix("module.site.")
@@ -172,8 +172,8 @@ def test_every_machine_type_is_made_widened_replaced_and_destroyed(root: Root, c
     root.write({**groups, "g0": {"machine": sold[1].name, "count": 2}}, disk_encryption_set=None)
     assert set(root.actions()) <= {"azurerm_availability_set.group"}, "nodes stay as they were made"
     root.write(groups)
-    gone = by_name(cloud, VM)["g0-0"]
-    del cloud.objects[VM, gone["id"]]
+    evicted = by_name(cloud, VM)["g0-0"]
+    del cloud.objects[VM, evicted["id"]]
     assert root.actions() == {'azurerm_linux_virtual_machine.node["g0-0"]': "create"}, "evicted, or removed by hand"
     root.run("destroy", "-no-color", "-auto-approve", "-input=false")
     assert cloud.objects == {}
@@ -203,24 +203,24 @@ def test_what_a_site_may_say_arrives(root: Root, cloud: Cloud) -> None:
     )  # fmt: skip
     root.run("init", "-no-color", "-input=false")
     root.apply()
-    made = by_name(cloud, VM)
+    machines = by_name(cloud, VM)
     name = "gpuprov-01234567-"
-    assert set(made) == {f"{name}{node}" for node in ("a-0", "a-1", "b-0", "c-0", "d-0")}
-    assert {key.removeprefix(name): (one["zone"], one["priority"]) for key, one in made.items()} == {
+    assert set(machines) == {f"{name}{node}" for node in ("a-0", "a-1", "b-0", "c-0", "d-0")}
+    assert {key.removeprefix(name): (vm["zone"], vm["priority"]) for key, vm in machines.items()} == {
         "a-0": (None, "Regular"), "a-1": (None, "Regular"), "b-0": ("1", "Regular"), "c-0": ("2", "Regular"),
         "d-0": (None, "Spot"),
     }  # fmt: skip
-    spot = made[f"{name}d-0"]
+    spot = machines[f"{name}d-0"]
     assert (spot["eviction_policy"], spot["max_bid_price"], spot["availability_set_id"]) == ("Delete", 9.5, None)
-    assert made[f"{name}b-0"]["capacity_reservation_group_id"] == RESERVATION
-    assert {one["resource_group_name"] for one in made.values()} == {"mine"}
-    node = made[f"{name}c-0"]
+    assert machines[f"{name}b-0"]["capacity_reservation_group_id"] == RESERVATION
+    assert {vm["resource_group_name"] for vm in machines.values()} == {"mine"}
+    node = machines[f"{name}c-0"]
     assert node["identity"][0]["identity_ids"] == [identity] and node["encryption_at_host_enabled"] is True
     assert node["os_disk"][0]["disk_encryption_set_id"] == encryption and node["tags"]["cost-center"] == "ml"
     nics = cloud.of(NIC)
-    assert {one["ip_configuration"][0]["subnet_id"] for one in nics} == {SUBNET}
+    assert {nic["ip_configuration"][0]["subnet_id"] for nic in nics} == {SUBNET}
     assert sorted(by_name(cloud, "azurerm_network_security_rule")["nodes"]["source_address_prefixes"]) == sorted(
-        one["private_ip_address"] for one in nics
+        nic["private_ip_address"] for nic in nics
     ), "in a network of somebody else's the nodes alone"
     kinds = {kind for kind, _ in cloud.objects}
     assert not kinds & {
@@ -238,14 +238,14 @@ def test_what_a_site_may_say_arrives(root: Root, cloud: Cloud) -> None:
 
 def test_names_stay_when_the_file_gets_a_second_site(root: Root, cloud: Cloud) -> None:
     group = {"machine": "Standard_NC24ads_A100_v4", "placement": "cluster"}
-    for where in ({}, {"resource_group": "mine"}):
+    for site_keys in ({}, {"resource_group": "mine"}):
         cloud.objects.clear()
-        root.write({"t": group}, **where)
+        root.write({"t": group}, **site_keys)
         root.run("init", "-no-color", "-input=false")
         root.apply()
         other = {"there": {"provider": "azure", "region": "westus3", "subscription": SUBSCRIPTION}}
         two = {"t": {**group, "site": "here"}, "u": {**group, "site": "there"}}
-        root.write(two, others=other, **where)
+        root.write(two, other_sites=other, **site_keys)
         assert root.actions() == {}
         root.run("destroy", "-no-color", "-auto-approve", "-input=false")
 
@@ -256,7 +256,7 @@ def test_the_longest_names_are_cut_and_stay_apart(root: Root, cloud: Cloud) -> N
         long: {"machine": "Standard_NC24ads_A100_v4", "placement": "cluster"},
         infiniband: {"machine": "Standard_ND96asr_v4"},
     }
-    seen = set()
+    network_names = set()
     for end in "ab":
         cloud.objects.clear()
         root.write(groups, name="c" * 31 + end, resource_group="mine")
@@ -266,20 +266,20 @@ def test_the_longest_names_are_cut_and_stay_apart(root: Root, cloud: Cloud) -> N
         main.write_text(text.replace('"site" = "here"', f'"site" = "{"s" * 32}"'), encoding="utf-8")
         root.run("init", "-no-color", "-input=false")
         root.apply()
-        most = {"azurerm_virtual_network": 64, "azurerm_linux_virtual_machine": 64, "azurerm_resource_group": 90}
+        limits = {"azurerm_virtual_network": 64, "azurerm_linux_virtual_machine": 64, "azurerm_resource_group": 90}
         for kind in {kind for kind, _ in cloud.objects}:
-            for name in (str(one["name"]) for one in cloud.of(kind) if "name" in one):
-                assert len(name) <= most.get(kind, 80), f"{kind} {name}"
+            for name in (str(row["name"]) for row in cloud.of(kind) if "name" in row):
+                assert len(name) <= limits.get(kind, 80), f"{kind} {name}"
         (network,) = by_name(cloud, "azurerm_virtual_network")
-        seen.add(network)
+        network_names.add(network)
         root.run("destroy", "-no-color", "-auto-approve", "-input=false")
-    assert len(seen) == 2
+    assert len(network_names) == 2
 
 
 def test_what_azure_refuses_is_refused_before(root: Root, cloud: Cloud) -> None:
     """By the module itself, for those who use it without gpuprov."""
-    one = {"machine": "Standard_ND96asr_v4", "count": 2}
-    root.write({"t": one}, internet="nat")
+    group = {"machine": "Standard_ND96asr_v4", "count": 2}
+    root.write({"t": group}, internet="nat")
     root.run("init", "-no-color", "-input=false")
     assert set(root.actions()) >= {"azurerm_nat_gateway.own[0]", "azurerm_subnet_nat_gateway_association.nodes[0]"}
     main = (root.workspace / "main.tf").read_text(encoding="utf-8")
@@ -291,11 +291,11 @@ def test_what_azure_refuses_is_refused_before(root: Root, cloud: Cloud) -> None:
         ("ssh-ed25519 ", "ecdsa-sha2-nistp256 "): "ssh-ed25519 and ssh-rsa",
         ('"location"', '"locatoin"'): "location",
     }  # fmt: skip
-    for (old, new), said in wrong.items():
+    for (old, new), message in wrong.items():
         assert old in main
         (root.workspace / "main.tf").write_text(main.replace(old, new), encoding="utf-8")
         text = root.run("plan", "-no-color", "-input=false", check=False)
-        assert said in " ".join(text.split()), f"{new}: {text[-1500:]}"
+        assert message in " ".join(text.split()), f"{new}: {text[-1500:]}"
     spelt = root.workspace / "module" / "main.tf"
     (root.workspace / "main.tf").write_text(main, encoding="utf-8")
     spelt.write_text(spelt.read_text(encoding="utf-8").replace("computer_name ", "computer_nam "), encoding="utf-8")
@@ -319,8 +319,8 @@ def test_the_version_is_the_modules() -> None:
 
 
 def test_a_file_share_is_for_the_nodes_alone_and_mounted_by_them(root: Root, cloud: Cloud) -> None:
-    one = {"g": {"machine": "Standard_NC24ads_A100_v4"}}
-    root.write(one, storage={"files": {"path": "/work", "size_gib": 2048, "replication": "ZRS"}})
+    groups = {"g": {"machine": "Standard_NC24ads_A100_v4"}}
+    root.write(groups, storage={"files": {"path": "/work", "size_gib": 2048, "replication": "ZRS"}})
     assert "data_plane_available = false" in (root.workspace / "main.tf").read_text(encoding="utf-8")
     root.run("init", "-no-color", "-input=false")
     root.apply()
@@ -335,6 +335,6 @@ def test_a_file_share_is_for_the_nodes_alone_and_mounted_by_them(root: Root, clo
     assert (mount["type"], mount["path"]) == ("nfs4", "/work")
     assert mount["source"] == f"{account['name']}.file.core.windows.net:/{account['name']}/files"
     assert "minorversion=1" in mount["options"] and root.actions() == {}
-    root.write(one)
+    root.write(groups)
     lost = {address for address, action in root.actions().items() if action == "delete"}
     assert {address.partition(".")[0] for address in lost} == set(AzureModule.data_resources)

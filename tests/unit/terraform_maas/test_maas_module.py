@@ -36,10 +36,10 @@ MAAS = {"url": "https://maas.lab/MAAS", "pool": "gpu", "tags": {"train": ("dgx-h
 def planned(count: int, **more: object) -> Plan:
     site = {"provider": "baremetal", "method": "maas", "maas": {**MAAS, **more}}
     spec = plans.cluster_spec("dgx-h100", count=count, sites={"here": site})
-    found = plans.plan(spec)
-    system = found.groups[0].stack.os
+    offline_plan = plans.plan(spec)
+    system = offline_plan.groups[0].stack.os
     bases = {"here": {system: BaseImage(id="noble", why="test")}}
-    return Plan(spec=found.spec, groups=found.groups, simulated=False, bases=bases)
+    return Plan(spec=offline_plan.spec, groups=offline_plan.groups, simulated=False, bases=bases)
 
 
 def provider_of(plan: Plan, workspace: Path) -> BareMetal:
@@ -57,18 +57,18 @@ def test_machines_are_deployed_kept_and_given_back(tmp_path: Path, monkeypatch: 
         root = Root(key=lambda: KEY, identity=lambda: "0123456789ab")
         folder = paths.site("here")
 
-        def machines(wanted: Plan, known: tuple[str, ...] = ()) -> TerraformMachines:
-            return TerraformMachines(provider_of(wanted, folder), root, find(), Events(), known=known)
+        def machines(desired: Plan, known: tuple[str, ...] = ()) -> TerraformMachines:
+            return TerraformMachines(provider_of(desired, folder), root, find(), Events(), known=known)
 
         nodes = machines(plan).apply(plan, machines(plan).plan(plan))
         assert {node.name: node.group for node in nodes} == {"train-0": "train", "train-1": "train"}
         assert all(re.fullmatch(r"10\.77\.60\.[0-9]+", node.address) for node in nodes), "of the wanted network"
-        made = cloud.of(MACHINE)
-        assert [one["allocate_params"][0]["pool"] for one in made] == ["gpu", "gpu"]
-        assert sorted(made[0]["allocate_params"][0]["tags"]) == ["dgx-h100", "rack-1"]
-        assert made[0]["deploy_params"][0]["distro_series"] == "noble"
-        assert KEY in made[0]["deploy_params"][0]["user_data"]
-        assert made[0]["timeouts"]["create"] == "1200s"
+        deployed = cloud.of(MACHINE)
+        assert [machine["allocate_params"][0]["pool"] for machine in deployed] == ["gpu", "gpu"]
+        assert sorted(deployed[0]["allocate_params"][0]["tags"]) == ["dgx-h100", "rack-1"]
+        assert deployed[0]["deploy_params"][0]["distro_series"] == "noble"
+        assert KEY in deployed[0]["deploy_params"][0]["user_data"]
+        assert deployed[0]["timeouts"]["create"] == "1200s"
         files = "".join(path.read_text(errors="replace") for path in folder.rglob("*.tf"))
         assert "a:b:c" not in files, "no secret in a file"
         known = ("train-0", "train-1")
@@ -89,9 +89,9 @@ def test_a_machine_without_an_address_in_the_network_is_told(tmp_path: Path, mon
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         root = Root(key=lambda: KEY, identity=lambda: "0123456789ab")
-        made = TerraformMachines(provider_of(plan, tmp_path / "sites" / "here"), root, find(), Events())
+        site_machines = TerraformMachines(provider_of(plan, tmp_path / "sites" / "here"), root, find(), Events())
         with pytest.raises(GpuprovError, match="no IPv4 address in 10"):
-            made.apply(plan, made.plan(plan))
+            site_machines.apply(plan, site_machines.plan(plan))
 
 
 def test_the_version_is_that_of_the_module() -> None:
@@ -112,7 +112,7 @@ class Region(BaseHTTPRequestHandler):
             type(self).asked.append(query)
         signed = self.headers["Authorization"]
         allowed = 'oauth_consumer_key="a"' in signed and 'oauth_signature="%26c"' in signed
-        answer: object = [{"system_id": one} for one in self.ready]
+        answer: object = [{"system_id": system_id} for system_id in self.ready]
         if self.path.partition("?")[0].endswith("/api/2.0/users/"):
             answer = {"username": "ops"} if query == {"op": ["whoami"]} else None
         elif query == {"status": ["allocated"]}:
@@ -135,12 +135,12 @@ def region() -> Iterator[tuple[type[Region], MaasApi]]:
         server.shutdown()
 
 
-def found(api: MaasApi, there: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def findings_of(api: MaasApi, existing: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     plan = planned(3)
     site = plan.spec.sites["here"]
     assert isinstance(site, BareMetalSite)
     assert site.maas is not None
-    return [(one.status, one.message) for one in maas.preflight(api, site.maas, "here", plan, there)]
+    return [(finding.status, finding.message) for finding in maas.preflight(api, site.maas, "here", plan, existing)]
 
 
 def test_enough_machines_have_to_be_ready(
@@ -149,11 +149,11 @@ def test_enough_machines_have_to_be_ready(
     handler, api = region
     monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
     handler.ready = ("abc", "abd")
-    wanted = "(tags dgx-h100, tags rack-1, pool gpu)"
-    assert found(api) == [("blocks", f"2 of 3 machines for train are Ready {wanted}")]
+    filters = "(tags dgx-h100, tags rack-1, pool gpu)"
+    assert findings_of(api) == [("blocks", f"2 of 3 machines for train are Ready {filters}")]
     assert handler.asked == [{"status": ["ready"], "tags": ["dgx-h100", "rack-1"], "pool": ["gpu"]}]
-    assert found(api, ("train-0",)) == [("ok", f"2 of 2 machines for train are Ready {wanted}")]
-    assert found(api, ("train-0", "train-1", "train-2")) == []
+    assert findings_of(api, ("train-0",)) == [("ok", f"2 of 2 machines for train are Ready {filters}")]
+    assert findings_of(api, ("train-0", "train-1", "train-2")) == []
 
 
 def test_a_maas_without_tls_is_said_each_time(
@@ -163,8 +163,8 @@ def test_a_maas_without_tls_is_said_each_time(
     monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
     monkeypatch.setitem(MAAS, "insecure", True)
     monkeypatch.setitem(MAAS, "url", "http://maas.lab:5240/MAAS")
-    status, said = found(api)[0]
-    assert (status, said.partition(" has no TLS")[0]) == ("warning", "http://maas.lab:5240/MAAS")
+    status, message = findings_of(api)[0]
+    assert (status, message.partition(" has no TLS")[0]) == ("warning", "http://maas.lab:5240/MAAS")
 
 
 def test_machines_that_a_killed_run_has_left_are_told(
@@ -178,11 +178,11 @@ def test_machines_that_a_killed_run_has_left_are_told(
         {"system_id": "xyz", "hostname": "gpu-7", "owner": "ops"},
         {"system_id": "xya", "hostname": "gpu-8", "owner": "somebody"},
     )
-    assert found(api)[1:] == [("warning", "Allocated to ops and not deployed: gpu-7 (xyz)")]
-    assert found(api, ("train-0", "train-1", "train-2")) == []
+    assert findings_of(api)[1:] == [("warning", "Allocated to ops and not deployed: gpu-7 (xyz)")]
+    assert findings_of(api, ("train-0", "train-1", "train-2")) == []
     handler.allocated = ({"hostname": "gpu-7"},)
-    ((status, said),) = found(api)[1:]
-    assert (status, said.startswith("whether machines were left Allocated")) == ("unknown", True)
+    ((status, message),) = findings_of(api)[1:]
+    assert (status, message.startswith("whether machines were left Allocated")) == ("unknown", True)
 
 
 def test_what_maas_does_not_answer_is_said(
@@ -190,14 +190,14 @@ def test_what_maas_does_not_answer_is_said(
 ) -> None:
     _, api = region
     monkeypatch.setenv("MAAS_API_KEY", "a:b:wrong")
-    assert found(api) == [("blocks", "MAAS answers 401")]
+    assert findings_of(api) == [("blocks", "MAAS answers 401")]
     monkeypatch.setenv("MAAS_API_KEY", "secret")
-    ((status, said),) = found(api)
-    assert (status, "secret" in said) == ("blocks", False)
+    ((status, message),) = findings_of(api)
+    assert (status, "secret" in message) == ("blocks", False)
     monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
-    ((status, said),) = found(MaasApi("http://127.0.0.1:9/MAAS"))
+    ((status, message),) = findings_of(MaasApi("http://127.0.0.1:9/MAAS"))
     assert status == "unknown"
-    assert "was not reached" in said
+    assert "was not reached" in message
 
 
 def test_what_is_deployed_is_the_series_of_the_stack(tmp_path: Path) -> None:

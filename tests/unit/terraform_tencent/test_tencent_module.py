@@ -59,27 +59,27 @@ class Root:
         }
         self.run("init", "-no-color")
 
-    def run(self, *words: str, check: bool = True) -> str:
-        told = {"groups": self.groups, "tencent": self.tencent}
-        (self.folder / "terraform.tfvars.json").write_text(json.dumps(told), encoding="utf-8")
+    def run(self, *arguments: str, check: bool = True) -> str:
+        variables = {"groups": self.groups, "tencent": self.tencent}
+        (self.folder / "terraform.tfvars.json").write_text(json.dumps(variables), encoding="utf-8")
         done = subprocess.run(
-            [*find().argv, *words], cwd=self.folder, env={**os.environ, **self.environment}, check=False,
+            [*find().argv, *arguments], cwd=self.folder, env={**os.environ, **self.environment}, check=False,
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert (done.returncode == 0) == check, done.stdout + done.stderr
-        return re.sub(r"[│╷╵\s]+", " ", done.stdout + done.stderr) if "-json" not in words else done.stdout
+        return re.sub(r"[│╷╵\s]+", " ", done.stdout + done.stderr) if "-json" not in arguments else done.stdout
 
     def apply(self) -> None:
         self.run("apply", "-no-color", "-auto-approve")
 
-    def actions(self, *words: str) -> dict[str, str]:
-        found = [one["change"] for one in map(json.loads, self.run("plan", "-json", *words).splitlines())
-                 if one["type"] == "planned_change"]  # fmt: skip
-        return {one["resource"]["addr"].removeprefix("module.site."): one["action"] for one in found}
+    def actions(self, *arguments: str) -> dict[str, str]:
+        changes = [event["change"] for event in map(json.loads, self.run("plan", "-json", *arguments).splitlines())
+                 if event["type"] == "planned_change"]  # fmt: skip
+        return {change["resource"]["addr"].removeprefix("module.site."): change["action"] for change in changes}
 
     def nodes(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.run("output", "-json", "nodes"))
-        return found
+        output: dict[str, Any] = json.loads(self.run("output", "-json", "nodes"))
+        return output
 
 
 def node(name: str) -> str:
@@ -99,8 +99,8 @@ def test_a_fleet_of_every_machine_type_is_made_changed_and_destroyed(tmp_path: P
         root.tencent |= {"groups": {name: {"image_id": IMAGE} for name in root.groups}, "spread": "rack"}
         root.apply()
         assert root.actions() == {}, "a second run has nothing to do"
-        assert {one["instance_type"] for one in cloud.of(MACHINE)} == set(types)
-        first = next(one for one in cloud.of(MACHINE) if one["instance_name"] == "gpuprov-test-train-0")
+        assert {machine["instance_type"] for machine in cloud.of(MACHINE)} == set(types)
+        first = next(machine for machine in cloud.of(MACHINE) if machine["instance_name"] == "gpuprov-test-train-0")
         assert_is_as_asked_for(cloud, first)
         assert root.nodes()["train-1"] == {
             "id": root.nodes()["train-1"]["id"], "group": "train",
@@ -123,7 +123,7 @@ def test_a_fleet_of_every_machine_type_is_made_changed_and_destroyed(tmp_path: P
         root.tencent["site"] = "guangzhou-of-a-site-with-a-name-of-fifty-letters-x"
         assert set(root.actions().values()) == {"update"} and "tencentcloud_key_pair.access[0]" not in root.actions()
         root.apply()
-        names = [one["name"] for one in cloud.of("tencentcloud_subnet")]
+        names = [subnet["name"] for subnet in cloud.of("tencentcloud_subnet")]
         assert len(set(names)) == 2 and max(map(len, names)) <= 60
         del root.tencent["site"]
         root.apply()
@@ -143,8 +143,8 @@ def test_a_fleet_of_every_machine_type_is_made_changed_and_destroyed(tmp_path: P
 def assert_is_as_asked_for(cloud: Cloud, machine: Mapping[str, Any]) -> None:
     (vpc,), (group,) = cloud.of("tencentcloud_vpc"), cloud.of("tencentcloud_security_group")
     (rules,) = cloud.of("tencentcloud_security_group_rule_set")
-    subnet = next(one for one in cloud.of("tencentcloud_subnet") if one["availability_zone"] == "ap-guangzhou-4")
-    spread = next(one for one in cloud.of("tencentcloud_placement_group") if one["name"] == "gpuprov-test-train")
+    subnet = next(row for row in cloud.of("tencentcloud_subnet") if row["availability_zone"] == "ap-guangzhou-4")
+    spread = next(row for row in cloud.of("tencentcloud_placement_group") if row["name"] == "gpuprov-test-train")
     (key,) = cloud.of("tencentcloud_key_pair")
     assert {name: machine[name] for name in (
         "instance_charge_type", "spot_max_price", "image_id", "availability_zone", "vpc_id", "subnet_id",
@@ -169,9 +169,9 @@ def assert_is_as_asked_for(cloud: Cloud, machine: Mapping[str, Any]) -> None:
     assert spread["type"] == "RACK"
     (nat,), (route,) = cloud.of("tencentcloud_nat_gateway"), cloud.of("tencentcloud_route_table_entry")
     assert (route["next_hub"], route["route_table_id"]) == (nat["id"], vpc["default_route_table_id"])
-    opened = [(one["cidr_block"], one["source_security_id"], one["port"]) for one in rules["ingress"]]
+    opened = [(rule["cidr_block"], rule["source_security_id"], rule["port"]) for rule in rules["ingress"]]
     assert opened == [(None, group["id"], "ALL"), ("203.0.113.7/32", None, "22")]
-    assert all("gpuprov-cluster" in (one["tags"] or {}) for (kind, _), one in cloud.objects.items() if "tags" in one), (
+    assert all("gpuprov-cluster" in (row["tags"] or {}) for (kind, _), row in cloud.objects.items() if "tags" in row), (
         "clean and gc find by tag what has one"
     )
 
@@ -188,15 +188,15 @@ def test_a_network_of_ones_own_and_file_systems(tmp_path: Path) -> None:
             "cfs": {"path": "/cfs"}, "nfs": [{"source": "10.0.0.5:/", "path": "/data"}], "role": "gpu-nodes",
         }  # fmt: skip
         root.apply()
-        made = {kind for kind, _ in cloud.objects}
-        assert made == {MACHINE, "tencentcloud_cfs_file_system", "tencentcloud_security_group",
+        kinds = {kind for kind, _ in cloud.objects}
+        assert kinds == {MACHINE, "tencentcloud_cfs_file_system", "tencentcloud_security_group",
                         "tencentcloud_security_group_rule_set"}  # fmt: skip
         machine = cloud.of(MACHINE)[0]
         assert (machine["allocate_public_ip"], machine["internet_charge_type"]) == (True, "BANDWIDTH_PACKAGE")
         assert (machine["key_ids"], machine["cam_role_name"]) == (["skey-99999999"], "gpu-nodes")
         assert machine["system_disk_kms_key_id"] == "kms-abcd1234"
         mounts = root.nodes()["train-0"]["mounts"]
-        assert [(one["type"], one["source"], one["path"]) for one in mounts] == [
+        assert [(mount["type"], mount["source"], mount["path"]) for mount in mounts] == [
             ("nfs4", "10.77.48.251:/", "/cfs"), ("nfs4", "10.0.0.5:/", "/data"),
         ]  # fmt: skip
         assert mounts[1]["options"].startswith("ro,")
@@ -226,9 +226,9 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path: Path) -> 
     with cloud.serving() as environment:
         root = Root(tmp_path, environment)
         tencent, group = root.tencent, root.groups["train"]
-        for more, of_group, said in REFUSED:
+        for more, of_group, message in REFUSED:
             root.tencent, root.groups = {**tencent, **more}, {"train": {**group, **of_group}}
-            assert said in root.run("plan", "-no-color", check=False)
+            assert message in root.run("plan", "-no-color", check=False)
     assert cloud.calls == []
 
 
@@ -244,14 +244,16 @@ def test_for_buckets_a_role_is_made_that_may_do_nothing_else(tmp_path: Path) -> 
         root.run("destroy", "-no-color", "-auto-approve")
         root.apply()
         (role,), (policy,) = cloud.of("tencentcloud_cam_role"), cloud.of("tencentcloud_cam_policy")
-        assert {one["cam_role_name"] for one in cloud.of(MACHINE)} == {role["name"]} and len(role["name"]) <= 64
+        assert {machine["cam_role_name"] for machine in cloud.of(MACHINE)} == {role["name"]} and len(role["name"]) <= 64
         assert "cvm.qcloud.com" in role["document"] and role["console_login"] is False
         listed, read, _, written = json.loads(policy["document"])["statement"]
         assert listed["condition"] == {"string_like": {"cos:prefix": ["a%2Fb%2F*"]}}
         assert (read["action"], read["resource"]) == (
             ["name/cos:GetObject", "name/cos:HeadObject"], ["qcs::cos::uid/1250000000:data-1250000000/a/b/*"],
         )  # fmt: skip
-        assert "name/cos:PutObject" in written["action"] and not [one for one in written["action"] if "*" in one]
+        assert "name/cos:PutObject" in written["action"] and not [
+            action for action in written["action"] if "*" in action
+        ]
         assert root.actions() == {}
         root.tencent["role"] = "mine"
         assert "leave role out" in root.run("plan", "-no-color", check=False)

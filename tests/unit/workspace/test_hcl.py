@@ -51,9 +51,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str,
         encoding="utf-8",
     )
     environment = {k: v for k, v in os.environ.items() if k != "TF_CLI_CONFIG_FILE"}
-    for words in (["init", "-input=false"], ["apply", "-auto-approve", "-input=false"]):
+    for arguments in (["init", "-input=false"], ["apply", "-auto-approve", "-input=false"]):
         subprocess.run(
-            [*find().argv, *words], cwd=folder, env=environment, check=True, capture_output=True, timeout=120
+            [*find().argv, *arguments], cwd=folder, env=environment, check=True, capture_output=True, timeout=120
         )
     answer = subprocess.run(
         [*find().argv, "output", "-json"], cwd=folder, env=environment, check=True, capture_output=True, timeout=120

@@ -15,11 +15,11 @@ HOOK = {"resource": {"resource_key": "train-0", "addr": 'node["train-0"]'}, "out
 
 
 def reading(*records: object) -> tuple[JsonLog, list[Event]]:
-    seen: list[Event] = []
-    log = JsonLog("apply", Events(seen.append))
+    events: list[Event] = []
+    log = JsonLog("apply", Events(events.append))
     for record in records:
         log.read(record if isinstance(record, str) else json.dumps(record))
-    return log, seen
+    return log, events
 
 
 def planned(action: str | None, address: str = "node.a") -> dict[str, Any]:
@@ -89,8 +89,8 @@ def test_what_a_provisioner_prints_is_passed_on() -> None:
 
 
 def test_lines_of_other_kinds_are_passed_over_and_lines_without_json_kept() -> None:
-    log, seen = reading({"type": "version"}, {}, "[]", "7", "panic: out of memory")
-    assert (log.plain, seen, log.errors) == (["panic: out of memory"], [], [])
+    log, events = reading({"type": "version"}, {}, "[]", "7", "panic: out of memory")
+    assert (log.plain, events, log.errors) == (["panic: out of memory"], [], [])
 
 
 def diagnostic(severity: str, summary: str = "no capacity", **more: str) -> dict[str, Any]:
@@ -99,9 +99,9 @@ def diagnostic(severity: str, summary: str = "no capacity", **more: str) -> dict
 
 def test_errors_are_kept_and_warnings_only_told() -> None:
     error = diagnostic("error", detail="in us-east-1a", address="node.a")
-    log, seen = reading(error, diagnostic("warning", "deprecated"))
+    log, events = reading(error, diagnostic("warning", "deprecated"))
     assert log.errors == [Diagnostic("no capacity", "in us-east-1a", "node.a", "error")]
-    assert [(event.kind, event.data) for event in seen] == [
+    assert [(event.kind, event.data) for event in events] == [
         (kind, {"command": "apply", "severity": severity})
         for kind, severity in (("log", "error"), ("warning", "warning"))
     ]

@@ -72,9 +72,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def terraform(folder: Path, *words: str) -> str:
+def terraform(folder: Path, *arguments: str) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "TF_CLI_CONFIG_FILE"}
-    argv = [*find().argv, *words]
+    argv = [*find().argv, *arguments]
     done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
@@ -96,23 +96,23 @@ def document(text: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("place", ["region", "zone", "user", "machine", "scratch", "container", "group", "name"])
-def test_text_that_has_a_shape_is_refused(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", ["region", "zone", "user", "machine", "scratch", "container", "group", "name"])
+def test_text_that_has_a_shape_is_refused(field: str, tmp_path: Path) -> None:
     for number, text in enumerate(HOSTILE):
         wrong = document("plain")
-        if place == "region":
+        if field == "region":
             wrong["sites"]["here"]["region"] = text
-        elif place == "zone":
+        elif field == "zone":
             wrong["sites"]["here"]["zones"] = [text]
-        elif place == "user":
+        elif field == "user":
             wrong["access"]["user"] = text
-        elif place == "machine":
+        elif field == "machine":
             wrong["groups"]["train"]["machine"] = text
-        elif place == "scratch":
+        elif field == "scratch":
             wrong["groups"]["train"]["storage"] = {"scratch": text}
-        elif place == "container":
+        elif field == "container":
             wrong["stack"] = {"containers": [text]}
-        elif place == "group":
+        elif field == "group":
             wrong["groups"][text] = wrong["groups"].pop("train")
         else:
             wrong["name"] = text
@@ -141,10 +141,10 @@ def test_free_text_arrives_in_terraform_as_it_is_or_is_refused(modules: Path, tm
         )  # type: ignore[arg-type]
         terraform(workspace, "init", "-input=false")
         terraform(workspace, "apply", "-auto-approve", "-input=false")
-        seen = outputs_to_nodes(json.loads(terraform(workspace, "output", "-json")))
-        assert seen["groups"]["train"]["capacity"]["id"] == text
-        assert seen["echo"] == {"id": text, "key": text, "checks": [text], text: text}
-        assert seen["key"] == f"ssh-ed25519 AAAA {text}"
+        nodes = outputs_to_nodes(json.loads(terraform(workspace, "output", "-json")))
+        assert nodes["groups"]["train"]["capacity"]["id"] == text
+        assert nodes["echo"] == {"id": text, "key": text, "checks": [text], text: text}
+        assert nodes["key"] == f"ssh-ed25519 AAAA {text}"
         arrived += 1
     assert arrived >= len(HOSTILE) - 2
 
@@ -158,8 +158,8 @@ def test_a_group_is_one_line_however_many_nodes_it_has() -> None:
 
 
 def test_only_the_groups_of_the_site_are_rendered(tmp_path: Path) -> None:
-    wanted = spec.load(_written(tmp_path, TWO_SITES))
-    text = main_tf(plans.plan(wanted), "b", Echo({}), ssh_public_key="k", identity="0123456789ab")
+    loaded = spec.load(_written(tmp_path, TWO_SITES))
+    text = main_tf(plans.plan(loaded), "b", Echo({}), ssh_public_key="k", identity="0123456789ab")
     assert '"second" = ' in text
     assert '"first" = ' not in text
     assert '"gpuprov-site" = "b"' in text
@@ -184,19 +184,19 @@ def _written(folder: Path, content: dict[str, Any]) -> Path:
 def test_the_module_is_copied_without_its_examples_and_tests(modules: Path, tmp_path: Path) -> None:
     plan, workspace = plans.plan(plans.cluster_spec("p4d.24xlarge")), tmp_path / "site"
 
-    def again() -> bool:
+    def rerender() -> bool:
         return render(plan, "here", Echo({}), workspace, ssh_public_key="k", identity="0123456789ab")  # type: ignore[arg-type]
 
-    assert again()
+    assert rerender()
     copied = {str(path.relative_to(workspace / "module")) for path in workspace.rglob("module/**/*") if path.is_file()}
     assert copied == {"main.tf", "files/boot.sh"}
     assert os.access(workspace / "module" / "files" / "boot.sh", os.X_OK)
-    assert not again()
+    assert not rerender()
     (modules / "echo" / "main.tf").write_text(ECHO + "# newer\n")
-    assert again()
+    assert rerender()
     assert (workspace / "module" / "main.tf").read_text().endswith("# newer\n")
     (modules / "echo" / "files" / "boot.sh").unlink()
-    assert again()
+    assert rerender()
     assert not (workspace / "module" / "files" / "boot.sh").exists()
 
 
@@ -208,10 +208,12 @@ def test_outputs_without_nodes_are_no_nodes() -> None:
 def test_a_providers_configuration_has_blocks(tmp_path: Path) -> None:
     class Blocks(Echo):
         def blocks(self, plan: Plan) -> dict[str, ProviderBlock]:
-            found = ProviderBlock("x/y", "1.0", {"environment": "public"}, {"features": {"careful": True}, "empty": {}})
-            return {"cloud": found}
+            block = ProviderBlock("x/y", "1.0", {"environment": "public"}, {"features": {"careful": True}, "empty": {}})
+            return {"cloud": block}
 
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
     text = main_tf(plan, "here", Blocks({}), ssh_public_key="k", identity="i")
-    wanted = 'provider "cloud" {\n  environment = "public"\n  features {\n    careful = true\n  }\n  empty {\n  }\n}\n'
-    assert wanted in text
+    expected = (
+        'provider "cloud" {\n  environment = "public"\n  features {\n    careful = true\n  }\n  empty {\n  }\n}\n'
+    )
+    assert expected in text

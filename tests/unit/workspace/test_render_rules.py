@@ -67,9 +67,9 @@ def test_the_module_is_copied_for_this_user_alone_and_its_programs_stay_programs
 def test_what_is_as_it_was_is_not_written_again(source: Path, tmp_path: Path) -> None:
     workspace = tmp_path / "site"
     rendered(workspace)
-    before = {file: file.stat().st_ino for file in workspace.rglob("*")}
+    previous_inodes = {file: file.stat().st_ino for file in workspace.rglob("*")}
     assert not rendered(workspace)
-    assert {file: file.stat().st_ino for file in workspace.rglob("*")} == before
+    assert {file: file.stat().st_ino for file in workspace.rglob("*")} == previous_inodes
 
 
 def test_a_root_module_that_differs_is_written(source: Path, tmp_path: Path) -> None:

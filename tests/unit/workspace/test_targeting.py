@@ -9,11 +9,11 @@ from provisioner.workspace.json_log import JsonLog
 
 
 def test_warnings_about_targeting_are_not_shown() -> None:
-    seen: list[str] = []
+    messages: list[str] = []
     events = Events()
-    events.subscribe(lambda event: seen.append(event.message))
+    events.subscribe(lambda event: messages.append(event.message))
     log = JsonLog("apply", events)
     for summary in ("Resource targeting is in effect", "Applied changes may be incomplete", "Deprecated attribute"):
-        found = {"severity": "warning", "summary": summary, "detail": "more"}
-        log.read(json.dumps({"type": "diagnostic", "diagnostic": found}))
-    assert [line.split(":")[0] for line in seen] == ["Deprecated attribute"]
+        warning = {"severity": "warning", "summary": summary, "detail": "more"}
+        log.read(json.dumps({"type": "diagnostic", "diagnostic": warning}))
+    assert [line.split(":")[0] for line in messages] == ["Deprecated attribute"]

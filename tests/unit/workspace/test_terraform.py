@@ -39,31 +39,31 @@ resource "terraform_data" "node" {
 
 
 def workspace(folder: Path, text: str) -> tuple[Workspace, list[Event]]:
-    seen: list[Event] = []
+    events: list[Event] = []
     (folder / "main.tf").write_text(text)
-    made = Workspace(folder, binary.find(), Events(seen.append), log=folder / "log")
-    made.init()
-    return made, seen
+    initialised = Workspace(folder, binary.find(), Events(events.append), log=folder / "log")
+    initialised.init()
+    return initialised, events
 
 
 def opened(folder: Path) -> tuple[Workspace, list[Event]]:
     """The folder as another command finds it: the Workspace is made after what has happened to its files."""
-    seen: list[Event] = []
-    return Workspace(folder, binary.find(), Events(seen.append), log=folder / "log"), seen
+    events: list[Event] = []
+    return Workspace(folder, binary.find(), Events(events.append), log=folder / "log"), events
 
 
 def test_apply_streams_and_a_second_plan_is_empty(tmp_path: Path) -> None:
-    space, seen = workspace(tmp_path, GOOD)
+    space, events = workspace(tmp_path, GOOD)
     first = space.plan()
     assert first == Changes(add=2)
     assert set(first.actions) == {(f'terraform_data.node["a-{i}"]', "create") for i in range(2)}
     assert space.apply() == Changes(add=2)
-    assert {e.node for e in seen if e.stage == "terraform" and e.unit == "resource"} == {"a-0", "a-1"}
+    assert {e.node for e in events if e.stage == "terraform" and e.unit == "resource"} == {"a-0", "a-1"}
     assert space.outputs()["nodes"]["value"] == {"a-0": "a-0", "a-1": "a-1"}
     assert space.plan() == Changes()
-    again = space.plan(replace=['terraform_data.node["a-1"]'])
-    assert again == Changes(add=1, destroy=1)
-    assert again.actions == (('terraform_data.node["a-1"]', "replace"),)
+    second = space.plan(replace=['terraform_data.node["a-1"]'])
+    assert second == Changes(add=1, destroy=1)
+    assert second.actions == (('terraform_data.node["a-1"]', "replace"),)
     assert space.destroy() == Changes(destroy=2)
 
 
@@ -108,29 +108,29 @@ def test_a_text_that_is_not_hcl_is_an_error_with_its_place(tmp_path: Path) -> No
 
 def test_init_is_done_once(tmp_path: Path) -> None:
     space, _ = workspace(tmp_path, GOOD)
-    before = (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns
+    previous_time = (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns
     space.init()
-    assert (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns == before
+    assert (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns == previous_time
     (tmp_path / "main.tf").write_text(GOOD + "\n")
     space.init()
-    assert (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns != before
+    assert (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns != previous_time
 
 
 def test_half_a_state_is_replaced_by_its_backup(tmp_path: Path) -> None:
-    space, seen = workspace(tmp_path, GOOD)
+    space, events = workspace(tmp_path, GOOD)
     space.plan()
     space.apply()
     state = tmp_path / "terraform.tfstate"
-    whole = state.read_text()
-    (tmp_path / "terraform.tfstate.backup").write_text(whole)
-    state.write_text(whole[: len(whole) // 2])
+    full_text = state.read_text()
+    (tmp_path / "terraform.tfstate.backup").write_text(full_text)
+    state.write_text(full_text[: len(full_text) // 2])
     assert space.damage() is None
-    assert state.read_text() == whole
-    again, told = opened(tmp_path)  # as the next command does
-    state.write_text(whole[: len(whole) // 2])
-    assert again.damage() is None
-    assert state.read_text() == whole
-    assert any("backup is used" in e.message for e in (*seen, *told))
+    assert state.read_text() == full_text
+    reopened, later_events = opened(tmp_path)  # as the next command does
+    state.write_text(full_text[: len(full_text) // 2])
+    assert reopened.damage() is None
+    assert state.read_text() == full_text
+    assert any("backup is used" in e.message for e in (*events, *later_events))
 
 
 @pytest.mark.parametrize("text", ['{"version": 4, "ser', "[" * 50_000])
@@ -145,10 +145,10 @@ def test_half_a_state_without_backup_is_said(tmp_path: Path, text: str) -> None:
 def test_half_a_note_of_the_backend_is_made_again(tmp_path: Path, text: str) -> None:
     workspace(tmp_path, GOOD)[0].plan()
     (tmp_path / ".terraform" / "terraform.tfstate").write_bytes(text.encode("latin-1"))
-    space, seen = opened(tmp_path)
+    space, events = opened(tmp_path)
     space.init()
     assert space.plan().total == 2
-    assert any("initialised again" in e.message for e in seen)
+    assert any("initialised again" in e.message for e in events)
 
 
 def test_resources_have_their_addresses_and_attributes(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_resources_have_their_addresses_and_attributes(tmp_path: Path) -> None:
     assert space.resources() == {}
     space.plan()
     space.apply()
-    found = space.resources()
-    assert sorted(found) == sorted(space.addresses())
-    assert found['terraform_data.node["a-1"]'].attributes["output"]["value"] == "a-1"
-    assert not any(one.tainted for one in found.values())
+    resources = space.resources()
+    assert sorted(resources) == sorted(space.addresses())
+    assert resources['terraform_data.node["a-1"]'].attributes["output"]["value"] == "a-1"
+    assert not any(resource.tainted for resource in resources.values())
 
 
 def test_what_could_not_be_made_whole_is_told_apart(tmp_path: Path) -> None:
@@ -167,7 +167,9 @@ def test_what_could_not_be_made_whole_is_told_apart(tmp_path: Path) -> None:
     space.plan()
     with pytest.raises(ProviderError):
         space.apply()
-    assert {address: one.tainted for address, one in space.resources().items()} == {'terraform_data.node["a-0"]': True}
+    assert {address: resource.tainted for address, resource in space.resources().items()} == {
+        'terraform_data.node["a-0"]': True
+    }
 
 
 def errored(folder: Path) -> Path:
@@ -181,31 +183,31 @@ def errored(folder: Path) -> Path:
 
 def test_a_state_that_could_not_be_saved_is_written_back_first(tmp_path: Path) -> None:
     file = errored(tmp_path)
-    space, seen = opened(tmp_path)
+    space, events = opened(tmp_path)
     with pytest.raises(ProviderError, match="could not save") as caught:
         space.save_errored(repair=False)
     assert "`gpuprov up`" in caught.value.hint and file.exists() and space.addresses() == []
     space.save_errored(repair=True)
     assert not file.exists() and list(tmp_path.glob("errored.tfstate.saved-*"))
     assert space.plan().total == 0  # nothing is made again
-    assert any("written back first" in event.message for event in seen)
+    assert any("written back first" in event.message for event in events)
     space.save_errored(repair=True)  # there is nothing any more
 
 
 @pytest.mark.parametrize("lineage", [None, "another"])
 def test_a_state_that_another_run_has_overtaken_is_put_aside(tmp_path: Path, lineage: str | None) -> None:
-    space, seen = workspace(tmp_path, GOOD)
+    space, events = workspace(tmp_path, GOOD)
     space.plan()
     space.apply()
     state = json.loads((tmp_path / "terraform.tfstate").read_text())
-    before = json.dumps(state | ({"lineage": lineage} if lineage else {}))
+    previous_text = json.dumps(state | ({"lineage": lineage} if lineage else {}))
     space.plan(replace=['terraform_data.node["a-1"]'])
     space.apply()
-    (tmp_path / ERRORED).write_text(before)
+    (tmp_path / ERRORED).write_text(previous_text)
     space.save_errored(repair=True)
     assert not (tmp_path / ERRORED).exists()
-    assert [file.read_text() for file in tmp_path.glob(f"{ERRORED}.outdated-*")] == [before]
-    assert "is looked for by its tags" in seen[-1].message
+    assert [file.read_text() for file in tmp_path.glob(f"{ERRORED}.outdated-*")] == [previous_text]
+    assert "is looked for by its tags" in events[-1].message
     assert space.plan() == Changes()
 
 
@@ -230,9 +232,9 @@ def test_a_lock_that_could_not_be_asked_for_is_held_by_nobody(detail: str, kind:
     log = JsonLog("plan", Events())
     diagnostic = {"severity": "error", "summary": "Error acquiring the state lock", "detail": detail}
     log.read(json.dumps({"type": "diagnostic", "diagnostic": diagnostic}))
-    found = log.failure(1, "here", "")
-    assert type(found) is kind
-    assert ("unlock" in found.hint) == (kind is LockedError)
+    error = log.failure(1, "here", "")
+    assert type(error) is kind
+    assert ("unlock" in error.hint) == (kind is LockedError)
 
 
 @pytest.mark.parametrize(("action", "changes"), [("update", True), ("create", True), ("noop", False)])
@@ -284,9 +286,9 @@ def test_interrupt_ends_terraform_and_keeps_what_was_made(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         space.apply()
     assert space.outputs() == {} or "nodes" in space.outputs()
-    again = space.plan()
-    assert again.add >= 1  # the slow one is still wanted, the fast ones are known
-    assert again.add < 3
+    second = space.plan()
+    assert second.add >= 1  # the slow one is still wanted, the fast ones are known
+    assert second.add < 3
 
 
 def test_the_binary_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,16 +340,16 @@ def test_another_place_for_a_state_that_is_there_is_an_error_with_a_step(tmp_pat
 def test_a_provider_adds_to_the_environment_of_every_process(tmp_path: Path) -> None:
     """As credentials go to Terraform: in no file and in no argument."""
     (tmp_path / "main.tf").write_text('variable "key" { type = string }\noutput "seen" { value = var.key }\n')
-    asked: list[int] = []
+    calls: list[int] = []
 
     def environment() -> dict[str, str]:
-        asked.append(1)
+        calls.append(1)
         return {"TF_VAR_key": "of the provider"}
 
     space = Workspace(tmp_path, binary.find(), Events(), environment=environment)
     space.init()
-    before = len(asked)
+    call_count = len(calls)
     space.plan()
     space.apply()
     assert space.outputs()["seen"]["value"] == "of the provider"
-    assert 0 < before < len(asked)
+    assert 0 < call_count < len(calls)

@@ -87,14 +87,14 @@ def summary(**counts: int) -> str:
 def test_a_plan_is_written_to_a_file_that_an_apply_does_and_removes(fake: Fake) -> None:
     fake.answer("plan", summary(add=2, change=1, remove=3))
     assert fake.space.plan(replace=["a", 'b["c"]']) == Changes(2, 1, 3)
-    (words,) = fake.calls()
-    assert words.split()[0] == "plan"
-    assert {"-json", "-input=false", "-lock-timeout=60s", "-out=plan.bin", "-replace=a"} <= set(words.split())
+    (command_line,) = fake.calls()
+    assert command_line.split()[0] == "plan"
+    assert {"-json", "-input=false", "-lock-timeout=60s", "-out=plan.bin", "-replace=a"} <= set(command_line.split())
     (fake.folder / "plan.bin").touch()
     fake.answer("apply", summary(add=2))
     assert fake.space.apply() == Changes(add=2)
-    (words,) = fake.calls()
-    assert {"-json", "-input=false", "-lock-timeout=60s", "plan.bin"} <= set(words.split())
+    (command_line,) = fake.calls()
+    assert {"-json", "-input=false", "-lock-timeout=60s", "plan.bin"} <= set(command_line.split())
     assert not (fake.folder / "plan.bin").exists()
 
 
@@ -123,9 +123,9 @@ def test_everything_is_destroyed_or_what_is_named(fake: Fake) -> None:
     fake.answer("destroy", summary(remove=4))
     assert fake.space.destroy() == Changes(destroy=4)
     assert fake.space.destroy(only=["a"]) == Changes(destroy=4)
-    whole, part = (set(words.split()) for words in fake.calls())
+    full_command, part = (set(command_line.split()) for command_line in fake.calls())
     flags = {"destroy", "-json", "-input=false", "-auto-approve", "-lock-timeout=60s"}
-    assert flags <= whole and not [word for word in whole if word.startswith("-target")]
+    assert flags <= full_command and not [flag for flag in full_command if flag.startswith("-target")]
     assert flags | {"-target=a"} <= part
 
 
@@ -304,9 +304,9 @@ def test_a_backup_is_put_back_only_where_that_is_allowed(fake: Fake) -> None:
 def test_a_module_is_initialised_once_and_again_when_it_or_its_checksums_change(fake: Fake) -> None:
     fake.space.init()
     fake.space.init()
-    (words,) = fake.calls()
-    assert words.split()[0] == "init" and {"-input=false", "-no-color"} <= set(words.split())
-    assert "-reconfigure" not in words and "-force-copy" not in words
+    (command_line,) = fake.calls()
+    assert command_line.split()[0] == "init" and {"-input=false", "-no-color"} <= set(command_line.split())
+    assert "-reconfigure" not in command_line and "-force-copy" not in command_line
     assert (fake.folder / ".terraform").stat().st_mode & 0o777 == 0o700
     fake.main(LOCAL + "\n")
     fake.space.init()

@@ -46,21 +46,21 @@ def modes():
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     if any(len(row) != 3 or not row[0].isdigit() for row in rows):
         raise Refused(f"nvidia-smi's list of GPUs can't be read: {text[:200]}")
-    return {int(index): (now, later) for index, now, later in rows}
+    return {int(index): (current, later) for index, current, later in rows}
 
 
 def layouts():
     """GPU index → profiles of its MIG devices, sorted."""
     _, text = run("nvidia-smi", "-L")
-    found, current = {}, None
+    profiles_by_gpu, current = {}, None
     for line in text.splitlines():
         gpu = re.match(r"GPU (\d+):", line)
         if gpu:
-            current = found.setdefault(int(gpu[1]), [])
+            current = profiles_by_gpu.setdefault(int(gpu[1]), [])
         device = re.match(r"\s+MIG (\S+)\s+Device", line)
         if device and current is not None:
             current.append(device[1])
-    return {index: sorted(profiles) for index, profiles in found.items()}
+    return {index: sorted(profiles) for index, profiles in profiles_by_gpu.items()}
 
 
 def jobs():
@@ -70,11 +70,11 @@ def jobs():
     return [f"{name} (pid {pid})" for pid, name in rows]
 
 
-def differing(wanted, seen, have):
+def differing(profiles, modes_by_gpu, have):
     """Indices of the GPUs that are not as asked."""
-    mode = "Enabled" if wanted else "Disabled"
-    return [i for i, (now, _) in seen.items() if now not in ((mode,) if wanted else (mode, "[N/A]", "N/A"))
-            or have.get(i, []) != wanted]  # fmt: skip
+    mode = "Enabled" if profiles else "Disabled"
+    return [i for i, (current, _) in modes_by_gpu.items()
+            if current not in ((mode,) if profiles else (mode, "[N/A]", "N/A")) or have.get(i, []) != profiles]  # fmt: skip
 
 
 def joined(indices):
@@ -83,32 +83,32 @@ def joined(indices):
 
 def switch(indices, mode):
     """Bring GPUs into a mode; those that only a reset brings there are reset together (NVSwitch boards want that)."""
-    other = [index for index, seen in modes().items() if index in indices and seen != (mode, mode)]
+    other = [index for index, gpu_modes in modes().items() if index in indices and gpu_modes != (mode, mode)]
     if other:
         run("nvidia-smi", "-i", joined(other), "-mig", "1" if mode == "Enabled" else "0", ok=None)
-    waiting = [index for index, (now, _) in modes().items() if index in indices and now != mode]
+    waiting = [index for index, (current, _) in modes().items() if index in indices and current != mode]
     if not waiting:
         return
-    _, said = run("nvidia-smi", "--gpu-reset", "-i", joined(waiting), ok=None, timeout=300)
-    left = [index for index, (now, _) in modes().items() if index in waiting and now != mode]
-    if left:
+    _, output = run("nvidia-smi", "--gpu-reset", "-i", joined(waiting), ok=None, timeout=300)
+    remaining = [index for index, (current, _) in modes().items() if index in waiting and current != mode]
+    if remaining:
         raise Refused(
-            f"MIG is set to {mode} and waits for a reset of GPU {joined(left)}, which is refused: "
-            f"{' '.join(said.split())[:300]}. End what uses the GPUs and run `gpuprov up` again, or reboot the node"
+            f"MIG is set to {mode} and waits for a reset of GPU {joined(remaining)}, which is refused: "
+            f"{' '.join(output.split())[:300]}. End what uses the GPUs and run `gpuprov up` again, or reboot the node"
         )
 
 
-def lay_out(indices, wanted):
+def lay_out(indices, profiles):
     """Destroy what is there and create what is wanted, on GPUs in MIG mode."""
-    seen = modes()
+    modes_by_gpu = modes()
     for index in indices:
-        if seen[index][0] == "Enabled":
+        if modes_by_gpu[index][0] == "Enabled":
             # 6: there is none
             run("nvidia-smi", "mig", "-i", str(index), "-dci", ok=(0, 6))
             run("nvidia-smi", "mig", "-i", str(index), "-dgi", ok=(0, 6))
-    switch(indices, "Enabled" if wanted else "Disabled")
-    if wanted:
-        run("nvidia-smi", "mig", "-i", joined(indices), "-cgi", ",".join(wanted), "-C", timeout=300)
+    switch(indices, "Enabled" if profiles else "Disabled")
+    if profiles:
+        run("nvidia-smi", "mig", "-i", joined(indices), "-cgi", ",".join(profiles), "-C", timeout=300)
 
 
 def paused():
@@ -126,32 +126,35 @@ def described(profiles):
 
 def bring(options):
     """Bring the layout to what was asked. Returns what was done, "" for nothing; raises Refused."""
-    wanted = [options.profile] * options.instances if options.profile != "off" else []
-    seen = modes()
-    if len(seen) != options.gpus:
-        raise Refused(f"nvidia-smi lists {len(seen)} GPUs, this machine type has {options.gpus}")
-    wrong = differing(wanted, seen, layouts())
+    profiles = [options.profile] * options.instances if options.profile != "off" else []
+    modes_by_gpu = modes()
+    if len(modes_by_gpu) != options.gpus:
+        raise Refused(f"nvidia-smi lists {len(modes_by_gpu)} GPUs, this machine type has {options.gpus}")
+    wrong = differing(profiles, modes_by_gpu, layouts())
     if not wrong:
         return ""
     busy = jobs()
     if busy:
         raise Refused(
-            f"GPU {joined(wrong)} must get another MIG layout ({described(wanted)}), and jobs run: "
+            f"GPU {joined(wrong)} must get another MIG layout ({described(profiles)}), and jobs run: "
             f"{', '.join(busy[:4])}. End them or drain the node, then run `gpuprov up` again"
         )
     stopped = paused()
     try:
-        lay_out(wrong, wanted)
+        lay_out(wrong, profiles)
     finally:
         for unit in reversed(stopped):
             run("systemctl", "start", unit, ok=None)
     have = layouts()
-    left = differing(wanted, modes(), have)
-    if left:
-        raise Refused(f"asked for {described(wanted)} on every GPU, and GPU {left[0]} has {described(have[left[0]])}")
+    still_wrong = differing(profiles, modes(), have)
+    if still_wrong:
+        raise Refused(
+            f"asked for {described(profiles)} on every GPU, and GPU {still_wrong[0]} has "
+            f"{described(have[still_wrong[0]])}"
+        )
     # Containers see GPUs by a description that names MIG devices. Not waited for: at boot it starts after this.
     run("systemctl", "--no-block", "try-restart", CDI, ok=None)
-    return f"{described(wanted)} on GPU {joined(wrong)}"
+    return f"{described(profiles)} on GPU {joined(wrong)}"
 
 
 def forget():

@@ -86,13 +86,13 @@ def unlimited():
 
 def own_environment(image):
     """The variables of an image; nothing where docker does not say."""
-    words = ["docker", "image", "inspect", "--format", "{{json .Config.Env}}", image]
+    command = ["docker", "image", "inspect", "--format", "{{json .Config.Env}}", image]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-        found = json.loads(done.stdout) if done.returncode == 0 else None
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        entries = json.loads(done.stdout) if done.returncode == 0 else None
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        found = None
-    return dict(entry.split("=", 1) for entry in found or [] if "=" in entry)
+        entries = None
+    return dict(entry.split("=", 1) for entry in entries or [] if "=" in entry)
 
 
 def settings():
@@ -136,18 +136,18 @@ def efa_plugin():
 
 def options(images, vendor, efa):
     """The images, each with the words for it."""
-    words, folders, plugin = efa_plugin() if efa else ([], [], "")
-    words = [*common(vendor), *words]
-    found = []
+    arguments, folders, plugin = efa_plugin() if efa else ([], [], "")
+    arguments = [*common(vendor), *arguments]
+    rows = []
     for image in images:
-        own = list(words)
+        image_arguments = list(arguments)
         if plugin:
             # Behind the image's own, which stay as they are.
-            before = own_environment(image["pull"]).get("LD_LIBRARY_PATH", "").strip(":")
-            path = ":".join([*([before] if before else []), *folders])
-            own += ["--env=NCCL_NET_PLUGIN=" + plugin, "--env=LD_LIBRARY_PATH=" + path]
-        found.append({**image, "docker_run": own})
-    return found
+            image_path = own_environment(image["pull"]).get("LD_LIBRARY_PATH", "").strip(":")
+            path = ":".join([*([image_path] if image_path else []), *folders])
+            image_arguments += ["--env=NCCL_NET_PLUGIN=" + plugin, "--env=LD_LIBRARY_PATH=" + path]
+        rows.append({**image, "docker_run": image_arguments})
+    return rows
 
 
 def write(module, path, text):
@@ -171,11 +171,11 @@ def main():
         },
         supports_check_mode=True,
     )
-    found = options(module.params["images"], module.params["vendor"], module.params["efa"])
-    first = found[0]["docker_run"] if found else []
+    rows = options(module.params["images"], module.params["vendor"], module.params["efa"])
+    first = rows[0]["docker_run"] if rows else []
     texts = {
-        module.params["record"]: json.dumps(found, indent=2, sort_keys=True) + "\n",
-        module.params["words"]: "".join(f"{word}\n" for word in first),
+        module.params["record"]: json.dumps(rows, indent=2, sort_keys=True) + "\n",
+        module.params["words"]: "".join(f"{argument}\n" for argument in first),
     }
     written = [path for path, text in texts.items() if write(module, path, text)]
     module.exit_json(changed=bool(written), written=written)

@@ -96,19 +96,24 @@ class Failed(Exception):
         self.passes = passes
 
 
-def cause(said):
+def cause(error_text):
     """What docker's error means, and whether it may pass."""
     for pattern, meaning, passes in CAUSES:
-        if re.search(pattern, said, re.IGNORECASE):
+        if re.search(pattern, error_text, re.IGNORECASE):
             return meaning, passes
     return "docker could not pull it", False
 
 
-def docker(*words, timeout=120):
+def docker(*arguments, timeout=120):
     """Exit status and what docker said."""
     try:
         done = subprocess.run(
-            ["docker", *words], capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL
+            ["docker", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         return 124, "no end after {} s".format(timeout)
@@ -124,8 +129,8 @@ def there(name):
         if "cannot connect" in text.lower():
             raise Failed("docker does not run: systemctl status docker")
         return None
-    found = json.loads(text)
-    return found["id"], [entry.rpartition("@")[2] for entry in found["digests"] or []]
+    image = json.loads(text)
+    return image["id"], [entry.rpartition("@")[2] for entry in image["digests"] or []]
 
 
 def pull_parts(pull):
@@ -146,9 +151,9 @@ def ask(host, repository, digest, token=None):
         headers["Authorization"] = "Bearer " + token
     request = urllib.request.Request("https://{}/v2/{}/manifests/{}".format(host, repository, digest), headers=headers)
     context = ssl.create_default_context()
-    own = "/etc/docker/certs.d/{}/ca.crt".format(host)
-    if os.path.exists(own):
-        context.load_verify_locations(own)
+    registry_ca = "/etc/docker/certs.d/{}/ca.crt".format(host)
+    if os.path.exists(registry_ca):
+        context.load_verify_locations(registry_ca)
     with urllib.request.urlopen(request, timeout=20, context=context) as answer:
         return json.loads(answer.read(4 * 1024 * 1024))
 
@@ -166,8 +171,8 @@ def login(host, header):
     if known:
         request.add_header("Authorization", "Basic " + known)
     with urllib.request.urlopen(request, timeout=20) as answer:
-        found = json.loads(answer.read(1024 * 1024))
-    return found.get("token") or found.get("access_token")
+        answer_body = json.loads(answer.read(1024 * 1024))
+    return answer_body.get("token") or answer_body.get("access_token")
 
 
 def packed_size(pull):
@@ -184,8 +189,8 @@ def packed_size(pull):
             manifest = ask(host, repository, digest, token)
         if "manifests" in manifest:
             machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine)
-            mine = [m for m in manifest["manifests"] if m.get("platform", {}).get("architecture") == machine]
-            manifest = ask(host, repository, mine[0]["digest"], token)
+            own_platform = [m for m in manifest["manifests"] if m.get("platform", {}).get("architecture") == machine]
+            manifest = ask(host, repository, own_platform[0]["digest"], token)
         return sum(layer["size"] for layer in manifest["layers"])
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None
@@ -199,11 +204,11 @@ def room(image, factor):
     status, folder = docker("info", "--format", "{{.DockerRootDir}}")
     folder = folder if status == 0 and os.path.isdir(folder) else "/var/lib"
     disk = os.statvfs(folder)
-    free, wanted = disk.f_bavail * disk.f_frsize, int(packed * (1 + factor))
-    if free < wanted:
+    free, required = disk.f_bavail * disk.f_frsize, int(packed * (1 + factor))
+    if free < required:
         raise Failed(
             "the disk is too full: {:.1f} GB packed want about {:.1f} GB below {}, {:.1f} GB are free. Make room, or give "
-            "the machine a larger disk (storage.root_gb)".format(packed / 1e9, wanted / 1e9, folder, free / 1e9)
+            "the machine a larger disk (storage.root_gb)".format(packed / 1e9, required / 1e9, folder, free / 1e9)
         )
 
 
@@ -211,20 +216,20 @@ def pull(image, params):
     """Pull by digest, and see that it is that digest. Raises Failed."""
     room(image, params["unpacked"])
     for attempt in range(1, params["attempts"] + 1):
-        status, said = docker("pull", "--quiet", image["pull"], timeout=params["timeout"])
+        status, output = docker("pull", "--quiet", image["pull"], timeout=params["timeout"])
         if status == 0:
             break
-        meaning, passes = cause(said)
+        meaning, passes = cause(output)
         if status == 124:
             meaning, passes = "the pull took longer than {} s".format(params["timeout"]), False
         if not passes or attempt == params["attempts"]:
             tried = "" if attempt == 1 else ", tried {} times".format(attempt)
-            raise Failed("{}{} (docker: {})".format(meaning, tried, " ".join(said.split())[-300:]))
+            raise Failed("{}{} (docker: {})".format(meaning, tried, " ".join(output.split())[-300:]))
         time.sleep(params["pause"] * attempt)
-    found = there(image["pull"])
-    if found is None or image["digest"] not in found[1]:
+    present = there(image["pull"])
+    if present is None or image["digest"] not in present[1]:
         raise Failed(
-            "it was pulled, and docker has {}".format(", ".join(found[1]) if found else "nothing under that name")
+            "it was pulled, and docker has {}".format(", ".join(present[1]) if present else "nothing under that name")
         )
 
 
@@ -242,9 +247,9 @@ def bring(image, params, check_mode):
         pull(image, params)
     # A reference by digest is its own name; docker takes no digest as a tag.
     if "@" not in image["reference"]:
-        status, said = docker("tag", image["pull"], image["reference"])
+        status, output = docker("tag", image["pull"], image["reference"])
         if status:
-            raise Failed("it can't be given its name: {}".format(said))
+            raise Failed("it can't be given its name: {}".format(output))
     return "pulled" if missing else "named"
 
 
@@ -263,12 +268,12 @@ def main():
     done, failed = {"pulled": [], "named": []}, []
     for image in module.params["images"]:
         try:
-            what = bring(image, module.params, module.check_mode)
+            outcome = bring(image, module.params, module.check_mode)
         except Failed as error:
             failed.append("{}: {}".format(image["reference"], error))
             continue
-        if what:
-            done[what].append(image["reference"])
+        if outcome:
+            done[outcome].append(image["reference"])
     changed = bool(done["pulled"] or done["named"])
     if failed:
         module.fail_json(msg="; ".join(failed), changed=changed, **done)

@@ -68,13 +68,13 @@ def is_ours(disk):
 
 
 def places(device):
-    return [place for place in device.get("mountpoints") or [] if place]
+    return [mount_point for mount_point in device.get("mountpoints") or [] if mount_point]
 
 
 def why_not(disk, network_models):
     """What keeps an NVMe disk from being taken, "" for an empty local one."""
     model = (disk.get("model") or "").strip()
-    if any(word.lower() in model.lower() for word in network_models):
+    if any(model_text.lower() in model.lower() for model_text in network_models):
         return f"is a network disk ({model})"
     if disk.get("ro"):
         return "is read-only"
@@ -88,25 +88,25 @@ def why_not(disk, network_models):
         return f"holds {disk.get('fstype') or 'a partition table'}"
     # What lsblk knows comes from udev and may be old; this reads the disk itself.
     status, out = run("blkid", "-p", "-o", "export", f"/dev/{disk['name']}", ok=(0, 2, 8), timeout=60)
-    found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    fields = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     if status != 2:
-        return f"holds {found.get('TYPE') or found.get('PTTYPE') or 'something that blkid can not tell'}"
+        return f"holds {fields.get('TYPE') or fields.get('PTTYPE') or 'something that blkid can not tell'}"
     return ""
 
 
 def look(network_models):
     """(our disks, empty disks, name → why not) of the NVMe disks."""
-    ours, empty, others = [], [], {}
+    ours, empty, refused = [], [], {}
     for disk in filter(is_nvme, devices()):
         if is_ours(disk):
             ours.append(disk)
             continue
         reason = why_not(disk, network_models)
         if reason:
-            others[disk["name"]] = reason
+            refused[disk["name"]] = reason
         else:
             empty.append(disk)
-    return ours, empty, others
+    return ours, empty, refused
 
 
 def filesystem_device(ours):
@@ -123,10 +123,10 @@ def members(ours):
     if ours[0].get("fstype") != "linux_raid_member":
         return 1
     _, out = run("mdadm", "--examine", "--export", f"/dev/{ours[0]['name']}", timeout=60)
-    found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-    if not found.get("MD_DEVICES", "").isdigit():
+    fields = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    if not fields.get("MD_DEVICES", "").isdigit():
         raise Refused(f"mdadm does not say of how many disks the array on {ours[0]['name']} consists")
-    return int(found["MD_DEVICES"])
+    return int(fields["MD_DEVICES"])
 
 
 def listed(names):
@@ -138,20 +138,23 @@ def number(text):
     return None if text == "any" else int(text)
 
 
-def check_empty(empty, others, wanted):
+def check_empty(empty, refused, options):
     """Raise Refused unless the empty disks are those of the machine type."""
-    seen = "; ".join(f"{name} {why}" for name, why in others.items()) or "none"
-    rest = (
-        f"({listed(disk['name'] for disk in empty)}). The others: {seen}. Nothing was formatted. Replace the machine, "
-        "or empty the disks that may be taken (wipefs --all) and run again"
+    refused_text = "; ".join(f"{name} {reason}" for name, reason in refused.items()) or "none"
+    details = (
+        f"({listed(disk['name'] for disk in empty)}). The others: {refused_text}. Nothing was formatted. Replace the "
+        "machine, or empty the disks that may be taken (wipefs --all) and run again"
     )
-    if wanted.disks is not None and len(empty) != wanted.disks:
+    if options.disks is not None and len(empty) != options.disks:
         raise Refused(
-            f"this machine type has {wanted.disks} local NVMe disks, and {len(empty)} that are empty are there {rest}"
+            f"this machine type has {options.disks} local NVMe disks, and {len(empty)} that are empty are there "
+            f"{details}"
         )
     kinds = sorted({f"{(disk.get('model') or 'no model').strip()}, {disk['size']} bytes" for disk in empty})
-    if wanted.disks is None and len(kinds) != 1:
-        raise Refused(f"the empty local NVMe disks are not of one model and size: {'; '.join(kinds) or 'none'} {rest}")
+    if options.disks is None and len(kinds) != 1:
+        raise Refused(
+            f"the empty local NVMe disks are not of one model and size: {'; '.join(kinds) or 'none'} {details}"
+        )
 
 
 def settle():
@@ -162,7 +165,7 @@ def settle():
         return
 
 
-def make(empty, wanted):
+def make(empty, options):
     """An array over empty disks, or the one disk as it is, with an empty filesystem."""
     names = [f"/dev/{disk['name']}" for disk in empty]
     target = names[0]
@@ -171,37 +174,37 @@ def make(empty, wanted):
         run("mdadm", "--create", target, "--level=0", f"--raid-devices={len(names)}", f"--name={NAME}",
             "--homehost=any", "--metadata=1.2", "--run", *names)  # fmt: skip
     # Neither is forced: both refuse what is not empty. Discarding terabytes is left to the disks.
-    if wanted.filesystem == "xfs":
+    if options.filesystem == "xfs":
         run("mkfs.xfs", "-q", "-K", "-L", LABEL, target)
     else:
         run("mkfs.ext4", "-q", "-E", "nodiscard", "-m", "0", "-L", LABEL, target, timeout=1800)
     settle()
-    return f"made {wanted.filesystem} over {listed(disk['name'] for disk in empty)}"
+    return f"made {options.filesystem} over {listed(disk['name'] for disk in empty)}"
 
 
-def mount(device, wanted):
+def mount(device, options):
     """Mount by UUID where nothing is hidden by it, and let everybody write there."""
-    if os.path.ismount(wanted.mount):
-        raise Refused(f"something else is mounted at {wanted.mount}: unmount it, or name another place for scratch")
-    os.makedirs(wanted.mount, mode=0o755, exist_ok=True)
-    if os.listdir(wanted.mount):
+    if os.path.ismount(options.mount):
+        raise Refused(f"something else is mounted at {options.mount}: unmount it, or name another place for scratch")
+    os.makedirs(options.mount, mode=0o755, exist_ok=True)
+    if os.listdir(options.mount):
         raise Refused(
-            f"{wanted.mount} holds files on the root disk, which the scratch disks would hide: move them away "
-            f"({listed(sorted(os.listdir(wanted.mount))[:3])})"
+            f"{options.mount} holds files on the root disk, which the scratch disks would hide: move them away "
+            f"({listed(sorted(os.listdir(options.mount))[:3])})"
         )
     _, uuid = run("blkid", "-p", "-s", "UUID", "-o", "value", f"/dev/{device['name']}", timeout=60)
-    run("mount", "-o", wanted.options, f"UUID={uuid.strip()}", wanted.mount)
+    run("mount", "-o", options.options, f"UUID={uuid.strip()}", options.mount)
 
 
-def bring(wanted):
+def bring(options):
     """Bring the disks to what was asked. Returns what was done, "" for nothing; raises Refused."""
-    ours, empty, others = look(wanted.network_model)
+    ours, empty, refused = look(options.network_model)
     done = []
     if not ours:
-        check_empty(empty, others, wanted)
-        done.append(make(empty, wanted))
-        ours = look(wanted.network_model)[0]
-    disks = wanted.disks if wanted.disks is not None else members(ours)
+        check_empty(empty, refused, options)
+        done.append(make(empty, options))
+        ours = look(options.network_model)[0]
+    disks = options.disks if options.disks is not None else members(ours)
     if len(ours) != disks:
         raise Refused(
             f"scratch consists of {disks} disks, and {len(ours)} of them are there "
@@ -214,22 +217,24 @@ def bring(wanted):
         run("mdadm", "--assemble", ARRAY, *(f"/dev/{disk['name']}" for disk in ours))
         settle()
         done.append("assembled the array")
-        device = filesystem_device(look(wanted.network_model)[0])
+        device = filesystem_device(look(options.network_model)[0])
         if device is None:
             raise Refused(f"{ARRAY} was assembled, and lsblk does not show it")
     if not device.get("fstype"):
         raise Refused(f"{device['name']} runs and has no filesystem: making it was cut off. "
                       f"mdadm --stop /dev/{device['name']}, wipefs --all its disks, run again")  # fmt: skip
-    if wanted.mount not in places(device):
+    if options.mount not in places(device):
         if places(device):
-            raise Refused(f"scratch is mounted at {places(device)[0]}, asked for {wanted.mount}: unmount it, run again")
-        mount(device, wanted)
-        done.append(f"mounted at {wanted.mount}")
-        if wanted.mount not in places(filesystem_device(look(wanted.network_model)[0])):
-            raise Refused(f"mount ended well, and lsblk does not show {wanted.mount}")
+            raise Refused(
+                f"scratch is mounted at {places(device)[0]}, asked for {options.mount}: unmount it, run again"
+            )
+        mount(device, options)
+        done.append(f"mounted at {options.mount}")
+        if options.mount not in places(filesystem_device(look(options.network_model)[0])):
+            raise Refused(f"mount ended well, and lsblk does not show {options.mount}")
     # Everybody may write, nobody removes what is another's: as /tmp.
-    if stat.S_IMODE(os.stat(wanted.mount).st_mode) != 0o1777:
-        os.chmod(wanted.mount, 0o1777)
+    if stat.S_IMODE(os.stat(options.mount).st_mode) != 0o1777:
+        os.chmod(options.mount, 0o1777)
         done.append("opened it to everybody")
     return "; ".join(done)
 
@@ -243,9 +248,9 @@ def main(arguments=None):
     parser.add_argument("--filesystem", choices=("xfs", "ext4"), default="xfs")
     parser.add_argument("--options", default="noatime", help="mount options")
     parser.add_argument("--network-model", action="append", default=[], help="words of a model that is no local disk")
-    wanted = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        done = bring(wanted)
+        done = bring(options)
     except (Refused, OSError) as refusal:
         print(f"gpuprov-scratch: {refusal}", file=sys.stderr)
         return 1

@@ -30,10 +30,10 @@ class SpotAction:
         heard = self.metadata.ask(NOTICE) if self.metadata and not over else None
         if heard is None:
             return over
-        found = document(heard, NOTICE, "time")
-        if not isinstance(found.get("action"), str) or not PLAIN.fullmatch(found["action"]):
+        notice = document(heard, NOTICE, "time")
+        if not isinstance(notice.get("action"), str) or not PLAIN.fullmatch(notice["action"]):
             raise Silent("{} says {!r}, which names no action".format(NOTICE, heard[:120]))
-        return found
+        return notice
 
     def advice(self):
         """When Amazon recommended to move away; None where it does not. Raises Silent."""

@@ -31,12 +31,12 @@ class ScheduledEvents:
             self.name = self._get(NAME).strip().lower() or None
         if self.name is None:
             raise Silent("{} says no name".format(NAME))
-        path, found = EVENTS, []
+        path, takings = EVENTS, []
         try:
             for event in json.loads(self._get(path))["Events"]:
                 if event["EventType"] in TAKES and self.name in [name.lower() for name in event["Resources"]]:
-                    found.append((event["EventType"].lower(), event.get("NotBefore") or ""))
-            times = [(self._time(action, when, old), action) for action, when in found]
+                    takings.append((event["EventType"].lower(), event.get("NotBefore") or ""))
+            times = [(self._time(action, when, old), action) for action, when in takings]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise Silent("{} says what is no list of events: {!r}".format(path, str(error)[:120])) from error
         return {"action": min(times)[1], "time": min(times)[0]} if times else None

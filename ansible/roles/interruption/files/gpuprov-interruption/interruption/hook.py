@@ -27,25 +27,25 @@ class Hook:
 
     def start(self, hook):
         action, _, when = hook["notice"].partition(" ")
-        left = seconds_of(when) - time.time() - RESERVE_S
-        deadline = int(max(LEAST_S, min(self.most_s, left)))
+        remaining = seconds_of(when) - time.time() - RESERVE_S
+        deadline = int(max(LEAST_S, min(self.most_s, remaining)))
         say("running the hook, which has {} s".format(deadline))
-        code, said = run(
+        code, output = run(
             "systemd-run", "--quiet", "--no-block", "--unit=" + UNIT, "--description=gpuprov: hooks.interrupted",
             "--service-type=oneshot", "--remain-after-exit", "--property=TimeoutStartSec={}".format(deadline),
             "--property=TimeoutStopSec=5", "--setenv=GPUPROV_NODE=" + self.node,
             "--setenv=GPUPROV_ACTION=" + action, "--setenv=GPUPROV_TIME=" + when, "/bin/sh", self.file,
         )  # fmt: skip
         if code:
-            hook.update(state="ended", result="not started", output=said.splitlines()[-LINES:])
-            say("the hook could not be started: {}".format(said))
+            hook.update(state="ended", result="not started", output=output.splitlines()[-LINES:])
+            say("the hook could not be started: {}".format(output))
             self.save()
 
     def unit(self):
         """What systemd knows of the hook's unit; empty where it does not answer."""
         fields = "ActiveState,Result,ExecMainCode,ExecMainStatus,InvocationID"
-        code, said = run("systemctl", "show", "--property", fields, "--", UNIT)
-        return dict(line.split("=", 1) for line in said.splitlines() if "=" in line) if code == 0 else {}
+        code, output = run("systemctl", "show", "--property", fields, "--", UNIT)
+        return dict(line.split("=", 1) for line in output.splitlines() if "=" in line) if code == 0 else {}
 
     def wait(self, hook):
         """Until systemd says that the hook has ended, which it sees to: active or failed, by how it was started."""
@@ -65,13 +65,13 @@ class Hook:
         # 1: exited (siginfo's CLD_EXITED); else the status is a signal.
         exited = known.get("ExecMainCode") == "1" and known.get("ExecMainStatus", "").isdigit()
         run("journalctl", "--sync", timeout=5)
-        words = ["journalctl", "--no-pager", "--output=cat", "--lines={}".format(LINES), "--unit=" + UNIT]
+        command = ["journalctl", "--no-pager", "--output=cat", "--lines={}".format(LINES), "--unit=" + UNIT]
         if known.get("InvocationID"):
-            words.append("_SYSTEMD_INVOCATION_ID=" + known["InvocationID"])
-        code, said = run(*words)
+            command.append("_SYSTEMD_INVOCATION_ID=" + known["InvocationID"])
+        code, output = run(*command)
         hook.update(state="ended", result=known.get("Result") or "unknown",
                     status=int(known["ExecMainStatus"]) if exited else None,
-                    output=[line[:400] for line in said.splitlines()][-LINES:] if code == 0 else [])  # fmt: skip
+                    output=[line[:400] for line in output.splitlines()][-LINES:] if code == 0 else [])  # fmt: skip
         status = "exit status {}".format(hook["status"]) if exited else "result " + hook["result"]
         say("the hook ended: {}, after {:.1f} s".format(status, time.time() - hook["began"]))
         self.save()

@@ -41,12 +41,12 @@ def fetch(address, method, path, headers, within, most=65536):
     connection, began, late, timer = http.client.HTTPConnection(address, timeout=within), time.monotonic(), [], None
     try:
         connection.connect()
-        held = connection.sock  # an answer that ends with its connection takes it along
+        stream = connection.sock  # an answer that ends with its connection takes it along
 
         def end():
             late.append(True)
             with suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)
+                stream.shutdown(socket.SHUT_RDWR)
 
         timer = threading.Timer(max(0.0, began + within - time.monotonic()), end)
         timer.daemon = True
@@ -58,8 +58,8 @@ def fetch(address, method, path, headers, within, most=65536):
             raise TimeoutError("timed out")
         return answer.status, text
     except (OSError, http.client.HTTPException, ValueError) as error:
-        why = "timed out" if late else str(error) or type(error).__name__
-        raise Silent("{} {}: {}".format(method, path, why)) from error
+        reason = "timed out" if late else str(error) or type(error).__name__
+        raise Silent("{} {}: {}".format(method, path, reason)) from error
     finally:
         if timer is not None:
             timer.cancel()
@@ -69,11 +69,11 @@ def fetch(address, method, path, headers, within, most=65536):
 def document(text, path, key):
     """The JSON object of an answer that must have a time under that key. Raises Silent."""
     try:
-        found = json.loads(text)
-        seconds_of(found[key])
+        parsed = json.loads(text)
+        seconds_of(parsed[key])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Silent("{} says {!r}, which is no such notice".format(path, text[:120])) from error
-    return found
+    return parsed
 
 
 class Metadata:
@@ -94,8 +94,8 @@ class Metadata:
 
     def _header(self):
         if self.token is None or time.monotonic() > self.good_until:
-            wanted = {self.header + "-ttl-seconds": str(TOKEN_S)}
-            status, text = self._call("PUT", TOKEN, wanted)
+            lifetime = {self.header + "-ttl-seconds": str(TOKEN_S)}
+            status, text = self._call("PUT", TOKEN, lifetime)
             if status != 200 or not re.fullmatch(r"[\x21-\x7e]{1,4096}", text.strip()):
                 raise Silent("no token: status {}".format(status))
             self.token, self.good_until = text.strip(), time.monotonic() + TOKEN_S / 2

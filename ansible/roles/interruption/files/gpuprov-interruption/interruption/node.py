@@ -29,16 +29,16 @@ def write(path, text):
 
 def notify(text):
     """Tell systemd, where it listens (sd_notify(3))."""
-    place = os.environ.get("NOTIFY_SOCKET")
-    if place:
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-            told.sendto(text.encode(), "\0" + place[1:] if place[0] == "@" else place)
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.sendto(text.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
-def run(*words, timeout=15):
+def run(*command, timeout=15):
     """Exit status and everything that a command said; 124 where it did not end, 127 where it could not start."""
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=timeout, check=False)  # fmt: skip
     except subprocess.TimeoutExpired:
         return 124, "no end after {} s".format(timeout)

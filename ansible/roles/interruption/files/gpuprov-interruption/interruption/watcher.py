@@ -42,8 +42,8 @@ class Watcher:
         self.written = None
         try:
             with open(options.record, encoding="utf-8") as stream:
-                kept = json.load(stream)
-            self.state.update({key: kept[key] for key in self.state})
+                record = json.load(stream)
+            self.state.update({key: record[key] for key in self.state})
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -66,17 +66,17 @@ class Watcher:
         self.save()
         self.act()
 
-    def _noticed(self, found):
+    def _noticed(self, notice):
         old = self.state["notice"]
-        if found is None:
+        if notice is None:
             if old is not None:
                 say("the notice ({action} at {time}) was taken back".format(**old))
                 self.state.update(notice=None, withdrawn=old)
-        elif old is None or (old["action"], old["time"]) != (found["action"], found["time"]):
-            now = time.time()
-            left = seconds_of(found["time"]) - now
-            say("NOTICE: this machine: {} at {}, in {:.0f} s".format(found["action"], found["time"], left))
-            self.state["notice"] = {"action": found["action"], "time": found["time"], "seen": round(now, 1)}
+        elif old is None or (old["action"], old["time"]) != (notice["action"], notice["time"]):
+            current = time.time()
+            remaining = seconds_of(notice["time"]) - current
+            say("NOTICE: this machine: {} at {}, in {:.0f} s".format(notice["action"], notice["time"], remaining))
+            self.state["notice"] = {"action": notice["action"], "time": notice["time"], "seen": round(current, 1)}
 
     def _advised(self, advised):
         old = self.state["rebalance"]
@@ -126,13 +126,13 @@ class Watcher:
     def metrics(self):
         """For node_exporter's textfile collector."""
         notice, hook = self.state["notice"], self.state["hook"]
-        found = [("pending", "Whether the cloud has announced that it takes this machine", int(notice is not None))]
+        gauges = [("pending", "Whether the cloud has announced that it takes this machine", int(notice is not None))]
         if notice is not None:
-            found.append(("timestamp_seconds", "When it does", int(seconds_of(notice["time"]))))
-        found.append(("rebalance", "Whether AWS recommends to move away", int(self.state["rebalance"] is not None)))
-        found.append(("answered", "Whether the metadata service answers", int(self.state["silent_since"] is None)))
+            gauges.append(("timestamp_seconds", "When it does", int(seconds_of(notice["time"]))))
+        gauges.append(("rebalance", "Whether AWS recommends to move away", int(self.state["rebalance"] is not None)))
+        gauges.append(("answered", "Whether the metadata service answers", int(self.state["silent_since"] is None)))
         if hook is not None and hook["state"] == "ended":
-            found.append(("hook_ok", "Whether hooks.interrupted ended well", int(hook["result"] == "success")))
+            gauges.append(("hook_ok", "Whether hooks.interrupted ended well", int(hook["result"] == "success")))
         rows = ("# HELP gpuprov_interruption_{0} {1}\n# TYPE gpuprov_interruption_{0} gauge\n"
-                "gpuprov_interruption_{0} {2}\n".format(*one) for one in found)  # fmt: skip
+                "gpuprov_interruption_{0} {2}\n".format(*gauge) for gauge in gauges)  # fmt: skip
         return "".join(rows)
