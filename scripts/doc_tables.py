@@ -25,6 +25,7 @@ from provisioner.spec import folders, schema
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import Site
 from provisioner.stack.solve import solve
+from provisioner.verify.merged_checks import reported
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -47,7 +48,7 @@ class Table:
 def faults() -> str:
     """Every fault of the sandbox, as Markdown."""
     lines = ["| fault | what it is | found by | needs |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{f.name}` | {f.sentence} | `{f.check}` | {f.needs} |" for f in list_faults(None)]
+    lines += [f"| `{f.name}` | {f.sentence} | `{reported(f.check)}` | {f.needs} |" for f in list_faults(None)]
     return "\n".join(lines)
 
 

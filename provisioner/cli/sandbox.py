@@ -36,18 +36,19 @@ def faults(
     from provisioner.sandbox import site_faults, state_faults
     from provisioner.sandbox.faults import list_faults
     from provisioner.spec.machine_types import extended
+    from provisioner.verify.merged_checks import reported
 
     listed = list_faults(machine, extended(catalog.load(), machines))
     sites = site_faults.FAULTS if machine is None else ()
     states = state_faults.FAULTS if machine is None else ()
     if as_json:
-        rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in listed]
+        rows = [{"name": f.name, "sentence": f.sentence, "check": reported(f.check), "needs": f.needs} for f in listed]
         of_sites = [{"name": fault.name, "sentence": fault.sentence} for fault in (*sites, *states)]
         json_output.write({"faults": rows, "site_faults": of_sites})
         return
     width = max(len(fault.name) for fault in listed)
     for fault in listed:
-        typer.echo(f"{fault.name:<{width}}  {fault.sentence} (found by {fault.check}; needs {fault.needs})")
+        typer.echo(f"{fault.name:<{width}}  {fault.sentence} (found by {reported(fault.check)}; needs {fault.needs})")
     for site_fault in sites:
         typer.echo(f"{site_fault.name:<{width}}  {site_fault.sentence} (of a site, while machines are made)")
     for state in states:

@@ -6,6 +6,7 @@ mistake in one group does not hide those in another.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import State
 from provisioner.suggest import did_you_mean, nearest
 
+_BASE64_LINE = re.compile(r"[A-Za-z0-9+=][A-Za-z0-9+/=]{59,}")
+"""A line of a private key has 64 or 70 characters; a path of that length has other ones, or begins with /."""
 _LIST = "see gpuprov catalog --provider "
 
 
@@ -346,4 +349,5 @@ def _interruption_announced(draft: Draft, catalog: Catalog) -> bool:
 
 
 def _is_key(text: str) -> bool:
-    return text.startswith(("-----BEGIN", "ssh-", "ecdsa-", "sk-ssh-"))
+    """Whether this is text of a key: its first line, or a line of base64 from its middle."""
+    return text.startswith(("-----BEGIN", "ssh-", "ecdsa-", "sk-ssh-")) or _BASE64_LINE.fullmatch(text) is not None

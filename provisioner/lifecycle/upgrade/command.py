@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.errors import Exit, GpuprovError
-from provisioner.events import Kind
 from provisioner.fleet import Node
 from provisioner.lifecycle import diff, locking, machines
 from provisioner.lifecycle.sites import together
@@ -86,6 +85,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             where=str(cluster.file),
             hint=f"run `gpuprov up {cluster.file}` first: it creates machines and keeps running ones on their lock",
         )
+    _refuse_unknown_canary(cluster, options)
     with cluster.exclusively("upgrade") as run_dir:
         machines.refuse_undone(cluster)
         lock, journal, ledger = (
@@ -131,9 +131,13 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             runs = done.runs[node.name] = ledger.of(node)
             done.drivers[node.name] = ledger.lock(runs).groups[node.group].driver if runs else None
         done.seconds = round(time.monotonic() - began, 1)
-        ending: Kind = "done" if done.ok else "failed"
-        cluster.events("upgrade", ending, summary(done))
+        cluster.events("upgrade", "done" if done.ok else "failed", summary(done))
     return done
+
+
+def _refuse_unknown_canary(cluster: Cluster, options: Options) -> None:
+    if options.canary is not None:
+        cluster.node(options.canary)  # raises with the nearest names
 
 
 def _restore_moved(journal: Journal, ledger: Ledger, nodes: Sequence[Node]) -> None:

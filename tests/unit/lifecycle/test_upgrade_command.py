@@ -356,6 +356,13 @@ def test_a_canary_that_is_named_is_the_only_one(groups: Cluster, world: World) -
     assert next(call for call in world.calls if call.startswith("move")) == "move infer-1"
 
 
+def test_a_canary_that_is_no_node_is_refused_where_nothing_is_to_move(groups: Cluster, world: World) -> None:
+    world.lock = two(OLD)
+    assert run(groups, world).nothing
+    with pytest.raises(GpuprovError, match="trian-0"):
+        run(groups, world, canary="trian-0")
+
+
 def test_a_canary_that_runs_the_lock_already_is_refused(cluster: Cluster, world: World) -> None:
     Ledger(cluster.paths).record(NODES[:1], NEW)
     Ledger(cluster.paths).record(NODES[1:], OLD)

@@ -63,3 +63,4 @@ def test_what_is_no_key_for_ssh(content: str | None, mode: int, message: str, tm
         key.chmod(mode)
     problem = private_key.problem(key)
     assert problem is not None and message in problem[0]
+    assert content is not None or "ssh-keygen" not in problem[1]
