@@ -130,3 +130,21 @@ def test_machines_of_ones_own_that_fail_do_not_hold_up_the_others(
     monkeypatch.setattr(machines, "contact", lambda *_, **__: {"train-0": refused, "train-2": refused})
     none = machines.make(own_cluster, plan, [(Partly(nodes), Planned("rack", add=3))], own_cluster.events)  # type: ignore[list-item]
     assert (none.nodes, list(none.failed), none.partly) == ([], ["rack"], {})
+
+
+def test_a_host_of_another_cluster_is_forgotten_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    opened = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    nodes = [
+        Node(f"{site}-{n}", "train", site, "p4d.24xlarge", f"{site}{n}", "", "203.0.113.7", "10.0.0.7")
+        for site in "ab"
+        for n in (1, 2)
+    ]
+    private_dir(opened.paths.root)
+    machines.record(opened, nodes)
+    marks = {site: private_dir(opened.paths.site(site)) / machines.MARK for site in "ab"}
+    for site, mark in marks.items():
+        mark.write_text(f"{site}1\n{site}2\nb1\n")
+    machines._forget(opened, [nodes[0], nodes[2]])
+    assert [node.name for node in opened.nodes()] == ["a-2", "b-2"]
+    assert [mark.read_text().split() for mark in marks.values()] == [["a2", "b1"], ["b2"]]

@@ -46,6 +46,12 @@ def test_terraforms_machines_know_which_nodes_of_the_site_are_whole(cluster: Clu
     assert of_site(cluster).how["log"] is None
 
 
+def test_what_records_nothing_reads_the_identity_and_makes_none(cluster: Cluster, by_terraform: None) -> None:
+    root = of_site(cluster, record=False).words[1]
+    assert root.identity() == machines.NO_IDENTITY and cluster.recorded_identity() == ""
+    assert root.identity() != cluster.identity == root.identity()
+
+
 def test_the_root_module_has_the_key_and_identity_of_the_cluster(
     cluster: Cluster, by_terraform: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

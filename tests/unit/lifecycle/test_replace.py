@@ -55,6 +55,7 @@ class World:
     made: list[str] = field(default_factory=list)
     hooked: list[str] = field(default_factory=list)
     configured: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    contacted: list[tuple[str, ...]] = field(default_factory=list)
     refuses: set[str] = field(default_factory=set)
     also: list[tuple[str, str]] = field(default_factory=list)
     deaf: bool = False
@@ -170,7 +171,13 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
     monkeypatch.setattr(preflight, "look", lambda *_: {})
     monkeypatch.setattr(machines, "of_site", Site)
-    monkeypatch.setattr(fleet, "contact", lambda *_, **__: test_world.step() or {})
+
+    def contact(*_: Any, only: Sequence[str], **__: Any) -> dict[str, ProviderError]:
+        test_world.step()
+        test_world.contacted.append(tuple(only))
+        return {}
+
+    monkeypatch.setattr(fleet, "contact", contact)
     monkeypatch.setattr(hooks, "call", call)
     monkeypatch.setattr(command.lifecycle, "configure", configure)
     monkeypatch.setattr(verifying, "verify_configured", verify)
@@ -211,6 +218,7 @@ def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
     assert ids(cluster)["train-1"] == "new-1-train-1"
     assert ids_of_others(cluster, "train-1") == {name: f"i-{name}" for name in NAMES if name != "train-1"}
     assert world.hooked == ["drain replace train-1", "resume release train-1"]
+    assert world.contacted == [("train-1",)], "another node that does not answer stops no replacement"
     assert world.configured == [(["train-1"], ["train-1"])]
     assert ended(cluster)
 

@@ -23,11 +23,12 @@ from provisioner.lifecycle.upgrade.actions import NodeActions
 from provisioner.lifecycle.upgrade.command import Options, Upgrade, batch_size, document, summary, upgrade
 from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.machines.base import Planned
+from provisioner.paths import private_dir
 from provisioner.release import Ledger, identity
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack.models import Lock
 from provisioner.verify.results import CheckResult, NodeReport, Report
-from tests.unit.lifecycle.test_release import NODES, STACK, cluster, lock, newer, node
+from tests.unit.lifecycle.test_release import FILE, NODES, STACK, cluster, lock, newer, node
 
 __all__ = ["cluster"]
 
@@ -108,6 +109,14 @@ def test_the_canary_is_moved_first_and_then_the_others_in_batches(cluster: Clust
     assert set(done.drivers.values()) == {"595.91.07"}
     assert done.seconds >= 0.0 and summary(done) == "3 of 3 nodes moved"
     assert {file.stem for file in (cluster.paths.root / "locks").iterdir()} == {identity(OLD), identity(NEW)}
+
+
+def test_a_lock_that_no_node_runs_any_more_goes_with_the_next_upgrade(cluster: Cluster, world: World) -> None:
+    proven(cluster)
+    run(cluster, world)
+    world.lock = third = lock(newer().model_copy(update={"driver": "600.1.1"}))
+    run(cluster, world)
+    assert {file.stem for file in (cluster.paths.root / "locks").iterdir()} == {identity(NEW), identity(third)}
 
 
 def test_the_outcome_is_an_event_and_a_document(cluster: Cluster, world: World) -> None:
@@ -502,6 +511,16 @@ def test_a_node_that_may_be_half_moved_is_not_put_back_where_it_could_not_be_dra
     assert called == ["drain train-1 for upgrade"]
     entry = hands.quarantined()["train-1"]
     assert (entry.owner, entry.reason) == (OURS, "an upgrade had begun to move it; drain failed")
+    assert not entry.drained, "cluster.yaml has no drain command"
+
+
+def test_what_is_kept_out_where_there_is_a_drain_command_is_taken_for_drained(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(f'{FILE}hooks: {{drain: "true"}}\n')
+    opened = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(opened.paths.root)
+    actions = NodeActions(opened, NODES, tmp_path)
+    actions.keep_out("train-1", "it could not be put back")
+    assert actions.quarantined()["train-1"].drained
 
 
 def test_a_node_in_quarantine_that_could_not_be_drained_stays_out_of_service(

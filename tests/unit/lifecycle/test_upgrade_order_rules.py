@@ -39,6 +39,10 @@ def test_nodes_that_an_unfinished_upgrade_left_out_of_service_come_first(step: S
         "n-2": "draining", "n-0": "waiting", "n-1": "waiting"
     }  # fmt: skip
     assert list(begun.nodes) == ["n-2", "n-0", "n-1"]
+    assert {name for name, entry in begun.nodes.items() if entry.begun} == ({"n-2"} if step != "draining" else set())
+    resumed = Journal(nodes={"n-2": Place(OLD, "draining", begun=True)})
+    order.begin(resumed, NEW, dict.fromkeys(names(3), OLD), first=["n-0"], batch=1)
+    assert resumed.nodes["n-2"].begun, "it stays begun, however often the upgrade is called again"
 
 
 def test_each_step_is_told() -> None:
