@@ -288,7 +288,7 @@ def test_a_machine_for_jobs_of_several_nodes_has_a_network_for_them() -> None:
     from provisioner.spec.groups import GpuOptions, NetworkOptions
 
     assert expected(P4D, group=Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))).fabric == ""
-    assert expected(P4D, group=Group(machine=P4D, network=NetworkOptions(efa=False))).fabric == ""
+    assert expected(P4D, group=Group(machine=P4D, network=NetworkOptions(rdma=False))).fabric == ""
     assert expected("g5.48xlarge").fabric == "rdma"
     assert not expected("g5.48xlarge").gpudirect
     assert expected(P4D).gpudirect
