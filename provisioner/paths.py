@@ -124,6 +124,11 @@ APPLYING = "applying"
 neither of the files could be written."""
 
 
+def has_state(folder: Path) -> bool:
+    """Whether a site's workspace has a state of Terraform's, be it one that could not be saved."""
+    return any((folder / name).exists() for name in (STATE, ERRORED))
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterPaths:
     """The run directory of one cluster: `.gpuprov/<name>` beside cluster.yaml, `.gpuprov/<name>.sandbox` for a

@@ -49,21 +49,23 @@ def definitions(text: str) -> Iterator[Definition]:
                 yield Definition(node.lineno, str(node.name))
 
 
-def denied(text: str, words: dict[str, str]) -> list[Definition]:
+def denied(text: str, replacements: dict[str, str]) -> list[Definition]:
     """The definitions whose name is one of the words, a leading underscore aside."""
-    return sorted(row for row in definitions(text) if row.name.removeprefix("_") in words)
+    return sorted(row for row in definitions(text) if row.name.removeprefix("_") in replacements)
 
 
 def read_words() -> dict[str, str]:
     """Word → what usually fits."""
     table: dict[str, list[str]] = yaml.safe_load(WORDS.read_text(encoding="utf-8"))["identifiers"]
-    return {word: ", ".join(fitting) for word, fitting in table.items()}
+    return {identifier: ", ".join(fitting) for identifier, fitting in table.items()}
 
 
-def count(root: Path, words: dict[str, str]) -> dict[str, int]:
+def count(root: Path, replacements: dict[str, str]) -> dict[str, int]:
     """File below `root` → how many denied definitions it has; files without one are left out."""
     files = sorted(file for folder in FOLDERS for file in (root / folder).rglob("*.py"))
-    counts = {str(file.relative_to(root)): len(denied(file.read_text(encoding="utf-8"), words)) for file in files}
+    counts = {
+        str(file.relative_to(root)): len(denied(file.read_text(encoding="utf-8"), replacements)) for file in files
+    }
     return {file: number for file, number in counts.items() if number}
 
 
@@ -77,13 +79,13 @@ def exceeded(counts: dict[str, int], ceiling: dict[str, int]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    words, root = read_words(), Path(__file__).parent.parent
+    replacements, root = read_words(), Path(__file__).parent.parent
     if arguments and arguments != ["--lower"]:
         for file in arguments:
-            for row in denied(Path(file).read_text(encoding="utf-8"), words):
-                print(f"{file}:{row.line}: {row.name}: {words[row.name.removeprefix('_')]}")
+            for row in denied(Path(file).read_text(encoding="utf-8"), replacements):
+                print(f"{file}:{row.line}: {row.name}: {replacements[row.name.removeprefix('_')]}")
         return 0
-    counts, ceiling = count(root, words), yaml.safe_load(CEILING.read_text(encoding="utf-8"))
+    counts, ceiling = count(root, replacements), yaml.safe_load(CEILING.read_text(encoding="utf-8"))
     messages = exceeded(counts, ceiling)
     print("\n".join(messages), file=sys.stderr)
     if arguments and not messages:

@@ -196,9 +196,8 @@ def _intended(
         by_verb: dict[str, list[str]] = {}
         for name in node_names:
             by_verb.setdefault(existing if name in existing_nodes else created, []).append(name)
-        reasons = changes.reasons if node_names == changes.recreate else {}
         for verb, names in by_verb.items():
-            for reason, affected in by_reason(names, reasons).items():
+            for reason, affected in by_reason(names, changes.reasons).items():
                 clauses.append(f"{verb} {_some(affected)}{f' ({reason})' if reason else ''}")
     text = "; ".join(clauses) or "change no machine, but what they share"
     return text[0].upper() + text[1:]

@@ -12,7 +12,7 @@ from provisioner.lifecycle import machines
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.sites import refuse_recipe, together
 from provisioner.machines.base import DestroyRefusedError, Machines
-from provisioner.paths import ERRORED, STATE, private_dir, write_whole
+from provisioner.paths import has_state, private_dir, write_whole
 from provisioner.plan import Plan, build_plan
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
@@ -57,7 +57,7 @@ def _wanted(cluster: Cluster, site: str) -> Plan | None:
     """The plan of a site whose root module has to be written again: it was made on another computer, or its folder has
     Terraform's state alone. Raises GpuprovError for one that cluster.yaml does not name any more."""
     folder = cluster.paths.site(site)
-    recorded = cluster.remote is not None or any((folder / name).exists() for name in (STATE, ERRORED))
+    recorded = cluster.remote is not None or has_state(folder)
     if not recorded or (folder / "main.tf").exists():
         return None
     elsewhere = f"restore {folder / 'main.tf'}"

@@ -46,9 +46,9 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
     abandoned = sorted(set(cluster.providers.made()) - set(plan.sites()))
     if abandoned:
         groups = list(dict.fromkeys(node.group for node in cluster.nodes() if node.site in abandoned))
-        whose = f"machines of {few(groups, 5, ',')}" if groups else "machines"
+        noun = f"machines of {few(groups, 5, ',')}" if groups else "machines"
         raise GpuprovError(
-            f"no group is at {', '.join(abandoned)} any more, and {whose} were made there",
+            f"no group is at {', '.join(abandoned)} any more, and {noun} were made there",
             where=str(cluster.file),
             hint="put the site and its groups back, or remove the whole cluster with `gpuprov down`",
         )
@@ -291,8 +291,8 @@ def make(
         unmade.update(failed)
     nodes = [node for site_nodes in done.values() for node in site_nodes]
     if failed:
-        standing = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*other_nodes, *nodes])
-        failed = {site: _with(error, standing) for site, error in failed.items()}
+        existing_text = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*other_nodes, *nodes])
+        failed = {site: _with(error, existing_text) for site, error in failed.items()}
     else:
         record(cluster, [*other_nodes, *nodes])
     names = [node.name for node in nodes]
@@ -342,10 +342,13 @@ def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
     pins: ssh.Pins = {}
     with contextlib.suppress(GpuprovError):
         pins = ssh.load_pins(cluster.paths)
+    hosts_by_site = {
+        site: provider.hosts.listed(())
+        for site in dict.fromkeys(node.site for node in nodes)
+        if (provider := made_by.get(site)) is not None and provider.hosts is not None
+    }
     for recorded in nodes:
-        node = recorded
-        provider = made_by.get(node.site)
-        listed = provider.hosts.listed(()) if provider is not None and provider.hosts is not None else []
+        node, listed = recorded, hosts_by_site.get(recorded.site, [])
         host = next((host for host in listed if host.name == node.id), None)
         if host is None and (pinned := pins.get(node.name)) is not None and pinned[0] == node.id:
             direct = (host for host in listed if not host.local and not host.jump)
@@ -372,11 +375,11 @@ def _joined(errors: Sequence[GpuprovError]) -> GpuprovError:
     return ProviderError(lines, hint="; ".join(dict.fromkeys(error.hint for error in errors if error.hint)))
 
 
-def _with(error: GpuprovError, standing: str) -> GpuprovError:
+def _with(error: GpuprovError, existing_text: str) -> GpuprovError:
     """The error, with what stands now."""
-    if not standing:
+    if not existing_text:
         return error
-    diagnostics, message = getattr(error, "diagnostics", ()), f"{error.message}\n  {standing}"
+    diagnostics, message = getattr(error, "diagnostics", ()), f"{error.message}\n  {existing_text}"
     if isinstance(error, NoCapacityError):
         return NoCapacityError(
             message, where=error.where, hint=error.hint, diagnostics=diagnostics, groups=error.groups, data=error.data

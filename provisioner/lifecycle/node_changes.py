@@ -55,7 +55,7 @@ def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) 
     touched = {a.node for a in actions}
     ended = {a.node: one.site for one in sites for a in one.actions if a.what == "delete" and not a.attached and a.node}
     reasons = dict.fromkeys((new & {*recorded}) - {*ended}, "its machine is gone")
-    reasons |= {a.node: a.why for a in actions if a.why and not a.attached}
+    reasons |= {a.node: a.reason for a in actions if a.reason and not a.attached}
     recreate = replaced | new & {*recorded, *ended}
     return NodeChanges(
         create=tuple(name for name in desired if name not in recorded and name not in recreate),
@@ -64,7 +64,7 @@ def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) 
         remove=tuple(dict.fromkeys(name for name in (*recorded, *ended) if name not in desired)),
         total=sum(one.total for one in sites),
         sites=ended,
-        reasons={name: why for name in desired if name in recreate and (why := reasons.get(name))},
+        reasons={name: reason for name in desired if name in recreate and (reason := reasons.get(name))},
     )
 
 

@@ -158,13 +158,13 @@ def verify_fleet(
 def _tell_half_made(cluster: Cluster, report: Report) -> None:
     """Name unhealthy nodes whose machines an interrupted `replace` has made and not proven. After this verdict `up`
     goes on, because quarantine has them."""
-    unproven = {name for name, place in replace_journal.load(cluster).nodes.items() if place.step == "proving"}
+    unproven = {name for name, entry in replace_journal.load(cluster).nodes.items() if entry.step == "proving"}
     for node in report.nodes:
         if node.name in unproven and not node.ok:
             message = (
                 "`replace` was interrupted before its new machine was proven, and this verdict ends the replacement: "
+                f"`gpuprov up {cluster.file}` goes on with this machine, `replace` would create another one"
             )
-            message += f"`gpuprov up {cluster.file}` goes on with this machine, `replace` would create another one"
             cluster.events("quarantine", "warning", message, node=node.name)
 
 
@@ -230,7 +230,9 @@ def _prove_again(cluster: Cluster, verdict: Verdict, brought: Brought, nodes: Se
         return
     names = {node.name for node in again}
     failed = second_boot.reboot_all(cluster, again)
-    subjects = [replace(one, source=one.way or one.source, reach=None) for one in brought.subjects if one.name in names]
+    subjects = [
+        replace(one, source=one.transport or one.source, reach=None) for one in brought.subjects if one.name in names
+    ]
     # What was reached with others before the reboot counts (second_boot.merged).
     second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"), borrowing=False)
     verdict.report = report = second_boot.merged(verdict.report, second, failed)

@@ -15,14 +15,14 @@ from provisioner.plan import Plan
 class Action(NamedTuple):
     """What is to be done to one thing. `what`: create, update, replace or delete; `name`: for people; `node`: the node
     whose machine it is, or belongs to (`attached`), empty for all others. `shared`: serves every machine, and changing
-    it changes none of them. `why`: the reason of a replacement, for people."""
+    it changes none of them. `reason`: of a replacement, for people."""
 
     what: str
     name: str
     node: str = ""
     attached: bool = False
     shared: bool = False
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

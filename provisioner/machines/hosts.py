@@ -53,7 +53,7 @@ class HostMachines:
                 "replace" if (former := recorded_ids.get(name)) else "create",
                 f"{node.id} as {name}",
                 name,
-                why=f"{node.id} takes the place of {former}" if former else "",
+                reason=f"{node.id} takes the place of {former}" if former else "",
             )
             for name, node in nodes.items()
             if recorded_ids.get(name) != node.id

@@ -13,7 +13,7 @@ from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.machines.base import Action, DestroyRefusedError, NoCapacityError, Planned
-from provisioner.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
+from provisioner.paths import APPLYING, ERRORED, STATE, has_state, private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Module, Provider
@@ -102,8 +102,7 @@ class TerraformMachines:
                 raise ProviderError(damage, where=f"site {self.site}", hint=RESTORE)
             self._events("down", "warning", f"{damage}: looking for nodes by their labels instead")
             return 0
-        local = any((self._folder / name).exists() for name in (STATE, ERRORED))
-        if not self._root.backend and not local:
+        if not self._root.backend and not has_state(self._folder):
             return 0
         if plan is not None and not (self._folder / "main.tf").exists():
             self._render(plan)
@@ -153,7 +152,7 @@ class TerraformMachines:
         actions = tuple(
             Action(
                 action, address, self._module.node_at(address) or attached.get(address, ""),
-                attached=address in attached, shared=address in self._module.shared, why=reasons.get(address, ""),
+                attached=address in attached, shared=address in self._module.shared, reason=reasons.get(address, ""),
             )
             for address, action in changes.actions
         )  # fmt: skip

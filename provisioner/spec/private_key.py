@@ -22,13 +22,12 @@ def problem(path: Path) -> tuple[str, str] | None:
     make = f"make one with `ssh-keygen -t ed25519 -f {path}`, or leave access.ssh_key out"
     if not path.exists():
         return f"there is no private key {path}", make
-    if path.is_dir():
-        return f"{path} cannot be read: this is a directory", "give the path of the key itself, such as ~/.ssh/fleet"
     try:
         text = regular_file.read(path, LIMIT).decode("ascii", "replace")
         mode = path.stat().st_mode
     except OSError as error:
-        return f"{path} cannot be read: {error.strerror}", make
+        hint = "give the path of the key itself, such as ~/.ssh/fleet" if path.is_dir() else make
+        return f"{path} cannot be read: {error.strerror}", hint
     if _PRIVATE.search(text) is None:
         if _PUBLIC.search(text):
             private = path.with_suffix("") if path.suffix == ".pub" else "the other half"

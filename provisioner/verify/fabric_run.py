@@ -127,14 +127,14 @@ def fabric(
         bundle, level = bundles[subject.name], _level(subject.expected)
         if not level or bundle.error:
             continue
-        if subject.way is None:  # a bundle that was there already has its fabric.json, or never will
+        if subject.transport is None:  # a bundle that was there already has its fabric.json, or never will
             if FILE not in bundle.files and level == "standard":
                 verdict_text = "judged from its bundle, without the other nodes of its group"
                 verdicts[subject.name] = _verdict_of_none("alone", verdict_text)
         elif (reason := _not_now(subject, bundle)) is not None:
             verdicts[subject.name] = _narrowed(reason, subject, subjects, neighbours)
         else:
-            member = Member(subject.name, subject.way, subject.address, subject.expected)
+            member = Member(subject.name, subject.transport, subject.address, subject.expected)
             groups.setdefault((subject.site, subject.group), []).append(member)
     alone = {
         key: _borrow(by_name[members[0].name], neighbours(by_name[members[0].name]), events)
@@ -176,11 +176,11 @@ def _borrow(subject: Subject, neighbours: Neighbours, events: Events) -> _Alone:
     for candidate in neighbours.candidates:
         if _image(candidate.expected) != image:
             lonely.refused[candidate.name] = "it runs another image"
-        elif not candidate.address or candidate.way is None:
+        elif not candidate.address or candidate.transport is None:
             lonely.refused[candidate.name] = "its address in the group's network is not known"
         else:
             expected = replace(candidate.expected, level=subject.expected.level)
-            ready.append(Member(candidate.name, candidate.way, candidate.address, expected, lent=True))
+            ready.append(Member(candidate.name, candidate.transport, candidate.address, expected, lent=True))
     for start in range(0, len(ready), IDLE_AT_ONCE):
         batch = ready[start : start + IDLE_AT_ONCE]
         requests = {member.name: _request(member, IDLE_S, alone="idle") for member in batch}
@@ -249,12 +249,12 @@ def _own_cards(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], event
     """The network cards of these nodes against each other: those that ib_write_bw can work in pairs, EFA's by NCCL."""
     requests, targets, by_nccl = {}, {}, list[Member]()
     for subject in subjects:
-        if subject.way is None:
+        if subject.transport is None:
             continue
-        member = Member(subject.name, subject.way, subject.address, subject.expected)
+        member = Member(subject.name, subject.transport, subject.address, subject.expected)
         if (cards := cards_request(subject.expected)) is not None:
             requests[subject.name] = _request(member, OWN_CARDS_S, rails=cards, alone="own cards")
-            targets[subject.name] = subject.way
+            targets[subject.name] = subject.transport
         elif _has_efa_between_gpus(subject.expected) and _not_now(subject, bundles[subject.name]) is None:
             by_nccl.append(member)
     if not targets and not by_nccl:

@@ -99,7 +99,7 @@ def verify(
     ended = time.monotonic()
     seconds = {"collect": probed - begun, "judge": ended - probed, "verify": ended - begun}
     limits, unverified = _limits(subjects)
-    levels = {s.expected.level for s in subjects if s.way is not None}
+    levels = {s.expected.level for s in subjects if s.transport is not None}
     level = levels.pop() if len(levels) == 1 else ""
     report = Report(nodes, seconds, started, level=level, limits=limits, unverified=unverified)
     for node in nodes:
@@ -129,7 +129,7 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
     requests: dict[str, ProbeRequest] = {}
     targets: dict[str, Sequence[str]] = {}
     for subject in subjects:
-        reach, request, bundle = subject.way, load_request(subject.expected), bundles[subject.name]
+        reach, request, bundle = subject.transport, load_request(subject.expected), bundles[subject.name]
         if reach is None or request is None or bundle.error:
             continue
         listed = bundle.files.get(subject.expected.gpu_file)

@@ -35,6 +35,6 @@ class Subject:
     """In the network between the nodes of its group; "" where nobody knows it."""
 
     @property
-    def way(self) -> Sequence[str] | None:
+    def transport(self) -> Sequence[str] | None:
         """The argv that reaches the node, for what its level starts there; None where only its bundle is here."""
         return self.reach if isinstance(self.source, Bundle) else self.source

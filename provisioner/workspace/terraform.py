@@ -239,8 +239,9 @@ class Workspace:
                 kept_file = self._put_aside(errored, "outdated")
                 message = (
                     f"the state was written by another run since: {kept_file} is kept, and what it alone has is looked "
+                    "for by its tags"
                 )
-                self._events("terraform", "warning", f"{message}for by its tags")
+                self._events("terraform", "warning", message)
                 return
             raise ProviderError(
                 f"{message_of_loss}, and it could not be written back: {error.message}", where=str(self.path),

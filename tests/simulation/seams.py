@@ -493,7 +493,7 @@ class Seams:
         return Report(tuple(self._judged(subject) for subject in subjects), {}, 0.0)
 
     def _judged(self, subject: Subject) -> NodeReport:
-        argv, bundle = subject.way, None
+        argv, bundle = subject.transport, None
         if isinstance(subject.source, Bundle):
             bundle = subject.source
         machine, error = None, ""

@@ -277,8 +277,8 @@ def _first(cluster: Cluster, nodes: Sequence[Node], runs: Mapping[str, str], opt
     """The canaries: of every group, because each has a stack of its own."""
     if options.canary is not None:
         if options.canary not in runs:
-            known = cluster.node(options.canary).name  # raises with the nearest names
-            raise GpuprovError(f"{known} runs the new lock already", where="--canary", hint="pass another node")
+            message = f"{options.canary} runs the new lock already"
+            raise GpuprovError(message, where="--canary", hint="pass another node")
         return [options.canary]
     groups: dict[str, list[str]] = {}
     for node in nodes:

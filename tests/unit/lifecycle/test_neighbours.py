@@ -77,7 +77,9 @@ def test_all_proven_nodes_of_the_group_are_candidates_in_the_order_of_their_numb
     assert [candidate.name for candidate in search.candidates] == [f"train-{i}" for i in range(12) if i != 3]
     assert (search.refused, search.proven) == ({}, True)
     assert search.command == f"gpuprov verify {cluster.file} --node train-3"
-    assert all(candidate.way and candidate.address and candidate.expected.images for candidate in search.candidates)
+    assert all(
+        candidate.transport and candidate.address and candidate.expected.images for candidate in search.candidates
+    )
 
 
 def test_nodes_that_are_not_proven_in_service_and_outside_the_run_are_refused(cluster: Cluster) -> None:

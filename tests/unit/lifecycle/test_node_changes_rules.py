@@ -50,8 +50,8 @@ def test_a_machine_that_is_replaced_is_recreated_recorded_or_not(nodes: list[Nod
 
 
 def test_a_replacement_has_its_reason() -> None:
-    volume = Action("replace", "volume", "train-1", attached=True, why="size changed")
-    actual = changes(ALL, Action("replace", "a", "train-2", why="image changed"), volume)
+    volume = Action("replace", "volume", "train-1", attached=True, reason="size changed")
+    actual = changes(ALL, Action("replace", "a", "train-2", reason="image changed"), volume)
     assert actual.reasons == {"train-2": "image changed"}
 
 

@@ -201,7 +201,7 @@ def test_a_replacement_says_why(site: Site) -> None:
     site.terraform.changes = Changes(actions=actions, reasons=reasons)
     site.module.lost_nodes = ("train-2",)
     planned = site.machines(known={"train-2"}).plan(PLAN, replace=["train-3"])
-    assert [action.why for action in planned.actions] == [
+    assert [action.reason for action in planned.actions] == [
         "ami, user_data changed", "its creation had failed", "its machine is gone", "", ""
     ]  # fmt: skip
     assert site.terraform.calls[-1] == 'forcing node["train-0"]'
