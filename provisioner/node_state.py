@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from provisioner import stored
 from provisioner.errors import LockedError
+from provisioner.levels import LEVELS, deeper
 from provisioner.paths import ClusterPaths, touch, write_whole
-from provisioner.state.shared_files import is_report
-
-if TYPE_CHECKING:
-    from provisioner.verify.results import Report
 
 FILE = "state.json"
+_PAGE = re.compile(r"runs/\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}/report\.html")
+"""The page of a run, as state.json names it."""
 LOCK = "state.json.lock"
 LOCK_TIMEOUT_S = 30.0
 """A change takes milliseconds; a process that was stopped (SIGSTOP) within it holds up the others for so long."""
@@ -72,22 +72,20 @@ def note_failed(paths: ClusterPaths, sites: Collection[str], failed: Mapping[str
         state["failed"] = retained | dict(failed)
 
 
-def note_verdicts(paths: ClusterPaths, report: Report) -> None:
-    """Remember each node's verdict. What a deeper level found wrong stays until a level that looks as deep finds it
-    right: `quick` cannot answer for `standard`."""
+def note_verdicts(paths: ClusterPaths, verdicts: Mapping[str, bool], level: str | None) -> None:
+    """Remember the verdict of each of these nodes: whether it is healthy. What a deeper level found wrong stays until a
+    level that looks as deep finds it right: `quick` cannot answer for `standard`."""
     with _changing(paths) as state:
         nodes = state.setdefault("nodes", {})
-        for node in report.nodes:
-            before = nodes.get(node.name, {})
-            if node.ok and before.get("ok") is False and _is_deeper(before.get("level"), report.level):
+        for name, ok in verdicts.items():
+            before = nodes.get(name, {})
+            if ok and before.get("ok") is False and _is_deeper(before.get("level"), level):
                 continue
-            level = {"level": report.level} if report.level and not node.ok else {}
-            nodes[node.name] = {"stage": "verified" if node.ok else "unhealthy", "ok": node.ok} | level
+            stage = "verified" if ok else "unhealthy"
+            nodes[name] = {"stage": stage, "ok": ok} | ({"level": level} if level and not ok else {})
 
 
 def _is_deeper(one: Any, other: Any) -> bool:
-    from provisioner.verify.expectations import LEVELS, deeper
-
     return {one, other} <= {*LEVELS} and deeper(one, other) != other
 
 
@@ -131,6 +129,11 @@ def _read(paths: ClusterPaths) -> dict[str, Any]:
     partial = _partial_report(loaded.pop("partial_report", None))
     state = {**loaded, "nodes": whole, "failed": failed, "report": report if is_report(report) else None}
     return state | ({"partial_report": partial} if partial else {})
+
+
+def is_report(name: object) -> bool:
+    """Whether state.json's `report` is the page of a run."""
+    return isinstance(name, str) and _PAGE.fullmatch(name) is not None
 
 
 def _partial_report(noted: object) -> dict[str, Any] | None:

@@ -22,6 +22,8 @@ IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
 """The file `id` of a run directory: what tells a cluster from every other one of its name (Cluster.identity)."""
 
 
+MADE_BY = "provider"
+"""File in a site's workspace: the name of the provider that made its machines."""
 RUNS, IGNORE = ".gpuprov", ".gitignore"
 """The folder beside cluster.yaml that has the run directories, and its file that keeps keys and states out of git."""
 

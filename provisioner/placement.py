@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner import fleet, stored
-from provisioner.cost import money
 from provisioner.errors import GpuprovError
-from provisioner.paths import ClusterPaths, write_whole
-from provisioner.providers.cluster import MADE_BY
+from provisioner.paths import MADE_BY, ClusterPaths, write_whole
 from provisioner.spec.models import ClusterSpec
+from provisioner.text import money
 
 KEY = "choices"
 

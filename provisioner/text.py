@@ -91,3 +91,13 @@ def few(texts: Sequence[str], most: int, mark: str = ";") -> str:
 def _shown(text: str) -> str:
     plain = _COLOUR.sub("", text).replace("\r\n", "\n")
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
+
+
+def money(amount: float, currency: str) -> str:
+    """An amount as people read it.
+
+    >>> money(0.526, "USD"), money(87.8304, "USD"), money(64116.192, "USD")
+    ('0.5260 USD', '87.83 USD', '64,116 USD')
+    """
+    digits = 0 if amount >= 1000 else 2 if amount >= 1 or amount == 0 else 4
+    return f"{amount:,.{digits}f} {currency}"

@@ -126,7 +126,7 @@ def _table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def _groups(console: Console, answer: dict[str, Any]) -> None:
-    from provisioner.cost import money
+    from provisioner.text import money
 
     numbers = ("each an hour", "an hour", "a month")
     table = _table("group", "machines", "bought", *numbers, numbers=numbers)
@@ -159,7 +159,8 @@ def _groups(console: Console, answer: dict[str, Any]) -> None:
 
 
 def _totals(label: str, total: dict[str, Any]) -> list[str]:
-    from provisioner.cost import as_of, money
+    from provisioner.cost import as_of
+    from provisioner.text import money
 
     lines = []
     without = f", without {', '.join(total['unknown'])}: unknown" if total["unknown"] else ""
@@ -171,7 +172,7 @@ def _totals(label: str, total: dict[str, Any]) -> list[str]:
 
 
 def _spot(console: Console, machine: str, region: str, spot: dict[str, Any]) -> None:
-    from provisioner.cost import money
+    from provisioner.text import money
 
     typer.echo(f"\nspot: one {machine} in {region} for an hour, now and over the last {spot['days']} days")
     numbers = ("now", "low", "median", "high", "saves")
@@ -191,7 +192,8 @@ def _spots(console: Console, answer: dict[str, Any]) -> None:
 
 
 def _regions(console: Console, answer: dict[str, Any], *, machine: str | None) -> None:
-    from provisioner.cost import as_of, money
+    from provisioner.cost import as_of
+    from provisioner.text import money
 
     compared = any(region_row["against"] is not None for region_row in answer["regions"])
     numbers = ("an hour", "a month", *(("against here",) if compared else ()))
@@ -244,7 +246,7 @@ def _regions(console: Console, answer: dict[str, Any], *, machine: str | None) -
 
 def _from(region_row: dict[str, Any]) -> str:
     """What spot costs now in the cheapest zone, where the fleet is of one type; empty where nobody knows."""
-    from provisioner.cost import money
+    from provisioner.text import money
 
     zones = [
         zone

@@ -125,16 +125,6 @@ def totals(offers: Iterable[tuple[str, int, Offer]]) -> list[Total]:
     ]
 
 
-def money(amount: float, currency: str) -> str:
-    """An amount as people read it.
-
-    >>> money(0.526, "USD"), money(87.8304, "USD"), money(64116.192, "USD")
-    ('0.5260 USD', '87.83 USD', '64,116 USD')
-    """
-    digits = 0 if amount >= 1000 else 2 if amount >= 1 or amount == 0 else 4
-    return f"{amount:,.{digits}f} {currency}"
-
-
 def as_of(dates: Iterable[str]) -> str:
     """When prices were read: the source's own dates, a span as words.
 

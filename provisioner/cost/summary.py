@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provisioner.cost import Wanted, as_of, money, offer, totals, wanted
+from provisioner.cost import Wanted, as_of, offer, totals, wanted
 from provisioner.cost.document import document
 from provisioner.spec.models import ClusterSpec
+from provisioner.text import money
 
 
 def planned(spec: ClusterSpec, sites: Collection[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from provisioner.session import Cluster
 from provisioner.verify.baseline import NAMED, Entry, Record, is_rate
 
 if TYPE_CHECKING:
-    from provisioner.verify.expectations import Level
+    from provisioner.levels import Level
     from provisioner.verify.results import NodeReport, Report
     from provisioner.verify.subject import Subject
 

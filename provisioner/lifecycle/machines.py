@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provisioner import fleet, host_keys, node_state, placement, ssh, stored
-from provisioner.cost import money
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.lifecycle import running_cost
@@ -30,7 +29,7 @@ from provisioner.providers.base import Provider
 from provisioner.providers.cluster import MARK
 from provisioner.release import Ledger
 from provisioner.session import Cluster
-from provisioner.text import counted, few, printable
+from provisioner.text import counted, few, money, printable
 from provisioner.workspace.binary import Binary
 
 INCOMPLETE = "incomplete"

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner import node_state
-from provisioner.cost import as_of, money, offer
+from provisioner.cost import as_of, offer
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.session import Cluster
+from provisioner.text import money
 
 SEEN = "machines"
 """Key of state.json: id → {"node", "machine", "region", "kind", "since", "until"}; `until` is null while it stands."""

@@ -28,8 +28,8 @@ from provisioner.stack import lockfile
 from provisioner.text import counted
 
 if TYPE_CHECKING:
+    from provisioner.levels import Level
     from provisioner.verify.bundle import Output
-    from provisioner.verify.expectations import Level
     from provisioner.verify.results import Report
     from provisioner.verify.subject import Subject
 
@@ -106,8 +106,8 @@ def settle(
     if quarantining:
         verdict.report = quarantine.after_verdict(cluster, verdict.report, nodes, level, holding=holding)
     present, judged = ({node.name: node.id for node in rows} for rows in (cluster.nodes(), nodes))
-    same = [row for row in verdict.report.nodes if judged.get(row.name) == present.get(row.name)]
-    node_state.note_verdicts(cluster.paths, replace(verdict.report, nodes=tuple(same)))
+    same = {row.name: row.ok for row in verdict.report.nodes if judged.get(row.name) == present.get(row.name)}
+    node_state.note_verdicts(cluster.paths, same, verdict.report.level)
     bmc_facts.count_as_seen(cluster)
 
 
@@ -122,8 +122,8 @@ def verify_fleet(
     """`gpuprov verify FILE`: prove the machines that are there, or those of `only`, at cluster.yaml's level or `level`.
     A node that is missing is unhealthy. The caller holds no lock. Raises GpuprovError for a name that no machine has.
     """
+    from provisioner.levels import LEVELS
     from provisioner.verify import report as reports
-    from provisioner.verify.expectations import LEVELS
 
     deep = level or cluster.spec.verify.level
     if save_baseline and deep == "quick":

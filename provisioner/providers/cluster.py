@@ -10,15 +10,13 @@ from pydantic import ValidationError
 from provisioner import ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.paths import ERRORED, STATE, ClusterPaths, write_whole
+from provisioner.paths import ERRORED, MADE_BY, STATE, ClusterPaths, write_whole
 from provisioner.providers.base import SANDBOX, Place, Provider, named
 from provisioner.providers.hosts import LOCAL
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import Site
 from provisioner.spec.sites import SITE
 
-MADE_BY = "provider"
-"""File in a workspace: the name of the provider that made it."""
 SETTINGS = "site.json"
 """File in a workspace: the site's block of cluster.yaml, for a site that is not there any more."""
 MARK = "hosts"

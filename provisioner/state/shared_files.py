@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 from provisioner import fleet, process, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
+from provisioner.node_state import is_report
 from provisioner.paths import IDENTITY, ClusterPaths, private_dir, write_whole
 from provisioner.preflight import Finding
 from provisioner.providers.cluster import ACCOUNT_LINE, Providers
@@ -47,7 +48,6 @@ SHARED = (
 REPORTS = ("runs/*/report.json", "runs/*/report.xml")
 """The last run's report, in the forms that are data. Its page is made on each machine (report/restore.py): one that
 comes from elsewhere could show any verdict, ask for a password or lead to another page."""
-PAGES = ("runs/*/report.html",)
 LIMIT = 64 << 20
 """Bytes of all shared files; ten thousand nodes have some 30 MiB with their report."""
 OPTIONAL = (("measures.jsonl",), REPORTS)
@@ -425,11 +425,6 @@ def _digest(content: bytes) -> str:
 
 def _is_optional(name: str) -> bool:
     return any(is_shared(name, patterns) for patterns in OPTIONAL)
-
-
-def is_report(name: object) -> bool:
-    """Whether state.json's `report` is the page of a run."""
-    return isinstance(name, str) and is_shared(name, PAGES)
 
 
 def is_shared(name: str, patterns: Sequence[str] = (LOCK, *SHARED, *REPORTS)) -> bool:

@@ -27,7 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar
 
-from provisioner.verify.expectations import LEVELS, Expected, Level
+from provisioner.levels import LEVELS, Level
+from provisioner.verify.expectations import Expected
 
 Severity = Literal["fatal", "warn", "info"]
 Action = Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]

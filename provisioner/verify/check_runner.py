@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
+from provisioner.levels import LEVELS
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.basis import watched
 from provisioner.verify.check import (
@@ -24,7 +25,7 @@ from provisioner.verify.check import (
     Unknown,
     seen,
 )
-from provisioner.verify.expectations import LEVELS, Expected
+from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts, not_given
 from provisioner.verify.peers import Peers
 from provisioner.verify.tools import FILES

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from provisioner.levels import Level
 from provisioner.verify.row_basis import FROM_ROW, basis_of
 
 if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
@@ -17,15 +18,6 @@ if TYPE_CHECKING:  # the process that judges reads expectations from JSON and ne
     from provisioner.catalog.models import Basis, Gpu, Machine
     from provisioner.spec.groups import Group
     from provisioner.stack.models import Stack
-
-Level = Literal["quick", "standard", "stress"]
-LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
-
-
-def deeper(level: Level | None, other: Level) -> Level:
-    """The one of two levels that proves more."""
-    return other if level is None else max(level, other, key=LEVELS.index)
-
 
 HEALTH_TIMER = "gpuprov-health.timer"
 """What role health starts, where cluster.yaml wants it."""

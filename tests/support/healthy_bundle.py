@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 
 from provisioner.catalog import load
 from provisioner.catalog.models import Machine
+from provisioner.levels import Level
 from provisioner.spec.groups import Group
 from provisioner.stack.models import Image, Package, Stack
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.checks.monitoring import NEEDED
-from provisioner.verify.expectations import Expected, Level, expect
+from provisioner.verify.expectations import Expected, expect
 from tests.support.healthy_fabric import fabric_json
 from tests.support.healthy_gpu import BOOT, ERRORS, MODULES, driver_files, lspci, nvlink_errors
 from tests.support.healthy_host import NOW, host_files

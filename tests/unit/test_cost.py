@@ -18,6 +18,7 @@ from provisioner.cost import Wanted, offer, totals
 from provisioner.cost.document import document
 from provisioner.cost.regions import compare
 from provisioner.spec import schema
+from provisioner.text import money
 from tests.support.rehearsal import ROOT
 
 
@@ -140,6 +141,6 @@ def test_offline_imports_no_cloud() -> None:
 
 
 def test_amounts_are_read_easily() -> None:
-    assert cost.money(0.526, "USD") == "0.5260 USD"
-    assert cost.money(64116.19, "USD") == "64,116 USD"
+    assert money(0.526, "USD") == "0.5260 USD"
+    assert money(64116.19, "USD") == "64,116 USD"
     assert cost.as_of(["2026-07-20", "2025-11..2026-08"]) == "2025-11 to 2026-08, 2026-07-20"

@@ -23,7 +23,7 @@ from provisioner.session import Cluster
 from provisioner.text import counted
 
 if TYPE_CHECKING:
-    from provisioner.verify.expectations import Level
+    from provisioner.levels import Level
     from provisioner.verify.results import Report
 
 

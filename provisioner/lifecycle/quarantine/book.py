@@ -15,8 +15,8 @@ from typing import Any
 from provisioner import fleet, stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
+from provisioner.levels import LEVELS, Level, deeper
 from provisioner.paths import ClusterPaths, write_whole
-from provisioner.verify.expectations import LEVELS, Level, deeper
 
 OURS = "gpuprov"
 """The owner of what a verdict put into quarantine: a later verdict takes it out. A person's stays until somebody

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from provisioner.fleet import Node
+from provisioner.levels import Level, deeper
 from provisioner.lifecycle.quarantine.book import ERASED, OURS, PROOF, WORK, Book, Entry
 from provisioner.spec.models import Quarantine
-from provisioner.verify.expectations import Level, deeper
 from provisioner.verify.results import PENDING, Breaker, NodeReport, Report
 
 UNREACHED = "the node could not be probed"

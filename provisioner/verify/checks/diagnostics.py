@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from provisioner.levels import LEVELS
 from provisioner.text import few
 from provisioner.verify.check import CUT_UP, NO_TYPE, check, fail, saw, skip, unknown
 from provisioner.verify.checks.load import reached
-from provisioner.verify.expectations import LEVELS, Expected
+from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.dcgmi_diag import Diag
 from provisioner.verify.parsers.nccl_tests import Nccl

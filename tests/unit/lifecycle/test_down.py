@@ -14,9 +14,8 @@ from provisioner.errors import Diagnostic, GpuprovError, InputError, ProviderErr
 from provisioner.fleet import Node
 from provisioner.lifecycle import down, machines
 from provisioner.machines import terraform
-from provisioner.paths import private_dir
+from provisioner.paths import MADE_BY, private_dir
 from provisioner.plan import build_plan
-from provisioner.providers.cluster import MADE_BY
 from provisioner.providers.sandbox.provider import Sandbox
 from provisioner.session import Cluster, open_cluster, open_to_remove
 from provisioner.stack.models import Lock

@@ -11,8 +11,7 @@ import pytest
 from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.events import Event
 from provisioner.lifecycle import down
-from provisioner.paths import ERRORED, STATE, private_dir
-from provisioner.providers.cluster import MADE_BY
+from provisioner.paths import ERRORED, MADE_BY, STATE, private_dir
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from tests.support import plans

@@ -19,7 +19,7 @@ from provisioner.cli.status import first_lines
 from provisioner.fleet import Node
 from provisioner.paths import private_dir
 from provisioner.session import open_cluster
-from provisioner.verify.results import CheckResult, NodeReport, Report
+from provisioner.verify.results import CheckResult, NodeReport
 from tests.support.rehearsal import ROOT
 
 FILE = """
@@ -114,7 +114,7 @@ def test_a_quick_verdict_does_not_answer_for_a_deeper_one(file: Path) -> None:
 
     def noted(level: str, *checks: CheckResult) -> object:
         node = NodeReport("train-0", "train", "here", "p4d.24xlarge", False, checks)
-        node_state.note_verdicts(paths, Report((node,), {}, 0.0, level=level))
+        node_state.note_verdicts(paths, {node.name: node.ok}, level)
         return node_state.load(paths)["nodes"]["train-0"]["ok"]
 
     assert noted("standard", right, wrong) is False

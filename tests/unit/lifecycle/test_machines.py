@@ -10,8 +10,8 @@ from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.machines.base import PartlyMadeError, Planned
-from provisioner.paths import STATE, private_dir
-from provisioner.providers.cluster import MADE_BY, SETTINGS
+from provisioner.paths import MADE_BY, STATE, private_dir
+from provisioner.providers.cluster import SETTINGS
 from provisioner.session import Cluster, open_cluster
 from tests.support import plans
 

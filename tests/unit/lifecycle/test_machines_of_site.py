@@ -12,8 +12,8 @@ from provisioner import fleet, node_state
 from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.machines.hosts import HostMachines
-from provisioner.paths import STATE, private_dir
-from provisioner.providers.cluster import MADE_BY, MARK
+from provisioner.paths import MADE_BY, STATE, private_dir
+from provisioner.providers.cluster import MARK
 from provisioner.session import Cluster
 from tests.unit.lifecycle.test_machines_rules import INFER, TRAIN, cluster, node, real
 

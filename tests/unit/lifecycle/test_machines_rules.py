@@ -17,10 +17,10 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.machines import INCOMPLETE
 from provisioner.machines.base import Action, PartlyMadeError, Planned
-from provisioner.paths import ERRORED, STATE, private_dir
+from provisioner.paths import ERRORED, MADE_BY, STATE, private_dir
 from provisioner.plan import Plan, build_plan
 from provisioner.providers import capacity
-from provisioner.providers.cluster import MADE_BY, MARK, SETTINGS
+from provisioner.providers.cluster import MARK, SETTINGS
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack.models import Lock
 from tests.support import plans

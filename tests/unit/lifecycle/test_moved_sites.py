@@ -10,10 +10,10 @@ import pytest
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node, save
 from provisioner.lifecycle import machines
-from provisioner.paths import STATE, private_dir
+from provisioner.paths import MADE_BY, STATE, private_dir
 from provisioner.preflight import Finding
 from provisioner.providers.base import Provider
-from provisioner.providers.cluster import ACCOUNT, MADE_BY, MARK, SETTINGS
+from provisioner.providers.cluster import ACCOUNT, MARK, SETTINGS
 from provisioner.session import Cluster, open_cluster
 from provisioner.workspace.binary import Binary
 

@@ -16,6 +16,7 @@ from provisioner.cli.main import run
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Event
 from provisioner.fleet import Node
+from provisioner.levels import Level
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
@@ -26,7 +27,6 @@ from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from provisioner.spec.models import Quarantine
-from provisioner.verify.expectations import Level
 from provisioner.verify.report.terminal import table
 from provisioner.verify.results import Breaker, CheckResult, NodeReport, Report, Status
 

@@ -11,6 +11,7 @@ import pytest
 from provisioner import fleet, ownership
 from provisioner.errors import GpuprovError
 from provisioner.events import Event
+from provisioner.levels import Level, deeper
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
@@ -18,7 +19,6 @@ from provisioner.lifecycle.quarantine.rules import most_shared
 from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
-from provisioner.verify.expectations import Level, deeper
 from provisioner.verify.results import NodeReport, Status
 from tests.unit.lifecycle.test_quarantine import (
     AT,

@@ -147,7 +147,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         ]
         report = quarantine.after_verdict(cluster, Report(tuple(reports), {}, 0.0), nodes, "standard", holding=True)
         test_world.step()
-        node_state.note_verdicts(cluster.paths, report)
+        node_state.note_verdicts(cluster.paths, {node.name: node.ok for node in report.nodes}, report.level)
         test_world.proven |= {n.id for n, verdict in zip(nodes, reports, strict=True) if verdict.ok}
         test_world.step()
         return Verdict(report, healthy=report.enough("100%"))

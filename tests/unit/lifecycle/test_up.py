@@ -23,10 +23,9 @@ from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.up import Run, up
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Planned
-from provisioner.paths import private_dir
+from provisioner.paths import MADE_BY, private_dir
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
-from provisioner.providers.cluster import MADE_BY
 from provisioner.release import Ledger, Release, identity, release_of
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile

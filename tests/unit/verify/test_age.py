@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from provisioner.levels import Level
 from provisioner.verify.bundle import Output
-from provisioner.verify.expectations import Expected, Level
+from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from provisioner.verify.growth import looks
 from provisioner.verify.parsers.last_look import FILE
