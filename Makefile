@@ -64,7 +64,7 @@ simulation: dev
 fuzz: dev
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --out .cache/fuzz
 
-## mutants: small changes of the code that no unit test notices (ONLY=provisioner/state SAMPLE=200 SEED=1)
+## mutants: small changes of the code that no unit test notices (ONLY=provisioner/lifecycle/sharing SAMPLE=200 SEED=1)
 mutants: dev
 	$(BIN)/python -m scripts.mutants --sample $(SAMPLE) --seed $(SEED) $(ONLY)
 
@@ -83,7 +83,7 @@ lint: dev system-dev
 	$(BIN)/python -m scripts.names
 	$(BIN)/python scripts/module_table.py --check $$(dirname $$(grep -l module_table.py terraform/*/README.md))
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
-	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)
+	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.machines.workspace.binary)
 
 ## bench: the promises, measured against named rivals
 bench: dev system-sandbox

@@ -14,7 +14,7 @@ ONCE = f"""
 import sys, tempfile, time
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from provisioner.events import Events
+from provisioner.common.events import Events
 from provisioner.verify.report import write
 from provisioner.verify.run import verify
 from provisioner.verify.subject import Subject

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from provisioner import catalog, spec, stack
-from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws.provider import Aws
-from provisioner.providers.base import Place
+from provisioner.machines.providers.aws.provider import Aws
+from provisioner.machines.providers.base import Place
+from provisioner.machines.workspace.render import main_tf
+from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.render import main_tf
 
 
 def main(file: str) -> None:

@@ -114,7 +114,7 @@ def _far(fleet: Fleet) -> Iterator[None]:
 
 def _commands(fleet: Fleet) -> list[list[str]]:
     """What the probe runs on such a node at level quick, as commands."""
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.verify.probe import host, host_disks, node
     from provisioner.verify.request import request_for
     from provisioner.verify.tools import FILES
@@ -141,8 +141,8 @@ def _commands(fleet: Fleet) -> list[list[str]]:
 
 def _expected(fleet: Fleet) -> dict[str, object]:
     """What the rival compares with: taken from the lock and the catalogue, as gpuprov does."""
-    from provisioner.plan import build_plan
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.plan.models import build_plan
 
     cluster = open_cluster(fleet.file, sandbox=True)
     group = build_plan(cluster.spec, cluster.lock).groups[0]

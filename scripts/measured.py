@@ -25,8 +25,8 @@ from typing import Any
 
 from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
-from provisioner.errors import GpuprovError
-from provisioner.text import printable
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import printable
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.facts import read
 from provisioner.verify.measured import Observed, observed, rewritten

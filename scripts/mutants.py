@@ -1,4 +1,6 @@
-"""Mutation testing: which small changes of a module does no unit test notice? `make mutants ONLY=provisioner/state`.
+"""Mutation testing: which small changes of a module does no unit test notice?
+
+    make mutants ONLY=provisioner/lifecycle/sharing
 
     python -m scripts.mutants [--sample N] [--seed N] [--seconds S] [PATH…] [--tests PATH…]
 
@@ -42,7 +44,7 @@ from scripts.mutant_fork import (
 )
 from scripts.mutations import Mutation, mutations
 
-DEFAULT = ("lifecycle", "machines", "state", "workspace", "configure/drift.py")
+DEFAULT = ("lifecycle", "machines", "configure/drift.py")
 """What spends, removes, takes over or recovers; below provisioner/."""
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.yaml"
 

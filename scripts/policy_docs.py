@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provisioner.providers import actions
-from provisioner.providers.actions import ActionTable, Statement
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.actions import ActionTable, Statement
 
 DOCS = Path(__file__).parent.parent / "docs"
 PROVIDERS = ("aws", "azure", "alicloud", "tencent")

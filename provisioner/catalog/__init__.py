@@ -13,7 +13,6 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from provisioner import yaml_text
 from provisioner.catalog.description import FARTHER, MachineDescription
 from provisioner.catalog.description import machine as described_machine
 from provisioner.catalog.known_bad import Bulletin, KnownBad
@@ -30,8 +29,9 @@ from provisioner.catalog.limits import (
 from provisioner.catalog.models import Basis, Board, Gpu, GpuFraction, Machine, ProviderName, Row, Topology, Xid
 from provisioner.catalog.prices import Bought, ListPrices, Price, Seller, Without
 from provisioner.catalog.providers import Provider
-from provisioner.errors import GpuprovError
-from provisioner.suggest import did_you_mean
+from provisioner.common import yaml_text
+from provisioner.common.errors import GpuprovError
+from provisioner.common.suggest import did_you_mean
 
 __all__ = ["Catalog", "load"]
 

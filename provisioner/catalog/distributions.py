@@ -6,7 +6,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from provisioner import yaml_text
+from provisioner.common import yaml_text
 
 
 @cache

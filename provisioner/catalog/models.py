@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 ProviderName = str
-"""A folder of provisioner/providers; data/providers.yaml has a row for each."""
+"""A folder of provisioner/machines/providers; data/providers.yaml has a row for each."""
 
 
 class Row(BaseModel):

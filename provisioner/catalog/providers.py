@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from provisioner.catalog.models import ProviderName, Row
-from provisioner.suggest import nearest
+from provisioner.common.suggest import nearest
 
 SMALL_GIB = 4
 """GiB of memory below which no image is built: apt, docker and the compiler of a driver's modules work there, and

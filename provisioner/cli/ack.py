@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from provisioner.errors import Exit, GpuprovError
+from provisioner.common.errors import Exit, GpuprovError
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
 NodeName = Annotated[str | None, typer.Argument(metavar="[NODE]", help="node of FILE")]
@@ -28,7 +28,7 @@ def ack(
     """Acknowledge a warning of a node: it is shown as yours, and warns again when it ends. Without NODE: list them."""
     from provisioner.lifecycle import acknowledgements, hooks
     from provisioner.lifecycle.quarantine.actions import person
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
 
     cluster, current_time = open_cluster(file, sandbox=sandbox), datetime.now(UTC)
     if remove and check is None:

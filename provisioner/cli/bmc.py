@@ -9,12 +9,12 @@ import typer
 
 from provisioner.cli import json_output, tables
 from provisioner.cli.options import File, Json, Yes
-from provisioner.errors import Exit, GpuprovError
-from provisioner.text import printable
+from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.text import printable
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.out_of_band import Looked, Managed
-    from provisioner.redfish.side_by_side import Outcome
+    from provisioner.machines.redfish.side_by_side import Outcome
     from provisioner.verify.bmc import Finding
 
 What = Literal["status", "power", "sel"]
@@ -48,7 +48,7 @@ def bmc(
 ) -> None:
     """Ask the machines' BMCs: health and parts, power, event logs; switch machines on and off."""
     from provisioner.lifecycle import bmc_facts, out_of_band
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
 
     names = list(words or [])
     if what not in get_args(What):
@@ -108,7 +108,7 @@ def _row(outcome: Outcome[Looked], managed: Managed, findings: dict[str, list[Fi
             "hint": hint,
         }
         return row
-    from provisioner.redfish.document import versions
+    from provisioner.machines.redfish.document import versions
 
     facts = outcome.value.found
     known = facts.gpus.read or facts.gpus.complete
@@ -193,7 +193,7 @@ def _switch(
     from dataclasses import replace
 
     from provisioner.cli.confirm import confirmed
-    from provisioner.errors import Declined
+    from provisioner.common.errors import Declined
     from provisioner.lifecycle import out_of_band
 
     if not names:

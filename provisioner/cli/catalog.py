@@ -12,9 +12,9 @@ from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.cli import json_output
-from provisioner.errors import GpuprovError
-from provisioner.suggest import did_you_mean
-from provisioner.text import one_line
+from provisioner.common.errors import GpuprovError
+from provisioner.common.suggest import did_you_mean
+from provisioner.common.text import one_line
 
 if TYPE_CHECKING:
     from provisioner.verify.bundle import Bundle
@@ -126,9 +126,9 @@ def _describe_size(
     known: Catalog, cloud: str, region: str, name: str | None, gpu: str | None, *, as_json: bool
 ) -> None:
     """The description of a size that a cloud sells, asked of the cloud with the user's own credentials."""
-    from provisioner.providers.base import find, with_capability
-    from provisioner.providers.market import Unanswered
-    from provisioner.providers.sizes import description
+    from provisioner.machines.providers.base import find, with_capability
+    from provisioner.machines.providers.market import Unanswered
+    from provisioner.machines.providers.sizes import description
 
     if name is None:
         raise GpuprovError("the size is missing", hint=f"gpuprov catalog SIZE --from-cloud {cloud} --region {region}")
@@ -148,7 +148,7 @@ def _describe_size(
 
 
 def _print_description(name: str, keys: Mapping[str, Any], notes: Sequence[str], *, as_json: bool) -> None:
-    from provisioner import yaml_text
+    from provisioner.common import yaml_text
 
     if as_json:
         json_output.write({name: keys})

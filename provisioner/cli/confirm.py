@@ -7,7 +7,7 @@ import sys
 import termios
 from typing import TYPE_CHECKING
 
-from provisioner.errors import GpuprovError, Interrupted
+from provisioner.common.errors import GpuprovError, Interrupted
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines

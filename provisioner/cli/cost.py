@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provisioner.cli import json_output, tables
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 
 WIDTH = 120
 """Of tables, where the terminal is narrower: a line that wraps can be read, a number that is cut is another number."""
@@ -32,9 +32,9 @@ def cost(
 ) -> None:
     """List prices, spot as it is and was, and the same fleet in other regions."""
     from provisioner import catalog, spec
-    from provisioner.cost import Wanted, wanted
-    from provisioner.cost.document import document
-    from provisioner.cost.regions import compare, listen
+    from provisioner.lifecycle.cost import Wanted, wanted
+    from provisioner.lifecycle.cost.document import document
+    from provisioner.lifecycle.cost.regions import compare, listen
 
     if (file is None) == (machine is None):
         raise GpuprovError("a cluster.yaml or --machine is needed, and not both", hint="gpuprov cost cluster.yaml")
@@ -58,8 +58,8 @@ def cost(
 def _with_chosen_sites(file: Path, loaded: ClusterSpec) -> tuple[ClusterSpec, list[dict[str, Any]]]:
     """The file with the site of each group that was chosen among several, by the run directory of the real cluster,
     and these choices (placement.rows)."""
-    from provisioner import placement
-    from provisioner.paths import ClusterPaths
+    from provisioner.common.paths import ClusterPaths
+    from provisioner.rundir import placement
 
     paths = ClusterPaths(file, loaded.name, sandbox=False)
     placed = placement.place(loaded, paths)
@@ -80,7 +80,7 @@ def _known(provider: Any, regions: list[str]) -> None:
 
 def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
     """Tables for people. `wide`: all regions are compared, and spot is told zone by zone only where the fleet is."""
-    from provisioner import placement
+    from provisioner.rundir import placement
 
     if sentence := _of_own_machines(answer):
         typer.echo(sentence)
@@ -126,7 +126,7 @@ def _table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def _groups(console: Console, answer: dict[str, Any]) -> None:
-    from provisioner.text import money
+    from provisioner.common.text import money
 
     numbers = ("each an hour", "an hour", "a month")
     table = _table("group", "machines", "bought", *numbers, numbers=numbers)
@@ -159,8 +159,8 @@ def _groups(console: Console, answer: dict[str, Any]) -> None:
 
 
 def _totals(label: str, total: dict[str, Any]) -> list[str]:
-    from provisioner.cost import as_of
-    from provisioner.text import money
+    from provisioner.common.text import money
+    from provisioner.lifecycle.cost import as_of
 
     lines = []
     without = f", without {', '.join(total['unknown'])}: unknown" if total["unknown"] else ""
@@ -172,7 +172,7 @@ def _totals(label: str, total: dict[str, Any]) -> list[str]:
 
 
 def _spot(console: Console, machine: str, region: str, spot: dict[str, Any]) -> None:
-    from provisioner.text import money
+    from provisioner.common.text import money
 
     typer.echo(f"\nspot: one {machine} in {region} for an hour, now and over the last {spot['days']} days")
     numbers = ("now", "low", "median", "high", "saves")
@@ -192,8 +192,8 @@ def _spots(console: Console, answer: dict[str, Any]) -> None:
 
 
 def _regions(console: Console, answer: dict[str, Any], *, machine: str | None) -> None:
-    from provisioner.cost import as_of
-    from provisioner.text import money
+    from provisioner.common.text import money
+    from provisioner.lifecycle.cost import as_of
 
     compared = any(region_row["against"] is not None for region_row in answer["regions"])
     numbers = ("an hour", "a month", *(("against here",) if compared else ()))
@@ -246,7 +246,7 @@ def _regions(console: Console, answer: dict[str, Any], *, machine: str | None) -
 
 def _from(region_row: dict[str, Any]) -> str:
     """What spot costs now in the cheapest zone, where the fleet is of one type; empty where nobody knows."""
-    from provisioner.text import money
+    from provisioner.common.text import money
 
     zones = [
         zone
@@ -271,7 +271,7 @@ def _sold(region_row: dict[str, Any]) -> str:
 
 def _nothing(machine: str) -> None:
     from provisioner import catalog
-    from provisioner.cost import offer
+    from provisioner.lifecycle.cost import offer
 
     unpriced = offer(catalog.load().machine(machine), "any region")
     reason = catalog.load().without_price(catalog.load().machine(machine)) or unpriced.unknown

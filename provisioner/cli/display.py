@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from provisioner.cli.run_view import Row, RunView, clock
-from provisioner.errors import Interrupted
-from provisioner.events import Event, Subscriber
+from provisioner.common.errors import Interrupted
+from provisioner.common.events import Event, Subscriber
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

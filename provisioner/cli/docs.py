@@ -14,7 +14,7 @@ def docs(
     ] = None,
 ) -> None:
     """Print a page of the documentation as Markdown, or list the pages."""
-    from provisioner import manual
+    from provisioner.common import manual
 
     if topic is None:
         pages = manual.topics()

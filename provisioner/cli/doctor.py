@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from provisioner.cli import json_output
-from provisioner.errors import Exit, GpuprovError
+from provisioner.common.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
-    from provisioner.doctor import Diagnosis
+    from provisioner.lifecycle.doctor import Diagnosis
 
 
 def _sites(file: Path) -> list[Diagnosis]:
     """For each site of a cluster.yaml whether its cloud's SDK is there, and somebody signed in."""
     from provisioner import spec
-    from provisioner.doctor import Diagnosis
-    from provisioner.paths import ClusterPaths
-    from provisioner.providers.cluster import Providers
+    from provisioner.common.paths import ClusterPaths
+    from provisioner.lifecycle.doctor import Diagnosis
+    from provisioner.machines.providers.cluster import Providers
 
     loaded, diagnoses = spec.load(file), []
     providers = Providers(loaded, ClusterPaths(file, loaded.name, sandbox=False))
@@ -42,9 +42,10 @@ def _sites(file: Path) -> list[Diagnosis]:
 def _keys(file: Path) -> list[Diagnosis]:
     """The signing keys of a cluster.yaml's lock; a lock that is missing or damaged is a finding. Raises
     GpuprovError for a file that is no cluster.yaml."""
-    from provisioner import signing_keys, spec
-    from provisioner.doctor import Diagnosis
-    from provisioner.paths import ClusterPaths
+    from provisioner import spec
+    from provisioner.common.paths import ClusterPaths
+    from provisioner.lifecycle import signing_keys
+    from provisioner.lifecycle.doctor import Diagnosis
     from provisioner.stack import lockfile
 
     rehearsed = ClusterPaths(file, spec.load(file).name, sandbox=True).exists()
@@ -73,7 +74,7 @@ def doctor(
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Show what this machine lacks. Exits with 2 if something is missing."""
-    from provisioner.doctor import examine
+    from provisioner.lifecycle.doctor import examine
 
     keys = _keys(file) if file is not None else []
     diagnoses = examine() + (_sites(file) if file is not None else []) + keys

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from provisioner import __version__, ownership
-from provisioner.errors import Exit, GpuprovError, InputError, Interrupted, Problem
-from provisioner.process import interrupted
+from provisioner import __version__
+from provisioner.common import ownership
+from provisioner.common.errors import Exit, GpuprovError, InputError, Interrupted, Problem
+from provisioner.transport.process import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +115,7 @@ def _missing_file(error: Any) -> str:
     missing, context = getattr(error, "param", None), getattr(error, "ctx", None)
     if type(error).__name__ != "MissingParameter" or context is None or getattr(missing, "metavar", "") not in FILES:
         return ""
-    from provisioner.cluster_files import what_to_type
+    from provisioner.rundir.cluster_files import what_to_type
 
     other_parameters = [
         parameter for parameter in context.command.params if parameter is not missing and parameter.required
@@ -127,7 +128,7 @@ def _missing_file(error: Any) -> str:
 
 def _who_may(error: OSError) -> str:
     """What to do about a file that is root's, made by a run with sudo that was killed."""
-    from provisioner.ownership import barrier
+    from provisioner.common.ownership import barrier
 
     owned = barrier(str(error.filename)) if error.errno in (errno.EACCES, errno.EPERM) and error.filename else None
     if owned is None or owned[1] != 0:

@@ -13,12 +13,12 @@ import typer
 from provisioner import catalog
 from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
-from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.text import counted, printable
+from provisioner.common.errors import Exit, GpuprovError, ProviderError
+from provisioner.common.text import counted, printable
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder
-    from provisioner.providers.orphans import Orphans
+    from provisioner.machines.providers.orphans import Orphans
     from provisioner.spec.models import ClusterSpec
 
 MOST_IDS = 4
@@ -79,7 +79,7 @@ def gc(
 
 def _places(loaded: ClusterSpec | None, regions: list[str], provider: str | None, *, sandbox: bool) -> list[Orphans]:
     """Where to look. Raises GpuprovError where nobody said so."""
-    from provisioner.providers import base as providers
+    from provisioner.machines.providers import base as providers
     from provisioner.spec.site import CloudSite
 
     if sandbox:
@@ -105,7 +105,7 @@ def _provider_of(region: str, able: list[str]) -> str:
 
 def _orphans(name: str, region: str) -> Orphans:
     """Who looks in a region. Raises GpuprovError where gpuprov can't look there."""
-    from provisioner.providers import base as providers
+    from provisioner.machines.providers import base as providers
 
     provider = providers.find(name)
     scanner = provider.orphans(region) if provider else None

@@ -11,11 +11,11 @@ from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable, typed
 from provisioner.cli.options import Json, Sandbox, TerraformBinary, Yes
-from provisioner.errors import GpuprovError
-from provisioner.text import counted, printable
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import counted, printable
 
 if TYPE_CHECKING:
-    from provisioner.lifecycle.image.recipe import Recipe
+    from provisioner.lifecycle.images.recipe import Recipe
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True,
@@ -33,8 +33,8 @@ Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="nightly, candid
 def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
     """The recipe; without --sandbox or --no-sandbox what was built or begun, the rehearsal where only that was.
     `changes`: machines or images are made or removed."""
-    from provisioner.lifecycle.image import work
-    from provisioner.lifecycle.image.recipe import open_recipe
+    from provisioner.lifecycle.images import work
+    from provisioner.lifecycle.images.recipe import open_recipe
 
     def begun(recipe: Recipe) -> bool:
         return bool(recipe.book.builds() or work.journals(recipe))
@@ -57,8 +57,8 @@ def build(
 ) -> None:  # fmt: skip
     """Make an image of each group of the recipe, prove it on the machine that it is for, and publish it."""
     from provisioner.cli.display import display
-    from provisioner.lifecycle.image import commands, virtual
-    from provisioner.workspace.binary import find
+    from provisioner.lifecycle.images import commands, virtual
+    from provisioner.machines.workspace.binary import find
 
     recipe = _open(file, sandbox, changes=True)
     commands.refuse_unbuildable(recipe)
@@ -77,7 +77,7 @@ def build(
     if json_:
         json_output.write(manifest.model_dump(mode="json"))
         return
-    from provisioner.lifecycle.image.disk import folder_of
+    from provisioner.lifecycle.images.disk_images import folder_of
 
     typer.echo(f"{manifest.name} {manifest.build}")
     for name, target in manifest.targets.items():
@@ -104,9 +104,9 @@ def nightly(
     import time
 
     from provisioner.cli.display import display
-    from provisioner.errors import Exit
-    from provisioner.lifecycle.image import nightly as nights
-    from provisioner.workspace.binary import find
+    from provisioner.common.errors import Exit
+    from provisioner.lifecycle.images import nightly as nights
+    from provisioner.machines.workspace.binary import find
 
     time.sleep(random.uniform(0, jitter))  # noqa: S311 (spreads fleets in time, hides nothing)
     with display(quiet=json_) as show:
@@ -137,7 +137,7 @@ def nightly(
 @app.command("list")
 def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> None:
     """Show the builds of a recipe, and which channel has which."""
-    from provisioner.lifecycle.image import commands, work
+    from provisioner.lifecycle.images import commands, work
 
     recipe = _open(file, sandbox)
     document, begun = commands.overview(recipe), work.unfinished(recipe)
@@ -171,7 +171,7 @@ def show(
     json_: Json = False,
 ) -> None:  # fmt: skip
     """Show what is in a build: versions, ids, proofs."""
-    from provisioner.lifecycle.image import commands
+    from provisioner.lifecycle.images import commands
 
     document = commands.show(_open(file, sandbox), reference)
     if json_:
@@ -214,8 +214,8 @@ def _of_disk(disk: dict[str, Any] | None) -> list[str]:
 
 
 def _vulnerable(target: dict[str, Any]) -> str:
-    from provisioner.images.manifest import Vulnerabilities
-    from provisioner.images.vulnerabilities import told
+    from provisioner.lifecycle.images.manifest import Vulnerabilities
+    from provisioner.lifecycle.images.vulnerabilities import told
 
     document = target["vulnerabilities"]
     return told(Vulnerabilities(**document) if document is not None else None, target["not_scanned"])
@@ -228,7 +228,7 @@ def diff(
     sandbox: Sandbox = None, json_: Json = False,
 ) -> None:  # fmt: skip
     """Show what differs between two builds: versions, packages, base images, roles."""
-    from provisioner.lifecycle.image import commands
+    from provisioner.lifecycle.images import commands
 
     document = commands.compare(_open(file, sandbox), before, after)
     if json_:
@@ -248,7 +248,7 @@ def promote(
     sandbox: Sandbox = None, json_: Json = False,
 ) -> None:  # fmt: skip
     """Move a channel on: candidate takes what nightly has, stable what candidate has."""
-    from provisioner.lifecycle.image import commands
+    from provisioner.lifecycle.images import commands
 
     recipe = _open(file, sandbox)
     _moved(commands.promote(recipe, channel, build), as_json=json_, simulated=recipe.sandbox)
@@ -257,7 +257,7 @@ def promote(
 @app.command()
 def rollback(file: RecipeFile, channel: Channel, sandbox: Sandbox = None, json_: Json = False) -> None:
     """Move a channel back to the build that it had before."""
-    from provisioner.lifecycle.image import commands
+    from provisioner.lifecycle.images import commands
 
     recipe = _open(file, sandbox)
     _moved(commands.rollback(recipe, channel), as_json=json_, simulated=recipe.sandbox)
@@ -285,9 +285,9 @@ def prune(
     ] = False,
 ) -> None:  # fmt: skip
     """Remove old builds; none that a channel, one of these locks or a machine uses."""
-    from provisioner.lifecycle.image import commands
-    from provisioner.lifecycle.image.prune import named_by
-    from provisioner.workspace.binary import find
+    from provisioner.lifecycle.images import commands
+    from provisioner.lifecycle.images.prune import named_by
+    from provisioner.machines.workspace.binary import find
 
     recipe = _open(file, sandbox, changes=True)
     if sandbox is None and not recipe.book.builds() and (rehearsed := _open(file, None)).sandbox:

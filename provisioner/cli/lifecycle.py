@@ -15,15 +15,15 @@ from provisioner.cli import json_output, tables
 from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable, typed
 from provisioner.cli.options import File, Json, Sandbox, Sites, TerraformBinary, Yes
-from provisioner.errors import Declined, Exit, GpuprovError
-from provisioner.text import counted
+from provisioner.common.errors import Declined, Exit, GpuprovError
+from provisioner.common.text import counted
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines
     from provisioner.lifecycle.node_changes import NodeChanges
+    from provisioner.lifecycle.session import Cluster
     from provisioner.lifecycle.up import Confirm, Run
-    from provisioner.plan import Plan, PlannedGroup
-    from provisioner.session import Cluster
+    from provisioner.plan.models import Plan, PlannedGroup
 
 MOST_NAMES = 8
 """Of nodes, in a question."""
@@ -45,9 +45,9 @@ def lock(
 ) -> None:
     """Choose compatible versions and write cluster.lock. Locked versions are kept where they still fit."""
     from provisioner.cli.display import display
+    from provisioner.common.paths import private_dir
     from provisioner.lifecycle import locking
-    from provisioner.paths import private_dir
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.stack import lockfile
 
     cluster = open_cluster(file, sandbox=sandbox)
@@ -75,8 +75,8 @@ def plan(
     """Show what `up` would create, change and cost. Creates nothing."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import planning
-    from provisioner.session import open_cluster
-    from provisioner.workspace.binary import find
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.machines.workspace.binary import find
 
     with display(quiet=json_) as show:
         cluster = open_cluster(file, sandbox=sandbox)
@@ -98,8 +98,8 @@ def up(
     """Create the fleet, install the stack, verify every node. Safe to run again: it resumes where it stopped."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import up as lifecycle
-    from provisioner.session import open_cluster
-    from provisioner.workspace.binary import find
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.machines.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()
@@ -134,8 +134,8 @@ def up(
 
 
 def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
-    from provisioner.cost import summary
-    from provisioner.cost import wanted as asked_for
+    from provisioner.lifecycle.cost import summary
+    from provisioner.lifecycle.cost import wanted as asked_for
 
     def ask(desired: Plan, changes: NodeChanges) -> bool:
         new = [(group, len({*group.node_names()} & {*changes.create})) for group in desired.groups]
@@ -163,7 +163,7 @@ def _from_image(desired: Plan, group: PlannedGroup) -> str:
 
 def _sites(cluster: Cluster, desired: Plan) -> str:
     """Where groups with several sites are created, and which sites are next without capacity there."""
-    from provisioner import placement
+    from provisioner.rundir import placement
 
     rows = [
         row for row in placement.rows(cluster.spec, cluster.paths)
@@ -271,8 +271,8 @@ def down(
     from provisioner.cli.display import display
     from provisioner.cli.output_folder import refuse_unwritable
     from provisioner.lifecycle import down as lifecycle
-    from provisioner.session import open_to_remove
-    from provisioner.workspace.binary import find
+    from provisioner.lifecycle.session import open_to_remove
+    from provisioner.machines.workspace.binary import find
 
     cluster = open_to_remove(file, sandbox=sandbox, note=lambda text: typer.echo(text, err=True))
     if not cluster.paths.exists():
@@ -332,7 +332,7 @@ def _say_down(name: str, removed: int, stays: Mapping[str, Sequence[str]], *, as
 def unlock(file: File, sandbox: Sandbox = None) -> None:
     """Clear the lock of a run that died. The lock of a running process is never cleared."""
     from provisioner.lifecycle import unlocking
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
 
     cluster = open_cluster(file, sandbox=sandbox)
     if not cluster.paths.exists() and cluster.sharing is None:
@@ -357,9 +357,9 @@ def upgrade(
 ) -> None:
     """Move a running fleet to the current lock: canaries, then batches; stop and roll back on failure."""
     from provisioner.cli.display import display
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.lifecycle.upgrade import command as lifecycle
-    from provisioner.session import open_cluster
-    from provisioner.workspace.binary import find
+    from provisioner.machines.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()

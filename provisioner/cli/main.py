@@ -16,12 +16,13 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from provisioner import __version__, ownership
+from provisioner import __version__
 from provisioner.cli import json_output, streams
 from provisioner.cli.exit import ending_of, ending_with
 from provisioner.cli.remote_command import RemoteCommand
-from provisioner.errors import Exit
-from provisioner.suggest import did_you_mean
+from provisioner.common import ownership
+from provisioner.common.errors import Exit
+from provisioner.common.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +154,14 @@ def main(arguments: list[str] | None = None, *, interruptible: bool = False) -> 
 
 def _keep() -> None:
     """A command that is killed leaves no process behind."""
-    from provisioner.process import keep
+    from provisioner.transport.process import keep
 
     keep()
 
 
 def _catch(*, interruptible: bool) -> None:
     """A request to end is an interruption, for every command: what was begun is put down in order."""
-    from provisioner.process import interrupt
+    from provisioner.transport.process import interrupt
 
     if interruptible:
         signal.signal(signal.SIGINT, interrupt)

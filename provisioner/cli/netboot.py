@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provisioner import ownership
 from provisioner.cli.options import File, Yes
-from provisioner.errors import Declined, Exit
-from provisioner.text import counted, printable
+from provisioner.common import ownership
+from provisioner.common.errors import Declined, Exit
+from provisioner.common.text import counted, printable
 
 if TYPE_CHECKING:
-    from provisioner.events import Event
+    from provisioner.common.events import Event
 
 
 def netboot(
@@ -25,7 +25,7 @@ def netboot(
     """Write the configuration with which machines start from the network; with --run, install them."""
     from provisioner.cli.confirm import confirmed
     from provisioner.lifecycle import netboot as lifecycle
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
 
     cluster = open_cluster(file, sandbox=False)
     if not run:

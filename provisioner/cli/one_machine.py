@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from provisioner.errors import GpuprovError
-from provisioner.text import one_line
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import one_line
 
 if TYPE_CHECKING:
     from provisioner.catalog import Catalog
@@ -217,7 +217,7 @@ def target(host: str) -> tuple[str, ...]:
 
 def probe(host: str, request: ProbeRequest) -> Bundle:
     """The raw outputs of a host that gpuprov did not make. GpuprovError where its key is not the pinned one."""
-    from provisioner.ssh_failure import CHANGED_KEY
+    from provisioner.transport.ssh_failure import CHANGED_KEY
     from provisioner.verify.collect import collect
 
     raw = collect({host: target(host)}, request)[host]

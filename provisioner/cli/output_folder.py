@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 
 
 def refuse_unwritable(folder: Path, noun: str = "report") -> None:
     """Raises GpuprovError where nothing can be written, and as root where another user can change what is."""
-    from provisioner.ownership import refuse_foreign_output
-    from provisioner.paths import private_dir
+    from provisioner.common.ownership import refuse_foreign_output
+    from provisioner.common.paths import private_dir
 
     try:
         private_dir(folder)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provisioner.errors import Exit, GpuprovError
+from provisioner.common.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
-    from provisioner.session import Cluster
+    from provisioner.lifecycle.session import Cluster
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE…", help="nodes of FILE")]
@@ -58,6 +58,6 @@ def release(file: File, nodes: Nodes, sandbox: Sandbox = None) -> None:
 
 
 def _open(file: Path, sandbox: bool | None) -> Cluster:
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
 
     return open_cluster(file, sandbox=sandbox)

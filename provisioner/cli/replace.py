@@ -9,8 +9,8 @@ import typer
 from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable, typed
 from provisioner.cli.options import File, Json, TerraformBinary, Yes
-from provisioner.errors import Declined
-from provisioner.text import counted
+from provisioner.common.errors import Declined
+from provisioner.common.text import counted
 
 
 def replace(
@@ -34,8 +34,8 @@ def replace(
     from provisioner.cli.display import display
     from provisioner.cli.lifecycle import tell
     from provisioner.lifecycle.replace import command as replacement
-    from provisioner.session import open_cluster
-    from provisioner.workspace.binary import find
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.machines.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from provisioner.events import Event, Stage
-from provisioner.text import counted, printable
+from provisioner.common.events import Event, Stage
+from provisioner.common.text import counted, printable
 
 Outcome = Literal["working", "done", "failed", "interrupted"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provisioner.cli import json_output
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 
 if TYPE_CHECKING:
-    from provisioner.session import Cluster
+    from provisioner.lifecycle.session import Cluster
 
 app = typer.Typer(
     help="Faults of sandbox nodes and of their clouds: list, inject, clear.",
@@ -65,8 +65,8 @@ def fault(
     ] = None,
 ) -> None:
     """Inject a fault into a node, or into the cloud of a site."""
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.sandbox import containers, faults, site_faults, state_faults
-    from provisioner.session import open_cluster
 
     of_site = site_faults.find(name)
     cluster = open_cluster(file, sandbox=True)
@@ -100,8 +100,8 @@ def clear(
     name: Annotated[str | None, typer.Argument(metavar="[FAULT]", help="only this fault")] = None,
 ) -> None:
     """Clear one fault, all faults of a node or a site, or all faults of the cluster."""
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.sandbox import containers, faults, site_faults
-    from provisioner.session import open_cluster
 
     opened = open_cluster(file, sandbox=True)
     cluster = opened.paths.root

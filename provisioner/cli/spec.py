@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from provisioner import catalog, ownership, spec, stack
+from provisioner import catalog, spec, stack
 from provisioner.cli import json_output
-from provisioner.cluster_files import cluster_files, what_to_type
-from provisioner.errors import Exit, GpuprovError, InputError, Problem
-from provisioner.paths import write_whole
+from provisioner.common import ownership
+from provisioner.common.errors import Exit, GpuprovError, InputError, Problem
+from provisioner.common.paths import write_whole
+from provisioner.rundir.cluster_files import cluster_files, what_to_type
 
 Files = Annotated[
     list[str] | None,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provisioner.cli.options import File, Sandbox
-from provisioner.errors import GpuprovError
-from provisioner.text import few, printable
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import few, printable
 
 if TYPE_CHECKING:
-    from provisioner.session import Cluster
+    from provisioner.lifecycle.session import Cluster
 
 EXEC_DEADLINE_S = 600.0
 LONGEST_S = 7 * 86400.0
@@ -27,9 +27,9 @@ def ssh(
     sandbox: Sandbox = None,
 ) -> None:
     """Log in to a node, or run one command there, as ssh would. Exits with the status of the remote command."""
-    from provisioner import process
-    from provisioner import ssh as openssh
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.transport import process
+    from provisioner.transport import ssh as openssh
 
     cluster = open_cluster(file, sandbox=sandbox)
     fleet_node = cluster.node(node)
@@ -47,9 +47,9 @@ def cp(
     sandbox: Sandbox = None,
 ) -> None:
     """Copy a file to a node or from one, with scp, over the pinned host key. Exits with scp's status."""
-    from provisioner import process
-    from provisioner import ssh as openssh
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.transport import process
+    from provisioner.transport import ssh as openssh
 
     cluster = open_cluster(file, sandbox=sandbox)
     sides = [_side(cluster, text) for text in (source, target)]
@@ -73,8 +73,8 @@ def _side(cluster: Cluster, text: str) -> tuple[str, str]:
 def ssh_config(file: File, sandbox: Sandbox = None) -> None:
     """Print an ssh configuration with a host CLUSTER-NODE for each node, for an Include in ~/.ssh/config: ssh, scp,
     rsync and editors then reach the nodes over the pinned host keys."""
-    from provisioner import ssh as openssh
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.transport import ssh as openssh
 
     cluster = open_cluster(file, sandbox=sandbox)
     names = _selected(cluster, (), ())
@@ -94,7 +94,7 @@ def exec_(
     """Run a command on all nodes at once, or on those named. Each line is prefixed with its node. Exits with the
     highest status."""
     from provisioner.lifecycle.remote_exec import run_on
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
 
     if not 0 < timeout <= LONGEST_S:  # also what is no number: nan
         raise GpuprovError(f"invalid --timeout {timeout:g}: expected a number of seconds, at most {LONGEST_S:.0f}")

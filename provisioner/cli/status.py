@@ -13,9 +13,9 @@ from provisioner.cli import json_output, tables
 from provisioner.cli.exit import typed
 from provisioner.cli.options import Json, Sandbox
 from provisioner.cli.status_table import table
-from provisioner.errors import GpuprovError
-from provisioner.paths import ClusterPaths
-from provisioner.text import few, printable
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths
+from provisioner.common.text import few, printable
 
 if TYPE_CHECKING:
     pass
@@ -39,8 +39,8 @@ def status(
             raise GpuprovError("--watch needs a cluster", hint="gpuprov status FILE --watch")
         _all_clusters(json_=json_)
         return
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.lifecycle.status import status as read
-    from provisioner.session import open_cluster
 
     if watch:
         from provisioner.cli.watch import watch as follow
@@ -141,10 +141,10 @@ def _lock_command(file: Path, *, sandbox: bool) -> str:
 
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
-    from provisioner import placement
     from provisioner.lifecycle import running_cost
     from provisioner.lifecycle.block_ends import ending
     from provisioner.lifecycle.planning import told
+    from provisioner.rundir import placement
     from provisioner.verify.report.terminal import in_quarantine
 
     is_at_work = document["run"] is not None and document["run"]["state"] == "at work"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer
 
-from provisioner.errors import Exit, GpuprovError
-from provisioner.text import counted, few
+from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.text import counted, few
 
 REPORT = "report.xml"
 
@@ -27,8 +27,8 @@ def refuse_options(file: Path | None, export: Path | None, other_options: Mappin
 def export_suite(file: Path, folder: Path, sandbox: bool | None, nodes: Collection[str]) -> None:
     """Write the suite of a fleet into a folder. No node is contacted."""
     from provisioner.cli.output_folder import refuse_unwritable
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.lifecycle.testinfra import suite_document
-    from provisioner.session import open_cluster
     from provisioner.verify import testinfra_export
 
     testinfra_export.refuse_other_folder(folder)
@@ -41,8 +41,8 @@ def export_suite(file: Path, folder: Path, sandbox: bool | None, nodes: Collecti
 def run_suite(file: Path, sandbox: bool | None, nodes: Collection[str], report: Path | None) -> None:
     """Run the suite on a fleet and exit as `gpuprov verify` does."""
     from provisioner.cli.output_folder import refuse_unwritable
+    from provisioner.lifecycle.session import open_cluster
     from provisioner.lifecycle.testinfra import run_suite as run
-    from provisioner.session import open_cluster
 
     if report is not None:
         refuse_unwritable(report)

@@ -16,11 +16,11 @@ import typer
 from provisioner.cli import json_output, tables, testinfra
 from provisioner.cli.one_machine import BUNDLES, NO_OUTPUT, of_no_fleet, origin, probe, supplied_at
 from provisioner.cli.output_folder import refuse_unwritable
-from provisioner.errors import Exit, GpuprovError
-from provisioner.text import counted, printable, single_line
+from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.text import counted, printable, single_line
 
 if TYPE_CHECKING:
-    from provisioner.events import Event, Subscriber
+    from provisioner.common.events import Event, Subscriber
     from provisioner.lifecycle.baselines import Saved
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.bundle import Bundle
@@ -129,7 +129,7 @@ def verify(
 
 def _judged(subjects: Sequence[Subject], checks: Sequence[Path], *, as_json: bool) -> Verdict:
     """Machines, or a bundle, that are of no fleet."""
-    from provisioner.events import Events
+    from provisioner.common.events import Events
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.fabric_run import Neighbours
     from provisioner.verify.run import verify as run
@@ -279,7 +279,7 @@ def _of_a_fleet(file: Path | None, sandbox: bool | None, nodes: Sequence[str] | 
 
 
 def _cluster(file: Path, sandbox: bool | None) -> Any:
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
 
     return open_cluster(file, sandbox=sandbox)
 

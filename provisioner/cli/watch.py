@@ -13,16 +13,16 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import run_events
 from provisioner.cli import display
 from provisioner.cli.run_view import RunView
-from provisioner.run_events import EventsFile
-from provisioner.text import counted
+from provisioner.common.text import counted
+from provisioner.rundir import run_events
+from provisioner.rundir.run_events import EventsFile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from provisioner.session import Cluster
+    from provisioner.lifecycle.session import Cluster
 
 FRAMES_PER_SECOND = 2
 """Fewer than of a run itself: it is looked at for hours."""

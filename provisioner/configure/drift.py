@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from provisioner import roles
+from provisioner.common.text import printable
 from provisioner.configure import playbook
-from provisioner.mounts import unit
-from provisioner.plan import Plan, PlannedGroup
-from provisioner.roles.interruption import digest
-from provisioner.roles.nvidia_driver import by_switch
+from provisioner.machines.mounts import unit
+from provisioner.plan import roles
+from provisioner.plan.models import Plan, PlannedGroup
+from provisioner.plan.roles.interruption import digest
+from provisioner.plan.roles.nvidia_driver import by_switch
 from provisioner.stack.models import Image, Package, VendorImage
-from provisioner.text import printable
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.checks.software import brought, is_version
 from provisioner.verify.expectations import FABRIC_MANAGER, HEALTH_TIMER, INTERRUPTION

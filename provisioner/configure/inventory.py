@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provisioner import catalog, roles, ssh
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, write_whole
-from provisioner.plan import Plan, PlannedGroup
+from provisioner import catalog
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths, write_whole
+from provisioner.plan import roles
+from provisioner.plan.models import Plan, PlannedGroup
+from provisioner.rundir.fleet import Node
 from provisioner.stack.models import on_node
 from provisioner.stack.texts import TEMPLATES
+from provisioner.transport import ssh
 from provisioner.verify import archive
 from provisioner.verify.expectations import expect
 from provisioner.verify.parsers.stamp import RoleStamp
@@ -58,7 +60,7 @@ def _of_node(node: Node, local: bool) -> dict[str, str]:
 
 def group_variables(name: str, plan: Plan) -> dict[str, Any]:
     """What the roles know of a group's machines: facts of the catalogue and of the lock, never of the node. Each role
-    adds its own (provisioner/roles)."""
+    adds its own (provisioner/plan/roles)."""
     group = plan.group(name)
     common: dict[str, Any] = {
         "gpuprov_group": name,

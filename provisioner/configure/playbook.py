@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from provisioner import paths, yaml_text
+from provisioner.common import paths, yaml_text
 
 IMPORT_ROLE = "ansible.builtin.import_role"
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provisioner import paths, ssh, ssh_failure, yaml_text
+from provisioner.common import paths, yaml_text
+from provisioner.common.errors import ConfigureError
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths
 from provisioner.configure import playbook
 from provisioner.configure.drift import EVERYTHING, Half, Pass
-from provisioner.errors import ConfigureError
-from provisioner.events import Events
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths
-from provisioner.process import AGAIN, follow
+from provisioner.rundir.fleet import Node
+from provisioner.transport import ssh, ssh_failure
+from provisioner.transport.process import AGAIN, follow
 from provisioner.verify import archive
 
 FORKS = 32

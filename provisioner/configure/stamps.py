@@ -16,9 +16,10 @@ from typing import Any
 
 import yaml
 
-from provisioner import paths, roles, yaml_text
+from provisioner.common import paths, yaml_text
 from provisioner.configure import playbook
-from provisioner.plan import Plan
+from provisioner.plan import roles
+from provisioner.plan.models import Plan
 from provisioner.verify.parsers.stamp import RoleStamp
 
 DIGITS = 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events
-from provisioner.session import Cluster
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.events import Events
+from provisioner.lifecycle.session import Cluster
 
 
 def ask(cluster: Cluster, sites: Sequence[str], events: Events, *, refuse: bool) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from provisioner import node_state, stored
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, write_whole
-from provisioner.session import Cluster
-from provisioner.suggest import did_you_mean
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths, write_whole
+from provisioner.common.suggest import did_you_mean
+from provisioner.lifecycle.session import Cluster
+from provisioner.rundir import node_state
+from provisioner.rundir.fleet import Node
 from provisioner.verify.merged_checks import by_id, reported
 from provisioner.verify.registry import declared
 from provisioner.verify.results import CheckResult, Report

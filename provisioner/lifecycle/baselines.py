@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from provisioner import directories, stored
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common import directories, stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths, private_dir, write_whole
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.paths import ClusterPaths, private_dir, write_whole
-from provisioner.session import Cluster
+from provisioner.rundir.fleet import Node
 from provisioner.verify.baseline import NAMED, Entry, Record, is_rate
 
 if TYPE_CHECKING:
-    from provisioner.levels import Level
+    from provisioner.common.levels import Level
     from provisioner.verify.results import NodeReport, Report
     from provisioner.verify.subject import Subject
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioner import catalog, node_state
-from provisioner.errors import GpuprovError
-from provisioner.plan import Plan
-from provisioner.session import Cluster
+from provisioner import catalog
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.session import Cluster
+from provisioner.plan.models import Plan
+from provisioner.rundir import node_state
 
 SOON = timedelta(hours=2)
 FORM = "%Y-%m-%dT%H:%M:%SZ"

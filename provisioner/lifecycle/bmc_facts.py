@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import write_whole
+from provisioner.common.text import one_line
 from provisioner.lifecycle.out_of_band import Looked, Managed, look, managed_machines, why
-from provisioner.paths import write_whole
-from provisioner.redfish import logs
-from provisioner.redfish.document import document, of_tree
-from provisioner.redfish.errors import BmcError
-from provisioner.redfish.side_by_side import GRACE_S
-from provisioner.redfish.tree import is_saved, saved
-from provisioner.session import Cluster
-from provisioner.text import one_line
+from provisioner.lifecycle.session import Cluster
+from provisioner.machines.redfish import logs
+from provisioner.machines.redfish.document import document, of_tree
+from provisioner.machines.redfish.errors import BmcError
+from provisioner.machines.redfish.side_by_side import GRACE_S
+from provisioner.machines.redfish.tree import is_saved, saved
+from provisioner.rundir.fleet import Node
 from provisioner.verify.bmc import Finding, Wanted, firmware_differs, judge, settings_differ
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import Unreadable

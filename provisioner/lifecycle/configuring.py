@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import mounts, node_state
-from provisioner.fleet import Node
+from provisioner.common.text import counted
 from provisioner.lifecycle import block_ends
 from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.release import Ledger, Release
-from provisioner.session import Cluster
-from provisioner.text import counted
+from provisioner.machines import mounts
+from provisioner.rundir import node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, Release
 
 if TYPE_CHECKING:
     from provisioner.configure.drift import DesiredState, Difference, Pass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from provisioner.fleet import Node
-from provisioner.providers import capacity
-from provisioner.session import Cluster
+from provisioner.lifecycle.session import Cluster
+from provisioner.machines.providers import capacity
+from provisioner.rundir.fleet import Node
 
 if TYPE_CHECKING:
     from provisioner.verify.results import NodeReport

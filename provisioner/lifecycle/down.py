@@ -6,18 +6,19 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioner import regular_file, ssh, stored
-from provisioner.errors import GpuprovError, Interrupted, ProviderError
+from provisioner.common import regular_file, stored
+from provisioner.common.errors import GpuprovError, Interrupted, ProviderError
+from provisioner.common.paths import has_state, private_dir, write_whole
+from provisioner.common.text import counted
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import refuse_recipe, together
 from provisioner.machines.base import DestroyRefusedError, Machines
-from provisioner.paths import has_state, private_dir, write_whole
-from provisioner.plan import Plan, build_plan
-from provisioner.providers.base import Provider
-from provisioner.session import Cluster
-from provisioner.text import counted
-from provisioner.workspace.binary import Binary
+from provisioner.machines.providers.base import Provider
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import Plan, build_plan
+from provisioner.transport import ssh
 
 REPORT = 1 << 30
 """Bytes of one file of a report, at most."""

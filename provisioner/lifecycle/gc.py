@@ -16,10 +16,10 @@ from shlex import quote
 
 from filelock import FileLock, Timeout
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import IDENTITY, SANDBOX_SUFFIX, ClusterPaths
-from provisioner.providers.orphans import Orphans, Thing
-from provisioner.providers.state import remote_of
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import IDENTITY, SANDBOX_SUFFIX, ClusterPaths
+from provisioner.machines.providers.orphans import Orphans, Thing
+from provisioner.machines.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
 
 RECIPE_FOLDER = f".image{SANDBOX_SUFFIX}"

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from provisioner import process
-from provisioner.errors import GpuprovError
-from provisioner.events import Events, Stage
-from provisioner.fleet import Node
-from provisioner.text import counted
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events, Stage
+from provisioner.common.text import counted
+from provisioner.rundir.fleet import Node
+from provisioner.transport import process
 
 if TYPE_CHECKING:
-    from provisioner.session import Cluster
+    from provisioner.lifecycle.session import Cluster
 
 HookStep = Literal["drain", "resume"]
 

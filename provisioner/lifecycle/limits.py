@@ -15,13 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from provisioner import process, ssh, stored
-from provisioner.errors import GpuprovError
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.preflight import Finding
 from provisioner.lifecycle import hooks
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.session import Cluster
-from provisioner.state import shared_files
+from provisioner.lifecycle.session import Cluster
+from provisioner.lifecycle.sharing import shared_files
+from provisioner.plan.models import Plan
+from provisioner.transport import process, ssh
 
 KIB, MIB = 1 << 10, 1 << 20
 RECORD_BYTES = 2 * KIB

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from provisioner import spec as cluster_yaml
 from provisioner import stack
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
+from provisioner.common.suggest import did_you_mean
 from provisioner.lifecycle import accounts
-from provisioner.lifecycle.image.use import Chosen, choose
-from provisioner.session import Cluster
+from provisioner.lifecycle.images.use import Chosen, choose
+from provisioner.lifecycle.session import Cluster
 from provisioner.stack import facts, image_facts, lockfile
 from provisioner.stack.candidates import image as named
 from provisioner.stack.models import BaseImage, Lock, Stack
-from provisioner.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from provisioner.stack.pinning import Sources

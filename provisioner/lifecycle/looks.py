@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from provisioner import stored
-from provisioner.fleet import Node
-from provisioner.paths import private_dir, write_whole
-from provisioner.session import Cluster
+from provisioner.common import stored
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.lifecycle.session import Cluster
+from provisioner.rundir.fleet import Node
 from provisioner.verify.bundle import Output
 from provisioner.verify.parsers.last_look import FILE
 from provisioner.verify.results import Report

@@ -12,25 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioner import fleet, host_keys, node_state, placement, ssh, stored
-from provisioner.errors import GpuprovError, LockedError, ProviderError
-from provisioner.events import Events
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError, LockedError, ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
+from provisioner.common.text import counted, few, money, printable
 from provisioner.lifecycle import running_cost
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import each
 from provisioner.machines import existing
 from provisioner.machines.base import Machines, NoCapacityError, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
 from provisioner.machines.hosts import LEAVING, HostMachines
+from provisioner.machines.providers import capacity
+from provisioner.machines.providers.base import Provider
+from provisioner.machines.providers.cluster import MARK
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.paths import APPLYING, ERRORED, STATE, private_dir, write_whole
-from provisioner.plan import Plan
-from provisioner.providers import capacity
-from provisioner.providers.base import Provider
-from provisioner.providers.cluster import MARK
-from provisioner.release import Ledger
-from provisioner.session import Cluster
-from provisioner.text import counted, few, money, printable
-from provisioner.workspace.binary import Binary
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import Plan
+from provisioner.rundir import fleet, node_state, placement
+from provisioner.rundir.release import Ledger
+from provisioner.transport import host_keys, ssh
 
 INCOMPLETE = "incomplete"
 """Stage of a machine that an apply which failed has made."""
@@ -139,7 +141,7 @@ def of_site(
         nodes = [node for node in cluster.nodes() if node.site == site]
         managed = provider.management
         if managed is not None and managed.installation is not None:
-            from provisioner.machines.redfish import RedfishMachines
+            from provisioner.machines.bmc import RedfishMachines
 
             return RedfishMachines(
                 site, provider.hosts, managed, managed.installation, nodes, _way(cluster, cluster.nodes()),

@@ -6,15 +6,15 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from provisioner import node_state
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.release import Ledger
-from provisioner.session import Cluster
+from provisioner.rundir import node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
 
 if TYPE_CHECKING:
     from provisioner.verify.fabric_run import FindNeighbours, Neighbours

@@ -15,23 +15,24 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioner import ownership, ssh
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.installer import disk_image, ramdisk, source
-from provisioner.installer.disk_image import DiskImage
-from provisioner.installer.seed import Address, Target
+from provisioner.common import ownership
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.common.suggest import did_you_mean
+from provisioner.common.text import counted
+from provisioner.lifecycle.session import Cluster
 from provisioner.machines.came_up import came_up
+from provisioner.machines.installer import disk_image, ramdisk, source
+from provisioner.machines.installer.disk_image import DiskImage
+from provisioner.machines.installer.seed import Address, Target
 from provisioner.machines.journal import Installation as Journaled
 from provisioner.machines.journal import Journal
-from provisioner.netboot import dnsmasq, media, network, serve
-from provisioner.netboot.ipxe import Asked
-from provisioner.netboot.media import Media
-from provisioner.paths import private_dir, write_whole
-from provisioner.providers.base import Netboot
-from provisioner.providers.hosts import Host
-from provisioner.session import Cluster
-from provisioner.suggest import did_you_mean
-from provisioner.text import counted
+from provisioner.machines.netboot import dnsmasq, media, network, serve
+from provisioner.machines.netboot.ipxe import Asked
+from provisioner.machines.netboot.media import Media
+from provisioner.machines.providers.base import Netboot
+from provisioner.machines.providers.hosts import Host
+from provisioner.transport import ssh
 
 LOOK_S = 5.0
 """Seconds between two looks at who answers by ssh."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from provisioner.fleet import Node
 from provisioner.machines.base import Planned
-from provisioner.plan import Plan
+from provisioner.plan.models import Plan
+from provisioner.rundir.fleet import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.lifecycle.session import Cluster
+from provisioner.machines.bmc import bmc_of
 from provisioner.machines.hosts import named
 from provisioner.machines.journal import Journal
-from provisioner.machines.redfish import bmc_of
-from provisioner.paths import private_dir, write_whole
-from provisioner.providers.base import Management
-from provisioner.providers.hosts import Host
-from provisioner.redfish import accounts, devices, inventory, logs
-from provisioner.redfish.bios import Setting, settings
-from provisioner.redfish.client import Bmc
-from provisioner.redfish.errors import BmcError
-from provisioner.redfish.inventory import Inventory
-from provisioner.redfish.logs import Log
-from provisioner.redfish.machine import Controlled
-from provisioner.redfish.side_by_side import Outcome, each
-from provisioner.redfish.tree import Tree, saved, text
-from provisioner.redfish.trust import Pins
-from provisioner.session import Cluster
+from provisioner.machines.providers.base import Management
+from provisioner.machines.providers.hosts import Host
+from provisioner.machines.redfish import accounts, devices, inventory, logs
+from provisioner.machines.redfish.bios import Setting, settings
+from provisioner.machines.redfish.client import Bmc
+from provisioner.machines.redfish.errors import BmcError
+from provisioner.machines.redfish.inventory import Inventory
+from provisioner.machines.redfish.logs import Log
+from provisioner.machines.redfish.machine import Controlled
+from provisioner.machines.redfish.side_by_side import Outcome, each
+from provisioner.machines.redfish.tree import Tree, saved, text
+from provisioner.machines.redfish.trust import Pins
 
 T = TypeVar("T")
 

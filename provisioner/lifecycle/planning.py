@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from provisioner import placement
-from provisioner.cost import summary
+from provisioner.common.text import few
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
+from provisioner.lifecycle.cost import summary
 from provisioner.lifecycle.node_changes import by_reason, node_changes
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.plan import build_plan
-from provisioner.release import changes, same
-from provisioner.session import Cluster
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import build_plan
+from provisioner.rundir import placement
+from provisioner.rundir.release import changes, same
 from provisioner.stack.models import Lock
-from provisioner.text import few
-from provisioner.workspace.binary import Binary
 
 
 def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:

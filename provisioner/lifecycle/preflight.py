@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events, Kind
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.events import Events, Kind
+from provisioner.common.paths import private_dir
+from provisioner.common.preflight import Finding
 from provisioner.lifecycle import limits
-from provisioner.paths import private_dir
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.session import Cluster
+from provisioner.lifecycle.session import Cluster
+from provisioner.plan.models import Plan
 from provisioner.spec.site import JumpHost
 
 PRIVATE = [ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")]

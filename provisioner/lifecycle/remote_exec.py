@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from provisioner import ssh, ssh_failure
-from provisioner.errors import Interrupted
-from provisioner.fleet import PARALLEL
-from provisioner.paths import ClusterPaths
+from provisioner.common.errors import Interrupted
+from provisioner.common.paths import ClusterPaths
+from provisioner.rundir.fleet import PARALLEL
+from provisioner.transport import ssh, ssh_failure
 
 LOOK_S = 0.3
 """Between two looks whether Ctrl-C was pressed."""

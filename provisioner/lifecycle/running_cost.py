@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import node_state
-from provisioner.cost import as_of, offer
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
-from provisioner.session import Cluster
-from provisioner.text import money
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import money
+from provisioner.lifecycle.cost import as_of, offer
+from provisioner.lifecycle.session import Cluster
+from provisioner.rundir import node_state
+from provisioner.rundir.fleet import Node
 
 SEEN = "machines"
 """Key of state.json: id → {"node", "machine", "region", "kind", "since", "until"}; `until` is null while it stands."""

@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provisioner import bounded, ssh
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
-from provisioner.release import Ledger
-from provisioner.session import Cluster
-from provisioner.text import counted
+from provisioner.common import bounded
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import counted
+from provisioner.lifecycle.session import Cluster
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
+from provisioner.transport import ssh
 
 if TYPE_CHECKING:
     from provisioner.verify.results import NodeReport, Report

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from provisioner import placement
-from provisioner.errors import GpuprovError, Interrupted, ProviderError
+from provisioner.common.errors import GpuprovError, Interrupted, ProviderError
+from provisioner.common.paths import remove_tree
+from provisioner.common.preflight import Finding
+from provisioner.common.text import few
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import Removal, remove_site
+from provisioner.lifecycle.session import Cluster
 from provisioner.machines.base import NoCapacityError
-from provisioner.paths import remove_tree
-from provisioner.placement import Choice
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.session import Cluster
-from provisioner.text import few
-from provisioner.workspace.binary import Binary
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import Plan
+from provisioner.rundir import placement
+from provisioner.rundir.placement import Choice
 
 
 class SiteChoices:

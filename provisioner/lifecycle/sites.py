@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from provisioner import placement, process, spec
-from provisioner.errors import GpuprovError, InputError, Interrupted, ProviderError
-from provisioner.events import Events, Stage
-from provisioner.plan import Plan
-from provisioner.session import Cluster
-from provisioner.suggest import did_you_mean
+from provisioner import spec
+from provisioner.common.errors import GpuprovError, InputError, Interrupted, ProviderError
+from provisioner.common.events import Events, Stage
+from provisioner.common.suggest import did_you_mean
+from provisioner.lifecycle.session import Cluster
+from provisioner.plan.models import Plan
+from provisioner.rundir import placement
+from provisioner.transport import process
 
 T = TypeVar("T")
 STOP_S = 60.0

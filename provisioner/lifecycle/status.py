@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from provisioner import node_state, placement, run_events, stored
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle import block_ends, configuring, running_cost
 from provisioner.lifecycle.gc import held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.release import Release, changes, same
-from provisioner.session import Cluster
+from provisioner.rundir import node_state, placement, run_events
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Release, changes, same
 from provisioner.stack import lockfile
 from provisioner.stack import request as requested_versions
 

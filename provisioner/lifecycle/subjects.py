@@ -7,12 +7,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from provisioner import catalog, mounts, ssh
-from provisioner.fleet import Node
+from provisioner import catalog
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.plan import Plan
-from provisioner.release import Release
-from provisioner.session import Cluster
+from provisioner.machines import mounts
+from provisioner.plan.models import Plan
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Release
+from provisioner.transport import ssh
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected

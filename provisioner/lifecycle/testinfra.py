@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from provisioner import keeper, ssh
-from provisioner.errors import Exit, GpuprovError
+from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.paths import write_whole
 from provisioner.lifecycle import diff
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import expected_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.paths import write_whole
-from provisioner.plan import build_plan
-from provisioner.session import Cluster
+from provisioner.plan.models import build_plan
+from provisioner.transport import keeper, ssh
 from provisioner.verify import testinfra_export
 from provisioner.verify.results import is_enough
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.session import Cluster
+from provisioner.lifecycle.session import Cluster
 
 TERRAFORM_LOCKS = "sites/*/.terraform.tfstate.lock.info"
 

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from provisioner import node_state
-from provisioner.errors import ConfigureError, Exit, GpuprovError
-from provisioner.events import Stage
-from provisioner.fleet import Node
+from provisioner.common.errors import ConfigureError, Exit, GpuprovError
+from provisioner.common.events import Stage
+from provisioner.common.text import counted
 from provisioner.lifecycle import block_ends, configuring, hooks, locking, machines, preflight, verifying
 from provisioner.lifecycle.node_changes import NodeChanges, node_changes
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.site_choice import SiteChoices
 from provisioner.lifecycle.sites import Remaining, candidates, chosen, each, refuse_recipe, refuse_unready
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
-from provisioner.plan import Plan, build_plan
-from provisioner.release import Ledger, Release, changes, identity, same
-from provisioner.session import Cluster
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import Plan, build_plan
+from provisioner.rundir import node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, Release, changes, identity, same
 from provisioner.stack.models import Lock
-from provisioner.text import counted
-from provisioner.workspace.binary import Binary
 
 if TYPE_CHECKING:
     from provisioner.verify.results import Report

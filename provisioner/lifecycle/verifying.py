@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provisioner import node_state, placement
-from provisioner.errors import GpuprovError, LockedError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError, LockedError
+from provisioner.common.paths import private_dir
+from provisioner.common.text import counted
 from provisioner.lifecycle import acknowledgements, baselines, diff, looks, neighbours, second_boot
 from provisioner.lifecycle.configuring import Brought
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.paths import private_dir
-from provisioner.release import Ledger, Release
-from provisioner.session import Cluster
+from provisioner.rundir import node_state, placement
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, Release
 from provisioner.stack import lockfile
-from provisioner.text import counted
 
 if TYPE_CHECKING:
-    from provisioner.levels import Level
+    from provisioner.common.levels import Level
     from provisioner.verify.bundle import Output
     from provisioner.verify.results import Report
     from provisioner.verify.subject import Subject
@@ -122,7 +122,7 @@ def verify_fleet(
     """`gpuprov verify FILE`: prove the machines that are there, or those of `only`, at cluster.yaml's level or `level`.
     A node that is missing is unhealthy. The caller holds no lock. Raises GpuprovError for a name that no machine has.
     """
-    from provisioner.levels import LEVELS
+    from provisioner.common.levels import LEVELS
     from provisioner.verify import report as reports
 
     deep = level or cluster.spec.verify.level

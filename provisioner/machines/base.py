@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from provisioner.errors import Diagnostic, ProviderError
-from provisioner.fleet import Node
-from provisioner.plan import Plan
+from provisioner.common.errors import Diagnostic, ProviderError
+from provisioner.plan.models import Plan
+from provisioner.rundir.fleet import Node
 
 
 class Action(NamedTuple):

@@ -8,9 +8,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from provisioner import bounded, ssh
-from provisioner.paths import ClusterPaths
-from provisioner.providers.hosts import Host
+from provisioner.common import bounded
+from provisioner.common.paths import ClusterPaths
+from provisioner.machines.providers.hosts import Host
+from provisioner.transport import ssh
 
 
 def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, token: str, host_key: str = "") -> bool:

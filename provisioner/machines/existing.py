@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeGuard
 
-from provisioner import bounded, process, ssh, ssh_failure
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events
-from provisioner.fleet import PARALLEL, Node
-from provisioner.paths import ClusterPaths
-from provisioner.text import printable
+from provisioner.common import bounded
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths
+from provisioner.common.text import printable
+from provisioner.rundir.fleet import PARALLEL, Node
+from provisioner.transport import process, ssh, ssh_failure
 
 DEADLINE_S = 60.0
 UNDO_S = 600.0

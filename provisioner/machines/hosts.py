@@ -6,20 +6,20 @@ import os
 import pwd
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from provisioner import ssh
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.common.text import counted, few
 from provisioner.machines import existing
 from provisioner.machines.base import Action, Planned
 from provisioner.machines.existing import Way
-from provisioner.paths import private_dir, write_whole
-from provisioner.plan import Plan
-from provisioner.providers.base import Hosts
-from provisioner.providers.cluster import MARK
-from provisioner.providers.hosts import Host
-from provisioner.release import Ledger
-from provisioner.text import counted, few
+from provisioner.machines.providers.base import Hosts
+from provisioner.machines.providers.cluster import MARK
+from provisioner.machines.providers.hosts import Host
+from provisioner.plan.models import Plan
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
+from provisioner.transport import ssh
 
 LEFT = "left"
 """File in the site's folder: hosts on which a `down` has undone everything."""

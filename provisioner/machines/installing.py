@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from provisioner import process
-from provisioner.installer import report
-from provisioner.installer.serve import Images
+from provisioner.machines.installer import report
+from provisioner.machines.installer.serve import Images
 from provisioner.machines.journal import STARTED, Installation, Journal
-from provisioner.providers.hosts import Host
-from provisioner.redfish import inventory
-from provisioner.redfish.client import Bmc
-from provisioner.redfish.errors import BmcError
-from provisioner.redfish.inventory import Inventory
-from provisioner.redfish.machine import Controlled
+from provisioner.machines.providers.hosts import Host
+from provisioner.machines.redfish import inventory
+from provisioner.machines.redfish.client import Bmc
+from provisioner.machines.redfish.errors import BmcError
+from provisioner.machines.redfish.inventory import Inventory
+from provisioner.machines.redfish.machine import Controlled
+from provisioner.transport import process
 
 SSH_PAUSE_S = 5.0
 SETTLE_S = 60.0

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import write_whole
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import write_whole
 
 STEPS = ("chosen", "attaching", "starting", "installing", "cleaning", "offered", "started", "installed", "failed")
 """chosen: nothing was changed. attaching: an image may be attached, and the boot override set; the machine is off.

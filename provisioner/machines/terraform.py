@@ -8,22 +8,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioner import fleet, mounts
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import APPLYING, ERRORED, STATE, has_state, private_dir, write_whole
+from provisioner.common.text import counted, few
+from provisioner.machines import mounts
 from provisioner.machines.base import Action, DestroyRefusedError, NoCapacityError, Planned
-from provisioner.paths import APPLYING, ERRORED, STATE, has_state, private_dir, write_whole
-from provisioner.plan import Plan
-from provisioner.providers import capacity
-from provisioner.providers.base import Module, Provider
-from provisioner.providers.capacity import Instead
-from provisioner.providers.cloud_errors import CloudError, hints, told
-from provisioner.text import counted, few
-from provisioner.workspace.binary import Binary
-from provisioner.workspace.json_log import Changes
-from provisioner.workspace.render import Backend, outputs_to_nodes, render
-from provisioner.workspace.terraform import Resource, Workspace
+from provisioner.machines.providers import capacity
+from provisioner.machines.providers.base import Module, Provider
+from provisioner.machines.providers.capacity import Instead
+from provisioner.machines.providers.cloud_errors import CloudError, hints, told
+from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.workspace.json_log import Changes
+from provisioner.machines.workspace.render import Backend, outputs_to_nodes, render
+from provisioner.machines.workspace.terraform import Resource, Workspace
+from provisioner.plan.models import Plan
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 
 RESTORE = "restore terraform.tfstate from your own backup"
 

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from provisioner.errors import LockedError
-from provisioner.events import Events
-from provisioner.paths import cache, private_dir, write_whole
+from provisioner.common.errors import LockedError
+from provisioner.common.events import Events
+from provisioner.common.paths import cache, private_dir, write_whole
+from provisioner.common.text import counted
 from provisioner.sandbox import cloud_base, disk_layer, registry, repository, vendor_layer
 from provisioner.sandbox import image as node_image
 from provisioner.sandbox.keys import MIRROR_HOST, Keys, keys
 from provisioner.sandbox.runtime import ARCHITECTURES, Podman, find_podman
 from provisioner.stack.models import Archive, Image, Repository, Stack
-from provisioner.text import counted
 
 WAIT = 900
 """Seconds that a second caller waits for the first: a cold build with a slow network."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 
 LEASES = Path("/var/lib/cni/networks")
 RESULTS = Path("/var/lib/cni/results")

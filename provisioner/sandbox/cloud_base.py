@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.sandbox import image
 from provisioner.sandbox.deb import tar
 from provisioner.sandbox.node_layer import node_files

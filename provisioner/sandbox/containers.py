@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
+from provisioner.common.suggest import did_you_mean
+from provisioner.common.text import few
 from provisioner.sandbox import leftovers
 from provisioner.sandbox.runtime import Podman, find_podman
-from provisioner.suggest import did_you_mean
-from provisioner.text import few
 
 CLUSTER = "gpuprov.cluster"
 NODE = "gpuprov.node"

@@ -19,8 +19,10 @@ from typing import Any
 from filelock import FileLock
 
 from provisioner.catalog import Catalog
-from provisioner.errors import GpuprovError
-from provisioner.paths import cache, private_dir
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import cache, private_dir
+from provisioner.common.suggest import did_you_mean
+from provisioner.common.text import few
 from provisioner.sandbox import (
     containers,
     fault_list,
@@ -34,8 +36,6 @@ from provisioner.sandbox import (
 )
 from provisioner.sandbox.fault_list import Fault
 from provisioner.sandbox.runtime import Podman, find_podman
-from provisioner.suggest import did_you_mean
-from provisioner.text import few
 
 Json = dict[str, Any]
 FAULTS = (

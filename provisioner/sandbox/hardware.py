@@ -12,10 +12,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from provisioner import yaml_text
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.catalog.providers import Provider
+from provisioner.common import yaml_text
 from provisioner.sandbox.mig_layout import mig_layout
 from provisioner.sandbox.performance import between, reaches
 from provisioner.sandbox.root_disk import root_disk

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.sandbox.deb import tar
 from provisioner.sandbox.node_layer import node_files
 from provisioner.sandbox.runtime import Podman, limits

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.catalog import load
-from provisioner.paths import private_dir, write_whole
-from provisioner.plan import Plan
-from provisioner.roles.interruption import watched
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.plan.models import Plan
+from provisioner.plan.roles.interruption import watched
 from provisioner.sandbox import site_faults
 from provisioner.sandbox.assets import Assets, disk_image
 from provisioner.sandbox.hardware import hardware

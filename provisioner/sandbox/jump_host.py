@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.sandbox import containers
 from provisioner.sandbox.network import HOST_PREFIX, JUMP
 from provisioner.spec.site import JumpHost

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import private_dir, write_whole
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir, write_whole
 
 MIRROR_HOST = "mirror.gpuprov.internal"
 USER_ID = "gpuprov sandbox repositories (simulated packages)"

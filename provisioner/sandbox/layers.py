@@ -8,7 +8,7 @@ import subprocess
 from datetime import datetime
 from typing import Any
 
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.sandbox import podman_commands
 from provisioner.sandbox.podman_state import processes
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.paths import private_dir, write_whole
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import private_dir, write_whole
 from provisioner.sandbox import monitors, namespaces, podman_commands, podman_state
 from provisioner.sandbox.backends import BACKENDS, CONTAINER_ID, LEASES, Backend, Remains, SandboxNetwork
 from provisioner.sandbox.podman_state import OCTET, PodmanState

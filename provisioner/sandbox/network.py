@@ -17,12 +17,12 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from pathlib import Path
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.paths import cache, private_dir, write_whole
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import cache, private_dir, write_whole
+from provisioner.common.text import counted
 from provisioner.sandbox import containers, layers, leftovers
 from provisioner.sandbox.backends import SandboxNetwork
 from provisioner.sandbox.leftovers import Leftover
-from provisioner.text import counted
 
 OCTETS = range(250, 0, -1)
 MIRROR, JUMP = 2, 3

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.sandbox import podman_commands
 from provisioner.sandbox.backends import BACKENDS
 from provisioner.sandbox.runtime import Podman

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.image_reference import parse
-from provisioner.paths import below
+from provisioner.common.image_reference import parse
+from provisioner.common.paths import below
 from provisioner.sandbox.deb import File, tar, tar_gz
 from provisioner.sandbox.keys import MIRROR_HOST
 from provisioner.sandbox.multi_node import MEET, TOGETHER

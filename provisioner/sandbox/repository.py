@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
-from provisioner.paths import below
+from provisioner.common.paths import below
 from provisioner.sandbox import packages
 from provisioner.sandbox.deb import EPOCH, Deb, File, tar_gz
 from provisioner.sandbox.keys import Keys, clearsign

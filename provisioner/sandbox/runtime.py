@@ -19,9 +19,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import ownership
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.paths import private_dir, write_whole
+from provisioner.common import ownership
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import private_dir, write_whole
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Machines that the sandbox runs on, and Debian's names for them."""

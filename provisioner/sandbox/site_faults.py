@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import stored
-from provisioner.errors import GpuprovError
-from provisioner.paths import cache, private_dir, write_whole
-from provisioner.plan import PlannedGroup
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import cache, private_dir, write_whole
+from provisioner.plan.models import PlannedGroup
 
 MARK = "simulated refusal: "
 """Before a refusal's text (terraform/sandbox/node.sh)."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from provisioner import yaml_text
+from provisioner.common import yaml_text
 
 DATA = files("provisioner.sandbox").joinpath("data")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import ERRORED, STATE, STATE_BACKUP, write_whole
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ERRORED, STATE, STATE_BACKUP, write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner.catalog import distributions
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 
 ORIGINS = """\
 // As Ubuntu ships it: what unattended-upgrades may install.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from provisioner.paths import data
+from provisioner.common.paths import data
 from provisioner.sandbox import image, packages
 from provisioner.sandbox.deb import File, tar
 from provisioner.sandbox.package_files import program

@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.catalog.description import MachineDescription
-from provisioner.errors import InputError, Problem
+from provisioner.common.errors import InputError, Problem
 from provisioner.spec import machine_types, private_key
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe

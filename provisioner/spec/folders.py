@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from provisioner.spec.base import Model
 
-FOLDER = Path(__file__).parents[1] / "providers"
-PACKAGE = "provisioner.providers"
+FOLDER = Path(__file__).parents[1] / "machines" / "providers"
+PACKAGE = "provisioner.machines.providers"
 ModelT = TypeVar("ModelT", bound=Model)
 
 

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioner.catalog import Catalog
 from provisioner.catalog.description import ARCHITECTURES, DescribedGpu, MachineDescription
-from provisioner.errors import InputError
+from provisioner.common.errors import InputError
+from provisioner.common.suggest import did_you_mean
 from provisioner.spec.models import MachineName
 from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.source import read
 from provisioner.spec.source_map import MAX_PROBLEMS, Finding, Loc, Source, shown
-from provisioner.suggest import did_you_mean
 
 KEY = "machines"
 

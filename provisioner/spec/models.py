@@ -21,7 +21,7 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.description import MACHINE_NAME, MACHINE_NAME_TITLE, MachineDescription
 from provisioner.catalog.models import Machine
 from provisioner.catalog.prices import Price
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.spec.base import NAME_TITLE, Command, Model, Name, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe

@@ -8,7 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from provisioner import regular_file
+from provisioner.common import regular_file
 
 LIMIT = 64 * 1024
 """Bytes of a key's file; OpenSSH's own limit for it is 1 MiB."""

@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from provisioner.catalog.description import MACHINE_NAME_TITLE
+from provisioner.common.suggest import did_you_mean, nearest
 from provisioner.spec.base import NAME_TITLE, REFUSED
 from provisioner.spec.keys import all_keys, branches_of, resolved, schema_of, union_key
 from provisioner.spec.scalars import IF_TEXT, OCTAL, read_truth
 from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted, shown
-from provisioner.suggest import did_you_mean, nearest
 
 _KINDS: Mapping[type, str] = {
     dict: "a block of keys",

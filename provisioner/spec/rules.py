@@ -14,7 +14,8 @@ from pathlib import Path
 from provisioner.catalog import Catalog
 from provisioner.catalog.description import MachineDescription
 from provisioner.catalog.models import Machine
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
+from provisioner.common.suggest import did_you_mean, nearest
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe, ImageTarget
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
@@ -25,7 +26,6 @@ from provisioner.spec.site import CloudSite, Site
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import State
-from provisioner.suggest import did_you_mean, nearest
 
 _BASE64_LINE = re.compile(r"[A-Za-z0-9+=][A-Za-z0-9+/=]{59,}")
 """A line of a private key has 64 or 70 characters; a path of that length has other ones, or begins with /."""

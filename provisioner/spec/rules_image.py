@@ -9,10 +9,10 @@ from pathlib import Path
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.catalog.providers import SMALL_GIB, Provider
+from provisioner.common.suggest import did_you_mean
 from provisioner.spec.image import ImageTarget, recipe_file
 from provisioner.spec.site import CloudSite, Site
 from provisioner.spec.source_map import Finding, Loc, shown
-from provisioner.suggest import did_you_mean
 
 
 def image_target(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from provisioner.documents import OUTPUTS
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
+from provisioner.output import OUTPUTS
 from provisioner.spec.models import ClusterSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from provisioner import yaml_text
+from provisioner.common import yaml_text
 from provisioner.spec.scalars import Scalar, read_scalar
 from provisioner.spec.source_map import Loc, Mark, Source, shown
 from provisioner.spec.textfile import read_text

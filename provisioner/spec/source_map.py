@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from provisioner.errors import Problem
+from provisioner.common.errors import Problem
 
 MAX_PROBLEMS = 100
 

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from provisioner.catalog import distributions
-from provisioner.errors import GpuprovError
-from provisioner.image_reference import parse
+from provisioner.common.errors import GpuprovError
+from provisioner.common.image_reference import parse
 from provisioner.spec.base import Model, Name
 
 if TYPE_CHECKING:

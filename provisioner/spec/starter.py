@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.catalog.providers import Provider
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
+from provisioner.common.suggest import did_you_mean
 from provisioner.spec.base import NAME_PATTERN, NAME_TITLE
 from provisioner.spec.ranges import expand
 from provisioner.spec.scalars import Scalar, read_scalar
 from provisioner.spec.source_map import shown
-from provisioner.suggest import did_you_mean
 
 
 def starter(

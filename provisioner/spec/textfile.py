@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from provisioner import regular_file
+from provisioner.common import regular_file
 from provisioner.spec.source_map import Source
 
 MAX_BYTES = 1 << 20

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import cache, private_dir
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import cache, private_dir
 from provisioner.stack import openpgp, unpack
 from provisioner.stack.fetch import Fetch
 from provisioner.stack.index import KEY_LIMIT, Origin, sweep

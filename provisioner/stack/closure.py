@@ -12,13 +12,13 @@ from typing import Any
 from resolvelib import BaseReporter, ResolutionImpossible, Resolver
 from resolvelib.resolvers import ResolutionTooDeep
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
+from provisioner.common.suggest import nearest
 from provisioner.stack.assemble import floating, least
 from provisioner.stack.components import COMPONENTS
 from provisioner.stack.dependencies import Against, Dependencies, Either, Want, Way
 from provisioner.stack.models import Package
 from provisioner.stack.package_index import Entry, PackageIndex, Relation, is_version, release
-from provisioner.suggest import nearest
 
 ROUNDS = 50_000
 FEW = 5

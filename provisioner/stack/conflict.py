@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.stack.candidates import Candidate, candidates, readable, starts
 from provisioner.stack.components import label, title
 from provisioner.stack.facts import rows

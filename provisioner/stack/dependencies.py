@@ -12,7 +12,7 @@ from typing import Any
 
 from resolvelib import AbstractProvider
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.stack.package_index import Entry, PackageIndex, Relation, newest_first, release
 from provisioner.stack.resolve import InOrder
 

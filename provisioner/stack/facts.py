@@ -7,8 +7,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from provisioner import yaml_text
 from provisioner.catalog import distributions
+from provisioner.common import yaml_text
 
 FILES = ("components", "nvidia", "frameworks", "systems", "packages", "vendor_images")
 

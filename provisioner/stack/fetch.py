@@ -24,7 +24,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry, Timeout, parse_url
 
 from provisioner import __version__
-from provisioner.errors import GpuprovError, without_queries
+from provisioner.common.errors import GpuprovError, without_queries
 
 DEADLINE = 300.0
 """Seconds for all that one lock reads."""

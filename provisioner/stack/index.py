@@ -23,8 +23,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import cache, private_dir, write_whole
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import cache, private_dir, write_whole
 from provisioner.stack import openpgp
 from provisioner.stack.fetch import Answer, Fetch
 from provisioner.stack.models import Repository

@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from provisioner import regular_file, yaml_text
-from provisioner.errors import GpuprovError
-from provisioner.paths import write_whole
+from provisioner.common import regular_file, yaml_text
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import write_whole
 from provisioner.spec.source_map import Loc, dotted
 from provisioner.stack.components import component_of
 from provisioner.stack.models import LOCAL, LOCK_VERSION, Lock, Stack

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
-from provisioner.text import one_line, printable
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import one_line, printable
 
 DEADLINE = 30.0
 FILE_DEADLINE = 300.0

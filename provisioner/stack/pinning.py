@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from provisioner import regular_file
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
-from provisioner.image_reference import Name, parse
+from provisioner.common import regular_file
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
+from provisioner.common.image_reference import Name, parse
+from provisioner.common.text import counted
 from provisioner.stack import archives, index, registry
 from provisioner.stack.assemble import belongs_to
 from provisioner.stack.closure import close
@@ -29,7 +30,6 @@ from provisioner.stack.image_facts import ImageFacts
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Image, Package, Repository, Stack
 from provisioner.stack.package_index import PackageIndex
-from provisioner.text import counted
 
 ARCHIVES_DEADLINE = 3600.0
 """Seconds for all archives of one lock: the EFA installer has 0.7 GB."""

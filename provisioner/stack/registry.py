@@ -21,9 +21,9 @@ from urllib.parse import urlencode
 
 from urllib3.util import parse_url
 
-from provisioner.errors import GpuprovError
-from provisioner.image_reference import HUB, Name
-from provisioner.paths import cache, private_dir, write_whole
+from provisioner.common.errors import GpuprovError
+from provisioner.common.image_reference import HUB, Name
+from provisioner.common.paths import cache, private_dir, write_whole
 from provisioner.stack import image_facts
 from provisioner.stack.fetch import Answer, Fetch, FetchError, loopback
 from provisioner.stack.image_facts import ImageFacts

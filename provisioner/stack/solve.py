@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 
 from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
+from provisioner.common.suggest import did_you_mean
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.source_map import dotted
 from provisioner.stack import vendor_images
@@ -34,7 +35,6 @@ from provisioner.stack.facts import rows
 from provisioner.stack.image_facts import ImageFacts, Read, corrected, unknown
 from provisioner.stack.models import Stack
 from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve
-from provisioner.suggest import did_you_mean
 
 
 def request(spec: ClusterSpec) -> dict[str, str]:

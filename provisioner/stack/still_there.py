@@ -10,15 +10,15 @@ import base64
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from provisioner.errors import GpuprovError
-from provisioner.preflight import Finding
+from provisioner.common.errors import GpuprovError
+from provisioner.common.preflight import Finding
+from provisioner.common.text import few
 from provisioner.stack import index
 from provisioner.stack.assemble import belongs_to
 from provisioner.stack.fetch import Fetch
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Archive, Repository, Stack
 from provisioner.stack.package_index import PackageIndex
-from provisioner.text import few
 
 DEADLINE = 60.0
 """Seconds for all repositories together."""

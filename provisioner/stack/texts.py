@@ -10,10 +10,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from provisioner.errors import GpuprovError
-from provisioner.image_reference import parse
+from provisioner.common.errors import GpuprovError
+from provisioner.common.image_reference import parse
+from provisioner.common.text import printable
 from provisioner.spec.source_map import shown
-from provisioner.text import printable
 
 TEMPLATES = ("{{", "{%", "{#")
 """What opens a template of Jinja."""

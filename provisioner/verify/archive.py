@@ -9,21 +9,23 @@ from functools import cache
 from pathlib import Path
 
 import provisioner
-from provisioner.paths import cache as cache_dir
-from provisioner.paths import write_whole
+from provisioner.common.paths import cache as cache_dir
+from provisioner.common.paths import write_whole
 
 MODULES = (
     "__init__.py",
-    "directories.py",
-    "errors.py",
-    "events.py",
-    "gpu_drivers.py",
-    "ownership.py",
-    "paths.py",
-    "regular_file.py",
-    "bounded.py",
-    "ssh_failure.py",
-    "text.py",
+    "common/__init__.py",
+    "common/directories.py",
+    "common/errors.py",
+    "common/events.py",
+    "catalog/gpu_drivers.py",
+    "common/ownership.py",
+    "common/levels.py",
+    "common/paths.py",
+    "common/regular_file.py",
+    "common/bounded.py",
+    "transport/ssh_failure.py",
+    "common/text.py",
     "verify/*.py",
     "verify/checks/*.py",
     "verify/parsers/*.py",

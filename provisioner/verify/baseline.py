@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from provisioner.levels import LEVELS
+from provisioner.common.levels import LEVELS
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.load import Load

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from provisioner import regular_file
-from provisioner.errors import GpuprovError
-from provisioner.paths import private_dir, write_whole
-from provisioner.text import single_line
+from provisioner.common import regular_file
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.common.text import single_line
 from provisioner.verify.tools import FILES
 
 SIMULATED = "simulated by gpuprov"

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar
 
-from provisioner.levels import LEVELS, Level
+from provisioner.common.levels import LEVELS, Level
 from provisioner.verify.expectations import Expected
 
 Severity = Literal["fatal", "warn", "info"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from provisioner.levels import LEVELS
+from provisioner.common.levels import LEVELS
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.basis import watched
 from provisioner.verify.check import (

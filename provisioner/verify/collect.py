@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files as resources
 from time import monotonic, time
 
-from provisioner import ssh_failure
-from provisioner.bounded import Tail
-from provisioner.events import Events, Stage
+from provisioner.common.bounded import Tail
+from provisioner.common.events import Events, Stage
+from provisioner.transport import ssh_failure
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.probe.runner import MARK
 from provisioner.verify.request import CONNECTION_S, ProbeRequest

@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner.catalog import Catalog, nvlinks
 from provisioner.catalog.models import Gpu
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.lsblk import local_disks
 from provisioner.verify.products import printed_memory, products

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from provisioner.levels import Level
+from provisioner.common.levels import Level
 from provisioner.verify.row_basis import FROM_ROW, basis_of
 
 if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
@@ -145,7 +145,7 @@ class Expected:
     scratch_gb: float = 0.0
     shared: tuple[Mapping[str, str], ...] = ()
     """File systems of the network: path, unit, type, source (empty: not made yet), shows_type, shows_source, access of
-    each, as provisioner/mounts.py has them."""
+    each, as provisioner/machines/mounts.py has them."""
     tuned: Mapping[str, str] | None = None
     """Kernel settings that the roles make, by their path."""
     image: str | None = None
@@ -469,6 +469,6 @@ def _pcie_gen(machine: Machine, gpu: Gpu, catalog: Catalog) -> int | None:
 
 def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, ...]:
     """The units that the roles leave enabled and active on such a node."""
-    from provisioner import roles
+    from provisioner.plan import roles
 
     return roles.units(machine, gpu, stack, group)

@@ -21,8 +21,8 @@ from importlib.resources import files as resources
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
-from provisioner.events import Events
-from provisioner.text import counted
+from provisioner.common.events import Events
+from provisioner.common.text import counted
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected

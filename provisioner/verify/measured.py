@@ -14,12 +14,12 @@ from itertools import combinations
 import yaml
 
 from provisioner.catalog.models import Gpu, LocalNVMe, Machine, Network, NVLink, Row
+from provisioner.common.yaml_text import LOADER
 from provisioner.verify.checks.gpu import is_model
 from provisioner.verify.expectations import MEMORY_TOLERANCE
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.lsblk import local_disks
 from provisioner.verify.parsers.lspci import Pci
-from provisioner.yaml_text import LOADER
 
 HOST_MEMORY = 0.08
 """Share of its memory that a machine does not show: firmware and the kernel's own (as health.yaml memory.missing_share

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import ACTIONS, Severity
 from provisioner.verify.results import CheckResult, Status
 

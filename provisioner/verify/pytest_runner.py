@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import provisioner
-from provisioner import keeper, ownership
-from provisioner import paths as paths_of
+from provisioner.common import ownership
+from provisioner.common import paths as paths_of
+from provisioner.transport import keeper
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import ACTIONS, SEVERITIES, Severity

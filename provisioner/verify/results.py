@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from provisioner.text import counted, printable, single_line
+from provisioner.common.text import counted, printable, single_line
 from provisioner.verify.baseline import Reached
 from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from provisioner import regular_file
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
-from provisioner.text import counted
+from provisioner.common import regular_file
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
+from provisioner.common.text import counted
 from provisioner.verify.baseline import reached
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect

@@ -13,8 +13,8 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import private_dir, write_whole
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir, write_whole
 from provisioner.verify.expectations import IMEX
 
 if TYPE_CHECKING:

@@ -15,14 +15,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import fleet, spec, stored
-from provisioner.errors import GpuprovError
-from provisioner.images.vulnerabilities import NotScannedError
-from provisioner.images.vulnerabilities import parse as parse_scan
-from provisioner.providers.baremetal import inventory
-from provisioner.providers.first_boot import BEGIN, END, host_key_of
-from provisioner.redfish import tree
-from provisioner.redfish.document import of_tree
+from provisioner import spec
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.images.vulnerabilities import NotScannedError
+from provisioner.lifecycle.images.vulnerabilities import parse as parse_scan
+from provisioner.machines.providers.baremetal import inventory
+from provisioner.machines.providers.first_boot import BEGIN, END, host_key_of
+from provisioner.machines.redfish import tree
+from provisioner.machines.redfish.document import of_tree
+from provisioner.rundir import fleet
 from provisioner.stack import lockfile, package_index
 from provisioner.verify.collect import decode
 from provisioner.verify.parsers import Unreadable

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.sandbox import containers, network
 from tests.support.rehearsal import EXAMPLES, ROOT, Done, Rehearsal
 from tests.support.terminal import answered

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from provisioner.machines.workspace.binary import find as find_terraform
 from provisioner.sandbox import faults
 from provisioner.stack import lockfile
-from provisioner.workspace.binary import find as find_terraform
 from tests.support import aws_provider, moto_aws, terraform_plugins
 from tests.support.aws_machines import Machines, behind_moto
 from tests.support.moto_aws import Cloud

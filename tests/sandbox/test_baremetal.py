@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.paths import cache
+from provisioner.common.paths import cache
 from provisioner.sandbox import network
 from provisioner.sandbox.keys import keys
 from provisioner.stack import lockfile

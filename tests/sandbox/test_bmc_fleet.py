@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import pytest
 import urllib3
 
-from provisioner.installer.seed import Target
+from provisioner.machines.installer.seed import Target
 from provisioner.sandbox import network
 from provisioner.stack import lockfile
 from tests.support import bmc as fake

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, ssh
-from provisioner.events import Event, Events
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.rundir import fleet
+from provisioner.transport import ssh
 from tests.support.logins import UBUNTU
 from tests.support.rehearsal import Rehearsal
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.images.disk import layout, tools
+from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle import second_boot
-from provisioner.lifecycle.image.builder import Builder
-from provisioner.lifecycle.image.recipe import open_recipe, opened, written
-from provisioner.lifecycle.image.work import of_group
+from provisioner.lifecycle.images.builder import Builder
+from provisioner.lifecycle.images.disk import layout, tools
+from provisioner.lifecycle.images.recipe import open_recipe, opened, written
+from provisioner.lifecycle.images.work import of_group
 from provisioner.stack import lockfile
 from provisioner.verify.facts import read
 from tests.support.bmc_site import standing

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from provisioner import catalog, ssh
-from provisioner.mounts import unit
-from provisioner.paths import ClusterPaths
-from provisioner.plan import build_plan
-from provisioner.providers.aws.settings import S3_ACCESS, S3_OPTIONS
-from provisioner.session import open_cluster
+from provisioner import catalog
+from provisioner.common.paths import ClusterPaths
+from provisioner.lifecycle.session import open_cluster
+from provisioner.machines.mounts import unit
+from provisioner.machines.providers.aws.settings import S3_ACCESS, S3_OPTIONS
+from provisioner.plan.models import build_plan
+from provisioner.transport import ssh
 from provisioner.verify import archive
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import expect

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import ownership
 from provisioner.cli.main import run
-from provisioner.lifecycle.image import commands
-from provisioner.lifecycle.image.recipe import open_recipe
-from provisioner.paths import private_dir, write_whole
-from provisioner.session import open_cluster
+from provisioner.common import ownership
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.lifecycle.images import commands
+from provisioner.lifecycle.images.recipe import open_recipe
+from provisioner.lifecycle.session import open_cluster
 from tests.support.person import GID, UID, not_theirs, their_folder, without_sudo
 from tests.support.rehearsal import Rehearsal
 

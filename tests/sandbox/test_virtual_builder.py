@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.images.disk import tools
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.images.disk import tools
 from provisioner.sandbox import keys
 from provisioner.stack import lockfile
 from provisioner.stack.models import Stack

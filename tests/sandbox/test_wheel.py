@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.paths import DATA
+from provisioner.common.paths import DATA
 from tests.support.wheel import ROOT, build, clean_environment, copy_tree, install
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -51,7 +51,7 @@ def test_it_knows_its_version(installed: Installed) -> None:
 def test_nothing_of_the_tree_is_imported(installed: Installed) -> None:
     python = installed.gpuprov.with_name("python")
     lines = subprocess.run(
-        [str(python), "-c", "import provisioner.paths as p; print(p.__file__, *map(p.data, p.DATA), sep='\\n')"],
+        [str(python), "-c", "import provisioner.common.paths as p; print(p.__file__, *map(p.data, p.DATA), sep='\\n')"],
         cwd=installed.folder, env=installed.environment, capture_output=True, text=True, check=True, timeout=60,
     ).stdout.splitlines()  # fmt: skip
     assert len(lines) == 1 + len(DATA)

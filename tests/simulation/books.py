@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.stack import lockfile
 from tests.simulation.contracts import load, rows_of
 from tests.simulation.damage import EVENTS, Pick, event, happen

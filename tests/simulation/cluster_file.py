@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner import spec, stack
-from provisioner.errors import InputError
+from provisioner.common.errors import InputError
 from provisioner.stack import lockfile
 from provisioner.stack.models import BaseImage, Lock, Stack
 from tests.simulation.hosts import HOSTS

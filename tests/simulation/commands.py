@@ -11,7 +11,7 @@ import typer
 
 from provisioner.cli import gc, json_output, lifecycle, quarantine, replace, spec, ssh, status, verify
 from provisioner.cli.exit import ending_of
-from provisioner.errors import Exit
+from provisioner.common.errors import Exit
 from tests.simulation.processes import Process
 
 Call = Callable[..., Any]

@@ -1,6 +1,6 @@
 """The ssh connections that a command shares among its own processes, and the keeper that ends them with it.
 
-Real are provisioner/keeper.py's `main` and `remove_shared`; simulated are processes and sockets.
+Real are provisioner/transport/keeper.py's `main` and `remove_shared`; simulated are processes and sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from provisioner import keeper, ssh
+from provisioner.transport import keeper, ssh
 from tests.simulation.processes import Process, Processes
 
 Reach = Callable[[str, Sequence[str]], str]

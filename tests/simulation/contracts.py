@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.errors import Exit
+from provisioner.common.errors import Exit
 from provisioner.lifecycle.upgrade.journal import AT_REST
 from tests.simulation import commands
 from tests.simulation.cloud import Machine

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from provisioner.state.lease import BEAT_S
+from provisioner.lifecycle.sharing.lease import BEAT_S
 
 if TYPE_CHECKING:
     from tests.simulation.processes import Process

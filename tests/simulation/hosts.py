@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.machines import existing
 from tests.simulation.cloud import Machine
 from tests.simulation.connections import SSH_FAILED, Connections

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from provisioner.errors import ProviderError
-from provisioner.providers.base import Place
-from provisioner.providers.regional_images import Described, RegionalImages
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.regional_images import Described, RegionalImages
 from tests.simulation.image_recipe import REGIONS
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 
 from provisioner import spec
 from provisioner.cli import image
-from provisioner.errors import ProviderError
-from provisioner.lifecycle.image import use
-from provisioner.paths import write_whole
+from provisioner.common.errors import ProviderError
+from provisioner.common.paths import write_whole
+from provisioner.lifecycle.images import use
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
 from tests.simulation.commands import code_of

@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 from unittest import mock
 
-from provisioner.images.book import Book
-from provisioner.lifecycle.image import failure, work
+from provisioner.lifecycle.images import failure, work
+from provisioner.lifecycle.images.book import Book
 from tests.simulation.planted import Plant
 
 

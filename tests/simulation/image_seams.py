@@ -20,21 +20,21 @@ from unittest import mock
 
 import filelock
 
-from provisioner import ssh
+from provisioner.common.errors import ProviderError
+from provisioner.common.paths import private_dir, remove_tree, write_whole
+from provisioner.common.preflight import Finding
 from provisioner.configure import playbook, stamps
-from provisioner.errors import ProviderError
-from provisioner.images.manifest import Proof
-from provisioner.lifecycle.image import boot_test, pipeline, work
-from provisioner.lifecycle.image.builder import Builder, Installed, images_of
-from provisioner.lifecycle.image.recipe import Recipe
-from provisioner.paths import private_dir, remove_tree, write_whole
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.providers import base as providers
-from provisioner.providers import images as waiting
-from provisioner.providers.base import Place, Provider
+from provisioner.lifecycle.images import boot_test, pipeline, work
+from provisioner.lifecycle.images.builder import Builder, Installed, images_of
+from provisioner.lifecycle.images.manifest import Proof
+from provisioner.lifecycle.images.recipe import Recipe
+from provisioner.machines.providers import base as providers
+from provisioner.machines.providers import images as waiting
+from provisioner.machines.providers.base import Place, Provider
+from provisioner.machines.workspace import binary
+from provisioner.plan.models import Plan
 from provisioner.stack.models import BaseImage, Lock
-from provisioner.workspace import binary
+from provisioner.transport import ssh
 from tests.simulation.image_cloud import BuildMachine, SimulatedImages
 from tests.simulation.image_recipe import lock_of
 from tests.simulation.image_world import ImageWorld

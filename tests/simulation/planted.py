@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from provisioner import keeper
 from provisioner.lifecycle import up, verifying
 from provisioner.lifecycle.quarantine import book
+from provisioner.lifecycle.sharing.lease import HOLDER, Lease
 from provisioner.lifecycle.upgrade import order
 from provisioner.lifecycle.upgrade.journal import Journal, Step
-from provisioner.providers.state import Blob
-from provisioner.state.lease import HOLDER, Lease
+from provisioner.machines.providers.state import Blob
+from provisioner.transport import keeper
 from tests.simulation.world import Remote
 
 Plant = Callable[[], contextlib.AbstractContextManager[Any]]

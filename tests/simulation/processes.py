@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from provisioner import keeper
+from provisioner.transport import keeper
 
 T = TypeVar("T")
 

@@ -23,48 +23,49 @@ from unittest import mock
 
 import filelock
 
-from provisioner import fleet, host_keys, keeper, process, ssh
 from provisioner.cli import exit as cli_exit
 from provisioner.cli import gc as cli_gc
 from provisioner.cli import lifecycle as cli_lifecycle
 from provisioner.cli import replace as cli_replace
+from provisioner.common.errors import Diagnostic, ProviderError
+from provisioner.common.paths import ClusterPaths
+from provisioner.common.preflight import Finding
 from provisioner.configure import drift, inventory, stamps
 from provisioner.configure import run as roles
 from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
-from provisioner.errors import Diagnostic, ProviderError
-from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, gc, hooks, remote_exec, second_boot, status
 from provisioner.lifecycle import machines as site_machines
+from provisioner.lifecycle.session import Cluster
+from provisioner.lifecycle.sharing import lease, shared_files
 from provisioner.machines import existing
 from provisioner.machines import terraform as terraform_machines
-from provisioner.paths import ClusterPaths
-from provisioner.plan import Plan, PlannedGroup
-from provisioner.preflight import Finding
-from provisioner.process import Ended
-from provisioner.providers import base as providers
-from provisioner.providers.aws import errors as aws_errors
-from provisioner.providers.baremetal import known_hosts
-from provisioner.providers.baremetal import provider as baremetal
-from provisioner.providers.baremetal.provider import BareMetal
-from provisioner.providers.base import Module, Place, Provider, ProviderBlock, Standing
-from provisioner.providers.capacity import Choices, Way
-from provisioner.providers.cloud_errors import CloudError
-from provisioner.providers.orphans import Found, Thing
-from provisioner.providers.removal import Order, Removal, forgotten
-from provisioner.session import Cluster
+from provisioner.machines.providers import base as providers
+from provisioner.machines.providers.aws import errors as aws_errors
+from provisioner.machines.providers.baremetal import known_hosts
+from provisioner.machines.providers.baremetal import provider as baremetal
+from provisioner.machines.providers.baremetal.provider import BareMetal
+from provisioner.machines.providers.base import Module, Place, Provider, ProviderBlock, Standing
+from provisioner.machines.providers.capacity import Choices, Way
+from provisioner.machines.providers.cloud_errors import CloudError
+from provisioner.machines.providers.orphans import Found, Thing
+from provisioner.machines.providers.removal import Order, Removal, forgotten
+from provisioner.machines.workspace import binary, render
+from provisioner.machines.workspace import terraform as workspace
+from provisioner.plan.models import Plan, PlannedGroup
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from provisioner.spec import private_key
 from provisioner.stack import lockfile, still_there
 from provisioner.stack.models import BaseImage
-from provisioner.state import lease, shared_files
+from provisioner.transport import host_keys, keeper, process, ssh
+from provisioner.transport.process import Ended
 from provisioner.verify import collect as collecting
 from provisioner.verify import report as reports
 from provisioner.verify import run as verifying
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.verify.subject import Subject
-from provisioner.workspace import binary, render
-from provisioner.workspace import terraform as workspace
 from tests.simulation.cloud import Machine
 from tests.simulation.connections import Connections, sessions
 from tests.simulation.heartbeat import threads
@@ -433,7 +434,7 @@ class Seams:
         return () if present == driver else (Difference("package", "driver", driver, present, f"driver {present}"),)
 
     def write_inventory(self, paths: Any, nodes: Sequence[Node], plan: Plan, *_: Any) -> Path:
-        from provisioner.paths import write_whole
+        from provisioner.common.paths import write_whole
 
         document = {"all": {"vars": {}}, "drivers": {node.name: plan.group(node.group).stack.driver for node in nodes}}
         write_whole(paths.inventory, json.dumps(document))
@@ -517,7 +518,7 @@ class Seams:
         return NodeReport(*head, (GOOD, work) if healthy else (BAD,))
 
     def write_report(self, report: Report, directory: Path, *, title: str, previous: Any = None) -> Path:
-        from provisioner.paths import private_dir, write_whole
+        from provisioner.common.paths import private_dir, write_whole
 
         del previous
         page = private_dir(directory) / "report.html"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import LockedError, ProviderError
-from provisioner.providers.state import Blob, Conflict
-from provisioner.state.lease import DEAD_S, HOLDER, LOST_S
+from provisioner.common.errors import LockedError, ProviderError
+from provisioner.lifecycle.sharing.lease import DEAD_S, HOLDER, LOST_S
+from provisioner.machines.providers.state import Blob, Conflict
 from tests.simulation.cloud import Cloud, Machine
 from tests.simulation.heartbeat import Heartbeats
 from tests.simulation.hosts import Host

@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from provisioner.providers.alicloud.client import ENDPOINT
+from provisioner.machines.providers.alicloud.client import ENDPOINT
 
 SDKS = {
     "2014-05-26": "alibabacloud_ecs20140526", "2016-04-28": "alibabacloud_vpc20160428",

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from provisioner.cli.main import run
-from provisioner.providers.alicloud import provider as alicloud
-from provisioner.providers.base import Place
-from provisioner.providers.sandbox.provider import Mirror
+from provisioner.machines.providers.alicloud import provider as alicloud
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.sandbox.provider import Mirror
 from provisioner.sandbox import network
 from tests.support.alicloud_api import Account
 from tests.support.aws_machines import Machines

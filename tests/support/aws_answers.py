@@ -15,7 +15,7 @@ from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from botocore.model import OperationModel
 from botocore.parsers import create_parser
 
-from provisioner.providers.aws.client import Region
+from provisioner.machines.providers.aws.client import Region
 
 
 def ec2_error(code: str, message: str) -> bytes:

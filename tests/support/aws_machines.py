@@ -28,10 +28,10 @@ from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.responses import EC2Response
 
 from provisioner import catalog
-from provisioner.events import Events
-from provisioner.lifecycle.image.builder import without_gpus
-from provisioner.paths import data
-from provisioner.providers.sandbox.images import with_docker_store
+from provisioner.common.events import Events
+from provisioner.common.paths import data
+from provisioner.lifecycle.images.builder import without_gpus
+from provisioner.machines.providers.sandbox.images import with_docker_store
 from provisioner.sandbox import assets, network
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.runtime import limits

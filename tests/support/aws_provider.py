@@ -31,7 +31,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import grpc
 from tf.gen import tfplugin_pb2 as pb
 
-from provisioner.paths import data
+from provisioner.common.paths import data
 from tests.support.moto_aws import Cloud
 from tests.support.terraform_plugins import PROVIDER, mirror
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 
 from provisioner.cli.main import run
-from provisioner.providers.aws import provider as aws
-from provisioner.providers.base import Place
-from provisioner.providers.sandbox.provider import Mirror
+from provisioner.machines.providers.aws import provider as aws
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.sandbox.provider import Mirror
 
 
 class Rehearsed(aws.Aws):

@@ -20,9 +20,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from provisioner.providers.azure import client
-from provisioner.providers.azure.client import Subscription
-from provisioner.providers.azure.site import AzureSite
+from provisioner.machines.providers.azure import client
+from provisioner.machines.providers.azure.client import Subscription
+from provisioner.machines.providers.azure.site import AzureSite
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 REGION = "eastus"

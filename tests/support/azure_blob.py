@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from provisioner.providers.azure.container import Container
+from provisioner.machines.providers.azure.container import Container
 
 
 @dataclass

@@ -14,10 +14,10 @@ from azure.core.pipeline.policies import _authentication
 
 import provisioner.spec  # noqa: F401 - before a provider's folder, whose models it collects
 from provisioner.cli.main import run
-from provisioner.providers.azure import client
-from provisioner.providers.azure import provider as azure
-from provisioner.providers.base import Place
-from provisioner.providers.sandbox.provider import Mirror
+from provisioner.machines.providers.azure import client
+from provisioner.machines.providers.azure import provider as azure
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.sandbox.provider import Mirror
 from tests.support.azure_api import Token
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.cli.main import run
-from provisioner.providers.baremetal import provider as baremetal
-from provisioner.providers.base import Place
-from provisioner.providers.sandbox.provider import REGISTRY, Mirror
+from provisioner.machines.providers.baremetal import provider as baremetal
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.sandbox.provider import REGISTRY, Mirror
 
 
 class OnNode(Mirror):

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.cli.main import run
-from provisioner.installer import iso
-from provisioner.installer.seed import Target
-from provisioner.machines import installing, redfish
-from provisioner.providers.baremetal import provider as baremetal
-from provisioner.redfish import machine
+from provisioner.machines import bmc as redfish
+from provisioner.machines import installing
+from provisioner.machines.installer import iso
+from provisioner.machines.installer.seed import Target
+from provisioner.machines.providers.baremetal import provider as baremetal
+from provisioner.machines.redfish import machine
 from tests.support.baremetal_rehearsal import Rehearsed
 
 HEAD = b"\0" * 32768 + b"\x01CD001\x01"

@@ -15,17 +15,18 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, ssh
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.installer import serve
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths
+from provisioner.machines.bmc import RedfishMachines
 from provisioner.machines.existing import Way
+from provisioner.machines.installer import serve
 from provisioner.machines.journal import Journal
-from provisioner.machines.redfish import RedfishMachines
-from provisioner.paths import ClusterPaths
-from provisioner.plan import Plan
-from provisioner.providers.base import Installation
-from provisioner.providers.hosts import Host
+from provisioner.machines.providers.base import Installation
+from provisioner.machines.providers.hosts import Host
+from provisioner.plan.models import Plan
+from provisioner.rundir import fleet
+from provisioner.transport import ssh
 from tests.support import bmc as fake
 from tests.support import qemu_machine
 from tests.support.plans import cluster_spec, plan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from provisioner.images.book import Book
-from provisioner.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Target
-from provisioner.paths import private_dir, write_whole
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.lifecycle.images.book import Book
+from provisioner.lifecycle.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Target
 from tests.support.plans import planned_group
 
 RECIPE = """\

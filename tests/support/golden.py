@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioner.installer.source import SECTOR, UEFI_PARTITION
+from provisioner.machines.installer.source import SECTOR, UEFI_PARTITION
 
 LINUX_ROOT = bytes.fromhex("e3bc684fcde8b14d96e7fbcaf984b709")
 """Of x86-64 (Discoverable Partitions Specification)."""

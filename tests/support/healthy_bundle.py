@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from provisioner.catalog import load
 from provisioner.catalog.models import Machine
-from provisioner.levels import Level
+from provisioner.common.levels import Level
 from provisioner.spec.groups import Group
 from provisioner.stack.models import Image, Package, Stack
 from provisioner.verify.bundle import Bundle, Output

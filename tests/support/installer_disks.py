@@ -6,8 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from provisioner.installer import seed
-from provisioner.installer.seed import Target
+from provisioner.machines.installer import seed
+from provisioner.machines.installer.seed import Target
 
 TARGET = Target("n1.lab", "ubuntu", "ssh-ed25519 " + "A" * 68, ("GPU-0001",), "ab" * 16)
 TB = 1_875_385_008

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from provisioner.paths import cache
+from provisioner.common.paths import cache
 from provisioner.sandbox import packages, repository
 from provisioner.sandbox.deb import Deb
 from provisioner.sandbox.keys import Keys, keys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner import catalog, stack
-from provisioner.plan import Plan, PlannedGroup, build_plan
+from provisioner.plan.models import Plan, PlannedGroup, build_plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import Lock, Stack
 

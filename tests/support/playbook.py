@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provisioner.common.paths import ClusterPaths
 from provisioner.configure.run import environment, extra_variables
-from provisioner.paths import ClusterPaths
 from tests.support.rehearsal import ROOT, Rehearsal
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from provisioner.providers import actions
+from provisioner.machines.providers import actions
 from tests.support.rehearsal import ROOT
 from tests.support.schema_provider import Cloud
 

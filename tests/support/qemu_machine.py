@@ -19,7 +19,7 @@ from typing import Any
 
 import urllib3
 
-from provisioner.images.disk import tools
+from provisioner.lifecycle.images.disk import tools
 from tests.support import bmc as fake
 
 HOST = "10.0.2.2"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from provisioner.keeper import NAME
+from provisioner.transport.keeper import NAME
 from tests.support.rehearsal import Rehearsal
 
 

@@ -16,15 +16,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from provisioner.cli import gc as cli_gc
-from provisioner.errors import Exit
+from provisioner.common.errors import Exit
 from provisioner.lifecycle import down, gc, up
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.replace import command as replace
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import command as upgrade
-from provisioner.providers.orphans import Thing
-from provisioner.session import Cluster
+from provisioner.machines.providers.orphans import Thing
+from provisioner.machines.workspace import binary
 from provisioner.verify.results import CheckResult, NodeReport, Report
-from provisioner.workspace import binary
 
 GATES = Path(os.environ["GPUPROV_TEST_GATES"])
 NODES = [f"train-{number}" for number in range(int(os.environ.get("GPUPROV_TEST_NODES", "4")))]

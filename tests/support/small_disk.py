@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.images.disk import layout
-from provisioner.images.disk.identity import Identity
+from provisioner.lifecycle.images.disk import layout
+from provisioner.lifecycle.images.disk.identity import Identity
 from provisioner.sandbox import image
 
 PACKAGES = (
@@ -52,7 +52,7 @@ def bootable(root: Path, esp: Path, identity: Identity) -> None:
     system of its own, because entries name files as that has them; bootctl needs /proc to put its files in place."""
     esp_mount = root / "boot" / "efi"
     esp_mount.mkdir(exist_ok=True)
-    script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
+    script = files("provisioner.lifecycle.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
     variables = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id, "PATH": "/usr/sbin:/usr/bin"}
     mounted = {esp_mount: "tmpfs", root / "proc": "proc"}
     try:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioner import spec
-from provisioner.events import Events
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.machines.providers.cluster import Providers
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.plan import Plan
-from provisioner.providers.cluster import Providers
-from provisioner.workspace.binary import find
+from provisioner.machines.workspace.binary import find
+from provisioner.plan.models import Plan
 from tests.support import plans
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.cli.main import run
-from provisioner.providers.base import Place
-from provisioner.providers.sandbox.provider import Mirror
-from provisioner.providers.tencent import provider as tencent
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.sandbox.provider import Mirror
+from provisioner.machines.providers.tencent import provider as tencent
 from tests.support.aws_machines import Machines
 from tests.support.tencent_api import TencentApi
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.providers.base import Place
-from provisioner.providers.tencent import client, orphans
-from provisioner.providers.tencent.provider import Tencent
+from provisioner.common.preflight import Finding
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.tencent import client, orphans
+from provisioner.machines.providers.tencent.provider import Tencent
+from provisioner.plan.models import Plan
 from provisioner.stack.models import BaseImage
 from tests.support import plans
 from tests.support.tencent_api import TencentApi, serving, tags

@@ -9,8 +9,8 @@ import sys
 from tencentcloud.common.http import request
 
 from provisioner.cli.main import run
-from provisioner.providers.alicloud import provider as alicloud
-from provisioner.providers.tencent import provider as tencent
+from provisioner.machines.providers.alicloud import provider as alicloud
+from provisioner.machines.providers.tencent import provider as tencent
 from tests.support import alicloud_rehearsal, azure_rehearsal, tencent_rehearsal
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import process
 from provisioner.stack import still_there
+from provisioner.transport import process
 
 HEAVY = (
     "terraform_", "workspace/test_terraform.py", "providers/test_module_contract.py", "cli/test_terminal.py",

@@ -12,43 +12,44 @@ from types import SimpleNamespace
 import pytest
 
 import provisioner
-from provisioner import bounded, host_keys, process, ssh, ssh_failure
+from provisioner.common import bounded
 from provisioner.lifecycle import second_boot
 from provisioner.machines import existing
+from provisioner.transport import host_keys, process, ssh, ssh_failure
 from provisioner.verify.collect import collect
 from provisioner.verify.request import ProbeRequest
 
 ENDLESS = "yes x"
 ROOT = Path(provisioner.__file__).parent
 LOCAL_PROGRAMS = {
-    "bounded.py": "the bounded runner",
-    "process.py": "Terraform, Ansible, dnsmasq and hooks; `follow` has limits of its own",
+    "common/bounded.py": "the bounded runner",
+    "transport/process.py": "Terraform, Ansible, dnsmasq and hooks; `follow` has limits of its own",
     "lifecycle/remote_exec.py": "ssh, within a limit of its own (_Output)",
-    "doctor.py": "ssh -V",
-    "images/disk/first_boot.py": "tools of disks",
-    "images/disk/tools.py": "tools of disks",
-    "images/signing.py": "gpg",
-    "images/vulnerabilities.py": "a scanner",
-    "installer/disk_image.py": "a compressor",
-    "installer/iso.py": "xorriso",
-    "installer/ramdisk.py": "a shell that packs files",
-    "installer/serve.py": "openssl",
-    "lifecycle/image/generalise_node.py": "runs on the node",
+    "lifecycle/doctor.py": "ssh -V",
+    "lifecycle/images/disk/first_boot.py": "tools of disks",
+    "lifecycle/images/disk/tools.py": "tools of disks",
+    "lifecycle/images/signing.py": "gpg",
+    "lifecycle/images/vulnerabilities.py": "a scanner",
+    "machines/installer/disk_image.py": "a compressor",
+    "machines/installer/iso.py": "xorriso",
+    "machines/installer/ramdisk.py": "a shell that packs files",
+    "machines/installer/serve.py": "openssl",
+    "lifecycle/images/generalise_node.py": "runs on the node",
     "machines/on_node.py": "runs on the node",
-    "netboot/network.py": "ip",
-    "providers/baremetal/known_hosts.py": "ssh-keygen over a file",
-    "providers/sandbox/images.py": "cp",
+    "machines/netboot/network.py": "ip",
+    "machines/providers/baremetal/known_hosts.py": "ssh-keygen over a file",
+    "machines/providers/sandbox/images.py": "cp",
     "spec/private_key.py": "ssh-keygen over a file",
-    "ssh.py": "ssh-keygen, which makes a key",
+    "transport/ssh.py": "ssh-keygen, which makes a key",
     "stack/openpgp.py": "gpg",
     "stack/unpack.py": "compressors",
     "verify/health.py": "runs on the node",
     "verify/probe/load.py": "runs on the node",
     "verify/probe/runner.py": "runs on the node",
-    "workspace/terraform.py": "terraform version",
+    "machines/workspace/terraform.py": "terraform version",
 }
 """Modules that take the whole output of a program, and of which. None is a way to a node: add no ssh here, use
-provisioner/bounded.py."""
+provisioner/common/bounded.py."""
 
 
 def takes_output(call: ast.Call) -> bool:

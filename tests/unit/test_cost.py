@@ -11,14 +11,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from provisioner import catalog, cost
+from provisioner import catalog
 from provisioner.catalog.models import Machine
 from provisioner.cli.main import run
-from provisioner.cost import Wanted, offer, totals
-from provisioner.cost.document import document
-from provisioner.cost.regions import compare
+from provisioner.common.text import money
+from provisioner.lifecycle import cost
+from provisioner.lifecycle.cost import Wanted, offer, totals
+from provisioner.lifecycle.cost.document import document
+from provisioner.lifecycle.cost.regions import compare
 from provisioner.spec import schema
-from provisioner.text import money
 from tests.support.rehearsal import ROOT
 
 

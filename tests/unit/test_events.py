@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.events import Event, Events, jsonl_writer
+from provisioner.common.events import Event, Events, jsonl_writer
 
 
 def full(event: Event) -> None:

@@ -6,7 +6,7 @@ import re
 import subprocess
 import tomllib
 
-from provisioner import extras
+from provisioner.common import extras
 from tests.support.rehearsal import ROOT
 
 FROM_AN_INDEX = re.compile(r"""(pip|pipx|uv tool|uv pip) install (-\S+ )*['"]?gpuprov\b""")

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, host_keys, ssh
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.transport import host_keys, ssh
 from tests.support import plans
 from tests.support.logins import UBUNTU
 

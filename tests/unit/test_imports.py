@@ -53,13 +53,13 @@ def module_of(file: Path) -> str:
 
 def test_imports_of_every_kind_are_seen(tmp_path: Path) -> None:
     (tmp_path / "spec").mkdir()
-    (tmp_path / "spec" / "__init__.py").write_text("import provisioner.paths\n")
+    (tmp_path / "spec" / "__init__.py").write_text("import provisioner.common.paths\n")
     (tmp_path / "paths.py").write_text(
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    from provisioner.spec.models import Group\n"
         "def f():\n    from provisioner import errors\n"
     )
-    (tmp_path / "errors.py").write_text("from provisioner.errors import Exit\nimport os\n")
+    (tmp_path / "errors.py").write_text("from provisioner.common.errors import Exit\nimport os\n")
     edges = imports(tmp_path)
     assert edges == {("spec", "paths"): ["spec:1"], ("paths", "spec"): ["paths:3"], ("paths", "errors"): ["paths:5"]}
     with pytest.raises(CycleError):
@@ -108,7 +108,7 @@ def order(edges: Iterator[tuple[str, str]] | Mapping[tuple[str, str], object]) -
 def test_a_module_of_a_provider_can_be_imported_first(module: str) -> None:
     """And cluster.yaml still takes the sites of every provider."""
     program = (
-        f"import provisioner.providers.{module}\nfrom provisioner.spec.sites import AnySite\n"
+        f"import provisioner.machines.providers.{module}\nfrom provisioner.spec.sites import AnySite\n"
         "assert all(name in str(AnySite) for name in ('AlicloudSite', 'AwsSite', 'AzureSite', 'TencentSite')), AnySite"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from provisioner import spec
+from provisioner.common.errors import InputError
 from provisioner.configure import inventory
-from provisioner.errors import InputError
-from provisioner.roles import interruption
+from provisioner.plan.roles import interruption
 from provisioner.spec.models import ClusterSpec
 from tests.support import plans
 

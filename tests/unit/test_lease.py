@@ -19,15 +19,17 @@ from typing import Any
 
 import pytest
 
-from provisioner import node_state, process, spec
-from provisioner.errors import GpuprovError, LockedError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.preflight import Finding
-from provisioner.providers.state import Blob, Conflict
-from provisioner.state import lease, shared_files
-from provisioner.state.lease import HOLDER, Holder, Lease, current
-from provisioner.state.shared_files import FLEET, SharedFiles
+from provisioner import spec
+from provisioner.common.errors import GpuprovError, LockedError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.common.preflight import Finding
+from provisioner.lifecycle.sharing import lease, shared_files
+from provisioner.lifecycle.sharing.lease import HOLDER, Holder, Lease, current
+from provisioner.lifecycle.sharing.shared_files import FLEET, SharedFiles
+from provisioner.machines.providers.state import Blob, Conflict
+from provisioner.rundir import node_state
+from provisioner.transport import process
 from tests.unit.test_process import ASKED
 
 FILE = """\
@@ -609,7 +611,7 @@ def test_files_that_are_too_large_are_refused_before_anything_is_written(ann: Ru
 
 def test_what_may_be_pushed_is_what_can_be_pulled() -> None:
     """Both sides go by LIMIT; an object of the store may be as large (providers/state_folder.py)."""
-    from provisioner.providers.state_folder import LIMIT
+    from provisioner.machines.providers.state_folder import LIMIT
 
     assert shared_files.LIMIT == LIMIT
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, mounts
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.configure import drift, stamps
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.fleet import Mount, Node
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.plan import Plan
-from provisioner.providers.aws.module import Ec2Module
+from provisioner.machines import mounts
+from provisioner.machines.providers.aws.module import Ec2Module
+from provisioner.plan.models import Plan
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Mount, Node
 from provisioner.spec.models import ClusterSpec
 from provisioner.verify.expectations import expect
 from tests.support import plans

@@ -96,7 +96,7 @@ def test_a_mutant_that_nobody_can_tell_is_known_by_its_line_and_the_one_before()
 
 
 def test_tests_that_import_a_module_or_lie_beside_it_are_chosen() -> None:
-    chosen = test_files(["provisioner/state/lease.py"])
+    chosen = test_files(["provisioner/lifecycle/sharing/lease.py"])
     assert {"tests/unit/test_lease.py", "tests/unit/state/test_lease_rules.py"} <= {*chosen}
     assert "tests/unit/test_mounts.py" not in chosen
 

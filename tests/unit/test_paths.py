@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.events import Event, jsonl_writer
-from provisioner.paths import private_dir, remove_tree, write_whole
+from provisioner.common.events import Event, jsonl_writer
+from provisioner.common.paths import private_dir, remove_tree, write_whole
 
 
 @pytest.fixture

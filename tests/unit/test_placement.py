@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, placement, spec, stack
-from provisioner.errors import GpuprovError, InputError
-from provisioner.fleet import Node
+from provisioner import spec, stack
+from provisioner.common.errors import GpuprovError, InputError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.node_changes import NodeChanges
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.sites import candidates, chosen
-from provisioner.paths import private_dir
-from provisioner.placement import Choice
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet, placement
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.placement import Choice
 
 FILE = """
 name: vision

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provisioner import catalog
-from provisioner.errors import GpuprovError
-from provisioner.plan import build_plan
+from provisioner.common.errors import GpuprovError
+from provisioner.plan.models import build_plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import Lock
 from tests.support import plans

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import keeper, process
-from provisioner.errors import LockedError
+from provisioner.common.errors import LockedError
+from provisioner.transport import keeper, process
 
 CHILD = """
 import pathlib, signal, sys, time

@@ -7,15 +7,15 @@ import re
 import pytest
 import yaml
 
-from provisioner.providers import capacity
-from provisioner.providers.alicloud import client as alicloud
-from provisioner.providers.aws import client as aws
-from provisioner.providers.aws import module
-from provisioner.providers.azure import client as azure
-from provisioner.providers.tencent import client as tencent
+from provisioner.lifecycle.sharing import lease
+from provisioner.machines.providers import capacity
+from provisioner.machines.providers.alicloud import client as alicloud
+from provisioner.machines.providers.aws import client as aws
+from provisioner.machines.providers.aws import module
+from provisioner.machines.providers.azure import client as azure
+from provisioner.machines.providers.tencent import client as tencent
 from provisioner.spec.models import Timeouts
 from provisioner.stack import fetch
-from provisioner.state import lease
 from provisioner.verify import fabric, tool
 from provisioner.verify.probe import runner
 from tests.support.rehearsal import ROOT

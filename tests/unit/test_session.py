@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from provisioner import directories, fleet, node_state
-from provisioner.errors import Exit, GpuprovError, LockedError
-from provisioner.fleet import Node
+from provisioner.common import directories
+from provisioner.common.errors import Exit, GpuprovError, LockedError
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.lifecycle import machines
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.plan import build_plan
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.plan.models import build_plan
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
 from provisioner.stack.models import Lock
 from tests.support import plans
 
@@ -31,7 +32,7 @@ groups: {train: {machine: p4d.24xlarge, count: 4}}
 STACK = plans.plan(plans.cluster_spec("p4d.24xlarge")).groups[0].stack
 HOLDER = """
 import sys
-from provisioner.session import open_cluster
+from provisioner.lifecycle.session import open_cluster
 with open_cluster(sys.argv[1], sandbox=True).exclusively("up"):
     print("held", flush=True)
     sys.stdin.read()
@@ -172,7 +173,7 @@ NOTER = """
 import sys
 from pathlib import Path
 from provisioner import node_state
-from provisioner.paths import ClusterPaths
+from provisioner.common.paths import ClusterPaths
 paths = ClusterPaths(Path(sys.argv[1]), "held", sandbox=True)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -225,7 +226,7 @@ def test_a_run_goes_on_when_its_events_cannot_be_written(cluster: Cluster, monke
         return open(path, "ab", opener=lambda *_: os.open("/dev/full", os.O_WRONLY))
 
     monkeypatch.setattr(directories, "append", refusing)
-    monkeypatch.setattr("provisioner.session._run_dir", lambda _: folder)
+    monkeypatch.setattr("provisioner.lifecycle.session._run_dir", lambda _: folder)
     cluster.events.subscribe(lambda event: messages.append(event.message))
     with cluster.exclusively("up"):
         cluster.events("run", "log", "working")

@@ -20,25 +20,26 @@ from moto import mock_aws
 from moto.s3 import s3_backends
 from moto.s3.models import FakeDeleteMarker
 
-from provisioner import fleet, node_state, ssh
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
+from provisioner.common.errors import GpuprovError, InputError, LockedError, ProviderError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.gc import alive_here
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.lifecycle.sharing.lease import HOLDER, Holder, Lease, current
+from provisioner.lifecycle.sharing.shared_files import FLEET
 from provisioner.machines.journal import Installation, Journal
-from provisioner.paths import private_dir
-from provisioner.providers.aws import bucket as s3
-from provisioner.providers.aws.provider import Aws
-from provisioner.providers.aws.remote_state import remote
-from provisioner.providers.base import Place
-from provisioner.release import Ledger
-from provisioner.session import Cluster, open_cluster
+from provisioner.machines.providers.aws import bucket as s3
+from provisioner.machines.providers.aws.provider import Aws
+from provisioner.machines.providers.aws.remote_state import remote
+from provisioner.machines.providers.base import Place
+from provisioner.machines.workspace.render import main_tf
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.release import Ledger
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.state.lease import HOLDER, Holder, Lease, current
-from provisioner.state.shared_files import FLEET
+from provisioner.transport import ssh
 from provisioner.verify import report as reports
 from provisioner.verify.results import CheckResult, NodeReport, Report
-from provisioner.workspace.render import main_tf
 from tests.support import moto_s3
 from tests.support.logins import UBUNTU
 from tests.unit.providers.test_aws_provider import plan as aws_plan
@@ -201,7 +202,7 @@ def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dea
 def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
     operators: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioner.state.lease.BEAT_S", 0.02)
+    monkeypatch.setattr("provisioner.lifecycle.sharing.lease.BEAT_S", 0.02)
     cluster = operators.open("ann")
     warned = threading.Event()
     cluster.events.subscribe(lambda event: warned.set() if event.kind == "warning" else None)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import host_keys, keeper, ssh
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.rundir.fleet import Node
+from provisioner.transport import host_keys, keeper, ssh
 from tests.support.logins import UBUNTU
 from tests.unit.test_process import alive, members, until
 
@@ -361,7 +361,7 @@ RUN = """
 import subprocess, sys
 from pathlib import Path
 from provisioner import process, ssh
-from provisioner.paths import ClusterPaths
+from provisioner.common.paths import ClusterPaths
 process.keep()
 paths = ClusterPaths(Path(sys.argv[1]), "test", sandbox=True)
 argv = [*ssh.argv(paths, "train-0")[:-1], "-G", "train-0"]
@@ -508,7 +508,7 @@ def test_a_process_of_a_run_shares_its_connections(paths: ClusterPaths, monkeypa
     monkeypatch.setenv(keeper.NAME, "c" * 32)
     file = ssh.run_config(paths)
     code = "import sys; from pathlib import Path\n"
-    code += "from provisioner import ssh; from provisioner.paths import ClusterPaths\n"
+    code += "from provisioner import ssh; from provisioner.common.paths import ClusterPaths\n"
     code += "print(ssh.run_config(ClusterPaths(Path(sys.argv[1]), 'test', sandbox=True)))"
     argv = [sys.executable, "-c", code, str(paths.spec)]
     output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, host_keys, ssh, ssh_failure
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.transport import host_keys, ssh, ssh_failure
 from provisioner.verify.collect import collect
 from provisioner.verify.request import ProbeRequest
 

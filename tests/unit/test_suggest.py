@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.suggest import did_you_mean, nearest
+from provisioner.common.suggest import did_you_mean, nearest
 from tests.support.rehearsal import ROOT
 
 

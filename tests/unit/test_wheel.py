@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.paths import DATA
+from provisioner.common.paths import DATA
 from tests.support.wheel import ROOT, build, copy_tree
 
 LEFT_BEHIND = (

@@ -11,19 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provisioner import fleet, ownership
-from provisioner.errors import GpuprovError, LockedError
-from provisioner.fleet import Node
+from provisioner.common import ownership
+from provisioner.common.errors import GpuprovError, LockedError
+from provisioner.common.text import counted
 from provisioner.lifecycle import hooks
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.quarantine.rules import Decision, decide
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.session import Cluster
-from provisioner.text import counted
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 
 if TYPE_CHECKING:
-    from provisioner.levels import Level
+    from provisioner.common.levels import Level
     from provisioner.verify.results import Report
 
 

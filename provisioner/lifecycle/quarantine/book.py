@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import fleet, stored
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
-from provisioner.levels import LEVELS, Level, deeper
-from provisioner.paths import ClusterPaths, write_whole
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.levels import LEVELS, Level, deeper
+from provisioner.common.paths import ClusterPaths, write_whole
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 
 OURS = "gpuprov"
 """The owner of what a verdict put into quarantine: a later verdict takes it out. A person's stays until somebody

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from provisioner.fleet import Node
-from provisioner.levels import Level, deeper
+from provisioner.common.levels import Level, deeper
 from provisioner.lifecycle.quarantine.book import ERASED, OURS, PROOF, WORK, Book, Entry
+from provisioner.rundir.fleet import Node
 from provisioner.spec.models import Quarantine
 from provisioner.verify.results import PENDING, Breaker, NodeReport, Report
 

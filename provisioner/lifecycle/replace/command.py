@@ -11,25 +11,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import node_state
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import private_dir
+from provisioner.common.text import counted
 from provisioner.lifecycle import configuring, hooks, locking, machines, preflight, verifying
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.journal import Journal
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
-from provisioner.paths import private_dir
-from provisioner.plan import Plan, build_plan
-from provisioner.release import Ledger
-from provisioner.session import Cluster
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import Plan, build_plan
+from provisioner.rundir import node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
 from provisioner.stack.models import Lock
-from provisioner.text import counted
-from provisioner.workspace.binary import Binary
 
 Confirm = Callable[[int], bool]
 """Asks a person whether that many changes may be made."""

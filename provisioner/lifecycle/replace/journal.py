@@ -7,13 +7,13 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from provisioner import stored
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths, write_whole
 from provisioner.lifecycle.quarantine import book as quarantine_book
-from provisioner.paths import ClusterPaths, write_whole
-from provisioner.release import Ledger
-from provisioner.session import Cluster
+from provisioner.lifecycle.session import Cluster
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
 
 Step = Literal["draining", "making", "proving"]
 """draining: the old machine is being taken out of service; making: Terraform is at work; proving: the new machine is

@@ -6,16 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provisioner.events import Kind
-from provisioner.fleet import Node
+from provisioner.common.events import Kind
+from provisioner.common.text import counted
 from provisioner.lifecycle import baselines, configuring, hooks, machines, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade.journal import Journal
-from provisioner.release import Ledger, Release, release_of
-from provisioner.session import Cluster
-from provisioner.text import counted
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, Release, release_of
 
 if TYPE_CHECKING:
     from provisioner.verify.results import Report

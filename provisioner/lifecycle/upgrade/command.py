@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import Exit, GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.text import counted
 from provisioner.lifecycle import diff, locking, machines
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
@@ -23,12 +24,11 @@ from provisioner.lifecycle.upgrade.actions import (
     leave_the_quarantined,
 )
 from provisioner.lifecycle.upgrade.journal import Journal, Step
-from provisioner.plan import build_plan
-from provisioner.release import Ledger, changes, same
-from provisioner.session import Cluster
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import build_plan
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, changes, same
 from provisioner.stack.models import Lock
-from provisioner.text import counted
-from provisioner.workspace.binary import Binary
 
 Confirm = Callable[[dict[str, list[str]], int, list[str]], bool]
 """Asks a person: node → what changes on it, nodes in a batch, the canaries."""

@@ -9,18 +9,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from provisioner import stored
-from provisioner.errors import GpuprovError
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths, write_whole
+from provisioner.common.text import counted, few
 from provisioner.lifecycle import diff
-from provisioner.paths import ClusterPaths, write_whole
-from provisioner.release import Ledger, assigned_releases, identity, release_of
-from provisioner.text import counted, few
+from provisioner.rundir.release import Ledger, assigned_releases, identity, release_of
 
 if TYPE_CHECKING:
-    from provisioner.fleet import Node
+    from provisioner.lifecycle.session import Cluster
     from provisioner.machines.base import Planned
-    from provisioner.release import Release
-    from provisioner.session import Cluster
+    from provisioner.rundir.fleet import Node
+    from provisioner.rundir.release import Release
     from provisioner.stack.models import Lock
 
 Step = Literal[

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from provisioner.events import Kind
+from provisioner.common.events import Kind
 from provisioner.lifecycle.upgrade.journal import Journal, Place, Step
 
 NOT_DRAINED = "could not be drained: "

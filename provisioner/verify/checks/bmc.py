@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify import bmc as judging
 from provisioner.verify.bmc import Finding, Wanted
 from provisioner.verify.check import Action, check, fail, saw, skip, unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.ib_switches import Link

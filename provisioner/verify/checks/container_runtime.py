@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import NO_LOCK, check, fail, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.checks.known_bad import driver_version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import NO_LOCK, check, fail, saw, skip, unknown
 from provisioner.verify.checks.unread import end_unread
 from provisioner.verify.expectations import Expected

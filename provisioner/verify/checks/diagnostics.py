@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from provisioner.levels import LEVELS
-from provisioner.text import few
+from provisioner.common.levels import LEVELS
+from provisioner.common.text import few
 from provisioner.verify.check import CUT_UP, NO_TYPE, check, fail, saw, skip, unknown
 from provisioner.verify.checks.load import reached
 from provisioner.verify.expectations import Expected

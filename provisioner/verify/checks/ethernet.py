@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected

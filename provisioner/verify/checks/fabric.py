@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.fabric import wrong_way

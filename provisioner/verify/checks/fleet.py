@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from statistics import median
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.network import LAYER
 from provisioner.verify.expectations import Expected

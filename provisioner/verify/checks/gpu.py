@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
 from provisioner.verify.facts import Facts

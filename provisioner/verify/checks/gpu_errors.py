@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import ACTIONS, Action, check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering, named
 from provisioner.verify.checks.looks import Looks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from provisioner.text import counted, few
+from provisioner.common.text import counted, few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering, is_model
 from provisioner.verify.expectations import Expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn, TypeVar
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts

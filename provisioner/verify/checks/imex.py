@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import IMEX, Expected
 from provisioner.verify.facts import Facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import Action, check, fail, note, saw
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, note, saw, unknown
 from provisioner.verify.checks.kernel_log import LOG, is_recent, told
 from provisioner.verify.expectations import Expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from provisioner.text import counted, few
+from provisioner.common.text import counted, few
 from provisioner.verify.check import ACTIONS, check, fail, note, saw, unknown
 from provisioner.verify.checks.gpu import is_model
 from provisioner.verify.expectations import Expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import Action, check, fail, saw, skip, unknown
 from provisioner.verify.checks.load import LOAD, NEEDS, reached
 from provisioner.verify.expectations import Expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import counted, few
+from provisioner.common.text import counted, few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu_power import degrees_left
 from provisioner.verify.checks.load import LOAD, NEEDS, reached, worked

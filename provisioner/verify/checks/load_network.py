@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.ethernet import ENOUGH
 from provisioner.verify.checks.load import LOAD, NEEDS, worked

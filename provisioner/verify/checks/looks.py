@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.facts import Facts
 from provisioner.verify.tool import TRAINING_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import ACTIONS, NO_LOCK, NO_TYPE, check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.diagnostics import has_nvlink
 from provisioner.verify.checks.host import NEEDS, host_of, told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import NO_TYPE, check, fail, saw, unknown
 from provisioner.verify.checks.looks import ONE_LOOK, may_train
 from provisioner.verify.expectations import Expected

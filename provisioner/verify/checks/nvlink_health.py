@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering
 from provisioner.verify.checks.looks import ONE_LOOK, may_train

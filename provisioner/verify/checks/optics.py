@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.rdma import EXPLAINED, used
 from provisioner.verify.checks.rdma_cable import NEEDS, VIRTUAL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.host import NEEDS, host_of
 from provisioner.verify.expectations import Expected

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.check import LATER, check, fail, saw, skip, unknown
 from provisioner.verify.checks.fabric import least_rate, met, weak_pairs
 from provisioner.verify.checks.rdma import EXPLAINED, used

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.checks.unread import end_unread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from provisioner.text import few
+from provisioner.common.text import few
 from provisioner.verify.check import NO_LOCK, check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import NVIDIA_SMI, Facts

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from provisioner.paths import private_dir, write_whole
+from provisioner.common.paths import private_dir, write_whole
 from provisioner.verify.report import compare
 from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit

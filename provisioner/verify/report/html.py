@@ -11,9 +11,9 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from provisioner import placement
-from provisioner.paths import data
-from provisioner.text import printable
+from provisioner.common.paths import data
+from provisioner.common.text import printable
+from provisioner.rundir import placement
 from provisioner.verify.document import DETAILED
 from provisioner.verify.merged_checks import reported
 from provisioner.verify.registry import declared

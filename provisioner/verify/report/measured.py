@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from provisioner.text import counted
+from provisioner.common.text import counted
 from provisioner.verify.baseline import MEASURES, Measure, Reached
 from provisioner.verify.results import NodeReport, Report
 

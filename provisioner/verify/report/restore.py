@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from provisioner import stored
-from provisioner.paths import write_whole
+from provisioner.common import stored
+from provisioner.common.paths import write_whole
 from provisioner.verify.check import Action, Severity
 from provisioner.verify.merged_checks import MERGED
 from provisioner.verify.registry import declared

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from provisioner import manual, placement
-from provisioner.text import counted, few, one_line
+from provisioner.common import manual
+from provisioner.common.text import counted, few, one_line
+from provisioner.rundir import placement
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import SEVERITIES, Action
 from provisioner.verify.results import PENDING, CheckResult, NodeReport, Report

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 
 TOTAL = 512 * 1024 * 1024
 """Bytes that are unpacked of everything together: a sosreport of a large node is a tenth of it."""

@@ -12,7 +12,7 @@ from collections import Counter
 
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.facts import Facts
 from provisioner.verify.products import CUT, printed_memory, products
 

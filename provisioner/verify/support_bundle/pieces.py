@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
-from provisioner import regular_file
-from provisioner.errors import GpuprovError
-from provisioner.text import one_line
+from provisioner.common import regular_file
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import one_line
 from provisioner.verify.support_bundle.budget import Budget
 
 FILE = 64 * 1024 * 1024

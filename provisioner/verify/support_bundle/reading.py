@@ -8,8 +8,8 @@ import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
-from provisioner.text import few
+from provisioner.common.errors import GpuprovError
+from provisioner.common.text import few
 from provisioner.verify import watch
 from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
 from provisioner.verify.facts import read_file

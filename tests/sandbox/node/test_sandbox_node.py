@@ -16,8 +16,9 @@ import pytest
 
 from provisioner import stack
 from provisioner.catalog import load
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
+from provisioner.machines.workspace.binary import find
 from provisioner.sandbox import containers, faults, leftovers
 from provisioner.sandbox.assets import Assets, prepare
 from provisioner.sandbox.hardware import hardware
@@ -25,7 +26,6 @@ from provisioner.sandbox.keys import keys
 from provisioner.sandbox.network import allocate_octet, of_octet, release_octet
 from provisioner.sandbox.runtime import Podman, limits
 from provisioner.spec import load as load_spec
-from provisioner.workspace.binary import find
 from tests.support.run_processes import until
 
 pytestmark = pytest.mark.sandbox

@@ -12,7 +12,7 @@ from provisioner import catalog
 from provisioner.catalog import nvlinks
 from provisioner.catalog.description import MachineDescription
 from provisioner.catalog.models import Machine
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.expectations import Expected, expect
 
 KNOWN = catalog.load()

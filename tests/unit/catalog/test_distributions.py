@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from provisioner.catalog import distributions
-from provisioner.providers.aws.image import PARAMETERS
+from provisioner.machines.providers.aws.image import PARAMETERS
 from provisioner.sandbox.systems import system
 from provisioner.spec.stack_request import StackRequest
 from provisioner.stack.candidates import candidates

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from provisioner import catalog
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 
 CATALOG = catalog.load()
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from provisioner.cli.main import COMMANDS, load
-from provisioner.errors import Exit
+from provisioner.common.errors import Exit
 from provisioner.sandbox.faults import FAULTS
 from provisioner.spec import schema
 from scripts.doc_tables import TABLES, Table

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
 from provisioner.cli.main import run
-from provisioner.fleet import PARALLEL, Node
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
+from provisioner.common.paths import private_dir
+from provisioner.lifecycle.session import open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import PARALLEL, Node
 from tests.support.rehearsal import ROOT
 
 FILE = """

@@ -18,7 +18,7 @@ import typer
 from provisioner.cli import json_output
 from provisioner.cli import main as cli
 from provisioner.cli.main import COMMANDS, Entry, run
-from provisioner.errors import (
+from provisioner.common.errors import (
     ConfigureError,
     Declined,
     GpuprovError,

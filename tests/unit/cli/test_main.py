@@ -15,7 +15,7 @@ import typer
 from provisioner import __version__
 from provisioner.cli import main as cli
 from provisioner.cli.main import COMMANDS, Entry, load, run
-from provisioner.errors import ConfigureError, GpuprovError, InputError, LockedError, Problem, ProviderError
+from provisioner.common.errors import ConfigureError, GpuprovError, InputError, LockedError, Problem, ProviderError
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("pydantic", "yaml", "rich", "jinja2", "ansible", "ansible_runner", "testinfra", "pytest", "boto3", "rapidfuzz")

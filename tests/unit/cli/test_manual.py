@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import manual
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError
+from provisioner.common import manual
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.report.terminal import NOT_LOOKED_AT
 from tests.support.rehearsal import ROOT
 

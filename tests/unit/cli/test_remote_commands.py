@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, ssh
 from provisioner.cli.main import run
-from provisioner.fleet import Node
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
+from provisioner.common.paths import private_dir
+from provisioner.lifecycle.session import open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.transport import ssh
 from tests.support.rehearsal import ROOT
 
 FILE = """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provisioner.cli.run_view import Row, RunView, clock
-from provisioner.events import Event, Kind, Stage
+from provisioner.common.events import Event, Kind, Stage
 
 T = 1_000.0
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
-from provisioner.fleet import Node
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
+from provisioner.common.paths import private_dir
+from provisioner.lifecycle.session import open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from tests.support.rehearsal import ROOT
 
 ADDRESS, MACHINE = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:4711", "ecs.ebmgn7ex.32xlarge"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
 from provisioner.cli import lifecycle
-from provisioner.fleet import Node
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.node_changes import NodeChanges
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from tests.support.plans import plan
 
 FILE = """

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from provisioner import catalog, roles
+from provisioner import catalog
 from provisioner.configure import drift, playbook, stamps
 from provisioner.configure.drift import DesiredState, Difference, differences
 from provisioner.configure.inventory import group_variables
-from provisioner.plan import Plan, PlannedGroup
-from provisioner.roles import health, interruption
-from provisioner.roles.interruption import digest
+from provisioner.plan import roles
+from provisioner.plan.models import Plan, PlannedGroup
+from provisioner.plan.roles import health, interruption
+from provisioner.plan.roles.interruption import digest
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.components import PARTS
 from provisioner.verify.bundle import Bundle, Output

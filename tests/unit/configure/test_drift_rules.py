@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner import roles
 from provisioner.configure import drift
 from provisioner.configure.drift import DesiredState, Difference, differences
-from provisioner.plan import PlannedGroup
+from provisioner.plan import roles
+from provisioner.plan.models import PlannedGroup
 from provisioner.verify.expectations import INTERRUPTION
 from tests.support.plans import cluster_spec, plan
 from tests.unit.configure.test_drift import KERNEL, STAMPS, group, lock, node, spot, unit

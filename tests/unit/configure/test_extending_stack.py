@@ -43,7 +43,7 @@ print(json.dumps(found))
 COMPONENT = """
 import json
 from provisioner.configure import stamps
-from provisioner.release import changes
+from provisioner.rundir.release import changes
 from provisioner.stack import solve
 from provisioner.stack.conflict import StackConflict
 from tests.support.plans import cluster_spec
@@ -65,8 +65,8 @@ print(json.dumps({
 
 DISTRIBUTION = """
 import json
-from provisioner.errors import GpuprovError
-from provisioner.providers.aws.image import PARAMETERS
+from provisioner.common.errors import GpuprovError
+from provisioner.machines.providers.aws.image import PARAMETERS
 from provisioner.sandbox.systems import system
 from provisioner.stack import solve
 from tests.support.plans import cluster_spec

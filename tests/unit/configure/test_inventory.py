@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.configure import inventory
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.rundir.fleet import Node
 from provisioner.verify.parsers.stamp import RoleStamp
 from tests.support import plans
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from provisioner import ssh
+from provisioner.common.errors import ConfigureError
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.configure import run
 from provisioner.configure.drift import Pass
 from provisioner.configure.run import Outcome
-from provisioner.errors import ConfigureError
-from provisioner.events import Event, Events
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.rundir.fleet import Node
+from provisioner.transport import ssh
 
 NODES = [Node(f"train-{i}", "train", "here", "p4d.24xlarge", f"i-{i}", "", "203.0.113.7", "10.0.0.7") for i in range(2)]
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import paths, roles
+from provisioner.common import paths
 from provisioner.configure import playbook, stamps
 from provisioner.configure.inventory import group_variables
-from provisioner.plan import Plan
+from provisioner.plan import roles
+from provisioner.plan.models import Plan
 from provisioner.stack.models import Stack
 from tests.support import plans
 
@@ -163,7 +164,7 @@ def test_the_packages_that_a_role_reads_are_those_of_its_parts() -> None:
         text = "\n".join(file.read_text() for file in (ANSIBLE / "roles" / role).rglob("*.yml"))
         known = roles.get(role)
         unread = [part for part in known.parts if f"'{part}'" not in text and "map(attribute='part')" not in text]
-        assert not unread, f"provisioner/roles/{role}.py has parts that nothing in ansible/roles/{role} reads: {unread}"
+        assert not unread, f"plan/roles/{role}.py has parts that nothing in ansible/roles/{role} reads: {unread}"
         for filter_text in re.findall(r"gpuprov_stack\.packages \| (.{0,90})", text):
             if filter_text.startswith("map(attribute='name')"):
                 assert known.all_package_names, role

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.images.book import Book
-from provisioner.images.manifest import RoleOnImage, differences
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.images.book import Book
+from provisioner.lifecycle.images.manifest import RoleOnImage, differences
 from tests.support.builds import keep, manifest, target
 
 A, B, C = "20260129-031500", "20260130-031500", "20260131-031500"

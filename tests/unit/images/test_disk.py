@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from provisioner import spec
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.images.disk import first_boot, layout, tools, virtual_machine
-from provisioner.images.disk.identity import Identity
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.lifecycle.images.disk import first_boot, layout, tools, virtual_machine
+from provisioner.lifecycle.images.disk.identity import Identity
 from tests.support.rehearsal import ROOT
 
 MADE = datetime(2026, 1, 31, 3, 15, tzinfo=UTC)

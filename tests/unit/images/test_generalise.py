@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.lifecycle.image import generalise_node
-from provisioner.lifecycle.image.generalise_node import PIECE, lines_of, take_away
+from provisioner.lifecycle.images import generalise_node
+from provisioner.lifecycle.images.generalise_node import PIECE, lines_of, take_away
 
 SECRETS = {
     "a private key": "-----BEGIN OPENSSH PRIVATE " + "KEY-----\n" + "b3Bl" * 16,

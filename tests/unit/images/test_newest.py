@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.images.disk import base_system, newest
-from provisioner.lifecycle.image import pipeline, virtual
-from provisioner.lifecycle.image.recipe import open_recipe
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.lifecycle.images import pipeline, virtual
+from provisioner.lifecycle.images.disk import base_system, newest
+from provisioner.lifecycle.images.recipe import open_recipe
 from provisioner.stack import request, solve
 from provisioner.stack.models import BaseImage, Lock
 from tests.support.plans import with_digests

@@ -18,19 +18,20 @@ import pytest
 from typer.testing import CliRunner
 
 from provisioner.cli.image import app
-from provisioner.errors import ConfigureError, GpuprovError, ProviderError
-from provisioner.images.book import Book
-from provisioner.images.disk import base_system, tools
-from provisioner.images.manifest import Proof
+from provisioner.common.errors import ConfigureError, GpuprovError, ProviderError
+from provisioner.common.paths import remove_tree
 from provisioner.lifecycle import up
 from provisioner.lifecycle.down import down as real_down
-from provisioner.lifecycle.image import commands, disk, failure, nightly, pipeline, virtual, work
-from provisioner.lifecycle.image.builder import Builder, Installed
-from provisioner.lifecycle.image.page import html
-from provisioner.lifecycle.image.recipe import Recipe, open_recipe
-from provisioner.paths import remove_tree
-from provisioner.providers.images import Image
-from provisioner.session import open_cluster
+from provisioner.lifecycle.images import commands, failure, nightly, pipeline, virtual, work
+from provisioner.lifecycle.images import disk_images as disk
+from provisioner.lifecycle.images.book import Book
+from provisioner.lifecycle.images.builder import Builder, Installed
+from provisioner.lifecycle.images.disk import base_system, tools
+from provisioner.lifecycle.images.manifest import Proof
+from provisioner.lifecycle.images.page import html
+from provisioner.lifecycle.images.recipe import Recipe, open_recipe
+from provisioner.lifecycle.session import open_cluster
+from provisioner.machines.providers.images import Image
 from provisioner.stack import request, solve
 from provisioner.stack.models import BaseImage, Lock
 from tests.support.builds import RECIPE, recipe

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.lifecycle.image import commands
-from provisioner.lifecycle.image import prune as module
-from provisioner.lifecycle.image.prune import named_by, prune
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.lifecycle.images import commands
+from provisioner.lifecycle.images import prune as module
+from provisioner.lifecycle.images.prune import named_by, prune
 
 BUILDS = [f"2026010{day}-000000" for day in range(1, 8)]
 

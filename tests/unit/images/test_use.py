@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from provisioner import spec
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
-from provisioner.images import signing
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
 from provisioner.lifecycle import locking
-from provisioner.lifecycle.image.use import book_of, choose
-from provisioner.session import open_cluster
+from provisioner.lifecycle.images import signing
+from provisioner.lifecycle.images.use import book_of, choose
+from provisioner.lifecycle.session import open_cluster
 from tests.support.builds import RECIPE, keep, manifest, recipe, target
 
 BUILD, LATER = "20260130-031500", "20260131-031500"

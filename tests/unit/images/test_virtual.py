@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.images.disk import base_system
-from provisioner.images.disk.first_boot import HostKey
-from provisioner.images.manifest import Proof
-from provisioner.lifecycle.image import commands, disk, virtual, work
-from provisioner.providers.baremetal.known_hosts import host_key
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.lifecycle.images import commands, virtual, work
+from provisioner.lifecycle.images import disk_images as disk
+from provisioner.lifecycle.images.disk import base_system
+from provisioner.lifecycle.images.disk.first_boot import HostKey
+from provisioner.lifecycle.images.manifest import Proof
+from provisioner.machines.providers.baremetal.known_hosts import host_key
 from tests.unit.images.test_disk import qemu
 from tests.unit.images.test_pipeline import BINARY, METAL, Killed, World, opened, published, world
 

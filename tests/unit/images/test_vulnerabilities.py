@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.images.vulnerabilities import SEVERITIES, NotScannedError, parse, scan, told
+from provisioner.lifecycle.images.vulnerabilities import SEVERITIES, NotScannedError, parse, scan, told
 
 SCANS = Path(__file__).parent / "scans"
 

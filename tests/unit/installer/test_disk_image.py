@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from provisioner import spec, ssh
-from provisioner.errors import GpuprovError
-from provisioner.installer import disk_image, iso, ramdisk, report, serve, source
-from provisioner.installer.seed import Address, Target
-from provisioner.paths import ClusterPaths
-from provisioner.providers import first_boot
+from provisioner import spec
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths
+from provisioner.machines.installer import disk_image, iso, ramdisk, report, serve, source
+from provisioner.machines.installer.seed import Address, Target
+from provisioner.machines.providers import first_boot
+from provisioner.transport import ssh
 from tests.support.golden import SECTOR, raw
 
 KEY = "ssh-ed25519 " + "A" * 68

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from provisioner import ssh
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.images.disk import tools
-from provisioner.installer import disk_image
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.lifecycle.images.disk import tools
+from provisioner.machines.installer import disk_image
 from provisioner.machines.journal import Journal
+from provisioner.transport import ssh
 from tests.support import golden, small_disk
 from tests.support.bmc_site import Site, standing
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from provisioner.installer import iso
-from provisioner.installer.seed import Target
+from provisioner.machines.installer import iso
+from provisioner.machines.installer.seed import Target
 
 NETBOOT = Path("/usr/lib/debian-installer/images/12/amd64/text")
 MIRROR = os.environ.get("GPUPROV_TEST_DEBIAN", "http://deb.debian.org/debian")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from provisioner import spec
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.installer import source
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.machines.installer import source
 
 CLUSTER = """name: rack
 sites:

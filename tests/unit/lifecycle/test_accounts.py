@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import extras
 from provisioner.cli.main import run
-from provisioner.events import Events
-from provisioner.providers.azure import provider as azure
-from provisioner.session import open_cluster
+from provisioner.common import extras
+from provisioner.common.events import Events
+from provisioner.lifecycle.session import open_cluster
+from provisioner.machines.providers.azure import provider as azure
 from provisioner.stack import pinning
 
 FILE = """\
@@ -68,7 +68,7 @@ def test_doctor_names_the_sites_account_and_a_missing_sdk(
     assert "MISSING  site e" in output and "needed for machines of azure: `az login`" in output
 
     def missing(*_: object) -> None:
-        from provisioner.errors import GpuprovError
+        from provisioner.common.errors import GpuprovError
 
         raise GpuprovError("provider azure needs Azure's SDK, which is not installed", hint=extras.install("azure"))
 

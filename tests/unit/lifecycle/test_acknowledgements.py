@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, node_state
 from provisioner.cli.main import main
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import acknowledgements
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
 from provisioner.verify.report import write
 from provisioner.verify.report.terminal import summary
 from provisioner.verify.results import CheckResult, NodeReport, Report

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
-from provisioner.errors import GpuprovError
-from provisioner.events import Event
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Event
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import baselines
 from provisioner.lifecycle.baselines import KEPT, Saved
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade.actions import NodeActions
-from provisioner.paths import private_dir
-from provisioner.release import Ledger, assigned_releases
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, assigned_releases
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.verify.baseline import Baseline, Reached

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import bmc_facts, out_of_band, verifying
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.merged_checks import by_id
 from provisioner.verify.parsers.bmc import parse

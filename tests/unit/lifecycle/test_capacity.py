@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import Diagnostic, ProviderError
-from provisioner.events import Events
+from provisioner.common.errors import Diagnostic, ProviderError
+from provisioner.common.events import Events
+from provisioner.common.preflight import Finding
 from provisioner.machines.base import Planned
+from provisioner.machines.providers import capacity as ways
+from provisioner.machines.providers.base import Module, Place, Provider
+from provisioner.machines.providers.capacity import Choices, Way, do_without
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.plan import Plan, PlannedGroup
-from provisioner.preflight import Finding
-from provisioner.providers import capacity as ways
-from provisioner.providers.base import Module, Place, Provider
-from provisioner.providers.capacity import Choices, Way, do_without
-from provisioner.providers.cloud_errors import AFTER, CloudError
+from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.workspace.json_log import Changes
+from provisioner.machines.workspace.terraform import Resource
+from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.binary import Binary
-from provisioner.workspace.json_log import Changes
-from provisioner.workspace.terraform import Resource
 from tests.support import plans
 
 

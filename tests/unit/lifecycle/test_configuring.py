@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, mounts, node_state
+from provisioner.common.events import Event
+from provisioner.common.paths import private_dir
 from provisioner.configure import drift, inventory, stamps
 from provisioner.configure import run as roles
 from provisioner.configure.drift import EVERYTHING, Difference, Pass
 from provisioner.configure.run import Outcome
-from provisioner.events import Event
-from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends, configuring
 from provisioner.lifecycle.configuring import Brought, bring, look, role_variables, wanted
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
-from provisioner.paths import private_dir
-from provisioner.release import Ledger, Release, release_of
-from provisioner.session import Cluster, open_cluster
+from provisioner.machines import mounts
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, Release, release_of
 from provisioner.stack.models import GoldenImage, Lock
 from provisioner.verify import collect as collecting
 from provisioner.verify.bundle import Bundle, Output

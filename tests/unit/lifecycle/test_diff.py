@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioner import fleet
-from provisioner.fleet import Node
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.diff import ABSENT, absent_reports, compare
-from provisioner.paths import private_dir
-from provisioner.providers import capacity
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.machines.providers import capacity
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 
 FILE = """
 name: fast

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
 from provisioner.cli.main import run
-from provisioner.errors import Diagnostic, GpuprovError, InputError, ProviderError
-from provisioner.fleet import Node
+from provisioner.common.errors import Diagnostic, GpuprovError, InputError, ProviderError
+from provisioner.common.paths import MADE_BY, private_dir
 from provisioner.lifecycle import down, machines
+from provisioner.lifecycle.session import Cluster, open_cluster, open_to_remove
 from provisioner.machines import terraform
-from provisioner.paths import MADE_BY, private_dir
-from provisioner.plan import build_plan
-from provisioner.providers.sandbox.provider import Sandbox
-from provisioner.session import Cluster, open_cluster, open_to_remove
+from provisioner.machines.providers.sandbox.provider import Sandbox
+from provisioner.machines.workspace import binary
+from provisioner.plan.models import build_plan
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from provisioner.stack.models import Lock
-from provisioner.workspace import binary
 from tests.support import plans
 
 MACHINE = "p4d.24xlarge"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError, Interrupted, ProviderError
-from provisioner.events import Event
+from provisioner.common.errors import GpuprovError, Interrupted, ProviderError
+from provisioner.common.events import Event
+from provisioner.common.paths import ERRORED, MADE_BY, STATE, private_dir
 from provisioner.lifecycle import down
-from provisioner.paths import ERRORED, MADE_BY, STATE, private_dir
-from provisioner.session import Cluster
+from provisioner.lifecycle.session import Cluster
 from provisioner.stack.models import Lock
 from tests.support import plans
 from tests.unit.lifecycle.test_down import World, cluster, take_down, world

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import process, ssh
-from provisioner.errors import LockedError
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.errors import LockedError
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths
 from provisioner.machines import existing
 from provisioner.machines.existing import Way
-from provisioner.paths import ClusterPaths
+from provisioner.rundir.fleet import Node
+from provisioner.transport import process, ssh
 
 NODE = Node("train-0", "train", "rack", "dgx-h100", "dgx01.lab", "", "10.0.0.1", "10.0.0.1", port=2222)
 HOSTS = frozenset({"dgx01.lab", "dgx02.lab"})

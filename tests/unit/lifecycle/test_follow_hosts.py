@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, host_keys
-from provisioner.fleet import Node
+from provisioner.common.paths import private_dir, write_whole
 from provisioner.lifecycle import machines
-from provisioner.paths import private_dir, write_whole
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.transport import host_keys
 
 FILE = """
 name: metal

@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.cli import gc as command
 from provisioner.cli.main import run
-from provisioner.providers.orphans import Found, Thing
+from provisioner.machines.providers.orphans import Found, Thing
 from provisioner.spec import schema
 
 ONE, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"

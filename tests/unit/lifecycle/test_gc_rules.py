@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.lifecycle import gc
 from provisioner.lifecycle.gc import Cluster, Remainder, alive_here, chosen, held, look, remove
-from provisioner.providers.orphans import Found, Thing
+from provisioner.machines.providers.orphans import Found, Thing
 from tests.support.plans import cluster_spec
 
 VM = Thing("virtual machine", "/vm/a", "train", "a", "eastus")

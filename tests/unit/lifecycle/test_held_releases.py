@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, node_state
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import configuring
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.journal import Journal, Place
-from provisioner.paths import private_dir
-from provisioner.release import Ledger, identity, release_of
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, identity, release_of
 from provisioner.stack.models import Lock, Stack
 from tests.support.plans import planned_group
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.events import Events
 from provisioner.lifecycle import hooks
+from provisioner.rundir.fleet import Node
 from tests.support.rehearsal import ROOT
 
 NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "", "203.0.113.7", "10.0.0.7")

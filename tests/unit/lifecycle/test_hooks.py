@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import process
-from provisioner.events import Event, Events
-from provisioner.fleet import Node
+from provisioner.common.events import Event, Events
 from provisioner.lifecycle import hooks
+from provisioner.rundir.fleet import Node
+from provisioner.transport import process
 
 
 def node(name: str) -> Node:
@@ -79,8 +79,8 @@ def test_thousands_of_nodes_are_served_in_turns(tmp_path: Path, monkeypatch: pyt
 MANY = """
 import resource, sys
 from pathlib import Path
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.events import Events
+from provisioner.rundir.fleet import Node
 from provisioner.lifecycle import hooks
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))

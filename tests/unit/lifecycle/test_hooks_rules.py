@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.events import Event, Events
+from provisioner.common.events import Event, Events
 from provisioner.lifecycle import hooks
 from tests.unit.lifecycle.test_hooks import NODES, run
 

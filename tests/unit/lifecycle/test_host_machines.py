@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, session, ssh
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.fleet import Node
-from provisioner.lifecycle import machines
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.lifecycle import machines, session
 from provisioner.machines import existing
 from provisioner.machines.hosts import HostMachines
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.plan import Plan
-from provisioner.providers.baremetal.provider import BareMetalHosts
-from provisioner.providers.baremetal.site import BareMetalSite
+from provisioner.machines.providers.baremetal.provider import BareMetalHosts
+from provisioner.machines.providers.baremetal.site import BareMetalSite
+from provisioner.machines.workspace.binary import Binary
+from provisioner.plan.models import Plan
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
-from provisioner.workspace.binary import Binary
+from provisioner.transport import ssh
 from tests.support import plans
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.lifecycle import preflight
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
 
 FILE = """\
 name: vision

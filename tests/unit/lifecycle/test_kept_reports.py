@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.down import copy_reports
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
+from provisioner.lifecycle.session import open_cluster
 
 FILE = """\
 name: vision

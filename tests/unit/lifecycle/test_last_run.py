@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, node_state, run_events
 from provisioner.cli.main import run
 from provisioner.cli.status import first_lines
-from provisioner.fleet import Node
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
+from provisioner.common.paths import private_dir
+from provisioner.lifecycle.session import open_cluster
+from provisioner.rundir import fleet, node_state, run_events
+from provisioner.rundir.fleet import Node
 from provisioner.verify.results import CheckResult, NodeReport
 from tests.support.rehearsal import ROOT
 
@@ -29,7 +29,7 @@ groups: {train: {machine: p4d.24xlarge, count: 1}}
 """
 WORK = """
 import sys
-from provisioner.session import open_cluster
+from provisioner.lifecycle.session import open_cluster
 cluster = open_cluster(sys.argv[1], sandbox=False)
 with cluster.alone_here("up"):
     cluster.events("stack", "started", "choosing versions")

@@ -13,21 +13,22 @@ from unittest import mock
 
 import pytest
 
-from provisioner import fleet, node_state, ssh
-from provisioner.errors import GpuprovError, InputError, ProviderError
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError, InputError, ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import private_dir
+from provisioner.common.preflight import Finding
 from provisioner.lifecycle import hooks, limits, machines, preflight
 from provisioner.lifecycle.quarantine.book import Book, Entry
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.lifecycle.sharing import shared_files
 from provisioner.lifecycle.upgrade.journal import Journal, Place
-from provisioner.paths import private_dir
-from provisioner.plan import Plan, build_plan
-from provisioner.preflight import Finding
-from provisioner.release import Ledger
-from provisioner.session import Cluster, open_cluster
+from provisioner.plan.models import Plan, build_plan
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
 from provisioner.spec import rules
 from provisioner.stack.models import Lock
-from provisioner.state import shared_files
+from provisioner.transport import ssh
 from tests.support import plans
 
 GIB = 1 << 30

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.fleet import Node
+from provisioner.common.errors import Exit, GpuprovError, ProviderError
+from provisioner.common.paths import MADE_BY, STATE, private_dir
 from provisioner.lifecycle import machines
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.machines.base import PartlyMadeError, Planned
-from provisioner.paths import MADE_BY, STATE, private_dir
-from provisioner.providers.cluster import SETTINGS
-from provisioner.session import Cluster, open_cluster
+from provisioner.machines.providers.cluster import SETTINGS
+from provisioner.rundir.fleet import Node
 from tests.support import plans
 
 FILE = """

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
+from provisioner.common.paths import MADE_BY, STATE, private_dir
 from provisioner.lifecycle import machines
+from provisioner.lifecycle.session import Cluster
 from provisioner.machines.hosts import HostMachines
-from provisioner.paths import MADE_BY, STATE, private_dir
-from provisioner.providers.cluster import MARK
-from provisioner.session import Cluster
+from provisioner.machines.providers.cluster import MARK
+from provisioner.rundir import fleet, node_state
 from tests.unit.lifecycle.test_machines_rules import INFER, TRAIN, cluster, node, real
 
 __all__ = ["cluster"]
@@ -117,7 +117,7 @@ def test_machines_that_were_created_another_way_are_refused(cluster: Cluster, ho
 def test_machines_that_exist_are_installed_only_where_an_installation_is_asked_for(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, managed: Any
 ) -> None:
-    from provisioner.machines import redfish
+    from provisioner.machines import bmc as redfish
 
     monkeypatch.setattr(redfish, "RedfishMachines", Recorder)
     monkeypatch.setattr(machines, "HostMachines", Recorder)

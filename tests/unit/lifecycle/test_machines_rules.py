@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
-from provisioner.errors import Diagnostic, Exit, GpuprovError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.fleet import Node
+from provisioner.common.errors import Diagnostic, Exit, GpuprovError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ERRORED, MADE_BY, STATE, private_dir
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.machines import INCOMPLETE
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.machines.base import Action, PartlyMadeError, Planned
-from provisioner.paths import ERRORED, MADE_BY, STATE, private_dir
-from provisioner.plan import Plan, build_plan
-from provisioner.providers import capacity
-from provisioner.providers.cluster import MARK, SETTINGS
-from provisioner.session import Cluster, open_cluster
+from provisioner.machines.providers import capacity
+from provisioner.machines.providers.cluster import MARK, SETTINGS
+from provisioner.plan.models import Plan, build_plan
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
 from provisioner.stack.models import Lock
 from tests.support import plans
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.fleet import Node, save
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import MADE_BY, STATE, private_dir
+from provisioner.common.preflight import Finding
 from provisioner.lifecycle import machines
-from provisioner.paths import MADE_BY, STATE, private_dir
-from provisioner.preflight import Finding
-from provisioner.providers.base import Provider
-from provisioner.providers.cluster import ACCOUNT, MARK, SETTINGS
-from provisioner.session import Cluster, open_cluster
-from provisioner.workspace.binary import Binary
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.machines.providers.base import Provider
+from provisioner.machines.providers.cluster import ACCOUNT, MARK, SETTINGS
+from provisioner.machines.workspace.binary import Binary
+from provisioner.rundir.fleet import Node, save
 
 GROUPS = "groups: {train: {machine: p4d.24xlarge, count: 1}}\n"
 AWS = "name: moved\nsites: {here: {provider: aws, region: us-east-2}}\n" + GROUPS

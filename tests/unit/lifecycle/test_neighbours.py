@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
-from provisioner.events import Events
-from provisioner.fleet import Node
+from provisioner.common.events import Events
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import neighbours, verifying
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace.journal import Journal as Replacement
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade.journal import Journal, Place
-from provisioner.paths import private_dir
-from provisioner.release import Ledger
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.verify import run as verify_run

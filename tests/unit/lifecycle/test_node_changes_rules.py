@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.fleet import Node
 from provisioner.lifecycle.node_changes import NodeChanges, node_changes
 from provisioner.machines.base import Action, Planned
+from provisioner.rundir.fleet import Node
 from tests.support import plans
 
 PLAN = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import Exit, ProviderError
-from provisioner.events import Events
+from provisioner.common.errors import Exit, ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths
+from provisioner.common.preflight import Finding
 from provisioner.lifecycle import planning
 from provisioner.lifecycle.preflight import blocked
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
 from provisioner.machines.base import Action, Planned
+from provisioner.machines.providers.base import Module, Place
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.paths import ClusterPaths
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.providers.base import Module, Place
-from provisioner.workspace.binary import Binary
-from provisioner.workspace.terraform import Workspace
+from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.workspace.terraform import Workspace
+from provisioner.plan.models import Plan
 from tests.support import plans
 
 DOCUMENT: dict[str, Any] = {

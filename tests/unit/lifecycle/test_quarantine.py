@@ -10,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, ownership
 from provisioner.cli import tables
 from provisioner.cli.main import run
-from provisioner.errors import Exit, GpuprovError
-from provisioner.events import Event
-from provisioner.fleet import Node
-from provisioner.levels import Level
+from provisioner.common import ownership
+from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.events import Event
+from provisioner.common.levels import Level
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.quarantine.rules import UNREACHED, Decision, decide
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_quarantined
 from provisioner.lifecycle.upgrade.journal import Journal, Place
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from provisioner.spec.models import Quarantine
 from provisioner.verify.report.terminal import table
 from provisioner.verify.results import Breaker, CheckResult, NodeReport, Report, Status

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, ownership
-from provisioner.errors import GpuprovError
-from provisioner.events import Event
-from provisioner.levels import Level, deeper
+from provisioner.common import ownership
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Event
+from provisioner.common.levels import Level, deeper
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.quarantine.rules import most_shared
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade.journal import Journal, Place
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet
 from provisioner.verify.results import NodeReport, Status
 from tests.unit.lifecycle.test_quarantine import (
     AT,

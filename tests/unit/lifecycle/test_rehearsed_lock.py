@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.status import lines
-from provisioner.events import Event, Events
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import locking
+from provisioner.lifecycle.session import open_cluster
 from provisioner.lifecycle.status import status
-from provisioner.paths import private_dir
-from provisioner.providers.sandbox.provider import Mirror
-from provisioner.session import open_cluster
+from provisioner.machines.providers.sandbox.provider import Mirror
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.up import waiting
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.journal import Journal, Place
-from provisioner.paths import private_dir
-from provisioner.release import ANOTHER_RELEASE, Ledger, changes, identity, same
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import ANOTHER_RELEASE, Ledger, changes, identity, same
 from provisioner.stack import lockfile
 from provisioner.stack.models import Component, Lock, Stack
 from tests.support.plans import planned_group

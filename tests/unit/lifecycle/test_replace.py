@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
 from provisioner.cli.status import lines
-from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.fleet import Node
+from provisioner.common.errors import Exit, GpuprovError, ProviderError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import configuring, hooks, machines, preflight, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
@@ -23,12 +22,13 @@ from provisioner.lifecycle.quarantine.book import Book
 from provisioner.lifecycle.replace import command
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.command import Options
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.verifying import Verdict
 from provisioner.machines.base import Action, Planned
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
 from provisioner.verify.results import CheckResult, NodeReport, Report
 
 FILE = """

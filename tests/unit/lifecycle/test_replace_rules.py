@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, node_state
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.replace import command
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.command import Options, refuse
 from provisioner.lifecycle.replace.journal import Journal, Place, Step
-from provisioner.paths import private_dir
-from provisioner.release import Ledger
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.release import Ledger
 from tests.unit.lifecycle.test_quarantine import machines, node
 from tests.unit.lifecycle.test_release import lock
 

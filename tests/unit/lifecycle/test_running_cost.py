@@ -11,17 +11,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from provisioner import node_state
 from provisioner.cli import lifecycle
 from provisioner.cli import status as cli
 from provisioner.cli.display import Lines
-from provisioner.cost import summary, wanted
-from provisioner.fleet import Node, save
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import planning, running_cost
+from provisioner.lifecycle.cost import summary, wanted
 from provisioner.lifecycle.node_changes import NodeChanges
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import node_state
+from provisioner.rundir.fleet import Node, save
 from provisioner.spec import schema
 from tests.support.plans import plan
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, ssh
 from provisioner.cli import lifecycle as cli
 from provisioner.cli.display import Lines
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import second_boot
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.second_boot import chosen, free, merged, reboot, reboot_all
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.transport import ssh
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support.plans import plan
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import process
-from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
-from provisioner.events import Event, Events
+from provisioner.common.errors import ConfigureError, Exit, GpuprovError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.common.preflight import Finding
 from provisioner.lifecycle import down
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.sites import Remaining, chosen, each, together
 from provisioner.lifecycle.up import Run, up
-from provisioner.preflight import Finding
-from provisioner.session import Cluster, open_cluster
 from provisioner.stack.models import Lock
+from provisioner.transport import process
 from tests.unit.lifecycle.test_up import STACK, World, stages, world
 
 __all__ = ["world"]
@@ -164,7 +164,7 @@ def test_a_provider_that_can_not_be_asked_blocks_its_own_site_alone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from provisioner.lifecycle import preflight
-    from provisioner.plan import build_plan
+    from provisioner.plan.models import build_plan
 
     monkeypatch.undo()  # the real preflight
     lock = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK})
@@ -222,7 +222,7 @@ def test_ctrl_c_reaches_the_children_of_all_threads_and_waits_for_them(tmp_path:
 
 
 def test_what_is_left_out_is_not_asked_again(cluster: Cluster, world: World) -> None:
-    from provisioner.plan import build_plan
+    from provisioner.plan.models import build_plan
 
     remaining = Remaining(build_plan(cluster.spec, world.lock), Events())
     remaining.leave({"shanghai": ProviderError("x")}, "preflight")

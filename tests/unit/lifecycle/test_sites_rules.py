@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
-from provisioner.errors import GpuprovError, InputError, Interrupted, ProviderError
+from provisioner.common.errors import GpuprovError, InputError, Interrupted, ProviderError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import sites
 from provisioner.lifecycle.diff import absent_reports, compare
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
-from provisioner.workspace.terraform import STOP_GRACE_S
+from provisioner.lifecycle.session import open_cluster
+from provisioner.machines.workspace.terraform import STOP_GRACE_S
+from provisioner.rundir import fleet
 
 
 def cluster(*, sandbox: bool = False, image: object = None) -> Any:

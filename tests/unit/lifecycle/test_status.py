@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
-from provisioner.errors import GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import block_ends, machines
 from provisioner.lifecycle.block_ends import ending
 from provisioner.lifecycle.down import made
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
 from tests.support import plans
 
 FILE = """

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provisioner.events import Events
+from provisioner.common.events import Events
 from provisioner.machines.base import Planned
+from provisioner.machines.providers.base import Module, Place, Standing
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.plan import Plan
-from provisioner.providers.base import Module, Place, Standing
-from provisioner.workspace.binary import Binary
-from provisioner.workspace.json_log import Changes
-from provisioner.workspace.terraform import Resource
+from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.workspace.json_log import Changes
+from provisioner.machines.workspace.terraform import Resource
+from provisioner.plan.models import Plan
 from tests.support import plans
 from tests.unit.lifecycle.test_capacity import Shop
 

@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
+from provisioner.common.errors import ConfigureError, Exit, GpuprovError, ProviderError
+from provisioner.common.paths import MADE_BY, private_dir
+from provisioner.common.preflight import Finding
 from provisioner.configure import drift, inventory
 from provisioner.configure import run as roles
 from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
-from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
-from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, diff, down, locking, machines, preflight, status, verifying
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.up import Run, up
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Planned
-from provisioner.paths import MADE_BY, private_dir
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.release import Ledger, Release, identity, release_of
-from provisioner.session import Cluster, open_cluster
+from provisioner.plan.models import Plan
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, Release, identity, release_of
 from provisioner.stack import lockfile
 from provisioner.stack.models import GoldenImage, Lock
 from provisioner.verify.bundle import Bundle, Output

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
-from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.fleet import Node
+from provisioner.common.errors import Exit, GpuprovError, ProviderError
 from provisioner.lifecycle import diff, down, hooks, machines, verifying
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.up import up
 from provisioner.machines.base import Action, Planned
-from provisioner.plan import Plan
-from provisioner.release import identity, release_of
-from provisioner.session import Cluster, open_cluster
+from provisioner.plan.models import Plan
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import identity, release_of
 from provisioner.verify import report as reports
 from tests.unit.lifecycle import test_up
 from tests.unit.lifecycle.test_up import FILE, NAMES, World, applied, run_up, stages

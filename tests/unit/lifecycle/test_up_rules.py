@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, node_state
+from provisioner.common.errors import ConfigureError, Exit, GpuprovError, LockedError, ProviderError
+from provisioner.common.events import Event
+from provisioner.common.preflight import Finding
 from provisioner.configure.run import Outcome
-from provisioner.errors import ConfigureError, Exit, GpuprovError, LockedError, ProviderError
-from provisioner.events import Event
 from provisioner.lifecycle import configuring, up, verifying
 from provisioner.lifecycle.configuring import Brought
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.journal import Journal
-from provisioner.preflight import Finding
-from provisioner.release import Ledger, identity
-from provisioner.session import Cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.release import Ledger, identity
 from provisioner.stack.models import Lock
 from provisioner.verify.results import Report
 from tests.unit.lifecycle.test_release import NODES, STACK, cluster, lock, newer, node

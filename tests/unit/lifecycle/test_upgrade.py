@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
 from provisioner.lifecycle.upgrade.command import batch_size
 from provisioner.lifecycle.upgrade.journal import Journal
-from provisioner.paths import ClusterPaths
 
 OLD, NEW = "old", "new"
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
-from provisioner.errors import Exit, GpuprovError
-from provisioner.fleet import Node
+from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import diff
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade import command
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.command import Options, Upgrade
 from provisioner.lifecycle.upgrade.journal import Journal, Place
-from provisioner.paths import private_dir
-from provisioner.providers import capacity
-from provisioner.release import Ledger, assigned_releases, identity
-from provisioner.session import Cluster, open_cluster
+from provisioner.machines.providers import capacity
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger, assigned_releases, identity
 from provisioner.stack import lockfile
 from tests.unit.lifecycle import test_up
 from tests.unit.lifecycle.test_up import FILE, NAMES, World, applied, lock, run_up

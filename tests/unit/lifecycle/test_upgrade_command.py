@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
-from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.events import Event
+from provisioner.common.errors import Exit, GpuprovError, ProviderError
+from provisioner.common.events import Event
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle.machines import Made
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade import actions, command, order
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.actions import NodeActions
 from provisioner.lifecycle.upgrade.command import Options, Upgrade, batch_size, document, summary, upgrade
 from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.machines.base import Planned
-from provisioner.paths import private_dir
-from provisioner.release import Ledger, identity
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.release import Ledger, identity
 from provisioner.stack.models import Lock
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.unit.lifecycle.test_release import FILE, NODES, STACK, cluster, lock, newer, node

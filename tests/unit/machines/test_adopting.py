@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.events import Event, Events
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.machines.providers.base import Module, Place, Standing
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.plan import Plan
-from provisioner.providers.base import Module, Place, Standing
-from provisioner.workspace.binary import Binary
-from provisioner.workspace.json_log import Changes
-from provisioner.workspace.terraform import Resource
+from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.workspace.json_log import Changes
+from provisioner.machines.workspace.terraform import Resource
+from provisioner.plan.models import Plan
 from tests.support import plans
 
 

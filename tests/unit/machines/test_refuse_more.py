@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.machines.base import Action, Planned
 
 NEW = Action("replace", "instance", "train-0")

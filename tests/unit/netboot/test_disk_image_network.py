@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.images.disk import tools
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.images.disk import tools
 from provisioner.machines.journal import Journal
-from provisioner.netboot import dnsmasq
+from provisioner.machines.netboot import dnsmasq
 from tests.support import small_disk
 from tests.support.netboot_lab import TOOLS, UEFI, Lab
 

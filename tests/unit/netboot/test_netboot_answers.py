@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from provisioner.errors import GpuprovError
-from provisioner.installer import iso, report, seed
-from provisioner.installer.disk_image import DiskImage
-from provisioner.installer.ramdisk import Ramdisk
-from provisioner.installer.seed import Address, Target
+from provisioner.common.errors import GpuprovError
+from provisioner.machines.installer import iso, report, seed
+from provisioner.machines.installer.disk_image import DiskImage
+from provisioner.machines.installer.ramdisk import Ramdisk
+from provisioner.machines.installer.seed import Address, Target
 from provisioner.machines.journal import Installation, Journal
-from provisioner.netboot import dnsmasq, ipxe, media, network, serve
-from provisioner.netboot.ipxe import Asked
-from provisioner.providers.hosts import Host
+from provisioner.machines.netboot import dnsmasq, ipxe, media, network, serve
+from provisioner.machines.netboot.ipxe import Asked
+from provisioner.machines.providers.hosts import Host
 
 MAC = "52:54:00:00:00:01"
 HOST = Host("n1.lab", "train", "10.77.0.11", serial="GPU-0001", mac=MAC)

@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from provisioner.cli.main import app
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle import netboot
+from provisioner.lifecycle.session import open_cluster
+from provisioner.lifecycle.sharing.shared_files import is_shared
 from provisioner.machines.journal import Installation, Journal
-from provisioner.netboot import dnsmasq
-from provisioner.session import open_cluster
-from provisioner.state.shared_files import is_shared
+from provisioner.machines.netboot import dnsmasq
 
 CLUSTER = """name: rack
 sites:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.netboot import network
-from provisioner.providers.hosts import Host
+from provisioner.common.errors import GpuprovError
+from provisioner.machines.netboot import network
+from provisioner.machines.providers.hosts import Host
 
 HERE = IPv4Interface("10.0.0.5/24")
 ETH1: dict[str, Any] = {

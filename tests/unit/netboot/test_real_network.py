@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.netboot import dnsmasq
+from provisioner.machines.netboot import dnsmasq
 from tests.support.netboot_lab import INSTALLER, TOOLS, UEFI, Lab, comm, ended
 
 pytestmark = [

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioner.providers.alicloud import access, client
-from provisioner.providers.alicloud.access import EcsAccess
+from provisioner.machines.providers.alicloud import access, client
+from provisioner.machines.providers.alicloud.access import EcsAccess
 from tests.support.alicloud_api import Account, Refusal, serving
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3nV3+3mY2YlqHOZzNmU8bUvMpWIOu0aYJvBqV"

@@ -12,10 +12,10 @@ from alibabacloud_credentials.provider.ecs_ram_role import EcsRamRoleCredentials
 from alibabacloud_credentials.utils import auth_util
 
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError
-from provisioner.providers.alicloud import client
-from provisioner.providers.alicloud.client import Region
-from provisioner.providers.trouble import Trouble
+from provisioner.common.errors import GpuprovError
+from provisioner.machines.providers.alicloud import client
+from provisioner.machines.providers.alicloud.client import Region
+from provisioner.machines.providers.trouble import Trouble
 from tests.support.alicloud_api import Account, Refusal, serving
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.errors import Diagnostic
-from provisioner.providers.alicloud import errors
-from provisioner.providers.cloud_errors import AFTER, CloudError, rehearsed, table
+from provisioner.common.errors import Diagnostic
+from provisioner.machines.providers.alicloud import errors
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, rehearsed, table
 
 TEXTS = yaml.safe_load((Path(__file__).parent / "alicloud_errors.yaml").read_text(encoding="utf-8"))
 NODE = 'module.site.alicloud_instance.node["train-0"]'

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.events import Event, Events
-from provisioner.providers import removal
-from provisioner.providers.alicloud import client
-from provisioner.providers.alicloud import orphans as module
-from provisioner.providers.alicloud.client import Region
-from provisioner.providers.alicloud.orphans import InRegion
-from provisioner.providers.alicloud.provider import Alicloud
-from provisioner.providers.base import Place
-from provisioner.providers.removal import SOMEWHERE
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.machines.providers import removal
+from provisioner.machines.providers.alicloud import client
+from provisioner.machines.providers.alicloud import orphans as module
+from provisioner.machines.providers.alicloud.client import Region
+from provisioner.machines.providers.alicloud.orphans import InRegion
+from provisioner.machines.providers.alicloud.provider import Alicloud
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.removal import SOMEWHERE
 from tests.support import plans
 from tests.support.alicloud_api import Account, Refusal, serving, tagged
 from tests.support.clock import Clock

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.fleet import Node
-from provisioner.providers import actions, regional_images
-from provisioner.providers.alicloud.client import Region
-from provisioner.providers.alicloud.images import EcsImages
-from provisioner.providers.alicloud.site import AlicloudSite
-from provisioner.providers.base import Place
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers import actions, regional_images
+from provisioner.machines.providers.alicloud.client import Region
+from provisioner.machines.providers.alicloud.images import EcsImages
+from provisioner.machines.providers.alicloud.site import AlicloudSite
+from provisioner.machines.providers.base import Place
+from provisioner.rundir.fleet import Node
 from tests.support.alicloud_api import Account, Refusal, serving
 from tests.support.plans import planned_group
 from tests.support.rehearsal import ROOT
@@ -270,7 +270,7 @@ def test_it_is_built_on_a_machine_without_a_gpu(images: EcsImages) -> None:
 
 
 def test_the_table_has_what_is_asked_and_no_more() -> None:
-    source = (ROOT / "provisioner/providers/alicloud/images.py").read_text(encoding="utf-8")
+    source = (ROOT / "provisioner/machines/providers/alicloud/images.py").read_text(encoding="utf-8")
     calls = {
         f"ecs:{name}" for name in re.findall(r'"((?:Describe|Create|Copy|Modify|Tag|Delete|Stop)[A-Z]\w+)"', source)
     }

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.providers.alicloud import client
-from provisioner.providers.alicloud.market import Ecs
-from provisioner.providers.market import Unanswered
+from provisioner.machines.providers.alicloud import client
+from provisioner.machines.providers.alicloud.market import Ecs
+from provisioner.machines.providers.market import Unanswered
 from tests.support.alicloud_api import Account, Refusal, serving, stock
 
 MACHINE = "ecs.gn7-c13g1.26xlarge"

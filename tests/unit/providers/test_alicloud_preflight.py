@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.providers.alicloud import client
-from provisioner.providers.alicloud import preflight as alicloud_preflight
-from provisioner.providers.alicloud.provider import Alicloud
-from provisioner.providers.base import Place
+from provisioner.common.errors import GpuprovError
+from provisioner.common.preflight import Finding
+from provisioner.machines.providers.alicloud import client
+from provisioner.machines.providers.alicloud import preflight as alicloud_preflight
+from provisioner.machines.providers.alicloud.provider import Alicloud
+from provisioner.machines.providers.base import Place
+from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
 from tests.support import plans

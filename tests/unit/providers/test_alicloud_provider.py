@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from provisioner import spec
-from provisioner.paths import data
-from provisioner.plan import Plan
-from provisioner.providers import actions
-from provisioner.providers.alicloud import orphans, quotas, tagged_resources
-from provisioner.providers.alicloud.provider import Alicloud
-from provisioner.providers.alicloud.settings import AlicloudNas
-from provisioner.providers.base import Place
-from provisioner.providers.capacity import Choices, Way
+from provisioner.common.paths import data
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.alicloud import orphans, quotas, tagged_resources
+from provisioner.machines.providers.alicloud.provider import Alicloud
+from provisioner.machines.providers.alicloud.settings import AlicloudNas
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.capacity import Choices, Way
+from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
 from tests.support import plans
 from tests.support.rehearsal import ROOT
 
-FOLDER = ROOT / "provisioner" / "providers" / "alicloud"
+FOLDER = ROOT / "provisioner" / "machines" / "providers" / "alicloud"
 MACHINE, IMAGE = "ecs.gn7-c13g1.26xlarge", "ubuntu_24_04_x64_20G_alibase_20260916.vhd"
 SITE = {"provider": "alicloud", "region": "cn-shanghai", "zones": ("cn-shanghai-b",)}
 

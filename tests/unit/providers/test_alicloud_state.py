@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from provisioner.errors import ProviderError
-from provisioner.providers.alicloud import client
-from provisioner.providers.alicloud.bucket import Bucket
-from provisioner.providers.alicloud.oss import Oss
-from provisioner.providers.alicloud.state import OssState
-from provisioner.providers.state import Conflict
-from provisioner.workspace.binary import find
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers.alicloud import client
+from provisioner.machines.providers.alicloud.bucket import Bucket
+from provisioner.machines.providers.alicloud.oss import Oss
+from provisioner.machines.providers.alicloud.state import OssState
+from provisioner.machines.providers.state import Conflict
+from provisioner.machines.workspace.binary import find
 from tests.support import oss_api
 from tests.support.alicloud_api import Account
 from tests.support.oss_api import Store

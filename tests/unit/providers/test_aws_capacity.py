@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.plan import PlannedGroup
-from provisioner.providers.capacity import FILE, Attempt, Choices, Way, ways_of
-from provisioner.providers.cloud_errors import CloudError
+from provisioner.machines.providers.capacity import FILE, Attempt, Choices, Way, ways_of
+from provisioner.machines.providers.cloud_errors import CloudError
+from provisioner.plan.models import PlannedGroup
 from provisioner.spec.groups import Group
 from tests.support.plans import planned_group
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from provisioner.providers.aws import console_host_key as console
+from provisioner.machines.providers.aws import console_host_key as console
 from tests.support.aws_answers import SLOW, Answers, ec2_error
 from tests.unit.providers.test_aws_preflight import aws  # noqa: F401 (fixture)
 

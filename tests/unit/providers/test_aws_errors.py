@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.errors import Diagnostic
-from provisioner.providers.aws import errors, quotas
-from provisioner.providers.capacity import Way
-from provisioner.providers.cloud_errors import AFTER, CloudError, Row, row_of, table, told
+from provisioner.common.errors import Diagnostic
+from provisioner.machines.providers.aws import errors, quotas
+from provisioner.machines.providers.capacity import Way
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, Row, row_of, table, told
 from tests.support.aws_answers import Answers, ec2_error, sts_error
 from tests.support.plans import planned_group
 

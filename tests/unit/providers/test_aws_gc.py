@@ -16,11 +16,11 @@ from moto.ec2 import ec2_backends
 from moto.ec2.responses import EC2Response
 
 from provisioner.cli.main import run
-from provisioner.providers import removal
-from provisioner.providers.aws import orphans as module
-from provisioner.providers.aws import tagged_resources
-from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.orphans import InRegion
+from provisioner.machines.providers import removal
+from provisioner.machines.providers.aws import orphans as module
+from provisioner.machines.providers.aws import tagged_resources
+from provisioner.machines.providers.aws.client import Region
+from provisioner.machines.providers.aws.orphans import InRegion
 from provisioner.spec import schema
 from tests.support import moto_aws
 from tests.support.aws_answers import Answers, ec2_error, sts_error

@@ -19,13 +19,13 @@ from moto.ec2 import ec2_backends
 from moto.ec2.models.amis import AmiBackend
 from moto.ec2.responses import EC2Response
 
-from provisioner.errors import ProviderError
-from provisioner.fleet import Node
-from provisioner.providers import actions
-from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.images import Ec2Images
-from provisioner.providers.aws.site import AwsSite
-from provisioner.providers.base import Place
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.aws.client import Region
+from provisioner.machines.providers.aws.images import Ec2Images
+from provisioner.machines.providers.aws.site import AwsSite
+from provisioner.machines.providers.base import Place
+from provisioner.rundir.fleet import Node
 from tests.support.plans import planned_group
 
 REGION, ACCOUNT = "us-east-1", "123456789012"

@@ -12,17 +12,17 @@ import jsonschema
 import pytest
 from moto import mock_aws
 
-from provisioner import extras
 from provisioner.cli.main import run
-from provisioner.cost import Wanted, parallel_queries, regions
-from provisioner.cost.document import document
-from provisioner.cost.regions import market_of
-from provisioner.errors import GpuprovError
-from provisioner.providers import actions
-from provisioner.providers.aws import market as ec2_market
-from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.market import Ec2
-from provisioner.providers.market import Unanswered, history
+from provisioner.common import extras
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.cost import Wanted, parallel_queries, regions
+from provisioner.lifecycle.cost.document import document
+from provisioner.lifecycle.cost.regions import market_of
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.aws import market as ec2_market
+from provisioner.machines.providers.aws.client import Region
+from provisioner.machines.providers.aws.market import Ec2
+from provisioner.machines.providers.market import Unanswered, history
 from provisioner.spec import schema
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, sts_error
 

@@ -19,17 +19,17 @@ from moto import mock_aws
 from moto.core.models import botocore_stubber
 
 from provisioner import catalog
-from provisioner.errors import GpuprovError
-from provisioner.plan import PlannedGroup
-from provisioner.preflight import Finding
-from provisioner.providers import actions
-from provisioner.providers.aws import image, permissions, probe, reservations, storage
-from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.preflight import preflight
-from provisioner.providers.aws.quotas import of_machine, quotas
-from provisioner.providers.aws.site import AwsSite
-from provisioner.providers.base import Place
-from provisioner.providers.capacity import Way
+from provisioner.common.errors import GpuprovError
+from provisioner.common.preflight import Finding
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.aws import image, permissions, probe, reservations, storage
+from provisioner.machines.providers.aws.client import Region
+from provisioner.machines.providers.aws.preflight import preflight
+from provisioner.machines.providers.aws.quotas import of_machine, quotas
+from provisioner.machines.providers.aws.site import AwsSite
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.capacity import Way
+from provisioner.plan.models import PlannedGroup
 from provisioner.spec.groups import Group
 from tests.support import plans
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
@@ -217,7 +217,7 @@ def test_every_way_has_its_quota_and_only_the_last_one_blocks(
     first = of_machine(P4D, kinds[0])
     assert first is not None
     monkeypatch.setattr(
-        "provisioner.providers.aws.quotas.allowed", lambda _, aws_quota: 10.0 if aws_quota == first else 1000.0
+        "provisioner.machines.providers.aws.quotas.allowed", lambda _, aws_quota: 10.0 if aws_quota == first else 1000.0
     )
     reserved = {"id": "cr-0abc"} if kinds[0] == "block" else {}
     values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "capacity-block", "more": ""}

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.errors import GpuprovError
-from provisioner.paths import data
-from provisioner.plan import Plan
-from provisioner.providers import capacity, public_address
-from provisioner.providers.aws import module as terraform
-from provisioner.providers.aws import permissions, storage
-from provisioner.providers.aws import provider as module
-from provisioner.providers.aws.provider import Aws
-from provisioner.providers.aws.rules import THROUGHPUT
-from provisioner.providers.aws.site import AwsSite
-from provisioner.providers.base import Place
-from provisioner.providers.capacity import Choices, Way
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import data
+from provisioner.machines.providers import capacity, public_address
+from provisioner.machines.providers.aws import module as terraform
+from provisioner.machines.providers.aws import permissions, storage
+from provisioner.machines.providers.aws import provider as module
+from provisioner.machines.providers.aws.provider import Aws
+from provisioner.machines.providers.aws.rules import THROUGHPUT
+from provisioner.machines.providers.aws.site import AwsSite
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.capacity import Choices, Way
+from provisioner.machines.workspace.render import main_tf
+from provisioner.plan.models import Plan
 from provisioner.stack.fetch import Answer
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.render import main_tf
 from tests.support import plans
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3 me@here"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.findings import credentials
-from provisioner.providers.trouble import Trouble
+from provisioner.machines.providers.aws.client import Region
+from provisioner.machines.providers.aws.findings import credentials
+from provisioner.machines.providers.trouble import Trouble
 
 ROLE = "role_arn = arn:aws:iam::123456789012:role/x\nregion = us-east-1\n"
 BASE = "[profile base]\naws_access_key_id = a\naws_secret_access_key = b\n"

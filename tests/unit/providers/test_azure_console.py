@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioner.providers import console
-from provisioner.providers.azure.access import AzureAccess
+from provisioner.machines.providers import console
+from provisioner.machines.providers.azure.access import AzureAccess
 from tests.support.azure_api import Api, error, machine, serving
 
 NUMBER = "aaaaaaaa-0000-4000-8000-000000000000"

@@ -9,11 +9,11 @@ from typing import cast
 
 import yaml
 
-from provisioner.providers import actions
-from provisioner.providers.azure import permissions
-from provisioner.providers.azure.client import Subscription
-from provisioner.providers.azure.settings import AzureFiles, AzureStorage
-from provisioner.providers.azure.site import AzureSite
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.azure import permissions
+from provisioner.machines.providers.azure.client import Subscription
+from provisioner.machines.providers.azure.settings import AzureFiles, AzureStorage
+from provisioner.machines.providers.azure.site import AzureSite
 from tests.support.rehearsal import ROOT
 
 SCOPE = "/subscriptions/11111111-2222-3333-4444-555555555555"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.errors import Diagnostic
-from provisioner.providers.azure import errors
-from provisioner.providers.azure.site import AzureSite
-from provisioner.providers.capacity import Way
-from provisioner.providers.cloud_errors import AFTER, CloudError, table
+from provisioner.common.errors import Diagnostic
+from provisioner.machines.providers.azure import errors
+from provisioner.machines.providers.azure.site import AzureSite
+from provisioner.machines.providers.capacity import Way
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, table
 from tests.support.plans import planned_group
 
 TEXTS = yaml.safe_load((Path(__file__).parent / "azure_errors.yaml").read_text(encoding="utf-8"))

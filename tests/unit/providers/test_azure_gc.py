@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.providers import actions
-from provisioner.providers.azure import client
-from provisioner.providers.azure.machines import of_site
-from provisioner.providers.azure.orphans import InRegion
-from provisioner.providers.azure.provider import Azure
-from provisioner.providers.base import Place
-from provisioner.providers.removal import HOLDS_DATA
-from provisioner.providers.trouble import Trouble
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.azure import client
+from provisioner.machines.providers.azure.machines import of_site
+from provisioner.machines.providers.azure.orphans import InRegion
+from provisioner.machines.providers.azure.provider import Azure
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.removal import HOLDS_DATA
+from provisioner.machines.providers.trouble import Trouble
 from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, permission, serving, thing
 
 GROUP = "gpuprov-test-01234567"

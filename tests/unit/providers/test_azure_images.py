@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.fleet import Node
-from provisioner.providers import actions
-from provisioner.providers.azure.client import Subscription
-from provisioner.providers.azure.images import GalleryImages, _action
-from provisioner.providers.base import Place
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.azure.client import Subscription
+from provisioner.machines.providers.azure.images import GalleryImages, _action
+from provisioner.machines.providers.base import Place
+from provisioner.rundir.fleet import Node
 from tests.support.azure_api import REGION, SCOPE, Api, error, machine, serving
 from tests.support.plans import planned_group
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.providers.azure import market
-from provisioner.providers.azure.client import Subscription
-from provisioner.providers.azure.market import AzureMarket
-from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.machines.providers.azure import market
+from provisioner.machines.providers.azure.client import Subscription
+from provisioner.machines.providers.azure.market import AzureMarket
+from provisioner.machines.providers.market import SpotPrice, Unanswered
 from tests.support.azure_api import SUBSCRIPTION, Api, Token, error, serving, sku
 
 NC = "Standard_NC24ads_A100_v4"

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from azure.core.paging import ItemPaged
 
-from provisioner.errors import GpuprovError
-from provisioner.plan import Plan
-from provisioner.preflight import Finding
-from provisioner.providers import actions
-from provisioner.providers.azure import image, machines, permissions
-from provisioner.providers.azure.client import Subscription
-from provisioner.providers.azure.preflight import preflight
-from provisioner.providers.azure.site import AzureSite
-from provisioner.providers.base import Place
-from provisioner.providers.public_address import PublicAddress
-from provisioner.providers.trouble import Trouble
+from provisioner.common.errors import GpuprovError
+from provisioner.common.preflight import Finding
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.azure import image, machines, permissions
+from provisioner.machines.providers.azure.client import Subscription
+from provisioner.machines.providers.azure.preflight import preflight
+from provisioner.machines.providers.azure.site import AzureSite
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.public_address import PublicAddress
+from provisioner.machines.providers.trouble import Trouble
+from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
 from tests.support import plans
@@ -321,7 +321,7 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
         return ItemPaged(page, lambda number: (str(number + 1) if number + 1 < page_count else None, [number]))
 
-    monkeypatch.setattr("provisioner.providers.azure.client.MOST_PAGES", 5, raising=False)
+    monkeypatch.setattr("provisioner.machines.providers.azure.client.MOST_PAGES", 5, raising=False)
     subscription = Subscription(AzureSite(provider="azure", region=REGION, subscription=SUBSCRIPTION), given=Token())
     assert subscription.all(lambda: pages(5)) == [0, 1, 2, 3, 4]
     with pytest.raises(Trouble, match="more than 5 pages"):

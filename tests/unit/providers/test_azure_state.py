@@ -12,15 +12,15 @@ import pytest
 from azure.core.credentials import AzureNamedKeyCredential
 from pydantic import ValidationError
 
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.providers.azure.client import CLOUDS
-from provisioner.providers.azure.container import LIMIT, Container
-from provisioner.providers.azure.remote_state import remote
-from provisioner.providers.azure.state import AzurermState
-from provisioner.providers.state import Conflict
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.lifecycle.sharing import lease
+from provisioner.machines.providers.azure.client import CLOUDS
+from provisioner.machines.providers.azure.container import LIMIT, Container
+from provisioner.machines.providers.azure.remote_state import remote
+from provisioner.machines.providers.azure.state import AzurermState
+from provisioner.machines.providers.state import Conflict
 from provisioner.spec.models import ClusterSpec
-from provisioner.state import lease
 from tests.support.azure_blob import Account, serving
 
 
@@ -107,7 +107,7 @@ def test_a_lease_that_another_run_took_meanwhile_stays(account: Account, tmp_pat
 
 
 def test_more_blobs_than_a_cluster_has_are_refused(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provisioner.providers.azure.container.MOST_BLOBS", 2)
+    monkeypatch.setattr("provisioner.machines.providers.azure.container.MOST_BLOBS", 2)
     state_container = container()
     for name in ("a", "b", "c"):
         state_container.write(name, b"x", None)
@@ -159,8 +159,8 @@ def test_who_may_not_is_told_the_role(account: Account) -> None:
 
 
 def test_an_endless_blob_is_not_read(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provisioner.providers.state_folder.LIMIT", 3)
-    monkeypatch.setattr("provisioner.providers.azure.container.LIMIT", 3)
+    monkeypatch.setattr("provisioner.machines.providers.state_folder.LIMIT", 3)
+    monkeypatch.setattr("provisioner.machines.providers.azure.container.LIMIT", 3)
     assert LIMIT == 64 << 20
     container().write("x", b"12345", None)
     with pytest.raises(ProviderError, match="longer than"):

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from provisioner import spec
 from provisioner.cli.main import app
-from provisioner.errors import GpuprovError
-from provisioner.providers.baremetal import inventory
-from provisioner.providers.baremetal.known_hosts import host_key
-from provisioner.providers.baremetal.listing import listed
-from provisioner.providers.baremetal.provider import BareMetal
-from provisioner.providers.baremetal.site import BareMetalSite
-from provisioner.providers.base import Place
-from provisioner.providers.hosts import Host
+from provisioner.common.errors import GpuprovError
+from provisioner.machines.providers.baremetal import inventory
+from provisioner.machines.providers.baremetal.known_hosts import host_key
+from provisioner.machines.providers.baremetal.listing import listed
+from provisioner.machines.providers.baremetal.provider import BareMetal
+from provisioner.machines.providers.baremetal.site import BareMetalSite
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.hosts import Host
 from provisioner.spec.ranges import expand
 from tests.support.plans import cluster_spec, plan
 

@@ -12,13 +12,13 @@ from typing import Any, get_args
 import pytest
 
 from provisioner import catalog, spec
-from provisioner.plan import Plan
-from provisioner.providers import base
-from provisioner.providers.base import Module, Place, Provider
-from provisioner.providers.capacity import Capacity
-from provisioner.providers.market import Market
-from provisioner.providers.orphans import Orphans
-from provisioner.providers.state import Remote
+from provisioner.machines.providers import base
+from provisioner.machines.providers.base import Module, Place, Provider
+from provisioner.machines.providers.capacity import Capacity
+from provisioner.machines.providers.market import Market
+from provisioner.machines.providers.orphans import Orphans
+from provisioner.machines.providers.state import Remote
+from provisioner.plan.models import Plan
 from provisioner.spec import folders
 from provisioner.spec.site import Site
 from provisioner.spec.starter import starter
@@ -55,7 +55,7 @@ def test_nothing_outside_a_providers_folder_knows_it() -> None:
     wrong = []
     for file in sorted(CODE.rglob("*.py")):
         name = file.relative_to(CODE).as_posix()
-        if not name.startswith(tuple(f"providers/{provider}/" for provider in REAL)):
+        if not name.startswith(tuple(f"machines/providers/{provider}/" for provider in REAL)):
             wrong += [f"{name}:{number}: {line.strip()}" for number, line in lines(file.read_text(encoding="utf-8"))]
     assert wrong == []
 
@@ -63,7 +63,8 @@ def test_nothing_outside_a_providers_folder_knows_it() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "if isinstance(site, AwsSite):", "from provisioner.providers.aws import tagged", 'if site.provider == "azure":',
+        "if isinstance(site, AwsSite):", "from provisioner.machines.providers.aws import tagged",
+        'if site.provider == "azure":',
         'DISKS = {"aws": "nvme0n1"}', 'address.startswith("aws_instance.")', "look into AWS's console",
         'if state.backend != "s3":',
     ],
@@ -182,7 +183,7 @@ def test_the_module_takes_what_the_provider_gives(name: str, tmp_path: Path, mon
     nodes = re.search(r'^output "nodes" \{\n(.*?)^\}', text, re.M | re.S)
     assert nodes is not None
     assert {key for key in OUTPUT if re.search(rf"\b{key}\s*=", nodes[1])} == OUTPUT
-    monkeypatch.setattr("provisioner.providers.public_address.PublicAddress.network", "203.0.113.7/32")
+    monkeypatch.setattr("provisioner.machines.providers.public_address.PublicAddress.network", "203.0.113.7/32")
     if name != SANDBOX:  # its inputs are paths of images that are built
         takes = fields(text, provider.module.folder)
         inputs = provider.module.inputs(plan)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.paths import data
-from provisioner.workspace.binary import find
+from provisioner.common.paths import data
+from provisioner.machines.workspace.binary import find
 from tests.support import terraform_plugins
 from tests.support.schema_provider import Cloud, serving
 from tests.support.schema_provider.cloud import names

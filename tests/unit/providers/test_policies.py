@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.providers import actions
-from provisioner.providers.actions import OPERATIONS, UNVERIFIED
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.actions import OPERATIONS, UNVERIFIED
 from scripts import policy_docs
 from tests.support.policies import Request, allowed_actions, allows, documented, requests, without
 from tests.support.rehearsal import ROOT

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.plan import Plan
-from provisioner.providers.base import Place, named
+from provisioner.machines.providers.base import Place, named
+from provisioner.machines.workspace.render import render
+from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.render import render
 from tests.support import plans
 from tests.support.policies import Guard, Policy, documented, without
 from tests.support.schema_provider import Cloud

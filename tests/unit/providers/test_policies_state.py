@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from provisioner.providers import actions
+from provisioner.machines.providers import actions
 from tests.support.rehearsal import ROOT
 
 S3 = {
@@ -35,7 +35,7 @@ def camel(call: str) -> str:
 def called(provider: str) -> set[str]:
     """The actions that the code of a store takes."""
     file = {"aws": "aws/bucket.py", "tencent": "tencent/cos.py", "alicloud": "alicloud/bucket.py"}[provider]
-    source = (ROOT / "provisioner" / "providers" / file).read_text(encoding="utf-8")
+    source = (ROOT / "provisioner" / "machines" / "providers" / file).read_text(encoding="utf-8")
     if provider == "alicloud":
         return {f"oss:{OSS.get(call, call)}" for call in re.findall(r'"(\w+)Request"', source)}
     prefix, names = ("s3", S3) if provider == "aws" else ("cos", COS)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import spec, ssh
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths
-from provisioner.providers.cluster import Providers
+from provisioner import spec
+from provisioner.common.paths import ClusterPaths
+from provisioner.machines.providers.cluster import Providers
+from provisioner.rundir.fleet import Node
 from provisioner.sandbox import containers, jump_host
 from provisioner.sandbox.containers import Container
 from provisioner.spec.models import ClusterSpec
+from provisioner.transport import ssh
 
 FILE = """name: lab
 sites:

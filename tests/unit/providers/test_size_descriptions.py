@@ -15,10 +15,10 @@ import pytest
 
 from provisioner import catalog
 from provisioner.catalog.description import MachineDescription
-from provisioner.errors import GpuprovError
-from provisioner.providers.alicloud import market as alicloud
-from provisioner.providers.aws.market import size_of
-from provisioner.providers.sizes import OfferedSize, description
+from provisioner.common.errors import GpuprovError
+from provisioner.machines.providers.alicloud import market as alicloud
+from provisioner.machines.providers.aws.market import size_of
+from provisioner.machines.providers.sizes import OfferedSize, description
 
 KNOWN = catalog.load()
 ROWS: dict[str, Any] = json.loads(

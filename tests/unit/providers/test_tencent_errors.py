@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.errors import Diagnostic
-from provisioner.providers.capacity import Way
-from provisioner.providers.cloud_errors import AFTER, CloudError, row_of, table
-from provisioner.providers.tencent import errors
+from provisioner.common.errors import Diagnostic
+from provisioner.machines.providers.capacity import Way
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, row_of, table
+from provisioner.machines.providers.tencent import errors
 from tests.support.plans import planned_group
 
 TEXTS = yaml.safe_load((Path(__file__).parent / "tencent_errors.yaml").read_text(encoding="utf-8"))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.providers import actions
-from provisioner.providers.removal import SOMEWHERE
-from provisioner.providers.tencent import orphans
-from provisioner.providers.tencent.client import Region
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.removal import SOMEWHERE
+from provisioner.machines.providers.tencent import orphans
+from provisioner.machines.providers.tencent.client import Region
 from tests.support.tencent_api import TencentApi
 from tests.support.tencent_site import IDENTITY, account, api, made
 

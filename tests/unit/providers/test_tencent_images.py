@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.fleet import Node
-from provisioner.providers import actions
-from provisioner.providers.base import Place
-from provisioner.providers.tencent.client import Region
-from provisioner.providers.tencent.images import CvmImages, short
-from provisioner.providers.tencent.settings import TencentDisk
-from provisioner.providers.tencent.site import TencentSite
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers import actions
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.tencent.client import Region
+from provisioner.machines.providers.tencent.images import CvmImages, short
+from provisioner.machines.providers.tencent.settings import TencentDisk
+from provisioner.machines.providers.tencent.site import TencentSite
+from provisioner.rundir.fleet import Node
 from tests.support.plans import planned_group
 from tests.support.tencent_api import ACCOUNT, Refused, TencentApi
 from tests.support.tencent_site import api

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import Diagnostic, GpuprovError
-from provisioner.providers.capacity import Choices, Way
-from provisioner.providers.market import Unanswered
-from provisioner.providers.tencent.market import Cvm
+from provisioner.common.errors import Diagnostic, GpuprovError
+from provisioner.machines.providers.capacity import Choices, Way
+from provisioner.machines.providers.market import Unanswered
+from provisioner.machines.providers.tencent.market import Cvm
 from tests.support.tencent_api import SECRET_KEY, Refused, TencentApi, tags
 from tests.support.tencent_site import KEY, MACHINE, ZONES, api, made, offer, told
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.providers.tencent import client, credentials
-from provisioner.providers.tencent.client import Region
-from provisioner.providers.tencent.module import VERSION
-from provisioner.providers.trouble import Trouble
+from provisioner.common.errors import GpuprovError
+from provisioner.machines.providers.tencent import client, credentials
+from provisioner.machines.providers.tencent.client import Region
+from provisioner.machines.providers.tencent.module import VERSION
+from provisioner.machines.providers.trouble import Trouble
 from tests.support.rehearsal import ROOT
 from tests.support.tencent_api import SECRET_KEY, Refused, TencentApi
 from tests.support.tencent_site import KEY, api, made

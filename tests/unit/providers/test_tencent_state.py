@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.providers.state import Conflict
-from provisioner.providers.tencent import client, cos
-from provisioner.providers.tencent.client import Region
-from provisioner.providers.tencent.cos import CosBucket
-from provisioner.providers.tencent.state import CosState
-from provisioner.state import lease
+from provisioner.common.errors import ProviderError
+from provisioner.lifecycle.sharing import lease
+from provisioner.machines.providers.state import Conflict
+from provisioner.machines.providers.tencent import client, cos
+from provisioner.machines.providers.tencent.client import Region
+from provisioner.machines.providers.tencent.cos import CosBucket
+from provisioner.machines.providers.tencent.state import CosState
 from tests.support.tencent_api import Refused, TencentApi, serving
 from tests.support.tencent_cos import Cos
 

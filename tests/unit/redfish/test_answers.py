@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.redfish import answers
+from provisioner.machines.redfish import answers
 
 ANSWERS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "answers.json").read_text())
 

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.redfish import inventory, tree
+from provisioner.machines.redfish import inventory, tree
 from provisioner.spec import schema
 from tests.support import bmc as fake
 
@@ -244,9 +244,9 @@ def test_new_events_are_those_since_the_last_look(
 def test_a_file_with_method_redfish_has_machines_that_are_installed(tmp_path: Path) -> None:
     """And `install` is what chooses them; with method ssh they are machines that exist."""
     from provisioner.lifecycle import machines
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.machines.bmc import RedfishMachines
     from provisioner.machines.hosts import HostMachines
-    from provisioner.machines.redfish import RedfishMachines
-    from provisioner.session import open_cluster
 
     file = tmp_path / "cluster.yaml"
     text = (
@@ -272,9 +272,9 @@ def test_a_file_with_method_redfish_has_machines_that_are_installed(tmp_path: Pa
 
 
 def test_preflight_says_what_an_installation_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from provisioner.providers.baremetal.provider import BareMetal
-    from provisioner.providers.base import Place
-    from provisioner.session import open_cluster
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.machines.providers.baremetal.provider import BareMetal
+    from provisioner.machines.providers.base import Place
     from tests.support.plans import cluster_spec, plan
 
     file = tmp_path / "cluster.yaml"

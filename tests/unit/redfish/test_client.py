@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.redfish import accounts, inventory
-from provisioner.redfish.accounts import Account
-from provisioner.redfish.client import Bmc
-from provisioner.redfish.errors import BmcError
-from provisioner.redfish.side_by_side import each
-from provisioner.redfish.trust import Pins
+from provisioner.machines.redfish import accounts, inventory
+from provisioner.machines.redfish.accounts import Account
+from provisioner.machines.redfish.client import Bmc
+from provisioner.machines.redfish.errors import BmcError
+from provisioner.machines.redfish.side_by_side import each
+from provisioner.machines.redfish.trust import Pins
 from tests.support import bmc as fake
 
 Start = Callable[..., fake.Bmc]

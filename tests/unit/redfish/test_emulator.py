@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.installer import serve
-from provisioner.redfish import client, inventory
-from provisioner.redfish.accounts import Account
-from provisioner.redfish.client import Bmc
-from provisioner.redfish.document import document
-from provisioner.redfish.errors import BmcError
-from provisioner.redfish.machine import Controlled
-from provisioner.redfish.trust import Pins
+from provisioner.machines.installer import serve
+from provisioner.machines.redfish import client, inventory
+from provisioner.machines.redfish.accounts import Account
+from provisioner.machines.redfish.client import Bmc
+from provisioner.machines.redfish.document import document
+from provisioner.machines.redfish.errors import BmcError
+from provisioner.machines.redfish.machine import Controlled
+from provisioner.machines.redfish.trust import Pins
 from tests.support import bmc as fake
 
 pytest.importorskip("sushy_tools", reason="the emulator comes with `make dev`")

@@ -18,21 +18,22 @@ from typing import Any
 
 import pytest
 
-from provisioner import process, ssh
-from provisioner.errors import LockedError, ProviderError
-from provisioner.events import Events
-from provisioner.installer import iso, serve
-from provisioner.installer.report import Report
-from provisioner.installer.seed import Target
-from provisioner.machines import installing, redfish
+from provisioner.common.errors import LockedError, ProviderError
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.machines import bmc as redfish
+from provisioner.machines import installing
+from provisioner.machines.bmc import RedfishMachines
 from provisioner.machines.came_up import greets
 from provisioner.machines.existing import Way
+from provisioner.machines.installer import iso, serve
+from provisioner.machines.installer.report import Report
+from provisioner.machines.installer.seed import Target
 from provisioner.machines.journal import Installation, Journal
-from provisioner.machines.redfish import RedfishMachines
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.plan import Plan
-from provisioner.providers import base
-from provisioner.providers.hosts import Host
+from provisioner.machines.providers import base
+from provisioner.machines.providers.hosts import Host
+from provisioner.plan.models import Plan
+from provisioner.transport import process, ssh
 from tests.support import bmc as fake
 from tests.support.plans import cluster_spec, plan
 
@@ -120,9 +121,9 @@ def rack(tmp_path: Path, pem: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("BMC_USER", "admin")
     monkeypatch.setenv("BMC_PASSWORD", "not-a-real-one")
     monkeypatch.setattr(installing, "SSH_PAUSE_S", 0.05)
-    monkeypatch.setattr("provisioner.redfish.machine.POLL_S", 0.02)
-    monkeypatch.setattr("provisioner.redfish.machine.MEDIA_S", 1.0)
-    monkeypatch.setattr("provisioner.redfish.machine.HOST_MEDIA_S", 1.0)
+    monkeypatch.setattr("provisioner.machines.redfish.machine.POLL_S", 0.02)
+    monkeypatch.setattr("provisioner.machines.redfish.machine.MEDIA_S", 1.0)
+    monkeypatch.setattr("provisioner.machines.redfish.machine.HOST_MEDIA_S", 1.0)
     with contextlib.ExitStack() as running:
 
         def build(named_count: int = 4, neighbours: int = 2, trees: tuple[str, ...] = (TREE,)) -> Rack:
@@ -591,7 +592,7 @@ def _killing(test_rack: Rack, monkeypatch: pytest.MonkeyPatch, point: int) -> It
 
     with monkeypatch.context() as patch:
         from provisioner.machines import journal
-        from provisioner.redfish.client import Bmc
+        from provisioner.machines.redfish.client import Bmc
 
         patch.setattr(Bmc, "post", around("POST", Bmc.post))
         patch.setattr(Bmc, "patch", around("PATCH", Bmc.patch))
@@ -612,7 +613,7 @@ def _killing(test_rack: Rack, monkeypatch: pytest.MonkeyPatch, point: int) -> It
 
 
 def test_the_journal_is_whole_or_says_so(tmp_path: Path) -> None:
-    from provisioner.errors import GpuprovError
+    from provisioner.common.errors import GpuprovError
     from provisioner.machines.journal import Installation as Row
     from provisioner.machines.journal import Journal
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.installer import serve
-from provisioner.redfish.accounts import Account
-from provisioner.redfish.client import Bmc
-from provisioner.redfish.errors import BmcError
-from provisioner.redfish.machine import Controlled
-from provisioner.redfish.trust import Pins
+from provisioner.machines.installer import serve
+from provisioner.machines.redfish.accounts import Account
+from provisioner.machines.redfish.client import Bmc
+from provisioner.machines.redfish.errors import BmcError
+from provisioner.machines.redfish.machine import Controlled
+from provisioner.machines.redfish.trust import Pins
 from tests.support import bmc as fake
 
 Start = Callable[..., fake.Bmc]
@@ -131,7 +131,7 @@ def test_media_of_somebody_else_stays(start: Start, tmp_path: Path, images: serv
 def test_media_that_never_attaches_is_told(
     start: Start, tmp_path: Path, images: serve.Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioner.redfish.machine.MEDIA_S", 0.2)
+    monkeypatch.setattr("provisioner.machines.redfish.machine.MEDIA_S", 0.2)
     bmc = start("hpe-apollo6500-xl675d-a100", faults=fake.Faulty(never_attaches=True))
     machine = controlled(bmc, tmp_path, "JS05NP0896")
     with machine.bmc, pytest.raises(BmcError, match="not showing the image as attached") as caught:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.redfish import devices, inventory, logs, tree
-from provisioner.redfish.errors import BmcError
-from provisioner.redfish.inventory import Inventory
-from provisioner.redfish.tree import Tree
+from provisioner.machines.redfish import devices, inventory, logs, tree
+from provisioner.machines.redfish.errors import BmcError
+from provisioner.machines.redfish.inventory import Inventory
+from provisioner.machines.redfish.tree import Tree
 
 HERE = Path(__file__).parent
 TREES: list[dict[str, Any]] = yaml.safe_load((HERE / "trees.yaml").read_text())

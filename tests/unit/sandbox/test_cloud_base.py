@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.sandbox import cloud_base, image, node_layer
 from provisioner.sandbox.distribution import TOOLS
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.sandbox import containers, faults
 
 CONTAINER = "gpuprov-vision-train-0.250"

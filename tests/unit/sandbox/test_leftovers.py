@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.sandbox import backends, layers, leftovers, monitors, namespaces, podman_commands, podman_state
 from provisioner.sandbox.backends import Remains, SandboxNetwork
 from provisioner.sandbox.monitors import Monitor

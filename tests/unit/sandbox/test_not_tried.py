@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from provisioner.session import open_cluster
+from provisioner.lifecycle.session import open_cluster
 
 FILE = """name: fleet
 sites:

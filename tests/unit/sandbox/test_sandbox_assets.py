@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.sandbox import assets, network, packages, registry, repository
 from provisioner.sandbox.keys import Keys, clearsign, keys
 from provisioner.sandbox.runtime import Podman

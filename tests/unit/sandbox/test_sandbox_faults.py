@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 
 from provisioner.catalog import load
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.sandbox import fault_list_cloud, fault_list_fabric, fault_list_host, fault_list_load, faults
 from provisioner.sandbox.faults import FAULTS
 from provisioner.verify.registry import declared

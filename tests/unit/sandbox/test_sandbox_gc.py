@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.errors import ProviderError
-from provisioner.providers.sandbox import images
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers.sandbox import images
 from provisioner.sandbox import containers, leftovers, network
 from provisioner.sandbox.containers import Container
 from provisioner.sandbox.leftovers import Leftover

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load
-from provisioner.providers import first_boot
+from provisioner.machines.providers import first_boot
 from provisioner.sandbox import fault_list_host
 from provisioner.sandbox.faults import Active, with_faults
 from provisioner.sandbox.node import boot, clock, host, state, storage

@@ -10,12 +10,12 @@ import pytest
 
 from provisioner import catalog
 from provisioner.cli.main import run
-from provisioner.errors import Diagnostic, GpuprovError
-from provisioner.plan import Plan
-from provisioner.providers.base import Place
-from provisioner.providers.capacity import Attempt, Choices, Way
-from provisioner.providers.cloud_errors import AFTER, has_table, rehearsed
-from provisioner.providers.sandbox.capacity import SimulatedCapacity
+from provisioner.common.errors import Diagnostic, GpuprovError
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.capacity import Attempt, Choices, Way
+from provisioner.machines.providers.cloud_errors import AFTER, has_table, rehearsed
+from provisioner.machines.providers.sandbox.capacity import SimulatedCapacity
+from provisioner.plan.models import Plan
 from provisioner.sandbox import site_faults, state_faults
 from tests.support import plans
 from tests.support.rehearsal import ROOT

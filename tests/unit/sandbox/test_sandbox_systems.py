@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.sandbox.node import boot, state
 from provisioner.sandbox.systems import OWN, system
 from provisioner.spec.schema import schema

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.providers.base import Place
-from provisioner.providers.sandbox.provider import Sandbox
+from provisioner.common.errors import ProviderError
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.sandbox.provider import Sandbox
 from provisioner.sandbox import containers, jump_host
 from provisioner.sandbox.containers import Container
 from provisioner.sandbox.node import jump

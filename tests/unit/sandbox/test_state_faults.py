@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
-from provisioner.paths import ERRORED, STATE, STATE_BACKUP
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
+from provisioner.common.paths import ERRORED, STATE, STATE_BACKUP
+from provisioner.machines.workspace import binary
+from provisioner.machines.workspace.terraform import Workspace
 from provisioner.sandbox import state_faults
-from provisioner.workspace import binary
-from provisioner.workspace.terraform import Workspace
 
 TEXT = 'resource "terraform_data" "node" {\n  for_each = toset(["a", "b"])\n  input    = each.key\n}\n'
 

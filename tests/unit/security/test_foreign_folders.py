@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import directories
 from provisioner.cli.main import run
-from provisioner.ownership import refuse_foreign_output
-from provisioner.paths import private_dir, remove_tree, touch, write_whole
+from provisioner.common import directories
+from provisioner.common.ownership import refuse_foreign_output
+from provisioner.common.paths import private_dir, remove_tree, touch, write_whole
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be made to write what a user may not")
 OTHER = 65534

@@ -22,20 +22,21 @@ from typing import Any
 
 import pytest
 
-from provisioner import spec, ssh
-from provisioner.errors import GpuprovError, InputError
-from provisioner.image_reference import parse
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner import spec
+from provisioner.common.errors import GpuprovError, InputError
+from provisioner.common.image_reference import parse
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.machines.workspace.hcl import hcl
 from provisioner.sandbox.keys import keys
 from provisioner.stack import registry
 from provisioner.stack.fetch import Fetch
+from provisioner.transport import ssh
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.collect import collect
 from provisioner.verify.facts import read
 from provisioner.verify.facts_document import facts_document
 from provisioner.verify.probe.runner import MARK
 from provisioner.verify.request import ProbeRequest
-from provisioner.workspace.hcl import hcl
 from tests.support.vendors import Reply, serve
 
 UNIT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.support_bundle import budget, read
 from provisioner.verify.support_bundle.budget import Budget
 from provisioner.verify.support_bundle.pieces import Piece, pieces

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from provisioner import stored
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.lifecycle import baselines, down
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.providers.aws.capacity import Choices
-from provisioner.providers.state import Blob
-from provisioner.session import Cluster
-from provisioner.state import shared_files
-from provisioner.state.lease import current
-from provisioner.state.shared_files import SHARED, is_shared
+from provisioner.lifecycle.session import Cluster
+from provisioner.lifecycle.sharing import shared_files
+from provisioner.lifecycle.sharing.lease import current
+from provisioner.lifecycle.sharing.shared_files import SHARED, is_shared
+from provisioner.machines.providers.aws.capacity import Choices
+from provisioner.machines.providers.state import Blob
 from provisioner.verify.report import restore, write
 from provisioner.verify.report.html import html
 from provisioner.verify.results import CheckResult, NodeReport, Report

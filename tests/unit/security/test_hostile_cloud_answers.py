@@ -11,18 +11,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from provisioner.errors import MAX_TEXT, Diagnostic, GpuprovError
-from provisioner.providers import public_address
-from provisioner.providers.azure import errors as azure_errors
-from provisioner.providers.azure import market as azure_market
-from provisioner.providers.azure.market import market
-from provisioner.providers.azure.site import AzureSite
-from provisioner.providers.baremetal import maas
-from provisioner.providers.baremetal.maas import MaasApi
-from provisioner.providers.market import Unanswered
-from provisioner.providers.public_address import PublicAddress
-from provisioner.providers.tencent import credentials
-from provisioner.providers.trouble import Trouble
+from provisioner.common.errors import MAX_TEXT, Diagnostic, GpuprovError
+from provisioner.machines.providers import public_address
+from provisioner.machines.providers.azure import errors as azure_errors
+from provisioner.machines.providers.azure import market as azure_market
+from provisioner.machines.providers.azure.market import market
+from provisioner.machines.providers.azure.site import AzureSite
+from provisioner.machines.providers.baremetal import maas
+from provisioner.machines.providers.baremetal.maas import MaasApi
+from provisioner.machines.providers.market import Unanswered
+from provisioner.machines.providers.public_address import PublicAddress
+from provisioner.machines.providers.tencent import credentials
+from provisioner.machines.providers.trouble import Trouble
 from tests.unit.security.test_hostile_network import DRIPS, dripping
 
 DEEP = b"[" * 200_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.providers.first_boot import BEGIN, END, host_key_of
+from provisioner.machines.providers.first_boot import BEGIN, END, host_key_of
 
 KEY, OTHER = "ssh-ed25519 " + "A" * 68, "ssh-ed25519 " + "B" * 68
 

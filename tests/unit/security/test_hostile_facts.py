@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import paths
+from provisioner.common import paths
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.configure import inventory, run
-from provisioner.events import Events
-from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.rundir.fleet import Node
 from tests.support import plans
 
 ANSIBLE = Path(__file__).parents[3] / "ansible"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.images import signing
-from provisioner.images.book import Book, sha256
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.images import signing
+from provisioner.lifecycle.images.book import Book, sha256
 
 BUILD = "20260131-031500"
 Make = Callable[[Path], None]

@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import fleet, ssh, stack
+from provisioner import stack
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.configure import inventory
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.fleet import Mount
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.providers import base
-from provisioner.providers.base import Place
-from provisioner.release import Ledger
+from provisioner.machines.providers import base
+from provisioner.machines.providers.base import Place
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Mount
+from provisioner.rundir.release import Ledger
 from provisioner.spec.site import Site
 from provisioner.stack import lockfile, package_index
 from provisioner.stack.models import BaseImage, Lock, Repository
+from provisioner.transport import ssh
 from tests.support import plans
 from tests.support.logins import UBUNTU
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from provisioner import spec
-from provisioner.errors import GpuprovError, InputError
-from provisioner.paths import below
+from provisioner.common.errors import GpuprovError, InputError
+from provisioner.common.paths import below
 from provisioner.sandbox import registry, repository
 from provisioner.sandbox.keys import Keys, keys
 from provisioner.stack.models import Image, Package, Stack

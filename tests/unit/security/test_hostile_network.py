@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.image_reference import parse
+from provisioner.common.errors import GpuprovError
+from provisioner.common.image_reference import parse
 from provisioner.stack.fetch import Fetch, loopback
 from provisioner.stack.registry import api
 

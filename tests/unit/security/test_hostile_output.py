@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, ssh
 from provisioner.cli.main import run
 from provisioner.cli.one_machine import origin, supplied_at
-from provisioner.fleet import Mount
-from provisioner.images.vulnerabilities import NotScannedError, parse
+from provisioner.common.paths import ClusterPaths
+from provisioner.common.text import one_line
 from provisioner.lifecycle import remote_exec
-from provisioner.paths import ClusterPaths
-from provisioner.text import one_line
+from provisioner.lifecycle.images.vulnerabilities import NotScannedError, parse
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Mount
+from provisioner.transport import ssh
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.report.terminal import in_quarantine
 from provisioner.verify.support_bundle import Supplied

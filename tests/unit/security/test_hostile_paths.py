@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import ownership
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError
-from provisioner.paths import private_dir
-from provisioner.providers.baremetal.known_hosts import host_key
+from provisioner.common import ownership
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import private_dir
+from provisioner.machines.providers.baremetal.known_hosts import host_key
 from provisioner.stack import lockfile
 from provisioner.verify.run import _refuse_no_checks
 

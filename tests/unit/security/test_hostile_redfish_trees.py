@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.lifecycle.bmc_facts import with_tree
-from provisioner.redfish import tree
-from provisioner.redfish.errors import BmcError
+from provisioner.machines.redfish import tree
+from provisioner.machines.redfish.errors import BmcError
 from provisioner.verify.bundle import Bundle
 
 SECRET = {"/redfish/v1/Systems/1": {"@odata.id": "/redfish/v1/Systems/1", "SerialNumber": "ROOTS-SECRET"}}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import keeper, ssh
 from provisioner.cli import watch
 from provisioner.cli.run_view import RunView
-from provisioner.errors import GpuprovError
-from provisioner.session import open_cluster
+from provisioner.common.errors import GpuprovError
+from provisioner.lifecycle.session import open_cluster
+from provisioner.transport import keeper, ssh
 from tests.support.logins import UBUNTU
 from tests.support.rehearsal import ROOT
 from tests.support.run_processes import until

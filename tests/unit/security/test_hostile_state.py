@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import ProviderError
-from provisioner.events import Events
-from provisioner.workspace import binary
-from provisioner.workspace.terraform import Workspace
+from provisioner.common.errors import ProviderError
+from provisioner.common.events import Events
+from provisioner.machines.workspace import binary
+from provisioner.machines.workspace.terraform import Workspace
 
 MAIN = 'terraform {\n  backend "local" {\n    path = "terraform.tfstate"\n  }\n}\noutput "nodes" {\n  value = {}\n}\n'
 STATE = {

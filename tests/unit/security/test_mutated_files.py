@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, ssh
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle import baselines, diff, down, running_cost, status
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.release import Ledger, assigned_releases
-from provisioner.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.release import Ledger, assigned_releases
 from provisioner.stack import lockfile
+from provisioner.transport import ssh
 from tests.support.rehearsal import ROOT
 
 HERE = Path(__file__).parent

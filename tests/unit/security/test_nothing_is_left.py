@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.paths import private_dir
+from provisioner.common.paths import private_dir
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import testinfra
 
-from provisioner import fleet, stack
+from provisioner import stack
+from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.configure import run
+from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
-from provisioner.paths import ClusterPaths, private_dir
-from provisioner.session import Cluster
+from provisioner.rundir import fleet
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from tests.support import plans

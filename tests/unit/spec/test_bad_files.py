@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import spec
-from provisioner.errors import InputError
+from provisioner.common.errors import InputError
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.yaml"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import spec
-from provisioner.errors import InputError
+from provisioner.common.errors import InputError
 
 PAYLOADS = [
     '${file("/etc/passwd")}',

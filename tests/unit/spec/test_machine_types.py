@@ -8,7 +8,7 @@ import pytest
 
 from provisioner import catalog, spec
 from provisioner.cli.main import run
-from provisioner.errors import InputError
+from provisioner.common.errors import InputError
 from provisioner.spec.machine_types import load_machines
 from provisioner.stack.solve import solve
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from provisioner import spec
-from provisioner.errors import InputError
+from provisioner.common.errors import InputError
 from provisioner.spec import schema
 from provisioner.spec.models import ClusterSpec
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from provisioner import spec
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.spec import schema
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import spec
-from provisioner.errors import Exit, InputError
+from provisioner.common.errors import Exit, InputError
 
 GOOD = b"name: vision\nsites: {v: {provider: aws, region: us-east-1}}\ngroups: {t: {machine: p4d.24xlarge}}\n"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.stack import closure
 from provisioner.stack.models import Package
 from provisioner.stack.package_index import PackageIndex, Relation, newest_first, read, relations, release

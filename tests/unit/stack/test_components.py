@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner import roles
+from provisioner.plan import roles
 from provisioner.spec.stack_request import StackRequest
 from provisioner.stack import components
 from provisioner.stack.components import COMPONENTS, PARTS

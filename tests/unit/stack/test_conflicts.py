@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.errors import Exit
+from provisioner.common.errors import Exit
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.yaml"))
 

@@ -11,7 +11,7 @@ import yaml
 
 from provisioner import spec, stack
 from provisioner.cli.main import run
-from provisioner.image_reference import parse
+from provisioner.common.image_reference import parse
 from provisioner.sandbox.keys import Keys
 from provisioner.stack import explain, image_facts, lockfile, registry
 from provisioner.stack.facts import rows

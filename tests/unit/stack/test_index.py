@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.sandbox.keys import Keys, clearsign, gpg_home
 from provisioner.sandbox.keys import keys as make_keys
 from provisioner.stack import index, openpgp

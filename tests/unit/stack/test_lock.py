@@ -15,12 +15,12 @@ import yaml
 
 from provisioner import spec, stack
 from provisioner.cli.main import run
-from provisioner.events import Events
+from provisioner.common.events import Events
 from provisioner.lifecycle import locking
-from provisioner.providers.aws.provider import Aws
+from provisioner.lifecycle.session import open_cluster
+from provisioner.machines.providers.aws.provider import Aws
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.repository import write_repositories
-from provisioner.session import open_cluster
 from provisioner.stack import facts, lockfile
 from provisioner.stack.models import Lock
 from tests.support.vendors import Reply, Vendors, deb, efa_debs

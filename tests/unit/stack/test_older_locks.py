@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import release
+from provisioner.rundir import release
 from provisioner.stack import lockfile
 from provisioner.stack.models import on_node
 

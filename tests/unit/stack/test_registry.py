@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.image_reference import parse
+from provisioner.common.errors import GpuprovError
+from provisioner.common.image_reference import parse
 from provisioner.stack import registry
 from provisioner.stack.fetch import Fetch
 from tests.support.vendors import INDEX, Reply, Vendors

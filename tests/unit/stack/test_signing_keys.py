@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import signing_keys, spec
+from provisioner import spec
 from provisioner.cli.main import run
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.lifecycle import signing_keys
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.keys import keys as make_keys
 from provisioner.stack import openpgp

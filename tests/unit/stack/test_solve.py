@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import catalog, stack
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.stack import lockfile
 from provisioner.stack.components import COMPONENTS
 from provisioner.stack.facts import rows

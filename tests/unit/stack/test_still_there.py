@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from provisioner.common.preflight import Finding
 from provisioner.lifecycle import preflight
-from provisioner.preflight import Finding
 from provisioner.sandbox.keys import Keys
 from provisioner.stack import still_there
 from provisioner.stack.models import Stack

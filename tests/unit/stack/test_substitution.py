@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.image_reference import parse
+from provisioner.common.errors import GpuprovError
+from provisioner.common.image_reference import parse
 from provisioner.sandbox.keys import Keys, clearsign
 from provisioner.sandbox.keys import keys as make_keys
 from provisioner.stack import index, registry

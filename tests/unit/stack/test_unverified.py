@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.stack import archives, lockfile, unpack
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Archive, Repository

@@ -9,7 +9,7 @@ import pytest
 from provisioner import stack
 from provisioner.catalog import load
 from provisioner.configure import inventory
-from provisioner.release import identity
+from provisioner.rundir.release import identity
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import StackConflict, lockfile, vendor_images
 from provisioner.stack.facts import rows

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from provisioner import ownership
-from provisioner.errors import LockedError, ProviderError
-from provisioner.events import Event
-from provisioner.paths import private_dir
-from provisioner.providers.state import Conflict
-from provisioner.state import lease
-from provisioner.state.lease import HOLDER, Holder, Lease, LeaseState, clear, current
-from provisioner.workspace.terraform import STOP_GRACE_S
+from provisioner.common import ownership
+from provisioner.common.errors import LockedError, ProviderError
+from provisioner.common.events import Event
+from provisioner.common.paths import private_dir
+from provisioner.lifecycle.sharing import lease
+from provisioner.lifecycle.sharing.lease import HOLDER, Holder, Lease, LeaseState, clear, current
+from provisioner.machines.providers.state import Conflict
+from provisioner.machines.workspace.terraform import STOP_GRACE_S
 from tests.unit.test_lease import Run, Store, ann, fast, foreign, store, unreachable
 
 __all__ = ["ann", "fast", "store"]

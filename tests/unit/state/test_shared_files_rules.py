@@ -10,18 +10,29 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from provisioner import fleet, ssh
-from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
-from provisioner.events import Event
-from provisioner.fleet import Node
-from provisioner.paths import private_dir
-from provisioner.preflight import Finding
-from provisioner.providers.state import Conflict
-from provisioner.release import ANOTHER_RELEASE, identity
+from provisioner.common.errors import GpuprovError, InputError, LockedError, ProviderError
+from provisioner.common.events import Event
+from provisioner.common.paths import private_dir
+from provisioner.common.preflight import Finding
+from provisioner.lifecycle.sharing import shared_files
+from provisioner.lifecycle.sharing.shared_files import (
+    FLEET,
+    LIMIT,
+    LOCK,
+    RECORD,
+    REPORTS,
+    SHARED,
+    UNANSWERED,
+    is_report,
+    is_shared,
+)
+from provisioner.machines.providers.state import Conflict
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import ANOTHER_RELEASE, identity
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.state import shared_files
-from provisioner.state.shared_files import FLEET, LIMIT, LOCK, RECORD, REPORTS, SHARED, UNANSWERED, is_report, is_shared
+from provisioner.transport import ssh
 from tests.unit.test_lease import Run, Store, ann, ben, store
 
 __all__ = ["ann", "ben", "store"]

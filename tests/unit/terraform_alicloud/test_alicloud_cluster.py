@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner import fleet
 from provisioner.cli.main import run
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.lifecycle import machines
-from provisioner.plan import Plan, build_plan
-from provisioner.session import Cluster, open_cluster
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.machines.workspace.binary import find
+from provisioner.plan.models import Plan, build_plan
+from provisioner.rundir import fleet
 from provisioner.stack import lockfile
-from provisioner.workspace.binary import find
 from tests.support.alicloud_api import Account, serving, stock
 from tests.support.policies import Guard
 from tests.support.schema_provider import Cloud
@@ -146,7 +146,7 @@ def test_what_another_zone_would_not_mend_stops_and_names_what_stands(file: Path
 
 
 def test_a_cloud_that_fails_once_is_asked_again(file: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provisioner.providers.capacity.PAUSE_S", 0.01)
+    monkeypatch.setattr("provisioner.machines.providers.capacity.PAUSE_S", 0.01)
     cluster, plan = opened(file)
     cloud.fail("alicloud_instance", LATER, times=1)
     site = machines.of_site(cluster, "shanghai", find())

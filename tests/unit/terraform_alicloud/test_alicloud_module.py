@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from provisioner import catalog
-from provisioner.paths import data
-from provisioner.providers.alicloud import module
+from provisioner.common.paths import data
+from provisioner.machines.providers.alicloud import module
 from tests.support.schema_provider import Cloud
 from tests.support.terraform_run import terraform
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.paths import data
+from provisioner.common.paths import data
 from tests.support import aws_provider, moto_aws, terraform_plugins
 from tests.support.aws_life import Life, live
 from tests.support.aws_root import Root

@@ -19,15 +19,15 @@ import yaml
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
 
-from provisioner import fleet
 from provisioner.cli.main import run
-from provisioner.errors import ProviderError
+from provisioner.common.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import down
-from provisioner.plan import PlannedGroup, build_plan
-from provisioner.session import open_cluster
+from provisioner.lifecycle.session import open_cluster
+from provisioner.machines.workspace.binary import find
+from provisioner.plan.models import PlannedGroup, build_plan
+from provisioner.rundir import fleet
 from provisioner.stack import lockfile
-from provisioner.workspace.binary import find
 from tests.support import terraform_plugins
 from tests.support.moto_aws import UBUNTU, Cloud
 from tests.unit.stack.conftest import _served, keys, vendors  # noqa: F401 (fixtures)

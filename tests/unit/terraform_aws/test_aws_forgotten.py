@@ -9,10 +9,10 @@ import boto3
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.providers.aws import orphans as module
-from provisioner.providers.aws import tagged_resources
-from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.orphans import InRegion
+from provisioner.machines.providers.aws import orphans as module
+from provisioner.machines.providers.aws import tagged_resources
+from provisioner.machines.providers.aws.client import Region
+from provisioner.machines.providers.aws.orphans import InRegion
 from tests.support.aws_root import Root
 
 REGION = "eu-west-1"

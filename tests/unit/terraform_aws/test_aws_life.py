@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from provisioner.providers import actions
+from provisioner.machines.providers import actions
 from tests.support.aws_life import REGION, Life
 from tests.support.moto_aws import Cloud
 from tests.support.policies import documented

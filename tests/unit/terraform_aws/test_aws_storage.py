@@ -13,11 +13,11 @@ import pytest
 
 from provisioner.cli.main import run
 from provisioner.lifecycle import machines
-from provisioner.plan import build_plan
-from provisioner.session import open_cluster
+from provisioner.lifecycle.session import open_cluster
+from provisioner.machines.workspace.binary import find
+from provisioner.machines.workspace.terraform import PLAN_FILE
+from provisioner.plan.models import build_plan
 from provisioner.stack import lockfile
-from provisioner.workspace.binary import find
-from provisioner.workspace.terraform import PLAN_FILE
 from tests.support import terraform_plugins
 from tests.support.moto_aws import Cloud
 from tests.unit.stack.conftest import _served, keys, vendors  # noqa: F401 (fixtures)

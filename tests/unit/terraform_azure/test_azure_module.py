@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from provisioner import catalog
-from provisioner.paths import data
-from provisioner.plan import Plan
-from provisioner.providers.azure import module as azure_module
-from provisioner.providers.azure.module import AzureModule
-from provisioner.providers.azure.provider import Azure
-from provisioner.providers.base import Place
-from provisioner.providers.capacity import Choices, Way
+from provisioner.common.paths import data
+from provisioner.machines.providers.azure import module as azure_module
+from provisioner.machines.providers.azure.module import AzureModule
+from provisioner.machines.providers.azure.provider import Azure
+from provisioner.machines.providers.base import Place
+from provisioner.machines.providers.capacity import Choices, Way
+from provisioner.machines.workspace.render import render
+from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.render import render
 from tests.support import plans
 from tests.support.schema_provider import Cloud
 from tests.support.terraform_run import terraform

@@ -13,18 +13,18 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from provisioner import catalog
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
+from provisioner.common.paths import ClusterPaths, data
+from provisioner.machines.providers.baremetal import maas
+from provisioner.machines.providers.baremetal.maas import MaasApi
+from provisioner.machines.providers.baremetal.provider import BareMetal
+from provisioner.machines.providers.baremetal.site import BareMetalSite
+from provisioner.machines.providers.base import Place
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.paths import ClusterPaths, data
-from provisioner.plan import Plan
-from provisioner.providers.baremetal import maas
-from provisioner.providers.baremetal.maas import MaasApi
-from provisioner.providers.baremetal.provider import BareMetal
-from provisioner.providers.baremetal.site import BareMetalSite
-from provisioner.providers.base import Place
+from provisioner.machines.workspace.binary import find
+from provisioner.plan.models import Plan
 from provisioner.stack.models import BaseImage
-from provisioner.workspace.binary import find
 from tests.support import plans
 from tests.support.schema_provider import Cloud
 

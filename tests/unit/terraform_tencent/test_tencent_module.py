@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from provisioner import catalog
-from provisioner.paths import data
-from provisioner.workspace.binary import find
+from provisioner.common.paths import data
+from provisioner.machines.workspace.binary import find
 from tests.support.schema_provider import Cloud
 
 MACHINE = "tencentcloud_instance"

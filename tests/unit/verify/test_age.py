@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.levels import Level
+from provisioner.common.levels import Level
 from provisioner.verify.bundle import Output
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read

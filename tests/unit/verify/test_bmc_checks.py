@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.redfish import inventory, logs
-from provisioner.redfish.document import document, of_tree
-from provisioner.redfish.tree import Tree
+from provisioner.machines.redfish import inventory, logs
+from provisioner.machines.redfish.document import document, of_tree
+from provisioner.machines.redfish.tree import Tree
 from provisioner.verify.bmc import Finding, Wanted, firmware_differs, settings_differ
 from provisioner.verify.bmc import judge as findings_of
 from provisioner.verify.bundle import Bundle, Output

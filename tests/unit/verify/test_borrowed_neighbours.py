@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.events import Event, Events
+from provisioner.common.events import Event, Events
 from provisioner.verify import fabric_run
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected

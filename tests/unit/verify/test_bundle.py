@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Events
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
 from provisioner.verify.facts_document import facts_document

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.events import Event, Events
+from provisioner.common.events import Event, Events
 from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected

@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 import pytest
 
 from provisioner.cli.main import run
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Event
+from provisioner.common.text import printable
 from provisioner.configure.drift import Difference
-from provisioner.errors import GpuprovError
-from provisioner.events import Event
-from provisioner.text import printable
 from provisioner.verify.bundle import STATUS
 from provisioner.verify.results import CheckResult, NodeReport
 from tests.support.healthy_bundle import healthy

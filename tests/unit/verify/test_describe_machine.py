@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import catalog, yaml_text
+from provisioner import catalog
 from provisioner.catalog.description import MachineDescription
-from provisioner.errors import GpuprovError
+from provisioner.common import yaml_text
+from provisioner.common.errors import GpuprovError
 from provisioner.spec.machine_types import load_machines
 from provisioner.verify.description import Described, describe
 from provisioner.verify.expectations import expect

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load
-from provisioner.events import Events
+from provisioner.common.events import Events
 from provisioner.verify import health
 from provisioner.verify.check import Failed
 from provisioner.verify.check_runner import Outcome

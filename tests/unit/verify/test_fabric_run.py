@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.catalog import load
-from provisioner.events import Event, Events
+from provisioner.common.events import Event, Events
 from provisioner.spec.groups import Group
 from provisioner.verify import fabric_run
 from provisioner.verify.bundle import Bundle, Output

@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.cli import one_machine, verify
 from provisioner.cli.main import run
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify import facts
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import dmesg

@@ -383,7 +383,7 @@ def test_any_answer_is_a_bundle(document: object) -> None:
 @given(st.text())
 @settings(max_examples=100, derandomize=True, **COMMON)
 def test_any_status_file_is_a_bundle_or_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    from provisioner.errors import GpuprovError
+    from provisioner.common.errors import GpuprovError
 
     folder = tmp_path_factory.mktemp("bundle")
     (folder / "probe.json").write_text(text, encoding="utf-8", errors="replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.catalog import load
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
 from provisioner.verify.support_bundle.machine import tell

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.pytest_runner import Case
 from provisioner.verify.redact import redact

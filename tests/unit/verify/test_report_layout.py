@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.catalog import load
-from provisioner.events import Events
+from provisioner.common.events import Events
 from provisioner.verify.baseline import MEASURES, Reached
 from provisioner.verify.check import ACTIONS
 from provisioner.verify.document import asdict

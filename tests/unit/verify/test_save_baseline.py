@@ -11,12 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from provisioner import fleet
 from provisioner.catalog import load
 from provisioner.cli.main import main
-from provisioner.fleet import Node
-from provisioner.paths import private_dir
-from provisioner.session import Cluster, open_cluster
+from provisioner.common.paths import private_dir
+from provisioner.lifecycle.session import Cluster, open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from provisioner.spec import schema
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock

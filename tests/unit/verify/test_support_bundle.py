@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load
-from provisioner.errors import GpuprovError
+from provisioner.common.errors import GpuprovError
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, expect
 from provisioner.verify.facts import read as read_facts

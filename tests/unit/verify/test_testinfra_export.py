@@ -14,14 +14,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from provisioner import fleet
 from provisioner.catalog import load
 from provisioner.cli.main import run
-from provisioner.fleet import Node
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import testinfra
+from provisioner.lifecycle.session import open_cluster
 from provisioner.lifecycle.testinfra import SuiteError, _batches, _passed_nodes
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
+from provisioner.rundir import fleet
+from provisioner.rundir.fleet import Node
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.verify import testinfra_export

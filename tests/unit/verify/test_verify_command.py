@@ -14,13 +14,13 @@ import pytest
 
 import provisioner.verify.report
 import provisioner.verify.run
-from provisioner import fleet, node_state
 from provisioner.cli.main import main
-from provisioner.fleet import Node
+from provisioner.common.paths import private_dir
 from provisioner.lifecycle import baselines, subjects, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
-from provisioner.paths import private_dir
-from provisioner.session import open_cluster
+from provisioner.lifecycle.session import open_cluster
+from provisioner.rundir import fleet, node_state
+from provisioner.rundir.fleet import Node
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.results import Report
 from provisioner.verify.subject import Subject

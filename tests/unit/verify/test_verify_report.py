@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from provisioner.catalog import load
-from provisioner.errors import GpuprovError
-from provisioner.events import Event, Events
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Event, Events
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.report import write
 from provisioner.verify.report.compare import changes, earlier

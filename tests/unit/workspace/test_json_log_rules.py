@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import Diagnostic, LockedError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.workspace.json_log import LOCK_ERROR, Changes, JsonLog, from_text, held
+from provisioner.common.errors import Diagnostic, LockedError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.machines.workspace.json_log import LOCK_ERROR, Changes, JsonLog, from_text, held
 
 HOOK = {"resource": {"resource_key": "train-0", "addr": 'node["train-0"]'}, "output": "made"}
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from provisioner import paths, spec
-from provisioner.errors import InputError
-from provisioner.plan import Plan
-from provisioner.providers.base import Module, ProviderBlock
-from provisioner.workspace.binary import find
-from provisioner.workspace.render import main_tf, outputs_to_nodes, render
+from provisioner import spec
+from provisioner.common import paths
+from provisioner.common.errors import InputError
+from provisioner.machines.providers.base import Module, ProviderBlock
+from provisioner.machines.workspace.binary import find
+from provisioner.machines.workspace.render import main_tf, outputs_to_nodes, render
+from provisioner.plan.models import Plan
 from tests.support import plans
 
 HOSTILE = (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from provisioner import paths
-from provisioner.plan import Plan
-from provisioner.providers.base import Module
-from provisioner.workspace.render import main_tf, outputs_to_nodes, render
+from provisioner.common import paths
+from provisioner.machines.providers.base import Module
+from provisioner.machines.workspace.render import main_tf, outputs_to_nodes, render
+from provisioner.plan.models import Plan
 from tests.support import plans
 
 REAL = paths.data

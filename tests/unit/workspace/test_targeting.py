@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from provisioner.events import Events
-from provisioner.workspace.json_log import JsonLog
+from provisioner.common.events import Events
+from provisioner.machines.workspace.json_log import JsonLog
 
 
 def test_warnings_about_targeting_are_not_shown() -> None:

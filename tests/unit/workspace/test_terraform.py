@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError, LockedError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.paths import ERRORED
-from provisioner.workspace import binary, terraform
-from provisioner.workspace.json_log import Changes, JsonLog, from_text
-from provisioner.workspace.terraform import Workspace
+from provisioner.common.errors import GpuprovError, LockedError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ERRORED
+from provisioner.machines.workspace import binary, terraform
+from provisioner.machines.workspace.json_log import Changes, JsonLog, from_text
+from provisioner.machines.workspace.terraform import Workspace
 
 GOOD = """
 resource "terraform_data" "node" {

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.errors import LockedError, ProviderError
-from provisioner.events import Event, Events
-from provisioner.paths import ERRORED
-from provisioner.workspace import terraform
-from provisioner.workspace.binary import Binary
-from provisioner.workspace.json_log import Changes
-from provisioner.workspace.terraform import Resource, Workspace
+from provisioner.common.errors import LockedError, ProviderError
+from provisioner.common.events import Event, Events
+from provisioner.common.paths import ERRORED
+from provisioner.machines.workspace import terraform
+from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.workspace.json_log import Changes
+from provisioner.machines.workspace.terraform import Resource, Workspace
 
 SCRIPT = """\
 here=$(dirname "$0")

@@ -1,1 +1,0 @@
-"""Golden images: built, proven, published, night after night (docs/images.md)."""

@@ -1,0 +1,135 @@
+"""The shape of `gpuprov up --json`, `gpuprov verify --json` and `gpuprov replace --json`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from provisioner.output.base import OpenOutput, Output
+from provisioner.output.error import FailureOutput
+from provisioner.output.site_choice import SiteChoiceOutput
+
+
+class AcknowledgedOutput(Output):
+    """Somebody has looked at a warning (`gpuprov ack`)."""
+
+    owner: str
+    reason: str
+    until: str = Field(description="UTC, 2026-01-31T12:00:00Z")
+
+
+class CheckOutput(Output):
+    """One check on one node."""
+
+    id: str = Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_.]+$", description="area.what, such as gpu.count")
+    severity: Literal["fatal", "warn", "info"]
+    status: Literal["pass", "fail", "unknown", "skip", "note"] = Field(
+        description="skip: does not apply to this machine; unknown: applies and could not be answered; note: worth "
+        "knowing, and no failure"
+    )
+    expected: object = None
+    actual: object = None
+    message: str
+    action: Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+    parts: list[str] = Field(
+        default=[], description="The checks that made it so, where several are reported under one name"
+    )
+    acknowledged: AcknowledgedOutput | None = Field(default=None, description="Who owns the warning, until when")
+
+
+class QuarantineOutput(OpenOutput):
+    """Who keeps a node out of service, and why."""
+
+    owner: str = Field(description="gpuprov where a verdict did, else a person")
+    reason: str
+    since: str = Field(description="UTC, 2026-01-31T12:00:00Z")
+    checks: list[str] = Field(description="What failed")
+    level: Literal["quick", "standard", "stress"] | None = Field(
+        default=None, description="A healthy verdict at this level or a deeper one puts it back"
+    )
+
+
+class BreakerOutput(OpenOutput):
+    """Too many nodes turned bad at once: none of them was touched."""
+
+    message: str
+    bad: list[str] = Field(description="Those nodes")
+    quarantined: int = Field(ge=0, description="Nodes that were in quarantine already")
+    bound: int = Field(ge=1, description="Nodes that may be in quarantine")
+    check: str = Field(description="What condemns most of the bad nodes: the common cause to look for")
+    shared: int = Field(ge=1, description="How many of them")
+
+
+class MeasureOutput(OpenOutput):
+    """What a node reached at work, of one kind: the slowest GPU's of what is measured for each."""
+
+    value: float = Field(gt=0)
+    unit: str = Field(description="GB/s, TFLOP/s, MHz, samples/s")
+    record: float | None = Field(description="The fleet's own record of it; null where there is none")
+    of: Literal["node", "group"] | None = Field(
+        description="Whose record: this machine's, or the median of its group's where the machine is new"
+    )
+    change: float | None = Field(description="Share above the record: -0.07 is seven per cent below it")
+    published: float | None = Field(description="Published of a healthy node of this type; it is not judged")
+    slower: bool = Field(description="Further below the record than the catalogue allows")
+
+
+class NodeOutput(OpenOutput):
+    """One node with its verdict."""
+
+    name: str
+    group: str
+    machine: str
+    ok: bool
+    checks: list[CheckOutput]
+    error: str | None = Field(default=None, description="Why it was not looked at")
+    absent: bool = Field(default=False, description="cluster.yaml wants it, and no machine is there")
+    quarantine: QuarantineOutput | None = None
+    borrowed: list[str] | None = Field(
+        default=None, description="Proven, idle neighbours that were its partners between nodes and are not judged"
+    )
+    measures: dict[str, MeasureOutput] | None = Field(
+        default=None,
+        description="Given where the level measures: host_copy, peer_copy, memory, compute, clock, busbw, training",
+    )
+
+
+class ChangesOutput(OpenOutput):
+    """What `up` did."""
+
+    resources: int = Field(ge=0, description="Terraform resources made, changed and removed")
+    configured: int = Field(ge=0, description="Nodes that the roles ran on")
+
+
+class LimitsOutput(OpenOutput):
+    """What the limits of the checks rest on."""
+
+    total: int = Field(ge=1, description="Limits that the nodes are held to")
+    unverified: int = Field(ge=0, description="Those without a measurement or a document: a failure there only warns")
+
+
+class ReportOutput(OpenOutput):
+    """`gpuprov up --json`, `gpuprov verify --json` and `gpuprov replace --json`"""
+
+    ok: bool
+    level: Literal["quick", "standard", "stress", "image"] | None = Field(
+        default=None, description="How deep it looked; not given for bundles, which are judged by what they have"
+    )
+    nodes: list[NodeOutput]
+    seconds: dict[str, float] = Field(description="Duration of each stage")
+    changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")
+    report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
+    breaker: BreakerOutput | None = Field(
+        default=None, description="Given where more nodes turned bad than may be in quarantine at once"
+    )
+    site_choices: list[SiteChoiceOutput] = Field(
+        default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
+    )
+    limits: LimitsOutput | None = Field(default=None, description="Given where a node was judged")
+    failed: dict[str, FailureOutput] | None = Field(
+        default=None, description="Sites that were left out, each with what it failed with; given by `up`"
+    )
+    waiting: dict[str, list[str]] | None = Field(
+        default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
+    )

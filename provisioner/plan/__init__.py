@@ -1,0 +1,1 @@
+"""What each group's nodes are to be: machines, versions, roles."""

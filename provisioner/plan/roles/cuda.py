@@ -1,0 +1,5 @@
+"""CUDA toolkit and cuDNN."""
+
+from provisioner.plan.roles import Role
+
+ROLE = Role(parts=("cuda", "cudnn"))

@@ -1,0 +1,5 @@
+"""Container images of the frameworks."""
+
+from provisioner.plan.roles import Role
+
+ROLE = Role()

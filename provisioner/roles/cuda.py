@@ -1,5 +1,0 @@
-"""CUDA toolkit and cuDNN."""
-
-from provisioner.roles import Role
-
-ROLE = Role(parts=("cuda", "cudnn"))

@@ -1,8 +1,0 @@
-"""GPUDirect RDMA: network cards that reach GPU memory."""
-
-from provisioner.roles import Role
-
-ROLE = Role(
-    parts=("gdrcopy",),
-    units={"gpuprov-gpudirect.service": lambda on: on.gpu.vendor == "nvidia" and on.has("gdrcopy")},
-)

@@ -1,5 +1,0 @@
-"""Container images of the frameworks."""
-
-from provisioner.roles import Role
-
-ROLE = Role()

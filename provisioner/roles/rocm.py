@@ -1,5 +1,0 @@
-"""AMD driver and ROCm. It also removes packages that only an earlier lock had."""
-
-from provisioner.roles import Role
-
-ROLE = Role(parts=("rocm",), all_package_names=True)

@@ -1,0 +1,1 @@
+"""The files of the run directory: one module for each."""

@@ -1,0 +1,174 @@
+"""The site of each group whose `site` in cluster.yaml is a list: which one was chosen, and why the others were not.
+
+A group's site is chosen once. It is recorded in intent.json, before machines are created, and stays while the group has
+machines: {"choices": {group: {"site": name, "refused": {site: reason}}}}. The nodes in nodes.json decide before that
+record does, because machines do not move. A group without both stays where intent.json has its nodes, from when it had
+one site; else it goes to the first site of its list, which `site_order` of the group puts in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner.common import stored
+from provisioner.common.errors import GpuprovError
+from provisioner.common.paths import MADE_BY, ClusterPaths, write_whole
+from provisioner.common.text import money
+from provisioner.rundir import fleet
+from provisioner.spec.models import ClusterSpec
+
+KEY = "choices"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The site of a group. `refused`: the sites that had no capacity → what they answered."""
+
+    site: str
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"site": self.site, "refused": dict(self.refused)}
+
+
+def lists(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
+    """The groups whose `site` is a list, and that list."""
+    return {name: sites for name in spec.groups if len(sites := spec.sites_of(name)) > 1}
+
+
+def place(spec: ClusterSpec, paths: ClusterPaths) -> ClusterSpec:
+    """The file with the chosen site of each group. Files are read for it, and only where a group has a list."""
+    if not (groups := lists(spec)):
+        return spec
+    existing: dict[str, set[str]] = {}
+    with contextlib.suppress(GpuprovError):  # a damaged nodes.json is reported by whoever needs the nodes
+        for node in fleet.load(paths):
+            existing.setdefault(node.group, set()).add(node.site)
+    recorded = load(paths)
+    intended = _intended(spec, paths)
+    return spec.with_sites({name: _site(name, groups[name], existing, recorded, intended, paths) for name in groups})
+
+
+def _site(
+    group: str, sites: Sequence[str], existing: Mapping[str, set[str]], recorded: Mapping[str, Choice] | None,
+    intended: Mapping[str, set[str]], paths: ClusterPaths,
+) -> str:  # fmt: skip
+    with_nodes = [site for site in sites if site in existing.get(group, ())]
+    if with_nodes:
+        return with_nodes[0]
+    if recorded is None:  # the record is missing or damaged: machines may be where a workspace is
+        used = [site for site in sites if (paths.site(site) / MADE_BY).exists()]
+        return used[0] if used else sites[0]
+    choice = recorded.get(group)
+    if choice is not None and choice.site in sites:
+        return choice.site
+    return next((site for site in sites if site in intended.get(group, ())), sites[0])
+
+
+def _intended(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, set[str]]:
+    """Group → the sites where intent.json has nodes of it: a run that was killed may have created machines there."""
+    groups, sites = spec.node_groups(), dict[str, set[str]]()
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        for node, row in stored.load(paths.intent)["nodes"].items():
+            if node in groups:
+                sites.setdefault(groups[node], set()).add(row["site"])
+    return sites
+
+
+def load(paths: ClusterPaths) -> dict[str, Choice] | None:
+    """Group → its choice, as recorded; None where intent.json is missing or damaged."""
+    try:
+        rows = stored.load(paths.intent).get(KEY, {})
+        return {
+            str(group): Choice(str(row["site"]), {str(site): str(why) for site, why in row["refused"].items()})
+            for group, row in rows.items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def record(paths: ClusterPaths, choices: Mapping[str, Choice]) -> None:
+    """Write these choices into intent.json, beside those of other groups."""
+    document: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(loaded := stored.load(paths.intent), dict):
+            document = loaded
+    document[KEY] = to_json({**(load(paths) or {}), **choices})
+    write_whole(paths.intent, json.dumps(document, indent=1) + "\n")
+
+
+def to_json(choices: Mapping[str, Choice]) -> dict[str, Any]:
+    return {group: choice.to_json() for group, choice in choices.items()}
+
+
+def current(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, Choice]:
+    """The choice of each group that has a list, as `up` records it before machines are created: refusals count of those
+    sites alone that were tried before this one."""
+    recorded, choices = load(paths) or {}, {}
+    for name, sites in lists(spec).items():
+        site = spec.site_of(name)
+        refused = recorded[name].refused if name in recorded else {}
+        earlier = sites[: sites.index(site)] if site in sites else ()
+        choices[name] = Choice(site, {one: refused[one] for one in earlier if one in refused})
+    return choices
+
+
+def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
+    """The choices for a document: [{"group", "site", "sites", "order", "prices": {site: a price for an hour, None where
+    it is not known}, "refused": {site: reason}}]; `prices` is empty where the order is the file's."""
+    recorded = load(paths) or {}
+    return [
+        {
+            "group": name,
+            "site": spec.site_of(name),
+            "sites": list(sites),
+            "order": spec.groups[name].site_order,
+            "prices": _prices(spec, name, sites) if spec.groups[name].site_order == "price" else {},
+            "refused": {s: why for s, why in recorded[name].refused.items() if s in sites} if name in recorded else {},
+        }
+        for name, sites in lists(spec).items()
+    ]
+
+
+def _prices(spec: ClusterSpec, group: str, sites: Sequence[str]) -> dict[str, str | None]:
+    prices = spec.site_prices(group)
+    return {site: money(price.price, price.currency) if (price := prices[site]) else None for site in sites}
+
+
+def lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The same for a person, a line each."""
+    return [f"{row['group']}: {_sentence(row)}" for row in choices]
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    site, sites, refused = row["site"], row["sites"], row["refused"]
+    reasons = "; ".join(f"{one} had no capacity ({why})" for one, why in refused.items())
+    if site in refused:
+        return f"no site of its list had capacity, the next `gpuprov up` begins with {site}: {reasons}"
+    later = [one for one in (sites[sites.index(site) + 1 :] if site in sites else sites) if one not in refused]
+    prices = row.get("prices", {})
+    first = (
+        f", the {'cheapest' if prices.get(site) else 'first'} of its list" if site == sites[0] and not refused else ""
+    )
+    parts = [f"site {site}{first}{_by_price(prices)}"]
+    if reasons:
+        parts.append(reasons)
+    unknown = [one for one in sites[: sites.index(site)] if one not in refused] if site in sites else []
+    if unknown:
+        parts.append(f"its machines were created there, and {', '.join(unknown)} was not tried")
+    if later:
+        parts.append(f"without capacity there: {', then '.join(later)}")
+    return "; ".join(parts)
+
+
+def _by_price(prices: Mapping[str, str | None]) -> str:
+    """The list prices by which sites are ordered, in that order; empty where the order is the file's."""
+    known = [f"{site} {price}" for site, price in prices.items() if price]
+    unknown = [site for site, price in prices.items() if not price]
+    parts = [f"list prices an hour: {', '.join(known)}"] if known else []
+    parts += [f"no list price, so last: {', '.join(unknown)}"] if unknown else []
+    return f" ({'; '.join(parts)})" if parts else ""

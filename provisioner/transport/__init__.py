@@ -1,0 +1,1 @@
+"""How nodes and programs are reached: ssh, host keys, processes."""
