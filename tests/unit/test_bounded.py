@@ -80,7 +80,7 @@ def test_output_of_a_node_is_taken_by_the_bounded_runner_alone() -> None:
         for call in calls
         if takes_output(call) and call.args and ("ssh.argv(" in (argv := ast.unparse(call.args[0])) or "'ssh'" in argv)
     ]
-    assert [position for position in sshs if not position.startswith("doctor.py:")] == []
+    assert [position for position in sshs if not position.startswith("lifecycle/doctor.py:")] == []
 
 
 def test_a_command_its_status_and_what_it_printed() -> None:

@@ -14,6 +14,10 @@ import pytest
 
 from tests.support.rehearsal import ROOT
 
+ROOMS = 14
+"""At most so many packages at the top of provisioner/, as many as a reader keeps apart, and no module but TOP."""
+TOP = {"__init__.py", "__main__.py"}
+
 Edges = dict[tuple[str, str], list[str]]
 """Package that imports, package that is imported → where, as module:line."""
 
@@ -26,6 +30,12 @@ def test_no_package_imports_one_that_imports_it() -> None:
         cycle: list[str] = error.args[1]  # each imports what stands before it
         pairs = zip(cycle[1:], cycle, strict=False)
         pytest.fail("\n".join(f"{a} imports {b}: {', '.join(edges[a, b])}" for a, b in pairs if (a, b) in edges))
+
+
+def test_there_are_few_rooms() -> None:
+    entries = [entry for entry in (ROOT / "provisioner").iterdir() if entry.name not in ("__pycache__", "_data")]
+    assert {entry.name for entry in entries if not entry.is_dir()} == TOP
+    assert len([entry for entry in entries if entry.is_dir()]) <= ROOMS
 
 
 def test_no_two_modules_import_each_other() -> None:
@@ -53,13 +63,13 @@ def module_of(file: Path) -> str:
 
 def test_imports_of_every_kind_are_seen(tmp_path: Path) -> None:
     (tmp_path / "spec").mkdir()
-    (tmp_path / "spec" / "__init__.py").write_text("import provisioner.common.paths\n")
+    (tmp_path / "spec" / "__init__.py").write_text("import provisioner.paths\n")
     (tmp_path / "paths.py").write_text(
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    from provisioner.spec.models import Group\n"
         "def f():\n    from provisioner import errors\n"
     )
-    (tmp_path / "errors.py").write_text("from provisioner.common.errors import Exit\nimport os\n")
+    (tmp_path / "errors.py").write_text("from provisioner.errors import Exit\nimport os\n")
     edges = imports(tmp_path)
     assert edges == {("spec", "paths"): ["spec:1"], ("paths", "spec"): ["paths:3"], ("paths", "errors"): ["paths:5"]}
     with pytest.raises(CycleError):

@@ -31,7 +31,7 @@ time.sleep(120)
 """
 PARENT = """
 import pathlib, signal, sys, time
-from provisioner import process
+from provisioner.transport import process
 child = process.start([sys.executable, "-c", sys.argv[1], sys.argv[2]], cwd=pathlib.Path.cwd(), sign=int(sys.argv[3]))
 print(child.stdout.readline().strip(), child.pid, flush=True)
 time.sleep(120)
@@ -122,7 +122,7 @@ while True: time.sleep(0.05)
     parent = f"""
 import os, signal, sys, threading
 from pathlib import Path
-from provisioner import process
+from provisioner.transport import process
 process.AGAIN_S = 0.5
 signal.signal(signal.SIGINT, process.interrupt)
 def read(line):
@@ -301,7 +301,7 @@ time.sleep(120)
 """
 RUN = """
 import os, pathlib, subprocess, sys, time
-from provisioner import process
+from provisioner.transport import process
 folder, deep, writes, how = sys.argv[1:]
 process.keep()
 env = {**os.environ, "GPUPROV_MAY_FINISH": "60"}

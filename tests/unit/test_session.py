@@ -172,7 +172,7 @@ def test_a_damaged_state_is_no_state(text: str, cluster: Cluster) -> None:
 NOTER = """
 import sys
 from pathlib import Path
-from provisioner import node_state
+from provisioner.rundir import node_state
 from provisioner.common.paths import ClusterPaths
 paths = ClusterPaths(Path(sys.argv[1]), "held", sandbox=True)
 print("ready", flush=True)

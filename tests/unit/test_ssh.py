@@ -360,7 +360,7 @@ def test_a_jump_host_is_reached_as_the_callers_own_ssh_does(paths: ClusterPaths)
 RUN = """
 import subprocess, sys
 from pathlib import Path
-from provisioner import process, ssh
+from provisioner.transport import process, ssh
 from provisioner.common.paths import ClusterPaths
 process.keep()
 paths = ClusterPaths(Path(sys.argv[1]), "test", sandbox=True)
@@ -508,7 +508,7 @@ def test_a_process_of_a_run_shares_its_connections(paths: ClusterPaths, monkeypa
     monkeypatch.setenv(keeper.NAME, "c" * 32)
     file = ssh.run_config(paths)
     code = "import sys; from pathlib import Path\n"
-    code += "from provisioner import ssh; from provisioner.common.paths import ClusterPaths\n"
+    code += "from provisioner.transport import ssh; from provisioner.common.paths import ClusterPaths\n"
     code += "print(ssh.run_config(ClusterPaths(Path(sys.argv[1]), 'test', sandbox=True)))"
     argv = [sys.executable, "-c", code, str(paths.spec)]
     output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout

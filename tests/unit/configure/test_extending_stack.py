@@ -12,7 +12,8 @@ from tests.support.extending import copied, python
 
 ROLE = """
 import json
-from provisioner import paths, roles
+from provisioner.common import paths
+from provisioner.plan import roles
 from provisioner.configure import drift, playbook, stamps
 from provisioner.configure.inventory import group_variables
 from provisioner.verify.bundle import Bundle, Output
