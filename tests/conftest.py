@@ -1,5 +1,5 @@
-"""Several processes for the tests (`pytest -n 3`): which tests stay together, and which come first. And what saves
-every one of them time."""
+"""Several processes for the tests (`pytest -n 3`): which tests stay together, and which come first, by marks at the
+tests. And what saves every one of them time."""
 
 from __future__ import annotations
 
@@ -32,68 +32,36 @@ def _read_once() -> None:
 
 _read_once()
 
-TOGETHER = {
-    "aws": (
-        "unit/terraform_aws/test_aws_cluster",
-        "unit/terraform_aws/test_aws_forgotten",
-        "unit/terraform_aws/test_aws_life",
-        "unit/terraform_aws/test_aws_plan",
-        "unit/terraform_aws/test_aws_storage",
-    ),
-    "p4d": (
-        "sandbox/test_drift",
-        "sandbox/test_fabric",
-        "sandbox/test_faults",
-        "sandbox/test_half_dead_nodes",
-        "sandbox/test_quarantine",
-        "sandbox/test_up",
-    ),
-    "lone": (
-        "sandbox/test_carried",
-        "sandbox/test_configured_again",
-        "sandbox/test_driver",
-        "sandbox/test_hostile_node",
-        "sandbox/test_mounts",
-        "sandbox/test_package_failures",
-        "sandbox/test_testinfra_suite",
-    ),
-}
-"""Group → files that share what takes long to make: a cloud with an initialised provider, four nodes, one node."""
-GROUPS = {f"tests/{file}.py": group for group, files in TOGETHER.items() for file in files}
-APART = {"tests/sandbox/test_broken_runs.py", "tests/sandbox/test_examples.py"}
-"""Files whose tests share nothing."""
-FIRST = (
-    "aws",
-    "p4d",
-    "lone",
-    "tests/sandbox/test_upgrade.py",
-    "tests/sandbox/test_images.py",
-    "tests/sandbox/test_aws.py",
-    "tests/sandbox/test_roles_more.py",
-    "tests/sandbox/test_baremetal.py",
-    "tests/sandbox/test_healthy_stays.py",
-)
-"""Groups that take minutes, the longest first: with a long one left for the end, one process works and two wait."""
+LAST, UNRANKED = 1000, 999
 
 
-def group(nodeid: str) -> str:
-    """Tests with the same group run in the same process, in their order."""
-    file = nodeid.partition("::")[0]
-    return nodeid if file in APART else GROUPS.get(file, file)
+def group(item: pytest.Item) -> str:
+    """Tests with the same group run in the same process, in their order: those of a file, or those of all files with
+    the same mark `shares`. With the mark `apart` each test is one by itself."""
+    if item.get_closest_marker("apart"):
+        return item.nodeid
+    marker = item.get_closest_marker("shares")
+    return str(marker.args[0]) if marker else item.nodeid.partition("::")[0]
 
 
-def turn(nodeid: str) -> int:
-    """Long groups begin first and single tests come last: so nobody waits long for the others in the end."""
-    if nodeid.partition("::")[0] in APART:
-        return len(FIRST) + 1
-    found = group(nodeid)
-    return FIRST.index(found) if found in FIRST else len(FIRST)
+def turn(item: pytest.Item) -> int:
+    """Groups that take minutes begin first, by their mark `begins`: with a long one left for the end, one process works
+    and two wait. Single tests come last, so nobody waits long for the others in the end."""
+    if item.get_closest_marker("apart"):
+        return LAST
+    marker = item.get_closest_marker("begins")
+    return int(marker.args[0]) if marker else UNRANKED
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring them into their order."""
-    items.sort(key=lambda item: turn(item.nodeid))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bring them into their order. A process of several hands each one's group to the scheduler, which knows of a test
+    nothing but its id: as pytest-xdist does for the mark xdist_group, which pytest 9.2 and pytest-xdist 3.8 together
+    pass over."""
+    items.sort(key=turn)
+    if hasattr(config, "workerinput"):
+        for item in items:
+            item._nodeid = f"{item.nodeid}@{group(item)}"
 
 
 def pytest_collection_finish() -> None:
@@ -105,8 +73,9 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a file that would make a shared fleet once more in another process."""
-    if not shared_fleets(item) <= {group(item.nodeid)}:
-        pytest.fail("it shares a fleet: its file belongs into TOGETHER of tests/conftest.py", pytrace=False)
+    marker = item.get_closest_marker("shares")
+    if missing := shared_fleets(item) - ({*marker.args} if marker else set()):
+        pytest.fail(f"it shares a fleet: its file needs the mark shares({missing.pop()!r})", pytrace=False)
 
 
 def shared_fleets(item: pytest.Item) -> set[str]:
@@ -116,12 +85,11 @@ def shared_fleets(item: pytest.Item) -> set[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    # Not the mark xdist_group: pytest 9.2 and pytest-xdist 3.8 together pass over it.
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group(nodeid)
+            return nodeid.rpartition("@")[2]
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)

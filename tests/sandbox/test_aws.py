@@ -27,7 +27,7 @@ from tests.support.moto_aws import Cloud
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
 from tests.support.run_processes import until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.begins(6)]
 BUCKET = "acme-gpuprov"
 
 

@@ -26,7 +26,7 @@ from tests.support.baremetal_rehearsal import Box
 from tests.support.rehearsal import ROOT, Done, Rehearsal, wrongs
 from tests.support.terminal import Terminal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.begins(8)]
 FILE = """
 name: {name}
 sites:

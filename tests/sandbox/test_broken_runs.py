@@ -17,7 +17,7 @@ from tests.support.person import not_theirs, their_folder, without_sudo
 from tests.support.rehearsal import Done, Rehearsal
 from tests.support.run_processes import keeper_of, left_over, processes, scratch_of, until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.apart]
 __all__ = ["their_folder"]
 
 KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "5"))

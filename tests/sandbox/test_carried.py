@@ -16,7 +16,7 @@ from provisioner.transport import ssh
 from tests.support.logins import UBUNTU
 from tests.support.rehearsal import Rehearsal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
 CARRIER = """\
 import os, socket, sys, threading

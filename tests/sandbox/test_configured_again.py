@@ -10,7 +10,7 @@ import pytest
 from tests.support.playbook import play
 from tests.support.rehearsal import Rehearsal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
 
 def stack(rehearsal: Rehearsal) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.rehearsal import Rehearsal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
 MOVE = """
 set -e

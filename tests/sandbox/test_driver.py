@@ -12,7 +12,7 @@ from tests.support.node_mirror import Called, NodeMirror, moved
 from tests.support.playbook import Played, play
 from tests.support.rehearsal import Rehearsal, wrongs
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
 OTHER = "580.159.03"
 NODE = "train-0"

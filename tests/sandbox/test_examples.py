@@ -8,7 +8,7 @@ import pytest
 from tests.support.faulty import try_own_faults
 from tests.support.rehearsal import Rehearsal
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.apart]
 
 
 def test_example_is_healthy_and_its_faults_are_found(example: Rehearsal) -> None:

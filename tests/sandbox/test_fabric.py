@@ -7,7 +7,7 @@ import pytest
 from provisioner.sandbox import containers, faults
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
 GIVEN: dict[str, tuple[dict[str, str], dict[str, set[str]], int]] = {
     "two nodes": (

@@ -11,7 +11,7 @@ from provisioner.sandbox import faults
 from tests.support.faulty import check_of, containers_of, level_of, machines, possible, some, try_faults
 from tests.support.rehearsal import Rehearsal, failing
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
 P4D = "p4d.24xlarge"
 ALONE = {"nvidia-smi-hangs", "docker-dead", "load-hang"}

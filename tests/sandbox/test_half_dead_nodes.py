@@ -12,7 +12,7 @@ from tests.support.node_probe import namespace_of, probes
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 from tests.support.run_processes import until
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
 LOSS = "-m statistic --mode random --probability 0.03 -j DROP"
 """iptables: three packets of a hundred never arrive."""

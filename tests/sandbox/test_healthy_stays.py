@@ -17,7 +17,7 @@ from tests.support.node_probe import namespace_of, probes
 from tests.support.rehearsal import DEADLINE_S, Done, Rehearsal, wrongs
 from tests.support.run_processes import has_processes, keeper_of, left_over, until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.begins(9)]
 
 OLD, NEW = "580.173.02", "595.91.07"
 LOG_HOOK = 'echo "$GPUPROV_STEP $GPUPROV_ACTION $GPUPROV_NODE" >> hooks'

@@ -17,7 +17,7 @@ from tests.support.playbook import play
 from tests.support.rehearsal import Rehearsal
 from tests.unit.security.test_hostile_facts import HOSTILE, names
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
 SECRET = "what only this machine has"
 PROGRAM = "/usr/local/lib/gpuprov-health.pyz"

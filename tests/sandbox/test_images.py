@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.rehearsal import Rehearsal, wrongs
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.begins(5)]
 
 GOOD, BAD = "580.173.02", "595.91.07"
 RECIPE = """\

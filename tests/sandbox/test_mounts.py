@@ -24,7 +24,7 @@ from tests.support import inside
 from tests.support.playbook import Played, play
 from tests.support.rehearsal import Rehearsal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
 PLACE = "/srv/my-data"
 

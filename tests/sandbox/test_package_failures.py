@@ -17,7 +17,7 @@ from tests.support.node_mirror import URL, NodeMirror, with_script
 from tests.support.playbook import play
 from tests.support.rehearsal import Rehearsal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
 NAME, VERSION = "gpuprov-test", "1.2-1"
 TRIES = {"attempts": 3, "pause": 1, "lock_timeout": 20}

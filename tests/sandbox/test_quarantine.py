@@ -15,7 +15,7 @@ from provisioner.sandbox import containers, faults
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 from tests.support.terminal import answered
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
 HOOKS = """
 hooks:

@@ -18,7 +18,7 @@ from tests.support import inside
 from tests.support.playbook import play
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.begins(7)]
 
 CLUSTER = """
 name: {name}

@@ -15,7 +15,7 @@ from provisioner.sandbox import faults
 from tests.support.acceptance_suite import COVERED
 from tests.support.rehearsal import Rehearsal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
 ALONE = (
     "import sys; sys.modules.update(provisioner=None, yaml=None); import pytest; "

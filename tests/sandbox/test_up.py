@@ -16,7 +16,7 @@ from tests.support.rehearsal import DEADLINE_S, Rehearsal, failing, unknown, wro
 from tests.support.run_processes import until
 from tests.support.terminal import CTRL_C, Terminal
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
 
 def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:

@@ -15,7 +15,7 @@ from tests.support.rehearsal import Done, Rehearsal, wrongs
 from tests.support.run_processes import until
 from tests.support.terminal import answered
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.begins(4)]
 
 OLD, NEW = "580.173.02", "595.91.07"
 HOOKS = """

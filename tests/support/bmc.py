@@ -25,9 +25,9 @@ import urllib3
 
 from tests.support.rehearsal import ROOT
 
-TREES = ROOT / "tests/unit/redfish/trees"
+TREES = ROOT / "tests/unit/machines/redfish/trees"
 ANSWERS: dict[str, dict[str, Any]] = {
-    row["answer"]: row for row in json.loads((ROOT / "tests/unit/redfish/answers.json").read_text())
+    row["answer"]: row for row in json.loads((ROOT / "tests/unit/machines/redfish/answers.json").read_text())
 }
 
 

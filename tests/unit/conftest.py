@@ -14,27 +14,6 @@ import pytest
 from provisioner.stack import still_there
 from provisioner.transport import process
 
-HEAVY = (
-    "terraform_", "workspace/test_terraform.py", "providers/test_module_contract.py", "cli/test_terminal.py",
-    "cli/test_exit.py", "configure/test_extending_stack.py",
-    "providers/test_extending_provider.py", "verify/test_extending_docs.py", "verify/test_verify_command.py",
-    "verify/test_pytest_runner.py", "verify/test_hostile_nodes.py", "verify/test_healthy_variations.py",
-    "verify/test_quick_bundles.py", "sandbox/test_sandbox_faults.py", "test_shared_files.py", "test_wheel.py",
-    "redfish/test_installing.py", "spec/test_mutations.py", "verify/test_verify_report.py", "stack/test_rules.py",
-    "security/test_hostile_lock.py", "verify/test_fleet_checks.py", "verify/test_baseline.py",
-    "verify/test_save_baseline.py", "providers/test_aws_gc.py", "images/test_pipeline.py", "cli/test_tables.py",
-    "lifecycle/test_bmc_facts.py", "redfish/test_machine.py",
-)  # fmt: skip
-"""Files and folders whose tests start Terraform, a terminal or many processes, or try thousands of inputs.
-`make test-fast` leaves them out."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    folder = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(folder) and str(item.path.relative_to(folder)).startswith(HEAVY):
-            item.add_marker(pytest.mark.heavy)
-
 
 @pytest.fixture(scope="session")
 def _runtime_dir() -> Iterator[Path]:

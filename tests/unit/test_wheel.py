@@ -10,6 +10,8 @@ import pytest
 from provisioner.common.paths import DATA
 from tests.support.wheel import ROOT, build, copy_tree
 
+pytestmark = pytest.mark.heavy
+
 LEFT_BEHIND = (
     ".gpuprov/vision/ssh/id_ed25519",
     "provisioner/.gpuprov/vision/ssh/id_ed25519",

@@ -32,6 +32,8 @@ from provisioner.common.errors import (
 from provisioner.spec import schema
 from tests.support.rehearsal import ROOT
 
+pytestmark = pytest.mark.heavy
+
 BAD = "tests/unit/spec/bad/unknown-keys.yaml"
 
 

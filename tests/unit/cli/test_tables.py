@@ -16,6 +16,8 @@ from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from tests.support.rehearsal import ROOT
 
+pytestmark = pytest.mark.heavy
+
 ADDRESS, MACHINE = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:4711", "ecs.ebmgn7ex.32xlarge"
 NAME = "preproduction-training-0"
 FILE = f"""

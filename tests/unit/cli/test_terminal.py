@@ -18,6 +18,8 @@ import pytest
 from tests.support.rehearsal import ROOT
 from tests.support.terminal import CTRL_C, CTRL_D, Terminal, gpuprov
 
+pytestmark = pytest.mark.heavy
+
 QUESTION = "[y/N]:"
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*[34]\d(?:;\d+)*m")
 START = Callable[..., Terminal]

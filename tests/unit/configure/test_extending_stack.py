@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.extending import copied, python
 
+pytestmark = pytest.mark.heavy
+
 ROLE = """
 import json
 from provisioner.common import paths

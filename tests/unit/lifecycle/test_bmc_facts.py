@@ -27,6 +27,8 @@ from provisioner.verify.subject import Subject
 from tests.support import bmc as fake
 from tests.support.healthy_bundle import expected
 
+pytestmark = pytest.mark.heavy
+
 TREE = "dell-poweredge-r750-h100pcie"
 Lab = tuple[Cluster, dict[str, fake.Bmc]]
 

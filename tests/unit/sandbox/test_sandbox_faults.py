@@ -14,6 +14,8 @@ from provisioner.sandbox.faults import FAULTS
 from provisioner.verify.registry import declared
 from tests.support.sandbox_node import MakeNode, healthy
 
+pytestmark = pytest.mark.heavy
+
 OUTPUTS = {
     "xml": ("nvidia-smi", "-q", "-x"),
     "topo": ("nvidia-smi", "topo", "-m"),

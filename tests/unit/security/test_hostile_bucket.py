@@ -1,7 +1,7 @@
 """What a bucket gives, or a run that was killed left: every wrong file of it is an error with its place, nothing of
 it is written, and no command ends as a defect of gpuprov.
 
-That nothing is written which is never shared, and that no key is, is in tests/unit/test_shared_files.py.
+That nothing is written which is never shared, and that no key is: tests/unit/lifecycle/sharing/test_shared_files.py.
 """
 
 from __future__ import annotations

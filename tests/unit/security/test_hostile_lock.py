@@ -28,6 +28,8 @@ from provisioner.transport import ssh
 from tests.support import plans
 from tests.support.logins import UBUNTU
 
+pytestmark = pytest.mark.heavy
+
 RUN = "{{ lookup('pipe', 'id') }}"
 TEMPLATES = (RUN, f"1.2{RUN}", "{% raw %}", "{# x #}")
 PAYLOADS = (

@@ -1,7 +1,7 @@
 """The name of a folder is never read as anything else: by a shell, ssh, Ansible, testinfra, Terraform.
 
 `up` itself runs in such a folder in tests/sandbox (fixture `p4d`), Ansible in test_hostile_facts.py, ssh in
-tests/unit/test_ssh.py, Terraform's values in tests/unit/workspace/test_hcl.py.
+tests/unit/transport/test_ssh.py, Terraform's values in tests/unit/machines/workspace/test_hcl.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from provisioner.rundir import fleet
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from tests.support import plans
-from tests.unit.test_ssh import FOLDERS
+from tests.unit.transport.test_ssh import FOLDERS
 
 NODE = fleet.Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "", "203.0.113.9", "10.0.0.9")
 

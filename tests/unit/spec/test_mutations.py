@@ -20,6 +20,8 @@ from provisioner.common.errors import InputError
 from provisioner.spec import schema
 from provisioner.spec.models import ClusterSpec
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 MUTATIONS = 5_000

@@ -11,6 +11,8 @@ from provisioner.stack.models import Stack
 from tests.support import rules
 from tests.support.plans import cluster_spec
 
+pytestmark = pytest.mark.heavy
+
 CATALOG = catalog.load()
 FRAMEWORKS = [
     *(("pytorch", row["version"]) for row in rules.FACTS["pytorch"]),

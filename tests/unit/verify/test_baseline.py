@@ -33,6 +33,8 @@ from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
 from tests.support.healthy_load import ran, result
 from tests.support.judging import judge
 
+pytestmark = pytest.mark.heavy
+
 P4D, RTX = "p4d.24xlarge", "workstation-rtx4090"
 BASELINE = {check.id for check in declared() if check.id.startswith("baseline.") and "scratch" not in check.id}
 MHZ = 1410.0

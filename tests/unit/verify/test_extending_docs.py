@@ -12,6 +12,8 @@ import pytest
 from tests.support import extending
 from tests.support.rehearsal import ROOT
 
+pytestmark = pytest.mark.heavy
+
 PAGES = [ROOT / "docs" / "extending" / name for name in ("tool.md", "check.md")]
 BLOCK = re.compile(r"^`([\w./-]+)`:\n\n```(\w*)\n(.*?)^```", re.M | re.S)
 

@@ -15,6 +15,8 @@ from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.healthy_bundle import bundle, capture, expected, nth
 from tests.support.judging import judge
 
+pytestmark = pytest.mark.heavy
+
 NDV4, P4D = "Standard_ND96asr_v4", "p4d.24xlarge"
 Texts = dict[str, Any]
 

@@ -26,6 +26,8 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts, read
 from tests.support.healthy_bundle import bundle, expected, healthy
 
+pytestmark = pytest.mark.heavy
+
 MACHINES = [machine.name for machine in load().machines() if not machine.retired]
 Texts = dict[str, Any]
 N_A = ("N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated")

@@ -35,6 +35,8 @@ from provisioner.verify.watch import limited
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
 from tests.unit.verify.test_parsers import TEXTS
 
+pytestmark = pytest.mark.heavy
+
 P4D = "p4d.24xlarge"
 CORPUS = Path(__file__).parent / "corpus"
 GUARD_S = 10.0

@@ -12,6 +12,8 @@ from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support.healthy_bundle import bundle, expected, healthy
 
+pytestmark = pytest.mark.heavy
+
 P4D = "p4d.24xlarge"
 
 

@@ -24,6 +24,8 @@ from tests.support.healthy_fabric import fabric_json
 from tests.support.healthy_fio import fio_json
 from tests.unit.verify import test_checks, test_fabric_checks, test_fio, test_gpu_checks, test_load_checks
 
+pytestmark = pytest.mark.heavy
+
 P4D = "p4d.24xlarge"
 
 

@@ -24,6 +24,8 @@ from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import bundle, expected, nth, stack
 from tests.support.healthy_load import load_files, ran, result
 
+pytestmark = pytest.mark.heavy
+
 P4D = "p4d.24xlarge"
 FILE = """
 name: fast

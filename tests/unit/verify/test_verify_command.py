@@ -27,6 +27,8 @@ from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
 from tests.support.rehearsal import ROOT
 
+pytestmark = pytest.mark.heavy
+
 P4D = "p4d.24xlarge"
 
 

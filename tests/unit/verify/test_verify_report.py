@@ -28,6 +28,8 @@ from provisioner.verify.subject import Subject
 from tests.support import chromium
 from tests.support.healthy_bundle import bundle, expected, nth, nvlink
 
+pytestmark = pytest.mark.heavy
+
 P4D, NDV4 = "p4d.24xlarge", "Standard_ND96asr_v4"
 EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7331*7 }}"
 
