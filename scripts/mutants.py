@@ -110,10 +110,11 @@ def modules(paths: Iterable[Path]) -> list[str]:
 
 def test_files(files: Sequence[str]) -> list[str]:
     """Files of tests/unit that lie in the folders of the same name or import one of the modules."""
-    areas = {file.split("/")[1].removesuffix(".py") for file in files}
+    unit = ROOT / "tests" / "unit"
+    areas = {area_of(file, unit) for file in files} - {Path("configure")}  # its tests of roles start Ansible
     names = {file.removesuffix(".py").replace("/", ".") for file in files}
     candidates = []
-    for file in sorted((ROOT / "tests" / "unit").rglob("test_*.py")):
+    for file in sorted(unit.rglob("test_*.py")):
         tree = ast.parse(file.read_bytes())
         imports: set[str] = set()
         for node in ast.walk(tree):
@@ -121,10 +122,15 @@ def test_files(files: Sequence[str]) -> list[str]:
                 imports |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        area = file.relative_to(ROOT / "tests" / "unit").parts[0]
-        if (area in areas and area != "configure") or names & imports:
+        if areas.intersection(file.relative_to(unit).parents) or names & imports:
             candidates.append(str(file.relative_to(ROOT)))
     return candidates
+
+
+def area_of(file: str, unit: Path) -> Path:
+    """The folder of tests that is called as the module's own, or as the nearest one above it."""
+    folders = Path(file).relative_to("provisioner").parents
+    return next((folder for folder in folders if folder.name and (unit / folder).is_dir()), Path("none"))
 
 
 class Plugin:

@@ -101,7 +101,7 @@ WRITTEN: dict[str, dict[str, object]] = {
 
 
 def _bmc() -> dict[str, object]:
-    (path, *_) = files(UNIT / "redfish" / "trees")
+    (path, *_) = files(UNIT / "machines" / "redfish" / "trees")
     return of_tree(tree.saved(path))
 
 
@@ -191,10 +191,10 @@ def _zip(parts: Mapping[str, bytes]) -> bytes:
 def _documents() -> dict[str, Target]:
     """What else other people write: locks, states, saved trees, scanners' reports, package lists, a node's answer."""
     directory = UNIT / "security" / "run_directory"
-    trees = {path.name: gzip.decompress(path.read_bytes()) for path in files(UNIT / "redfish" / "trees")}
+    trees = {path.name: gzip.decompress(path.read_bytes()) for path in files(UNIT / "machines" / "redfish" / "trees")}
     answer = {"files": {"topo.txt": {"text": "x", "rc": 0, "seconds": 1.0}}, "error": "", "collected": 1.0}
     examples = [path for path in files(ROOT / "examples") if path.suffix == ".yaml"]
-    scans = [path for path in files(UNIT / "images" / "scans") if path.suffix == ".json"]
+    scans = [path for path in files(UNIT / "lifecycle" / "images" / "scans") if path.suffix == ".json"]
     packages = (
         b"Package: cuda\nVersion: 12.4.1-1\nDepends: libc6 (>= 2.31), a | b\nSHA256: " + b"ab" * 32 + b"\nSize: 7\n"
     )

@@ -137,7 +137,7 @@ def test_a_role_is_used_as_the_page_says(role: tuple[Path, list[str]]) -> None:
 
 @pytest.mark.slow
 def test_the_tests_of_roles_hold_for_it(role: tuple[Path, list[str]]) -> None:
-    tests = ("configure/test_stamps.py", "configure/test_drift.py", "test_role_arguments.py")
+    tests = ("configure/test_stamps.py", "configure/test_drift.py", "ansible/roles/test_role_arguments.py")
     passes(role[0], *(f"tests/unit/{name}" for name in tests))
 
 

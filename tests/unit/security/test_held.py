@@ -44,7 +44,7 @@ FACTS = "security/test_hostile_facts.py"
 CONNECTION = (FACTS, "test_no_variable_of_the_connection_is_what_the_node_says")
 INJECTION = ("spec/test_injection.py", "test_payload_in_a_value")
 NAMES = ("security/test_hostile_names.py", "test_a_path_in_cluster_yaml_is_refused_at_its_line")
-CONFIGURATION = ("test_ssh.py", "test_what_is_no_node_or_key_never_becomes_configuration")
+CONFIGURATION = ("transport/test_ssh.py", "test_what_is_no_node_or_key_never_becomes_configuration")
 ELSEWHERE = {
     "node: escapes and bidi in a terminal": (
         "verify/test_control_characters.py",
@@ -84,7 +84,7 @@ ELSEWHERE = {
         "test_a_token_service_without_tls_gets_nothing",
     ),
     "network: a signature that was taken away": ("stack/test_index.py", "test_what_is_not_trusted"),
-    "s3: foreign paths": ("test_shared_files.py", "test_nothing_is_written_that_is_never_shared"),
+    "s3: foreign paths": ("lifecycle/sharing/test_shared_files.py", "test_nothing_is_written_that_is_never_shared"),
     "s3: an id that is a command (ssm)": (
         "providers/test_aws_provider.py",
         "test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs",
@@ -96,8 +96,8 @@ ELSEWHERE = {
     "s3: an address": CONFIGURATION,
     "s3: a pin": CONFIGURATION,
     "s3: a node's name": CONFIGURATION,
-    "s3: a key in what is shared": ("test_shared_files.py", "test_no_key_is_ever_shared"),
-    "local: folders below /tmp": ("test_ssh.py", "test_a_socket_folder_that_others_have_made_is_not_used"),
+    "s3: a key in what is shared": ("lifecycle/sharing/test_shared_files.py", "test_no_key_is_ever_shared"),
+    "local: folders below /tmp": ("transport/test_ssh.py", "test_a_socket_folder_that_others_have_made_is_not_used"),
     "local: open ports": ("../sandbox/test_up.py", "test_no_port_of_a_node_is_open_beyond_this_machine"),
 }
 ELSEWHERE |= {
@@ -123,7 +123,7 @@ ELSEWHERE |= {
         "test_who_claims_a_machine_without_a_serial_gets_nothing_and_locks_nobody_out",
     ),
     "local: the name of the folder of sockets": (
-        "test_ssh.py", "test_nobody_can_tell_the_name_of_the_folder_of_sockets",
+        "transport/test_ssh.py", "test_nobody_can_tell_the_name_of_the_folder_of_sockets",
     ),
     "bucket: a page": ("security/test_hostile_bucket.py", "test_no_page_comes_from_a_store"),
     "bucket: mounts elsewhere": ("security/test_hostile_output.py", "test_a_mount_leads_nowhere_else"),
