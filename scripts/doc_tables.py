@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import get_args
 
 from provisioner import catalog
+from provisioner.common.errors import CODES
 from provisioner.sandbox.faults import list_faults
 from provisioner.spec import folders, schema
 from provisioner.spec.models import ClusterSpec
@@ -101,7 +102,20 @@ def page_of(provider: str) -> Path:
 
 PROVIDERS = ("aws", "alicloud", "azure", "tencent", "baremetal")
 PAGES = tuple(Table(page_of(provider), "keys", partial(keys, provider)) for provider in PROVIDERS)
-TABLES = (Table(DOCS / "sandbox.md", "faults", faults), Table(DOCS / "stack.md", "machines", machines), *PAGES)
+
+
+def codes() -> str:
+    """One row for each code of an error, as Markdown."""
+    rows = [f"| `{code}` | {meaning} |" for code, meaning in CODES.items()]
+    return "\n".join(["| code | means |", "| --- | --- |", *rows])
+
+
+TABLES = (
+    Table(DOCS / "cli.md", "codes", codes),
+    Table(DOCS / "sandbox.md", "faults", faults),
+    Table(DOCS / "stack.md", "machines", machines),
+    *PAGES,
+)
 
 
 def main() -> None:

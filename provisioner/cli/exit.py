@@ -49,13 +49,14 @@ class Ending:
     message: str
     where: str = ""
     hint: str = ""
+    error_code: str = "ended"
     problems: tuple[Problem, ...] = ()
 
     def document(self) -> dict[str, Any]:
         return {
             "ok": False,
             "exit_code": self.code,
-            "error": {"message": self.message, "where": self.where, "hint": self.hint},
+            "error": {"code": self.error_code, "message": self.message, "where": self.where, "hint": self.hint},
             "problems": [asdict(problem) for problem in self.problems],
         }
 
@@ -89,25 +90,27 @@ def ending_of(error: BaseException) -> Ending:
         bare = error.exit_code == Exit.BAD_INPUT and error.where != ""  # file:line: message, as editors read it
         text = str(error) if bare else f"gpuprov: {error}"
         problems = tuple(error.problems) if isinstance(error, InputError) else ()
-        return Ending(int(error.exit_code), text, error.message, error.where, error.hint, problems)
+        return Ending(int(error.exit_code), text, error.message, error.where, error.hint, error.code, problems)
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
-        return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
+        return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted", error_code="interrupted")
     if isinstance(error, _ClickException):
         usage, hint = io.StringIO(), _missing_file(error)
         error.show(file=usage)
         text = usage.getvalue().rstrip("\n") + (f"\n  {hint}" if hint else "")
-        return Ending(int(error.exit_code), text, error.format_message().partition("\n")[0], hint=hint)
+        message = error.format_message().partition("\n")[0]
+        return Ending(int(error.exit_code), text, message, hint=hint, error_code="usage")
     if isinstance(error, OSError) and error.errno in MACHINE_REFUSES:
         location = str(error.filename or "this machine")
         reason = error.strerror or str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename
         hint = "`df -h . /tmp ~` shows which disk is full" if full else _who_may(error)
         text = f"gpuprov: {location}: {reason}" + (f"\n  {hint}" if hint else "")
-        return Ending(int(Exit.BAD_INPUT), text, reason, location, hint)
+        return Ending(int(Exit.BAD_INPUT), text, reason, location, hint, "this_machine")
     if interrupted():  # it came while a library was at work that made something else of it
-        return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
+        return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted", error_code="interrupted")
     text = _internal_error(error)
-    return Ending(int(Exit.CHECK_FAILED), text, text.partition("\n")[0], hint="\n".join(text.splitlines()[1:2]).strip())
+    hint = "\n".join(text.splitlines()[1:2]).strip()
+    return Ending(int(Exit.CHECK_FAILED), text, text.partition("\n")[0], hint=hint, error_code="internal_error")
 
 
 def _missing_file(error: Any) -> str:

@@ -226,7 +226,7 @@ def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
         document["report"] = str(run.page)
         document["waiting"] = run.waiting
         document["failed"] = {
-            site: {"message": error.message, "where": error.where, "hint": error.hint}
+            site: {"code": error.code, "message": error.message, "where": error.where, "hint": error.hint}
             for site, error in (run.partly | run.failed).items()
         }
         json_output.write(document)

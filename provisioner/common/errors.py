@@ -26,16 +26,50 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+CODES = {
+    "refused": "The request can't be carried out as things are: a missing node, file or right, or a contradiction.",
+    "invalid_file": "A file of yours is missing or has errors; `problems` has each with its line and column.",
+    "usage": "The command line has an error.",
+    "declined": "A person was asked and said no.",
+    "interrupted": "Ctrl-C or SIGTERM. Progress is saved.",
+    "locked": "Another run holds the cluster.",
+    "version_conflict": "No set of versions satisfies the pins of cluster.yaml together.",
+    "download_failed": "A repository, registry or download did not give a file.",
+    "provider_failed": "The provider, podman or Terraform failed in another way than those below.",
+    "no_capacity": "The site has no machines for a group.",
+    "quota": "The account may have no more machines there.",
+    "credentials": "The cloud's credentials are missing, wrong or expired.",
+    "permission_denied": "The credentials do not permit an action.",
+    "machines_incomplete": "Some of a site's machines were not created.",
+    "removal_refused": "The provider refused to remove a part of the cluster.",
+    "machine_of_another_cluster": "A machine belongs to another cluster.",
+    "another_host": "Another host of the cluster answers at the address.",
+    "bmc_failed": "A BMC refused, failed, or can't be reached.",
+    "configure_failed": "A node could not be configured.",
+    "not_proven": "What had to be proven was not.",
+    "tests_not_run": "pytest did not run the tests: the nodes are unknown.",
+    "bundle_too_large": "A bundle is larger than its limits.",
+    "this_machine": "This machine refused: a full disk, a missing right, too many open files.",
+    "internal_error": "A bug in gpuprov.",
+    "ended": "The command said on standard error why it ended.",
+}
+"""Code of an error in the document of `--json` → its meaning. Codes are added, never renamed or removed."""
+
+
 class GpuprovError(Exception):
     """A failure with its place and its remedy.
 
-    `where` is a file:line, a node or a Terraform resource; `hint` is the next thing to do.
+    `where` is a file:line, a node or a Terraform resource; `hint` is the next thing to do. `code` tells programs what
+    kind of failure it is, by a name that stays (CODES).
     """
 
     exit_code: Exit = Exit.BAD_INPUT
+    code: str = "refused"
 
-    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, where: str = "", hint: str = "", code: str = "") -> None:
         super().__init__(message)
+        if code:
+            self.code = code
         self.message = printable(message)
         self.where = single_line(where)
         self.hint = printable(hint)
@@ -67,6 +101,7 @@ class InputError(GpuprovError):
     """One or more problems in a file that the user wrote. Nothing was made, nothing was changed."""
 
     exit_code = Exit.BAD_INPUT
+    code = "invalid_file"
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(p) for p in problems))
@@ -116,11 +151,12 @@ class ProviderError(GpuprovError):
     """A cloud, podman or Terraform refused or broke. `diagnostics`: what Terraform said, where it was Terraform."""
 
     exit_code = Exit.PROVIDER_FAILED
+    code = "provider_failed"
 
     def __init__(
-        self, message: str, *, where: str = "", hint: str = "", diagnostics: Sequence[Diagnostic] = ()
+        self, message: str, *, where: str = "", hint: str = "", diagnostics: Sequence[Diagnostic] = (), code: str = ""
     ) -> None:
-        super().__init__(message, where=where, hint=hint)
+        super().__init__(message, where=where, hint=hint, code=code)
         self.diagnostics = tuple(diagnostics)
 
 
@@ -128,27 +164,32 @@ class ConfigureError(GpuprovError):
     """A node could not be brought to what the lock says."""
 
     exit_code = Exit.CONFIGURE_FAILED
+    code = "configure_failed"
 
 
 class VerifyError(GpuprovError):
     """What had to be proven was not."""
 
     exit_code = Exit.CHECK_FAILED
+    code = "not_proven"
 
 
 class LockedError(GpuprovError):
     """Somebody else is working on the same cluster."""
 
     exit_code = Exit.LOCKED
+    code = "locked"
 
 
 class Interrupted(GpuprovError):
     """Ctrl-C, or a request to end. What was done is kept."""
 
     exit_code = Exit.INTERRUPTED
+    code = "interrupted"
 
 
 class Declined(GpuprovError):
     """A person was asked and said no: nothing was done, as they wanted."""
 
     exit_code = Exit.OK
+    code = "declined"

@@ -40,6 +40,7 @@ class SuiteError(GpuprovError):
     """pytest did not run the tests: nothing is known of the nodes."""
 
     exit_code = Exit.CHECK_FAILED
+    code = "tests_not_run"
 
 
 @dataclass(frozen=True, slots=True)

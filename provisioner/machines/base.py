@@ -65,6 +65,8 @@ class PartlyMadeError(ProviderError):
     """Some of a site's machines did not come to be; `nodes` are those that did, and with which a run goes on. `known`:
     those of the others that an earlier run had: they are left out, and not forgotten."""
 
+    code = "machines_incomplete"
+
     def __init__(self, error: ProviderError, nodes: Sequence[Node], known: Sequence[Node] = ()) -> None:
         super().__init__(error.message, where=error.where, hint=error.hint)
         self.nodes, self.known = list(nodes), list(known)
@@ -74,6 +76,8 @@ class NoCapacityError(ProviderError):
     """A site has no machines for some groups, in any way that cluster.yaml allows; nothing of this run is left of them
     there. `groups`: group → what the provider said; `data`: what the site had before this run, and what has data that
     is nowhere else, by Terraform's address."""
+
+    code = "no_capacity"
 
     def __init__(
         self, message: str, *, where: str = "", hint: str = "", diagnostics: Sequence[Diagnostic] = (),
@@ -85,6 +89,8 @@ class NoCapacityError(ProviderError):
 
 class DestroyRefusedError(ProviderError):
     """The provider refused to remove a part of what was made; the rest can be looked for by tag."""
+
+    code = "removal_refused"
 
 
 class Machines(Protocol):

@@ -39,6 +39,8 @@ rm -f "$new"; exit 1
 class ForeignError(ProviderError):
     """A machine that a gpuprov cluster of another name has configured: nothing on it is this cluster's."""
 
+    code = "machine_of_another_cluster"
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -63,6 +65,8 @@ class Way:
 
 class AnotherHostError(ProviderError):
     """A machine is another one of the same cluster than the address says. `host`: which one."""
+
+    code = "another_host"
 
     def __init__(self, node: Node, host: str) -> None:
         super().__init__(

@@ -17,7 +17,7 @@ from provisioner.machines.base import Action, DestroyRefusedError, NoCapacityErr
 from provisioner.machines.providers import capacity
 from provisioner.machines.providers.base import Module, Provider
 from provisioner.machines.providers.capacity import Instead
-from provisioner.machines.providers.cloud_errors import CloudError, hints, told
+from provisioner.machines.providers.cloud_errors import CODES, CloudError, hints, told
 from provisioner.machines.workspace.binary import Binary
 from provisioner.machines.workspace.json_log import Changes
 from provisioner.machines.workspace.render import Backend, outputs_to_nodes, render
@@ -310,7 +310,7 @@ class TerraformMachines:
         hint = "; ".join(filter(None, (hints(errors), error.hint)))
         return ProviderError(
             f"{command} failed:\n    " + "\n    ".join(lines), where=f"site {self.site}", hint=hint,
-            diagnostics=error.diagnostics,
+            diagnostics=error.diagnostics, code=CODES.get(errors[0].kind, ""),
         )  # fmt: skip
 
     @contextlib.contextmanager

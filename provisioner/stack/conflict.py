@@ -25,6 +25,8 @@ class StackConflict(GpuprovError):
     """Requirements that no set of versions satisfies together. `asked`: the key of cluster.yaml of each → what it asks
     for and where it stands, pins first; `reasons`: the facts against it, one sentence each."""
 
+    code = "version_conflict"
+
     def __init__(
         self, message: str, *, where: str, hint: str, asked: Mapping[str, str], reasons: tuple[str, ...] = ()
     ) -> None:

@@ -44,6 +44,8 @@ PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 class FetchError(GpuprovError):
     """A file that could not be read. `status`: the last HTTP status, None where there was none."""
 
+    code = "download_failed"
+
     def __init__(self, message: str, *, hint: str, status: int | None) -> None:
         super().__init__(message, hint=hint)
         self.status = status

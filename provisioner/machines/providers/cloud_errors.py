@@ -31,6 +31,11 @@ AFTER: Mapping[Class, Then] = {
     "reservation-full": "kind", "throttled": "again", "transient": "again",
 }  # fmt: skip
 """What follows for a machine that can't be had; "stop" for every other class."""
+CODES: Mapping[Class, str] = {
+    "shortage": "no_capacity", "reservation-full": "no_capacity", "quota": "quota", "credentials": "credentials",
+    "denied": "permission_denied",
+}  # fmt: skip
+"""The code of gpuprov's error where Terraform fails with one of these first; for others it is the provider's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ class BmcError(ProviderError):
     """A BMC refused, broke, or can't be reached. `where`: the machine's name; `kind`: one of `answers.KINDS`, or
     `unreachable`, `certificate`, `identity`."""
 
+    code = "bmc_failed"
+
     def __init__(
         self, message: str, *, where: str = "", hint: str = "", kind: str = "", status: int | None = None
     ) -> None:

@@ -19,6 +19,8 @@ SECONDS = 300.0
 class SpentError(GpuprovError):
     """A bundle takes more than it may."""
 
+    code = "bundle_too_large"
+
 
 @dataclass
 class Budget:
