@@ -8,28 +8,34 @@ under one name (merged_checks.py) it is of those that failed when it was made: a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Annotated, ClassVar
 
-from provisioner.common import stored
+from pydantic import AfterValidator
+from pydantic.dataclasses import dataclass
+
 from provisioner.common.errors import GpuprovError
-from provisioner.common.paths import ClusterPaths, write_whole
+from provisioner.common.paths import ClusterPaths
 from provisioner.common.suggest import did_you_mean
 from provisioner.lifecycle.session import Cluster
-from provisioner.rundir import node_state
+from provisioner.rundir import node_state, records
 from provisioner.rundir.fleet import Node
 from provisioner.verify.merged_checks import by_id, reported
 from provisioner.verify.registry import declared
 from provisioner.verify.results import CheckResult, Report
 
-FILE = "acknowledged.json"
 LONGEST = timedelta(days=366)
 DATE, TIME = "%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"
 
 
-@dataclass(frozen=True, slots=True)
+def _moment(text: str) -> str:
+    datetime.strptime(text, TIME).replace(tzinfo=UTC)
+    return text
+
+
+@dataclass(config=records.STRICT, frozen=True, slots=True)
 class Acknowledgement:
     """`machine`: the id of the node's machine; `since` and `until`: UTC, 2026-01-31T12:00:00Z. `parts`: the checks that
     it is of, where `check` is a name for several."""
@@ -41,28 +47,25 @@ class Acknowledgement:
     owner: str
     reason: str
     since: str
-    until: str
+    until: Annotated[str, AfterValidator(_moment)]
 
     def holds(self, moment: datetime) -> bool:
         return moment < datetime.strptime(self.until, TIME).replace(tzinfo=UTC)
 
 
+@dataclass(config=records.STRICT, slots=True)
+class Acknowledgements:
+    """acknowledged.json: all that were made, those that have ended among them."""
+
+    FILE: ClassVar[str] = "acknowledged.json"
+    REPAIR: ClassVar[str] = "remove it: what was acknowledged warns again"
+
+    acknowledged: list[Acknowledgement] = field(default_factory=list)
+
+
 def load(paths: ClusterPaths) -> list[Acknowledgement]:
-    """All that were made, those that have ended among them. Raises GpuprovError for a damaged file."""
-    file = paths.root / FILE
-    try:
-        rows = [Acknowledgement(**{**row, "parts": tuple(row["parts"])}) for row in stored.load(file)["acknowledged"]]
-        for row in rows:
-            texts = [value for name, value in asdict(row).items() if name != "parts"]
-            if not all(isinstance(value, str) for value in (*texts, *row.parts)):
-                raise TypeError("a value is no text")
-            datetime.strptime(row.until, TIME).replace(tzinfo=UTC)
-        return rows
-    except FileNotFoundError:
-        return []
-    except (ValueError, TypeError, LookupError) as error:
-        hint = "remove it: what was acknowledged warns again"
-        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
+    """All that were made. Raises DamagedFileError."""
+    return (records.load(paths, Acknowledgements) or Acknowledgements()).acknowledged
 
 
 def until(text: str, moment: datetime) -> datetime:
@@ -152,7 +155,7 @@ def _is_same(first: Acknowledgement, other: Acknowledgement) -> bool:
 
 
 def _save(paths: ClusterPaths, rows: Sequence[Acknowledgement]) -> None:
-    write_whole(paths.root / FILE, json.dumps({"acknowledged": [asdict(row) for row in rows]}, indent=1) + "\n")
+    records.save(paths, Acknowledgements(list(rows)))
 
 
 def mark(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> Report:

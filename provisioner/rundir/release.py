@@ -6,19 +6,23 @@ moves nobody by accident. Kept in the run directory: applied.json, and every loc
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from provisioner.common import stored
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
 from provisioner.common.errors import GpuprovError
-from provisioner.common.paths import ClusterPaths, below, private_dir, write_whole
+from provisioner.common.paths import ClusterPaths, below, private_dir
 from provisioner.common.text import counted
 from provisioner.plan.models import Plan, build_plan
+from provisioner.rundir import records
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
@@ -30,7 +34,7 @@ ANOTHER_RELEASE = "its content is not the release that its name says"
 """Of a kept lock that somebody has edited: its name is the digest of what it installs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Release:
     """A lock with the plan of its groups. Two locks that install the same have the same `id` (12 hex digits)."""
 
@@ -69,36 +73,41 @@ def same(first_lock: Lock, other: Lock, group: str) -> bool:
     return first is not None and first == second
 
 
+@dataclass(config=records.STRICT, frozen=True, slots=True)
+class Applied:
+    """What one node runs. `id`: of its machine; `lock`: of the release that it was proven with."""
+
+    id: str
+    lock: Annotated[str, Field(pattern=f"^{_RELEASE.pattern}$")]
+
+
+@dataclass(config=records.STRICT, slots=True)
+class AppliedFile:
+    """applied.json: node name → what it runs."""
+
+    FILE: ClassVar[str] = "applied.json"
+    REPAIR: ClassVar[str] = "remove it: the next `gpuprov up` then configures every node with cluster.lock"
+
+    nodes: dict[str, Applied] = field(default_factory=dict)
+
+
 class Ledger:
     """applied.json and locks/ of one cluster."""
 
     def __init__(self, paths: ClusterPaths) -> None:
-        self._file = paths.root / "applied.json"
+        self._paths, self._file = paths, paths.root / AppliedFile.FILE
         self._locks = paths.root / "locks"
-        self._entries = self._load()
+        self._entries = (records.load(paths, AppliedFile) or AppliedFile()).nodes
         self._parsed: dict[str, Lock] = {}
-
-    def _load(self) -> dict[str, dict[str, str]]:
-        try:
-            nodes = stored.load(self._file)["nodes"]
-            entries = {name: {"id": entry["id"], "lock": entry["lock"]} for name, entry in nodes.items()}
-            if not all(isinstance(e["id"], str) and _RELEASE.fullmatch(e["lock"]) for e in entries.values()):
-                raise ValueError("an entry is incomplete")
-            return entries
-        except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            hint = "remove it: the next `gpuprov up` then configures every node with cluster.lock"
-            raise GpuprovError("is damaged", where=str(self._file), hint=hint) from error
 
     def of(self, node: Node) -> str | None:
         """The id of the release that this machine was proven with; None for a machine that never was."""
         entry = self._entries.get(node.name)
-        return entry["lock"] if entry and entry["id"] == node.id else None
+        return entry.lock if entry and entry.id == node.id else None
 
     def machines(self) -> dict[str, str]:
         """Node → the id of the machine that was proven as it."""
-        return {name: entry["id"] for name, entry in self._entries.items()}
+        return {name: entry.id for name, entry in self._entries.items()}
 
     def lock(self, release: str) -> Lock:
         """The lock of a release that is in use. Raises GpuprovError where it is gone."""
@@ -111,7 +120,7 @@ class Ledger:
 
     def _missing(self, release: str) -> GpuprovError:
         """What names the lock: applied.json, or else the journal of an upgrade."""
-        if any(entry["lock"] == release for entry in self._entries.values()):
+        if any(entry.lock == release for entry in self._entries.values()):
             users = "which nodes run"
             hint = f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock"
         else:
@@ -178,8 +187,8 @@ class Ledger:
         if not nodes:
             return
         release = self.keep(lock)
-        self._entries |= {node.name: {"id": node.id, "lock": release} for node in nodes}
-        write_whole(self._file, json.dumps({"nodes": self._entries}, indent=1) + "\n")
+        self._entries |= {node.name: Applied(node.id, release) for node in nodes}
+        records.save(self._paths, AppliedFile(self._entries))
 
     def prune(self, nodes: Collection[Node], also: Collection[str] = ()) -> None:
         """Forget machines that are gone, and locks that neither a machine nor `also` needs."""
@@ -187,8 +196,8 @@ class Ledger:
         entries = {name: entry for name, entry in self._entries.items() if name in names}
         if entries != self._entries:
             self._entries = entries
-            write_whole(self._file, json.dumps({"nodes": entries}, indent=1) + "\n")
-        releases = {entry["lock"] for entry in entries.values()} | set(also)
+            records.save(self._paths, AppliedFile(entries))
+        releases = {entry.lock for entry in entries.values()} | set(also)
         for file in self._locks.glob("*.lock") if self._locks.is_dir() else ():
             if file.stem not in releases:
                 self._parsed.pop(file.stem, None)

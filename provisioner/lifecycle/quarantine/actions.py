@@ -67,11 +67,9 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
     with cluster.exclusively("quarantine"):
         book, at = quarantine_book.load(cluster.paths), quarantine_book.now()
         for node in nodes:
-            earlier = book.entries.get(node.name) if book.holds(node) else None
+            earlier = book.nodes.get(node.name) if book.holds(node) else None
             checks = earlier.checks if earlier else ()
-            book.entries[node.name] = Entry(
-                node.id, owner, hooks.plain(reason), earlier.since if earlier else at, checks
-            )
+            book.nodes[node.name] = Entry(node.id, owner, hooks.plain(reason), earlier.since if earlier else at, checks)
         book.save(cluster.paths)
         return _drain(cluster, book, nodes, "quarantine")
 
@@ -80,7 +78,7 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
     """Put nodes back into service, whoever put them into quarantine, also those whose machines are gone. Gives those
     that were in none, and node → why it could not be put back. Raises GpuprovError for nodes that an upgrade which is
     under way has out of service: they may be half configured."""
-    entries, machines = quarantine_book.load(cluster.paths).entries, {node.name for node in cluster.nodes()}
+    entries, machines = quarantine_book.load(cluster.paths).nodes, {node.name for node in cluster.nodes()}
     nodes = [
         fleet.departed(name, entries[name].id) if name in entries and name not in machines else cluster.node(name)
         for name in dict.fromkeys(names)
@@ -94,7 +92,7 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
                 hint=f"`gpuprov upgrade {cluster.file}` resumes it and puts the node back once it is proven",
             )
         book = quarantine_book.load(cluster.paths)
-        known = [node for node in nodes if node.name in book.entries]
+        known = [node for node in nodes if node.name in book.nodes]
         bad = resume(cluster, book, known)
     return [node.name for node in nodes if node not in known], bad
 
@@ -107,7 +105,7 @@ def hold(cluster: Cluster, nodes: Sequence[Node], reasons: Mapping[str, str], ac
     book, level = quarantine_book.load(cluster.paths), cluster.spec.verify.level
     for node in nodes:
         if not book.holds(node):
-            book.entries[node.name] = Entry(node.id, OURS, reasons[node.name], quarantine_book.now(), level=level)
+            book.nodes[node.name] = Entry(node.id, OURS, reasons[node.name], quarantine_book.now(), level=level)
     book.save(cluster.paths)
     return _drain(cluster, book, nodes, action)
 
@@ -140,8 +138,8 @@ def forget(cluster: Cluster) -> None:
     except GpuprovError as error:
         errors.append(error)
     out = [machines[name] for name in journal.out_of_service() if name in machines]
-    nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.entries.items()]
-    nodes += [node for node in out if node.name not in book.entries]
+    nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.nodes.items()]
+    nodes += [node for node in out if node.name not in book.nodes]
     reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
     for name, message in hooks.call(cluster, "resume", nodes, "release", reasons, share=False).items():
         cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)
@@ -177,8 +175,8 @@ def _act(cluster: Cluster, decision: Decision) -> None:
     book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
     if cluster.spec.hooks.drain is None:  # else the scheduler may have a name drained that has no machine now
         names = {*machines, *cluster.spec.node_groups()}
-        book.entries = {name: entry for name, entry in book.entries.items() if name in names}
-    book.entries |= decision.hold
+        book.nodes = {name: entry for name, entry in book.nodes.items() if name in names}
+    book.nodes |= decision.hold
     book.save(cluster.paths)
     for name, entry in decision.hold.items():
         cluster.events("quarantine", "warning", f"in quarantine: {entry.reason}", node=name)
@@ -190,13 +188,13 @@ def _drain(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
     """Drain nodes of the book and write down how that went."""
     if not nodes:
         return {}
-    reasons = {node.name: book.entries[node.name].reason for node in nodes}
+    reasons = {node.name: book.nodes[node.name].reason for node in nodes}
     bad = hooks.call(cluster, "drain", nodes, action, reasons)
     ran = cluster.spec.hooks.drain is not None
     for node in nodes:
         failure = bad.get(node.name, "")
         drained = ran and not failure
-        book.entries[node.name] = replace(book.entries[node.name], drained=drained, trouble=failure)
+        book.nodes[node.name] = replace(book.nodes[node.name], drained=drained, trouble=failure)
         if failure:
             cluster.events("quarantine", "warning", f"not drained: {failure}", node=node.name)
     book.save(cluster.paths)
@@ -207,18 +205,18 @@ def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
     """Put nodes of the book back into service and forget their entries; one that it did not work for stays."""
     if not nodes:
         return {}
-    reasons = {node.name: book.entries[node.name].reason for node in nodes}
-    drained_alone = {node.name for node in nodes if book.entries[node.name].drained_alone}
+    reasons = {node.name: book.nodes[node.name].reason for node in nodes}
+    drained_alone = {node.name for node in nodes if book.nodes[node.name].drained_alone}
     bad = hooks.call(cluster, "resume", nodes, action, reasons)
     for node in nodes:
         if failure := bad.get(node.name, ""):
-            entry = book.entries[node.name]
+            entry = book.nodes[node.name]
             if entry.id != node.id:  # what was the former machine's is from now on that of this one
                 entry = replace(entry, id=node.id, owner=OURS, level=None, owed=())
-            book.entries[node.name] = replace(entry, trouble=failure)
+            book.nodes[node.name] = replace(entry, trouble=failure)
             cluster.events("quarantine", "warning", f"not put back into service: {failure}", node=node.name)
         else:
-            del book.entries[node.name]
+            del book.nodes[node.name]
     book.save(cluster.paths)
     returned = [node.name for node in nodes if node.name not in bad]
     for text, names in (

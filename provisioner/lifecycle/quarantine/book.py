@@ -6,17 +6,16 @@ but the name is still out of service, so that the entry is kept until the new ma
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from provisioner.common import stored
-from provisioner.common.errors import GpuprovError
-from provisioner.common.levels import LEVELS, Level, deeper
-from provisioner.common.paths import ClusterPaths, write_whole
-from provisioner.rundir import fleet
+from pydantic.dataclasses import dataclass
+
+from provisioner.common.levels import Level, deeper
+from provisioner.common.paths import ClusterPaths
+from provisioner.rundir import fleet, records
 from provisioner.rundir.fleet import Node
 
 OURS = "gpuprov"
@@ -33,7 +32,7 @@ PROOF = "load.completes"
 hardware (dcgm.diag) prove as much, for nodes that cannot be loaded."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(config=records.STRICT, frozen=True, slots=True)
 class Entry:
     """One node in quarantine. `id` is the machine's; `since` is UTC (2026-01-31T12:00:00Z); `checks` are what failed at
     `level` (None where a person decided); `drained`: the drain command worked; `trouble`: why the last command did
@@ -77,52 +76,39 @@ class Entry:
         return document | ({"trouble": self.trouble} if self.trouble else {})
 
 
-@dataclass(slots=True)
+@dataclass(config=records.STRICT, slots=True)
 class Book:
     """quarantine.json: node name → entry."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    FILE: ClassVar[str] = "quarantine.json"
+    REPAIR: ClassVar[str] = (
+        "check in your scheduler which nodes are out of service, then remove the file and quarantine those again"
+    )
+
+    nodes: dict[str, Entry] = field(default_factory=dict)
 
     def of(self, nodes: Iterable[Node]) -> dict[str, Entry]:
         """The quarantine of these machines, by node name."""
-        entries = {node.name: self.entries.get(node.name) for node in nodes if self.holds(node)}
+        entries = {node.name: self.nodes.get(node.name) for node in nodes if self.holds(node)}
         return {name: entry for name, entry in entries.items() if entry is not None}
 
     def holds(self, node: Node) -> bool:
-        entry = self.entries.get(node.name)
+        entry = self.nodes.get(node.name)
         return entry is not None and entry.id == node.id
 
     def save(self, paths: ClusterPaths) -> None:
-        document = {"nodes": {name: asdict(entry) for name, entry in self.entries.items()}}
-        write_whole(paths.root / "quarantine.json", json.dumps(document, indent=1) + "\n")
+        records.save(paths, self)
 
 
 def load(paths: ClusterPaths) -> Book:
-    """What is in quarantine. Raises GpuprovError where the file is damaged: nodes are out of service, and nobody would
-    know."""
-    file = paths.root / "quarantine.json"
+    """What is in quarantine. Raises DamagedFileError: nodes are out of service, and nobody would know."""
+    book = records.load(paths, Book) or Book()
     try:
-        rows: dict[str, Any] = stored.load(file)["nodes"]
-        book = Book({name: _entry(entry) for name, entry in rows.items()})
-        for name, entry in book.entries.items():  # hooks are given them, also where no machine has the name any more
+        for name, entry in book.nodes.items():  # hooks are given them, also where no machine has the name any more
             fleet.refuse_shape(name, entry.id)
-        return book
-    except FileNotFoundError:
-        return Book()
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        hint = "check in your scheduler which nodes are out of service, then remove the file and quarantine those again"
-        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
-
-
-def _entry(fields: Mapping[str, Any]) -> Entry:
-    owed = fields.get("owed")
-    entry = Entry(**{**fields, "checks": tuple(fields["checks"]), "owed": None if owed is None else tuple(owed)})
-    texts = (entry.id, entry.owner, entry.reason, entry.since, entry.trouble, *entry.checks, *(entry.owed or ()))
-    if not all(isinstance(text, str) for text in texts) or entry.level not in (None, *LEVELS):
-        raise ValueError("an entry is incomplete")
-    if not isinstance(entry.drained, bool):
-        raise TypeError("drained is not a boolean")
-    return entry
+    except ValueError as error:
+        raise records.DamagedFileError(str(error), paths.root / Book.FILE, hint=Book.REPAIR) from error
+    return book
 
 
 def now() -> str:

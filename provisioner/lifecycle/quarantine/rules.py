@@ -46,7 +46,7 @@ def decide(
     machines = {node.name: node for node in nodes}
     here = book.of(nodes)
     judged = [verdict for verdict in report.nodes if verdict.name in machines]
-    release = [v.name for v in judged if v.ok and _leaves(book.entries.get(v.name), machines[v.name], level, v)]
+    release = [v.name for v in judged if v.ok and _leaves(book.nodes.get(v.name), machines[v.name], level, v)]
     bad = {v.name: v for v in judged if not v.ok}
     fresh = {name: verdict for name, verdict in bad.items() if name not in here} if limits.automatic else {}
     staying = [name for name in here if name not in release]

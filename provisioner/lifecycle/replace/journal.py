@@ -3,15 +3,15 @@ was killed anywhere goes on, and makes no second new machine."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import field
+from typing import ClassVar, Literal
 
-from provisioner.common import stored
-from provisioner.common.errors import GpuprovError
-from provisioner.common.paths import ClusterPaths, write_whole
+from pydantic.dataclasses import dataclass
+
+from provisioner.common.paths import ClusterPaths
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.session import Cluster
+from provisioner.rundir import records
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger
 
@@ -20,7 +20,7 @@ Step = Literal["draining", "making", "proving"]
 there, to be configured, verified and put into service."""
 
 
-@dataclass(slots=True)
+@dataclass(config=records.STRICT, slots=True)
 class Place:
     """One node that is being replaced. `id` is that of the machine that goes."""
 
@@ -28,14 +28,17 @@ class Place:
     step: Step
 
 
-@dataclass(slots=True)
+@dataclass(config=records.STRICT, slots=True)
 class Journal:
     """replace.json: node name → place. A node whose new machine had its verdict is not in it."""
+
+    FILE: ClassVar[str] = "replace.json"
+    REPAIR: ClassVar[str] = "remove it, then run `gpuprov up`: it creates what is missing and verifies what is new"
 
     nodes: dict[str, Place] = field(default_factory=dict)
 
     def save(self, paths: ClusterPaths) -> None:
-        write_whole(paths.root / "replace.json", json.dumps(asdict(self), indent=1) + "\n")
+        records.save(paths, self)
 
     def set(self, paths: ClusterPaths, nodes: list[Node], step: Step) -> None:
         """These nodes are at that step; a node that is new here has its machine written down as the one that goes."""
@@ -46,18 +49,10 @@ class Journal:
 
 def load(cluster: Cluster) -> Journal:
     """What is under way. Left out is what another command has ended since: a draining that was released, a new machine
-    that `up` or `verify` has judged. Raises GpuprovError where the file is damaged."""
-    file = cluster.paths.root / "replace.json"
-    try:
-        found: dict[str, Any] = stored.load(file)
-        places = {name: Place(**place) for name, place in found["nodes"].items()}
-        if any(p.step not in get_args(Step) or not isinstance(p.id, str) for p in places.values()):
-            raise ValueError("an unknown step")
-    except FileNotFoundError:
+    that `up` or `verify` has judged. Raises DamagedFileError."""
+    journal = records.load(cluster.paths, Journal)
+    if journal is None:
         return Journal()
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        hint = "remove it, then run `gpuprov up`: it creates what is missing and verifies what is new"
-        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
     book, ledger = quarantine_book.load(cluster.paths), Ledger(cluster.paths)
     machines = {node.name: node for node in cluster.nodes()}
 
@@ -69,4 +64,4 @@ def load(cluster: Cluster) -> Journal:
             return place.step == "making" or book.holds(node)
         return ledger.of(node) is None and not book.holds(node)
 
-    return Journal({name: place for name, place in places.items() if under_way(name, place)})
+    return Journal({name: place for name, place in journal.nodes.items() if under_way(name, place)})

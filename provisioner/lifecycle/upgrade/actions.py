@@ -50,7 +50,7 @@ class NodeActions:
             book, level = quarantine_book.load(self.cluster.paths), self.cluster.spec.verify.level
             for name, message in not_resumed.items():
                 reason = f"{failed[name]}; {message}"
-                book.entries[name] = quarantine_book.Entry(
+                book.nodes[name] = quarantine_book.Entry(
                     self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=level
                 )
             book.save(self.cluster.paths)
@@ -69,7 +69,7 @@ class NodeActions:
         book = quarantine_book.load(self.cluster.paths)
         if not book.holds(self._nodes[name]):
             spec = self.cluster.spec
-            book.entries[name] = quarantine_book.Entry(
+            book.nodes[name] = quarantine_book.Entry(
                 self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=spec.verify.level,
                 drained=spec.hooks.drain is not None,
             )  # fmt: skip

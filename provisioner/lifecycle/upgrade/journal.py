@@ -3,17 +3,18 @@ run that was killed anywhere goes on; and what follows from it for `up` and `sta
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from provisioner.common import stored
+from pydantic.dataclasses import dataclass
+
 from provisioner.common.errors import GpuprovError
-from provisioner.common.paths import ClusterPaths, write_whole
+from provisioner.common.paths import ClusterPaths
 from provisioner.common.text import counted, few
 from provisioner.lifecycle import diff
+from provisioner.rundir import records
 from provisioner.rundir.release import Ledger, assigned_releases, identity, release_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ Phase = Literal["moving", "rolling-back", "done", "rolled-back"]
 BUSY = ("moving", "rolling-back")
 
 
-@dataclass(slots=True)
+@dataclass(config=records.STRICT, slots=True)
 class Place:
     """Where one node is. `source` is the release that it came from; `reason` says why where something went wrong.
     `begun`: an upgrade before had begun to move it, so that what it runs may not be what the ledger says."""
@@ -49,10 +50,15 @@ class Place:
     begun: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(config=records.STRICT, slots=True)
 class Journal:
     """One upgrade. `to` and `source` are ids of releases (applied.Release); `failed` has every release that was rolled
     back on this cluster, with the reason, and outlives the upgrade."""
+
+    FILE: ClassVar[str] = "upgrade.json"
+    REPAIR: ClassVar[str] = (
+        "check with `gpuprov status` which nodes are out of service, put them back, then remove the file"
+    )
 
     to: str = ""
     phase: Phase = "done"
@@ -84,29 +90,13 @@ class Journal:
         self.nodes = {name: position for name, position in self.nodes.items() if name in names}
 
     def save(self, paths: ClusterPaths) -> None:
-        write_whole(paths.root / "upgrade.json", json.dumps(asdict(self), indent=1) + "\n")
+        records.save(paths, self)
 
 
 def load(paths: ClusterPaths) -> Journal:
-    """What is known of the last upgrade; one that is done where there never was any. Raises GpuprovError where the file
-    is damaged: nodes may be out of service, and nobody would know."""
-    file = paths.root / "upgrade.json"
-    try:
-        document: dict[str, Any] = stored.load(file)
-        nodes = {name: Place(**position) for name, position in document.pop("nodes").items()}
-        journal = Journal(**document, nodes=nodes)
-        if journal.phase not in get_args(Phase) or any(p.step not in get_args(Step) for p in nodes.values()):
-            raise ValueError("an unknown step")
-        texts = (journal.to, journal.reason, *journal.failed, *journal.failed.values())
-        texts += tuple(text for position in nodes.values() for text in (position.source, position.reason))
-        if not all(isinstance(text, str) for text in texts) or type(journal.batch) is not int:
-            raise ValueError("a value of the wrong type")
-    except FileNotFoundError:
-        return Journal()
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        hint = "check with `gpuprov status` which nodes are out of service, put them back, then remove the file"
-        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
-    return journal
+    """What is known of the last upgrade; one that is done where there never was any. Raises DamagedFileError: nodes may
+    be out of service, and nobody would know."""
+    return records.load(paths, Journal) or Journal()
 
 
 def others(cluster: Cluster, lock: Lock) -> list[Lock]:

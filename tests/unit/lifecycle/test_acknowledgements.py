@@ -103,7 +103,7 @@ def test_what_passes_or_condemns_is_left_as_it_is(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"acknowledged": [{}]}', '{"acknowledged": [{"node": 1}]}'])
 def test_a_damaged_file_acknowledges_nothing(cluster: Cluster, text: str) -> None:
-    (cluster.paths.root / acknowledgements.FILE).write_text(text)
+    (cluster.paths.root / acknowledgements.Acknowledgements.FILE).write_text(text)
     messages: list[str] = []
     cluster.events.subscribe(lambda event: messages.append(event.message))
     assert owners(cluster) == [None, None]
@@ -180,7 +180,7 @@ def test_typed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = typed("train-0", "host.reboot_required", "--reason", "Monday", "--until", "3d")
     assert code == 0 and "train-0: host.reboot_required is acknowledged by" in output
     assert "train-0 host.next_boot (host.reboot_required): " in typed()[1]
-    assert json.loads((cluster.paths.root / acknowledgements.FILE).read_text())["acknowledged"][0]["machine"] == "i-0"
+    assert json.loads((cluster.paths.root / acknowledgements.Acknowledgements.FILE).read_text())["acknowledged"][0]["machine"] == "i-0"
     assert typed("train-0", "host.next_boot")[0] == 2
     assert typed("train-7", "host.next_boot", "--reason", "x")[0] == 2
     assert "CHECK is missing" in typed("train-0")[1]

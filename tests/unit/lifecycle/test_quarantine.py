@@ -219,7 +219,7 @@ def test_what_condemned_has_to_pass_and_not_to_be_skipped_beside_a_job(id: str, 
         "(`gpuprov verify --level standard` asks, `gpuprov release` ends it)"
     )
     assert decision.drain == ()
-    updated_store = Book({**store.entries, **decision.hold})
+    updated_store = Book({**store.nodes, **decision.hold})
     assert judge(updated_store, passes(skips=(id,)), 4).nothing, "told once"
     assert judge(updated_store, passes(id), 4).release == ("train-0",)
     assert judge(updated_store, passes(id), 4, "quick").nothing
@@ -250,7 +250,7 @@ def test_another_fault_meanwhile_does_not_pay_what_is_owed() -> None:
 def test_a_silent_node_owes_nothing_but_a_verdict() -> None:
     bad = [result(id, "unknown") for id in ("load.completes", "nccl.bandwidth", "fabric.pairs", "gpu.count")]
     store = Book(dict(judge(Book(), [verdict("train-0", *bad, error="ssh: no route to host")], 4).hold))
-    assert store.entries["train-0"].owed == ()
+    assert store.nodes["train-0"].owed == ()
     assert judge(store, passes(skips=("fabric.pairs", "nccl.bandwidth")), 4).release == ("train-0",)
 
 
@@ -316,7 +316,7 @@ def test_a_second_bad_verdict_keeps_the_date_and_the_deeper_level() -> None:
     assert judge(store, lost("train-0"), 4).nothing, "nothing new, nobody is called"
     decision = judge(store, [verdict("train-0", result("gpu.xid", "fail"))], 4)
     assert decision.hold["train-0"] == replace(
-        store.entries["train-0"],
+        store.nodes["train-0"],
         reason="gpu.xid: 7 instead of 8",
         checks=("gpu.xid",),
         level="stress",
@@ -473,7 +473,7 @@ def test_a_name_without_a_machine_stays_as_long_as_a_scheduler_may_have_it_drain
     """A later machine of that name would be out of service, and nothing would know why."""
     Book({"old-0": entry("old-0")}).save(cluster.paths)
     after(cluster, *lost("train-1"))
-    assert set(quarantine_book.load(cluster.paths).entries) == {"train-1", "old-0"}
+    assert set(quarantine_book.load(cluster.paths).nodes) == {"train-1", "old-0"}
 
 
 def test_a_name_without_a_machine_is_forgotten_where_nothing_is_drained(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_a_name_without_a_machine_is_forgotten_where_nothing_is_drained(tmp_path
     fleet.save(cluster.paths, machines(4))
     Book({"old-0": entry("old-0")}).save(cluster.paths)
     after(cluster, *lost("train-1"))
-    assert set(quarantine_book.load(cluster.paths).entries) == {"train-1"}
+    assert set(quarantine_book.load(cluster.paths).nodes) == {"train-1"}
 
 
 def test_a_run_at_work_is_not_disturbed(cluster: Cluster) -> None:

@@ -172,7 +172,7 @@ def test_a_new_machine_that_could_not_be_put_back_is_ours(cluster: Cluster) -> N
     Book({"train-1": entry("train-1", id="i-former", owner="ada", level="stress")}).save(cluster.paths)
     (cluster.file.parent / "refuse").touch()
     after(cluster, *well("train-1"))
-    quarantined = quarantine_book.load(cluster.paths).entries["train-1"]
+    quarantined = quarantine_book.load(cluster.paths).nodes["train-1"]
     assert (quarantined.id, quarantined.owner, quarantined.level, quarantined.owed) == ("i-train-1", OURS, None, ())
     assert quarantined.trouble == "the resume command ended with status 1"
     (cluster.file.parent / "refuse").unlink()
@@ -321,7 +321,7 @@ def test_a_node_whose_machine_is_gone_is_released(cluster: Cluster) -> None:
     Book({"old-0": entry("old-0")}).save(cluster.paths)
     assert quarantine.release(cluster, ["old-0"]) == ([], {})
     assert hooked(cluster) == ["resume release old-0"]
-    assert quarantine_book.load(cluster.paths).entries == {}
+    assert quarantine_book.load(cluster.paths).nodes == {}
 
 
 @pytest.mark.parametrize(

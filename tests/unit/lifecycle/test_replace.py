@@ -410,7 +410,7 @@ def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster,
     quarantine.put(cluster, ["train-1"], "RMA", "ada")
     fleet.save(cluster.paths, [node(n.name, "another" if n.name == "train-1" else n.id) for n in cluster.nodes()])
     assert quarantine.held(cluster) == {}
-    assert "train-1" in quarantine_book.load(cluster.paths).entries
+    assert "train-1" in quarantine_book.load(cluster.paths).nodes
 
 
 def test_a_new_machine_that_cannot_be_had_is_an_error_that_says_who_asks_for_it_again(
@@ -430,7 +430,7 @@ def test_a_new_machine_that_cannot_be_had_is_an_error_that_says_who_asks_for_it_
     assert caught.value.exit_code == Exit.PROVIDER_FAILED
     assert f"`gpuprov up {cluster.file}`" in caught.value.hint
     verdict(cluster, "train-2", well=False)  # of another node, before `up`
-    assert set(quarantine_book.load(cluster.paths).entries) == {"train-1", "train-2"}
+    assert set(quarantine_book.load(cluster.paths).nodes) == {"train-1", "train-2"}
     fleet.save(cluster.paths, [*cluster.nodes(), node("train-1", "i-new")])  # `up` could have it
     verdict(cluster, "train-1", well=True)
     assert world.hooked == ["drain replace train-1", "drain quarantine train-2", "resume release train-1"]

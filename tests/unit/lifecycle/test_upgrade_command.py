@@ -530,7 +530,7 @@ def test_a_node_in_quarantine_that_could_not_be_drained_stays_out_of_service(
     called = hooks(monkeypatch, "drain train-1")
     hands.drain(["train-1"])
     assert called == ["drain train-1 for upgrade"]
-    assert quarantine_book.load(hands.cluster.paths).entries["train-1"].owner == "ada"
+    assert quarantine_book.load(hands.cluster.paths).nodes["train-1"].owner == "ada"
 
 
 def test_nodes_are_put_back_but_for_those_that_a_person_keeps(
