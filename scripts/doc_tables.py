@@ -21,6 +21,7 @@ from typing import get_args
 
 from provisioner import catalog
 from provisioner.common.errors import CODES
+from provisioner.rundir.files import FILES
 from provisioner.sandbox.faults import list_faults
 from provisioner.spec import folders, schema
 from provisioner.spec.models import ClusterSpec
@@ -110,7 +111,14 @@ def codes() -> str:
     return "\n".join(["| code | means |", "| --- | --- |", *rows])
 
 
+def run_files() -> str:
+    """One row for each file of the run directory, as Markdown."""
+    rows = [f"| `{row.pattern}` | {row.holds} | {row.sharing} |" for row in FILES]
+    return "\n".join(["| file | holds | sharing |", "| --- | --- | --- |", *rows])
+
+
 TABLES = (
+    Table(DOCS / "operators.md", "files", run_files),
     Table(DOCS / "cli.md", "codes", codes),
     Table(DOCS / "sandbox.md", "faults", faults),
     Table(DOCS / "stack.md", "machines", machines),

@@ -33,6 +33,7 @@ CODES = {
     "declined": "A person was asked and said no.",
     "interrupted": "Ctrl-C or SIGTERM. Progress is saved.",
     "locked": "Another run holds the cluster.",
+    "damaged_file": "A file of the run directory is not what gpuprov writes.",
     "version_conflict": "No set of versions satisfies the pins of cluster.yaml together.",
     "download_failed": "A repository, registry or download did not give a file.",
     "provider_failed": "The provider, podman or Terraform failed in another way than those below.",

@@ -1,9 +1,10 @@
 """What the operators of one cluster share beside Terraform's state.
 
-The part of the run directory that others need (SHARED: nodes, pinned host keys, verdicts, quarantine, the locks that
-machines run, the last report) is one object, fleet.json.gz, next to Terraform's states. It is read before anything
-else, and written by whoever is at work; one who wrote meanwhile is never overwritten. No key is in it, and no code:
-what Terraform runs is rendered on each machine from its own cluster.yaml.
+The part of the run directory that others need (rundir/files.py) is one object, fleet.json.gz, next to Terraform's
+states. It is read before anything else, and written by whoever is at work; one who wrote meanwhile is never
+overwritten. No key is in it, and no code: what Terraform runs is rendered on each machine from its own cluster.yaml.
+Of a report the data is shared and not the page (report/restore.py): a page from elsewhere could show any verdict, or
+ask for a password.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from provisioner.lifecycle.sharing.lease import HOLDER, Lease, clear
 from provisioner.machines.providers.cluster import ACCOUNT_LINE, Providers
 from provisioner.machines.providers.state import Conflict, Remote, remote_of
 from provisioner.rundir import fleet
+from provisioner.rundir.files import BY_NODE, OPTIONAL, REPORTS, SHARED
 from provisioner.rundir.node_state import is_report
 from provisioner.rundir.release import ANOTHER_RELEASE, identity
 from provisioner.spec import problem_at
@@ -40,29 +42,14 @@ from provisioner.stack import lockfile
 from provisioner.transport import process, ssh
 from provisioner.verify.report import restore
 
-SHARED = (
-    "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
-    "upgrade.json", "acknowledged.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json",
-    "sites/*/provider", "sites/*/site.json", "sites/*/account", "sites/*/capacity.json", "sites/*/bmc.json",
-    "sites/*/netboot.json", "sites/*/leaving", "sites/*/left", "sites/*/.terraform.lock.hcl",
-)  # fmt: skip
-"""Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
-REPORTS = ("runs/*/report.json", "runs/*/report.xml")
-"""The last run's report, in the forms that are data. Its page is made on each machine (report/restore.py): one that
-comes from elsewhere could show any verdict, ask for a password or lead to another page."""
 LIMIT = 64 << 20
 """Bytes of all shared files; ten thousand nodes have some 30 MiB with their report."""
-OPTIONAL = (("measures.jsonl",), REPORTS)
-"""Files that are left out, in this order, where all would be larger than LIMIT: they decide nothing. What is missing of
-them in the store stays in the run directory."""
 LOCK = "cluster.lock"
 """The lock beside cluster.yaml: written where there is none; where there is one, that is the user's."""
 FLEET = "fleet.json.gz"
 FORMAT = 1
 _PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A folder or file that is shared: no .., nothing that a file system could not have."""
-BY_NODE = ("applied.json", "quarantine.json", "replace.json", "upgrade.json")
-"""Files with one row for each node."""
 PINS = "ssh/pins.json"
 RECORD = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it, the names of the files in

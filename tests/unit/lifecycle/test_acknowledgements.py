@@ -180,7 +180,12 @@ def test_typed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = typed("train-0", "host.reboot_required", "--reason", "Monday", "--until", "3d")
     assert code == 0 and "train-0: host.reboot_required is acknowledged by" in output
     assert "train-0 host.next_boot (host.reboot_required): " in typed()[1]
-    assert json.loads((cluster.paths.root / acknowledgements.Acknowledgements.FILE).read_text())["acknowledged"][0]["machine"] == "i-0"
+    assert (
+        json.loads((cluster.paths.root / acknowledgements.Acknowledgements.FILE).read_text())["acknowledged"][0][
+            "machine"
+        ]
+        == "i-0"
+    )
     assert typed("train-0", "host.next_boot")[0] == 2
     assert typed("train-7", "host.next_boot", "--reason", "x")[0] == 2
     assert "CHECK is missing" in typed("train-0")[1]

@@ -23,9 +23,10 @@ from provisioner.lifecycle import baselines, down
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sharing import shared_files
 from provisioner.lifecycle.sharing.lease import current
-from provisioner.lifecycle.sharing.shared_files import SHARED, is_shared
+from provisioner.lifecycle.sharing.shared_files import is_shared
 from provisioner.machines.providers.aws.capacity import Choices
 from provisioner.machines.providers.state import Blob
+from provisioner.rundir.files import SHARED
 from provisioner.verify.report import restore, write
 from provisioner.verify.report.html import html
 from provisioner.verify.results import CheckResult, NodeReport, Report

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from provisioner.common.paths import RUNS
+from provisioner.rundir.files import FILES
 from tests.simulation.machine import explore
 from tests.simulation.replay import CORPUS, replay
 
@@ -21,6 +25,21 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize("file", sorted(CORPUS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_a_history_that_broke_an_invariant_once_breaks_none(file: Path, tmp_path: Path) -> None:
     replay(file, tmp_path)
+    assert [name for name in names(tmp_path) if not any(fits(name, row.pattern) for row in FILES)] == []
+
+
+def names(folder: Path) -> list[str]:
+    """The files in all run directories below a folder, as rundir/files.py has them; not those that a write was about to
+    put into their place when it was killed."""
+    paths = [path.relative_to(folder).parts for path in folder.rglob("*") if not path.is_dir()]
+    below = ["/".join(parts[parts.index(RUNS) + 2 :]) for parts in paths if RUNS in parts[:-2]]
+    return [name for name in below if not re.search(r"(^|/)\.[\w.-]+\.[0-9a-f]{12}$", name)]
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a pattern names a file, or the folder that it is in."""
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) >= len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 def test_a_seed_gives_the_same_histories_in_every_process() -> None:

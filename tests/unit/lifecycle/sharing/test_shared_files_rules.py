@@ -20,15 +20,14 @@ from provisioner.lifecycle.sharing.shared_files import (
     LIMIT,
     LOCK,
     RECORD,
-    REPORTS,
-    SHARED,
     UNANSWERED,
-    is_report,
     is_shared,
 )
 from provisioner.machines.providers.state import Conflict
 from provisioner.rundir import fleet
+from provisioner.rundir.files import REPORTS, SHARED
 from provisioner.rundir.fleet import Node
+from provisioner.rundir.node_state import is_report
 from provisioner.rundir.release import ANOTHER_RELEASE, identity
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock

@@ -1,0 +1,89 @@
+"""Every file of the run directory, and which of them the operators of a cluster share (docs/operators.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Sharing = Literal["shared", "if there is room", "local"]
+"""shared: every operator has it. if there is room: it is left out where all would be larger than the store takes.
+local: it is of this machine alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """`pattern`: below the run directory, where `*` is a part of one name. `by_node`: it has one row for each node."""
+
+    pattern: str
+    holds: str
+    sharing: Sharing = "local"
+    by_node: bool = False
+
+
+MEASURES = "measures.jsonl"
+FILES = (
+    RunFile("id", "what tells this cluster from others of its name", "shared"),
+    RunFile("nodes.json", "the nodes: group, site, machine, addresses", "shared"),
+    RunFile("intent.json", "what `up` was about to create, and the chosen site of each group", "shared"),
+    RunFile("state.json", "stage and last verdict of each node", "shared"),
+    RunFile("applied.json", "the lock that each node was proven with", "shared", by_node=True),
+    RunFile("locks/*.lock", "the locks that nodes run", "shared"),
+    RunFile("quarantine.json", "nodes in quarantine, with owner and reason", "shared", by_node=True),
+    RunFile("replace.json", "replacements in progress", "shared", by_node=True),
+    RunFile("upgrade.json", "the upgrade in progress, and what was rolled back", "shared", by_node=True),
+    RunFile("acknowledged.json", "acknowledged warnings", "shared"),
+    RunFile("baseline.json", "what each node measured when it was saved as the baseline", "shared"),
+    RunFile(MEASURES, "what nodes measured in earlier runs", "if there is room"),
+    RunFile("inventory.yml", "Ansible's inventory", "shared"),
+    RunFile("ssh/pins.json", "the pinned host key of each node", "shared"),
+    RunFile("sites/*/provider", "the provider that created the site's machines", "shared"),
+    RunFile("sites/*/site.json", "the site's block of cluster.yaml when its machines were created", "shared"),
+    RunFile("sites/*/account", "the account that owns the site's machines", "shared"),
+    RunFile("sites/*/capacity.json", "zones and capacity kinds that were tried", "shared"),
+    RunFile("sites/*/bmc.json", "installations through BMCs", "shared"),
+    RunFile("sites/*/netboot.json", "installations over the network", "shared"),
+    RunFile("sites/*/leaving", "hosts that a `down` is giving back", "shared"),
+    RunFile("sites/*/left", "hosts that a `down` has given back", "shared"),
+    RunFile("sites/*/.terraform.lock.hcl", "checksums of Terraform's providers", "shared"),
+    RunFile("runs/*/report.json", "the report of a run; the last one is shared", "if there is room"),
+    RunFile("runs/*/report.xml", "the same as JUnit", "if there is room"),
+    RunFile("runs/*/report.html", "the same as a page, made on each machine"),
+    RunFile("runs/*/events.jsonl", "the events of a run"),
+    RunFile("runs/*/*.log", "output of Terraform and Ansible"),
+    RunFile("cluster.yaml", "the file as it was when machines were created"),
+    RunFile("cluster.lock", "the lock of a sandbox"),
+    RunFile("folder", "the folder of the run directory, which a copy of it does not have"),
+    RunFile("shared.json", "what this machine last read and sent of the shared files"),
+    RunFile("holder.json", "the run in progress"),
+    RunFile("run.lock", "the lock of a run in progress"),
+    RunFile("state.json.lock", "the lock of state.json"),
+    RunFile("bmc_pins.json", "certificates of BMCs"),
+    RunFile("bmc_seen*.json", "event log entries of BMCs that were reported"),
+    RunFile("looks/*", "the last answer of each node"),
+    RunFile("known_hosts", "host keys as ssh reads them"),
+    RunFile("ssh/*", "configuration, key and sockets of ssh"),
+    RunFile("sites/*/main.tf", "Terraform's root module"),
+    RunFile("sites/*/terraform.tfstate*", "Terraform's state, where it is kept on this machine"),
+    RunFile("sites/*/errored.tfstate", "a state that Terraform could not store"),
+    RunFile("sites/*/plan.bin", "Terraform's plan"),
+    RunFile("sites/*/applying", "an apply is in progress"),
+    RunFile("sites/*/hosts", "the site's machines existed before"),
+    RunFile("sites/*/machines", "since when each machine has cost money"),
+    RunFile("sites/*/.terraform/*", "Terraform's providers and modules"),
+    RunFile("sites/*/images/*", "installation images, while they are in use"),
+    RunFile("sites/*/netboot/*", "what netboot serves"),
+    RunFile("sites/*/dnsmasq.conf", "configuration of dnsmasq for netboot"),
+    RunFile("suite/*", "the acceptance suite"),
+    RunFile("builds/*", "builds of golden images in progress"),
+    RunFile("disks/*", "disks of golden images"),
+    RunFile("book/*", "builds and channels of a sandbox"),
+)
+
+REPORTS = tuple(row.pattern for row in FILES if row.sharing == "if there is room" and row.pattern != MEASURES)
+"""The last run's report, in the forms that are data."""
+SHARED = tuple(row.pattern for row in FILES if row.sharing != "local" and row.pattern not in REPORTS)
+"""What is shared beside the last run's report. Nothing else is ever written from there."""
+OPTIONAL = ((MEASURES,), REPORTS)
+"""Files that are left out, in this order, where all would be larger than the store takes: they decide nothing. What is
+missing of them in the store stays in the run directory."""
+BY_NODE = tuple(row.pattern for row in FILES if row.by_node)
