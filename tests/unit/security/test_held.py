@@ -86,7 +86,7 @@ ELSEWHERE = {
     "network: a signature that was taken away": ("stack/test_index.py", "test_what_is_not_trusted"),
     "s3: foreign paths": ("lifecycle/sharing/test_shared_files.py", "test_nothing_is_written_that_is_never_shared"),
     "s3: an id that is a command (ssm)": (
-        "providers/test_aws_provider.py",
+        "machines/providers/test_aws_provider.py",
         "test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs",
     ),
     "s3: an id that is an option (ssm)": (
@@ -119,7 +119,7 @@ ELSEWHERE |= {
     ),
     "PR: a file of secrets as inventory": ("security/test_hostile_paths.py", "test_no_text_of_an_inventory_is_shown"),
     "netboot: the first claim of a machine": (
-        "netboot/test_netboot_answers.py",
+        "machines/netboot/test_netboot_answers.py",
         "test_who_claims_a_machine_without_a_serial_gets_nothing_and_locks_nobody_out",
     ),
     "local: the name of the folder of sockets": (
