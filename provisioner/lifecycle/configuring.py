@@ -34,8 +34,8 @@ MOST_LINES = 4
 
 
 @dataclass(slots=True)
-class Brought:
-    """What `bring` found and did. `subjects` carry the bundle that their verdict is to be made of; `drift` is what is
+class ReconcileResult:
+    """What `reconcile` found and did. `subjects` carry the bundle that their verdict is made of; `drift` is what is
     left on each node; `failed` says of a node why its roles broke off."""
 
     subjects: list[Subject]
@@ -62,8 +62,8 @@ def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[st
     return variables
 
 
-def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Sequence[Subject],
-           variables: dict[str, Any]) -> dict[str, DesiredState]:  # fmt: skip
+def desired_states(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Sequence[Subject],
+                   variables: dict[str, Any]) -> dict[str, DesiredState]:  # fmt: skip
     """Node name → what it is compared with."""
     from provisioner.configure import drift, stamps
 
@@ -80,62 +80,109 @@ def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Seq
     return states
 
 
-def bring(
+def reconcile(
     cluster: Cluster,
     nodes: Sequence[Node],
     releases: Mapping[str, Release],
     run_dir: Path,
     *,
     new: Collection[str] = (),
-) -> Brought:
-    """Look at the nodes, run the roles on those that differ, look at those again. `new` are machines that were made a
-    moment ago: they are not asked, only configured; of a golden image they are asked what they have, and nothing that
-    wakes a GPU. Raises ConfigureError where Ansible itself did not run."""
-    from provisioner.configure import drift
+) -> ReconcileResult:
+    """Compare the nodes with the lock, run the roles on those that differ, compare those again. `new` are machines that
+    were made a moment ago: they are not asked, only configured; of a golden image they are asked what they have, and
+    nothing that wakes a GPU. Raises ConfigureError where Ansible itself did not run."""
+    run = _Reconciliation(cluster, nodes, releases, run_dir)
+    drifted = run.compare(new)
+    for role_passes in run.attempts(drifted):
+        if drifted:
+            drifted = run.attempt(role_passes, drifted)
+    run.warn(drifted)
+    return run.finish()
 
-    events, subjects = cluster.events, subjects_of(cluster, nodes, releases)
-    variables = role_variables(cluster, releases)
-    locks = wanted(nodes, releases, subjects, variables)
-    settled = proven(cluster, nodes, releases)
-    if settled:
-        events("configure", "log", f"quick checks, no load: {counted(len(settled), 'node')} verified with this lock")
-    imaged = {node.name for node in nodes if node.name in new and node.group in releases[node.name].lock.images}
-    unprobed = {*new} - imaged
-    probed = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in unprobed]
-    bundles = look(cluster, probed, f"comparing {counted(len(probed), 'node')} with the lock", for_drift=imaged)
-    differences = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
-    result = Brought(subjects, differences, before=dict(differences))
-    drifted = [n for n in nodes if n.name in unprobed or any(d.mended for d in differences[n.name])]
-    as_locked = imaged - {node.name for node in drifted}
-    complete = [s for s in probed if s.name in as_locked]
-    bundles |= look(cluster, complete, f"looking at {counted(len(complete), 'node')}")
-    for node in drifted:
-        _tell(cluster, node.name, differences.get(node.name, ()))
-    mend = [] if unprobed else drift.passes([d for node in drifted for d in differences.get(node.name, ())])
-    for passes in (mend, [drift.EVERYTHING]) if mend not in ([], [drift.EVERYTHING]) else ([drift.EVERYTHING],):
-        if not drifted:
-            break
-        for role_pass in passes:
-            going = [node for node in drifted if role_pass is passes[0] or node.name not in result.failed]
-            if going:
-                _configure(cluster, nodes, going, releases, variables, run_dir, result, role_pass)
-        bundles_after = look(
-            cluster,
-            [s for s in subjects if s.name in {node.name for node in drifted}],
-            f"comparing {counted(len(drifted), 'configured node')} with the lock",
-        )
-        bundles |= bundles_after
-        result.drift |= {name: drift.differences(bundle, locks[name]) for name, bundle in bundles_after.items()}
-        drifted = [node for node in drifted if not result.clean(node.name)]
-    for node in drifted:
-        if node.name not in result.failed:
-            messages = "; ".join([d.message for d in result.drift[node.name] if d.mended][:MOST_LINES])
-            events("configure", "warning", f"still differs from the lock: {messages}", node=node.name)
-    light = settled - set(result.configured)
-    result.subjects = [
-        _seen(_lightly(subject) if subject.name in light else subject, bundles[subject.name]) for subject in subjects
-    ]
-    return result
+
+class _Reconciliation:
+    """One run of `reconcile`."""
+
+    def __init__(
+        self, cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release], run_dir: Path
+    ) -> None:  # fmt: skip
+        self._cluster, self._nodes, self._releases, self._run_dir = cluster, nodes, releases, run_dir
+        self._subjects = subjects_of(cluster, nodes, releases)
+        self._variables = role_variables(cluster, releases)
+        self._desired = desired_states(nodes, releases, self._subjects, self._variables)
+        self._settled = proven(cluster, nodes, releases)
+        self._bundles: dict[str, Bundle] = {}
+        self._result = ReconcileResult(self._subjects, {})
+
+    def compare(self, new: Collection[str]) -> list[Node]:
+        """Probe the nodes. Gives those that differ from their lock, and those that were not asked."""
+        from provisioner.configure import drift
+
+        if self._settled:
+            message = f"quick checks, no load: {counted(len(self._settled), 'node')} verified with this lock"
+            self._cluster.events("configure", "log", message)
+        imaged = {n.name for n in self._nodes if n.name in new and n.group in self._releases[n.name].lock.images}
+        self._unprobed = {*new} - imaged
+        probed = [_lightly(s) if s.name in self._settled else s for s in self._subjects if s.name not in self._unprobed]
+        doing = f"comparing {counted(len(probed), 'node')} with the lock"
+        self._bundles = look(self._cluster, probed, doing, for_drift=imaged)
+        differences = {name: drift.differences(bundle, self._desired[name]) for name, bundle in self._bundles.items()}
+        self._result.drift, self._result.before = differences, dict(differences)
+        drifted = [n for n in self._nodes if n.name in self._unprobed or any(d.mended for d in differences[n.name])]
+        as_locked = imaged - {node.name for node in drifted}
+        complete = [subject for subject in probed if subject.name in as_locked]
+        self._bundles |= look(self._cluster, complete, f"looking at {counted(len(complete), 'node')}")
+        for node in drifted:
+            _describe(self._cluster, node.name, differences.get(node.name, ()))
+        return drifted
+
+    def attempts(self, drifted: Sequence[Node]) -> list[Sequence[Pass]]:
+        """The passes of each attempt: the roles that answer for what differs; then, on nodes that still differ, all
+        roles once. Where a node was not asked, or nothing less is enough, all roles are the only attempt."""
+        from provisioner.configure import drift
+
+        everything = [drift.EVERYTHING]
+        if self._unprobed:
+            return [everything]
+        differences = [d for node in drifted for d in self._result.drift.get(node.name, ())]
+        targeted = drift.passes(differences)
+        return [targeted, everything] if targeted not in ([], everything) else [everything]
+
+    def attempt(self, role_passes: Sequence[Pass], drifted: Sequence[Node]) -> list[Node]:
+        """Run these passes on the nodes, each on those where none before it failed, and compare again. Gives those that
+        still differ."""
+        from provisioner.configure import drift
+
+        for index, role_pass in enumerate(role_passes):
+            working = [node for node in drifted if index == 0 or node.name not in self._result.failed]
+            if working:
+                _configure(
+                    self._cluster, self._nodes, working, self._releases, self._variables, self._run_dir, self._result,
+                    role_pass,
+                )  # fmt: skip
+        names = {node.name for node in drifted}
+        doing = f"comparing {counted(len(drifted), 'configured node')} with the lock"
+        bundles = look(self._cluster, [subject for subject in self._subjects if subject.name in names], doing)
+        self._bundles |= bundles
+        self._result.drift |= {name: drift.differences(b, self._desired[name]) for name, b in bundles.items()}
+        return [node for node in drifted if not self._result.clean(node.name)]
+
+    def warn(self, drifted: Sequence[Node]) -> None:
+        """Of nodes that still differ, though no role failed."""
+        for node in drifted:
+            if node.name not in self._result.failed:
+                messages = [d.message for d in self._result.drift[node.name] if d.mended][:MOST_LINES]
+                message = f"still differs from the lock: {'; '.join(messages)}"
+                self._cluster.events("configure", "warning", message, node=node.name)
+
+    def finish(self) -> ReconcileResult:
+        """The result, with the bundles that the verdict is made of."""
+        light = self._settled - set(self._result.configured)
+        self._result.subjects = [
+            _seen(_lightly(subject) if subject.name in light else subject, self._bundles[subject.name])
+            for subject in self._subjects
+        ]
+        return self._result
 
 
 def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release]) -> set[str]:
@@ -191,7 +238,7 @@ def _configure(
     releases: Mapping[str, Release],
     variables: dict[str, Any],
     run_dir: Path,
-    result: Brought,
+    result: ReconcileResult,
     run: Pass,
 ) -> None:
     """Run the roles, once for each release; what failed is noted, not raised."""
@@ -227,7 +274,7 @@ def _held_to(cluster: Cluster, release: Release, nodes: Sequence[Node], releases
     return [node for node in (*nodes, *other_nodes) if of[node.name].id == release.id]
 
 
-def _tell(cluster: Cluster, node: str, differences: Sequence[Difference]) -> None:
+def _describe(cluster: Cluster, node: str, differences: Sequence[Difference]) -> None:
     messages = [difference.message for difference in differences if difference.mended] or ["a new machine"]
     more = f" and {len(messages) - MOST_LINES} more" if len(messages) > MOST_LINES else ""
     cluster.events("configure", "log", "; ".join(messages[:MOST_LINES]) + more, node=node, data={"all": messages})

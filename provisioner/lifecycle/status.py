@@ -158,7 +158,7 @@ def drifted(
     subjects = subjects_of(cluster, nodes, releases)
     if not subjects:
         return {}
-    locks = configuring.wanted(nodes, releases, subjects, _last(cluster) if variables is None else variables)
+    locks = configuring.desired_states(nodes, releases, subjects, _last(cluster) if variables is None else variables)
     targets = {s.name: [s.source[0], "-o", f"ConnectTimeout={CONNECT_S}", *s.source[1:]] for s in subjects}  # type: ignore[index]
     requests = {s.name: drift_request(s.expected) for s in subjects}
     bundles = collect(targets, requests, deadline_s=ASK_S, events=cluster.events, stage="plan")

@@ -298,9 +298,9 @@ def waiting(nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock) 
 
 def configure(
     cluster: Cluster, run: Run, nodes: list[Node], releases: Mapping[str, Release], *, new: Collection[str]
-) -> configuring.Brought:
+) -> configuring.ReconcileResult:
     """Run the roles on the nodes that differ from their lock; `failed_roles` tells those that it failed on."""
-    result = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
+    result = configuring.reconcile(cluster, nodes, releases, run.run_dir, new=new)
     run.configured = len(result.configured)
     ready = [name for name in result.configured if name not in result.failed]
     node_state.note_stage(cluster.paths, "configured", ready)
@@ -309,7 +309,7 @@ def configure(
     return result
 
 
-def failed_roles(run: Run, nodes: Sequence[Node], result: configuring.Brought) -> dict[str, GpuprovError]:
+def failed_roles(run: Run, nodes: Sequence[Node], result: configuring.ReconcileResult) -> dict[str, GpuprovError]:
     """Site → the error that names its nodes on which the roles failed."""
     from provisioner.configure.run import refuse_failures
 

@@ -16,7 +16,7 @@ from provisioner.common.errors import GpuprovError, LockedError
 from provisioner.common.paths import private_dir
 from provisioner.common.text import counted
 from provisioner.lifecycle import acknowledgements, baselines, diff, looks, neighbours, second_boot
-from provisioner.lifecycle.configuring import Brought
+from provisioner.lifecycle.configuring import ReconcileResult
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
@@ -196,7 +196,7 @@ def _record(ledger: Ledger, proven: Sequence[Node], releases: Mapping[str, Relea
 
 def verify_configured(
     cluster: Cluster,
-    brought: Brought,
+    result: ReconcileResult,
     nodes: Sequence[Node],
     releases: Mapping[str, Release],
     run_dir: Path,
@@ -208,11 +208,11 @@ def verify_configured(
     healthy. The caller holds the lock."""
     from provisioner.verify import report as reports
 
-    verdict = Verdict(prove(cluster, brought.subjects, nodes, workdir=run_dir))
-    _prove_again(cluster, verdict, brought, nodes, run_dir)
+    verdict = Verdict(prove(cluster, result.subjects, nodes, workdir=run_dir))
+    _prove_again(cluster, verdict, result, nodes, run_dir)
     healthy, ledger = {node.name for node in verdict.report.nodes if node.ok}, Ledger(cluster.paths)
     # Before any node is put into service: what is in service and not recorded would be loaded by the next run.
-    _record(ledger, [node for node in nodes if node.name in healthy and brought.clean(node.name)], releases)
+    _record(ledger, [node for node in nodes if node.name in healthy and result.clean(node.name)], releases)
     settle(cluster, verdict, nodes, cluster.spec.verify.level)
     verdict.previous = node_state.load(cluster.paths).get("report")
     with keeping(verdict.unsaved):
@@ -222,16 +222,18 @@ def verify_configured(
     return verdict
 
 
-def _prove_again(cluster: Cluster, verdict: Verdict, brought: Brought, nodes: Sequence[Node], run_dir: Path) -> None:
+def _prove_again(
+    cluster: Cluster, verdict: Verdict, result: ReconcileResult, nodes: Sequence[Node], run_dir: Path
+) -> None:
     """Add to the verdict, in place, what comes of machines that boot again (`verify.reboot`)."""
-    new = second_boot.chosen(cluster, verdict.report, [node for node in nodes if brought.clean(node.name)])
+    new = second_boot.chosen(cluster, verdict.report, [node for node in nodes if result.clean(node.name)])
     again = second_boot.free(cluster, new)
     if not again:
         return
     names = {node.name for node in again}
     failed = second_boot.reboot_all(cluster, again)
     subjects = [
-        replace(one, source=one.transport or one.source, reach=None) for one in brought.subjects if one.name in names
+        replace(one, source=one.transport or one.source, reach=None) for one in result.subjects if one.name in names
     ]
     # What was reached with others before the reboot counts (second_boot.merged).
     second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"), borrowing=False)

@@ -636,7 +636,7 @@ def installed(world: World) -> Iterator[None]:
         (known_hosts, "_keys_of", keys_in), (private_key, "problem", lambda _: None),
         (collecting, "collect", seams.collect), (verifying, "verify", seams.verify),
         (reports, "write", seams.write_report),
-        (configuring, "wanted", seams.desired), (drift, "differences", seams.differences),
+        (configuring, "desired_states", seams.desired), (drift, "differences", seams.differences),
         (stamps, "desired", lambda *_: {"base": None}), (inventory, "write", seams.write_inventory),
         (roles, "configure", seams.configure), (hooks, "run", seams.hook),
         (cli_lifecycle, "confirmed", seams.confirmed), (cli_replace, "confirmed", seams.confirmed),

@@ -90,11 +90,11 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}
             fresh = {node.name for node in old}
-            brought: configuring.Brought = lifecycle.configure(cluster, run, new, releases, new=fresh)
-            if failed := lifecycle.failed_roles(run, new, brought):
+            reconciled: configuring.ReconcileResult = lifecycle.configure(cluster, run, new, releases, new=fresh)
+            if failed := lifecycle.failed_roles(run, new, reconciled):
                 raise together(failed)
         with run.stage("verify"):
-            run.conclude(verifying.verify_configured(cluster, brought, new, releases, run_dir, partly=True))
+            run.conclude(verifying.verify_configured(cluster, reconciled, new, releases, run_dir, partly=True))
             for name in names:
                 journal.nodes.pop(name, None)
             journal.save(cluster.paths)

@@ -88,7 +88,7 @@ class NodeActions:
         refused = machines.admitted(self.cluster, [self._nodes[name] for name in wanted])
         nodes = [self._nodes[name] for name in wanted if name not in refused]
         releases = {node.name: self._release(wanted[node.name]) for node in nodes}
-        result = configuring.bring(self.cluster, nodes, releases, self._run_dir)
+        result = configuring.reconcile(self.cluster, nodes, releases, self._run_dir)
         self.cluster.events("configure", "done", f"{counted(len(result.configured), 'node')} configured")
         bad = {name: error.message for name, error in refused.items()} | result.failed
         remaining = [subject for subject in result.subjects if subject.name not in bad]

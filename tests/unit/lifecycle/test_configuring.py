@@ -16,7 +16,7 @@ from provisioner.configure import run as roles
 from provisioner.configure.drift import EVERYTHING, Difference, Pass
 from provisioner.configure.run import Outcome
 from provisioner.lifecycle import block_ends, configuring
-from provisioner.lifecycle.configuring import Brought, bring, look, role_variables, wanted
+from provisioner.lifecycle.configuring import ReconcileResult, desired_states, look, reconcile, role_variables
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.machines import mounts
@@ -104,7 +104,9 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         return {name: Outcome(failed=row.pop(0) if row else []) for name, row in rows.items()}
 
     monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
-    monkeypatch.setattr(configuring, "wanted", lambda nodes, *_: {node.name: f"state of {node.name}" for node in nodes})
+    monkeypatch.setattr(
+        configuring, "desired_states", lambda nodes, *_: {node.name: f"state of {node.name}" for node in nodes}
+    )
     monkeypatch.setattr(configuring, "look", looked)
     monkeypatch.setattr(drift, "differences", differences)
     monkeypatch.setattr(stamps, "desired", lambda *_: {"base": None, "nccl": None})
@@ -119,11 +121,13 @@ def releases(cluster: Cluster, default: Lock | None = None, **other_locks: Lock)
     return {name: release_of(cluster.spec, held_lock) for name, held_lock in locks.items()}
 
 
-def run(cluster: Cluster, releases_by_node: Mapping[str, Release] | None = None, new: Sequence[str] = ()) -> Brought:
-    return bring(cluster, NODES, releases_by_node or releases(cluster), cluster.paths.root, new=new)
+def run(
+    cluster: Cluster, releases_by_node: Mapping[str, Release] | None = None, new: Sequence[str] = ()
+) -> ReconcileResult:
+    return reconcile(cluster, NODES, releases_by_node or releases(cluster), cluster.paths.root, new=new)
 
 
-def levels(result: Brought) -> dict[str, str]:
+def levels(result: ReconcileResult) -> dict[str, str]:
     return {subject.name: subject.expected.level for subject in result.subjects}
 
 
@@ -214,8 +218,8 @@ def test_what_no_role_mends_is_in_no_message(cluster: Cluster, world: World) -> 
 
 
 def test_a_node_whose_roles_failed_is_not_clean_whatever_it_shows() -> None:
-    assert not Brought([], {}, failed={"train-1": "no space"}).clean("train-1")
-    assert Brought([], {}).clean("train-1")
+    assert not ReconcileResult([], {}, failed={"train-1": "no space"}).clean("train-1")
+    assert ReconcileResult([], {}).clean("train-1")
 
 
 def test_a_node_that_fails_in_the_first_run_has_no_second_one(
@@ -290,7 +294,7 @@ def test_each_release_has_a_run_and_an_inventory_of_its_own(cluster: Cluster, wo
 
 def test_the_inventory_has_nodes_that_this_run_leaves_out(cluster: Cluster, world: World) -> None:
     world.differs["train-0"] = [(difference("nccl", "nccl"),), ()]
-    bring(cluster, NODES[:1], releases(cluster), cluster.paths.root)
+    reconcile(cluster, NODES[:1], releases(cluster), cluster.paths.root)
     assert world.inventories == [(NAMES, "580.1")]
 
 
@@ -299,7 +303,7 @@ def test_a_node_of_a_group_that_a_release_does_not_have_is_in_none_of_its_invent
 ) -> None:
     old = Lock(request={}, simulated=True, groups={"train": lock().groups["train"]})
     world.differs["train-0"] = [(difference("nccl", "nccl"),), ()]
-    bring(cluster, NODES[:1], {"train-0": release_of(cluster.spec, old)}, cluster.paths.root)
+    reconcile(cluster, NODES[:1], {"train-0": release_of(cluster.spec, old)}, cluster.paths.root)
     assert world.inventories == [(["train-0", "train-1", "train-2"], "580.1")]
 
 
@@ -317,7 +321,7 @@ def test_what_a_node_is_compared_with_follows_from_its_release(
     monkeypatch.setattr(drift, "desired_state", lambda plan, group, stamp, units: (group.name, stamp, units))
     first, *other_subjects = subjects_of(cluster, NODES, releases_by_node)
     subjects = [replace(first, expected=replace(first.expected, units=None)), *other_subjects]
-    states: Any = wanted(NODES, releases_by_node, subjects, {"key": 1})
+    states: Any = desired_states(NODES, releases_by_node, subjects, {"key": 1})
     assert list(states) == NAMES and requests == [("580.1", "train"), ("590.2", "train"), ("580.1", "eval")]
     assert states["train-2"][:2] == states["train-0"][:2] != states["train-1"][:2]
     assert states["eval-0"][0] == "eval"

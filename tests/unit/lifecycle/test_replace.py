@@ -129,12 +129,12 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
 
     def configure(
         _: Cluster, __: Run, nodes: list[Node], releases: Mapping[str, Any], *, new: Collection[str]
-    ) -> configuring.Brought:
+    ) -> configuring.ReconcileResult:
         test_world.step()
         assert [n.name for n in nodes] == list(releases)
         test_world.configured.append(([n.name for n in nodes], sorted(new)))
         test_world.step()
-        return configuring.Brought(subjects=[], drift={})
+        return configuring.ReconcileResult(subjects=[], drift={})
 
     def verify(cluster: Cluster, _: Any, nodes: Sequence[Node], *__: Any, partly: bool) -> Verdict:
         assert partly

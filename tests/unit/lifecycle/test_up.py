@@ -184,7 +184,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(machines, "of_site", Site)
     monkeypatch.setattr(fleet, "contact", contact)
     monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
-    monkeypatch.setattr(configuring, "wanted", desired_drivers)
+    monkeypatch.setattr(configuring, "desired_states", desired_drivers)
     monkeypatch.setattr(configuring, "look", look)
     monkeypatch.setattr(drift, "differences", differences)
     monkeypatch.setattr(inventory, "write", write)
@@ -410,7 +410,7 @@ def test_only_a_node_that_was_proven_with_this_very_lock_is_looked_at_lightly(cl
     current_releases = dict.fromkeys(NAMES, release_of(cluster.spec, world.lock))
     assert configuring.proven(cluster, nodes, current_releases) == set(NAMES)
     world.installed = dict.fromkeys(world.installed, "580.2")  # somebody installed it by hand: no role has to run
-    result = configuring.bring(cluster, nodes, moved, private_dir(cluster.paths.root / "runs" / "x"))
+    result = configuring.reconcile(cluster, nodes, moved, private_dir(cluster.paths.root / "runs" / "x"))
     assert result.configured == ()
     assert {subject.name: subject.expected.level for subject in result.subjects} == dict.fromkeys(NAMES, "standard")
 

@@ -15,7 +15,7 @@ from provisioner.common.events import Event
 from provisioner.common.preflight import Finding
 from provisioner.configure.run import Outcome
 from provisioner.lifecycle import configuring, up, verifying
-from provisioner.lifecycle.configuring import Brought
+from provisioner.lifecycle.configuring import ReconcileResult
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.session import Cluster
@@ -289,14 +289,14 @@ def test_a_group_that_the_lock_does_not_have_waits_for_nothing(cluster: Cluster)
 # roles
 
 
-def reconcile_result(**changed: Any) -> Brought:
-    return Brought([], {}, **changed)
+def reconcile_result(**changed: Any) -> ReconcileResult:
+    return ReconcileResult([], {}, **changed)
 
 
 def test_nodes_are_counted_by_whether_they_were_configured(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     result = reconcile_result(configured=("train-0", "train-1"), failed={"train-1": "x"})
     calls: list[Any] = []
-    monkeypatch.setattr(configuring, "bring", lambda *arguments, **how: calls.append(how) or result)
+    monkeypatch.setattr(configuring, "reconcile", lambda *arguments, **how: calls.append(how) or result)
     run, events = Run(Path()), heard(cluster)
     assert up.configure(cluster, run, NODES, {}, new={"train-0"}) is result
     assert (run.configured, calls) == (2, [{"new": {"train-0"}}])
@@ -318,5 +318,5 @@ def test_the_sites_on_which_roles_failed_are_told_apart() -> None:
 
 def test_a_node_is_clean_where_roles_mended_all_that_they_can() -> None:
     fixable, other = SimpleNamespace(mended=True), SimpleNamespace(mended=False)
-    actual = Brought([], {"a": (other,), "b": (other, fixable), "c": ()}, failed={"c": "x"})  # type: ignore[dict-item]
+    actual = ReconcileResult([], {"a": (other,), "b": (other, fixable), "c": ()}, failed={"c": "x"})  # type: ignore[dict-item]
     assert [actual.clean(name) for name in ("a", "b", "c", "d")] == [True, False, False, True]

@@ -590,7 +590,7 @@ def test_nodes_are_moved_where_the_roles_run_the_checks_pass_and_nothing_differs
         clean=lambda name: name == "train-0",
     )  # fmt: skip
     calls: list[Any] = []
-    monkeypatch.setattr(actions.configuring, "bring", lambda *arguments: calls.append(arguments) or result)
+    monkeypatch.setattr(actions.configuring, "reconcile", lambda *arguments: calls.append(arguments) or result)
     events: list[Event] = []
     hands.cluster.events.subscribe(events.append)
     Ledger(hands.cluster.paths).keep(NEW)
@@ -610,7 +610,7 @@ def test_nothing_is_verified_where_the_roles_broke_off_everywhere(
         configured=(), failed={"train-0": "x"}, subjects=[SimpleNamespace(name="train-0")], drift={"train-0": ()},
         clean=lambda _: False,
     )  # fmt: skip
-    monkeypatch.setattr(actions.configuring, "bring", lambda *_: result)
+    monkeypatch.setattr(actions.configuring, "reconcile", lambda *_: result)
     assert hands.move({"train-0": identity(OLD)}) == {"train-0": "x"}
     assert "subjects" not in proofs
 
