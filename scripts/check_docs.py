@@ -1,6 +1,6 @@
-"""The generated parts of docs/checks.md and docs/runbook.md, made of what the checks declare.
+"""The generated parts of docs/reference/checks.md and docs/reference/runbook.md, made of what the checks declare.
 
-python scripts/check_docs.py writes both, docs/evidence.md, the policies of the clouds' pages and the keys of
+python scripts/check_docs.py writes both, docs/reference/evidence.md, the policies of the clouds' pages and the keys of
 cluster.yaml by provider; what stands around their generated parts stays.
 """
 
@@ -15,7 +15,7 @@ from provisioner.verify.registry import declared
 from provisioner.verify.runbook import STEPS, anchor, by_hand
 from scripts import doc_tables, evidence_docs, policy_docs
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs/reference"
 
 WITHOUT_LOCK = """\
 `gpuprov verify --host` and `--bundle` judge machines without a lock and without a cluster.yaml. What contradicts
@@ -23,7 +23,7 @@ itself on a node, or the machine type, is found there as well; these checks, or 
 
 
 def table() -> str:
-    """The Markdown table of docs/checks.md."""
+    """The Markdown table of docs/reference/checks.md."""
     rows = ["| check | severity | do | level | reported as | reads | failure explained by | what a failure means |"]
     rows.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for c in declared():
@@ -42,7 +42,7 @@ def table() -> str:
 
 
 def page(checks: Sequence[Check]) -> str:
-    """The generated part of docs/runbook.md."""
+    """The generated part of docs/reference/runbook.md."""
     lines = ["## What to do", ""]
     for action, steps in STEPS.items():
         lines += [f"### {action}", "", *(f"{n}. {step}" for n, step in enumerate(steps, 1)), ""]

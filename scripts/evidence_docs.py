@@ -1,4 +1,4 @@
-"""docs/evidence.md: what each fatal check and each limit rests on, made of what the code and the catalogue declare.
+"""docs/reference/evidence.md: what each fatal check and each limit rests on, from the code and the catalogue.
 
 scripts/check_docs.py writes the generated part; what stands above it stays.
 """
@@ -20,7 +20,7 @@ from provisioner.verify.expectations import expect
 from provisioner.verify.registry import declared
 from provisioner.verify.row_basis import FROM_ROW
 
-PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
+PAGE = Path(__file__).parent.parent / "docs/reference/evidence.md"
 BEGINS = "## In short"
 UNITS = {"nccl": "GB/s", "copies": "GB/s", "fabric": "GB/s", "scratch": "GB/s", "rdma": "Gbit/s", "gpus": "GB/s"}
 

@@ -1,1 +1,1 @@
-"""Golden images: built, proven, published, night after night (docs/images.md)."""
+"""Golden images: built, proven, published, night after night (docs/guides/images.md)."""

@@ -1,4 +1,4 @@
-"""docs/cli.md has every command, every option, and examples that are what gpuprov prints."""
+"""docs/reference/cli.md has every command, every option, and examples that are what gpuprov prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioner.spec import schema
 from scripts.doc_tables import TABLES, Table
 from tests.support.rehearsal import ROOT
 
-TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 SECTIONS = {part.split("\n", 1)[0]: part for part in re.split(r"^## ", TEXT, flags=re.M)[1:]}
 EXAMPLES = re.findall(r"^```json ([\w-]+)\n(.*?)^```", TEXT, re.M | re.S)
 
@@ -78,5 +78,5 @@ def test_a_generated_table_is_as_the_code_has_it(table: Table) -> None:
 
 
 def test_the_faults_of_the_docs_are_those_of_the_sandbox() -> None:
-    page = (ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/concepts/sandbox.md").read_text(encoding="utf-8")
     assert all(f"| `{fault.name}` |" in page for fault in FAULTS)

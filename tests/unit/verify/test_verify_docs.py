@@ -1,4 +1,4 @@
-"""docs/checks.md and docs/verify.md say what the code does."""
+"""docs/reference/checks.md and docs/concepts/verify.md say what the code does."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_table_of_checks_is_the_codes() -> None:
-    text = (DOCS / "checks.md").read_text()
+    text = (DOCS / "reference/checks.md").read_text()
     assert text.endswith("\n\n" + table()), "run: python scripts/check_docs.py"
 
 
 def test_the_runbook_is_the_codes() -> None:
-    text = (DOCS / "runbook.md").read_text()
+    text = (DOCS / "reference/runbook.md").read_text()
     assert text.endswith("\n\n" + page(declared())), "run: python scripts/check_docs.py"
 
 
@@ -37,10 +37,10 @@ def test_every_command_of_the_runbook_is_one() -> None:
 def test_every_check_that_the_docs_name_is_one() -> None:
     known = {check.id for check in declared()} | {*by_id()} | set(FILES)
     areas = {id.partition(".")[0] for id in known}
-    for name in re.findall(r"`([a-z]+\.[a-z_]+)`", (DOCS / "verify.md").read_text()):
+    for name in re.findall(r"`([a-z]+\.[a-z_]+)`", (DOCS / "concepts/verify.md").read_text()):
         assert name in known or name.partition(".")[0] not in areas, name
 
 
 def test_every_file_of_a_bundle_is_named() -> None:
-    text = (DOCS / "verify.md").read_text()
+    text = (DOCS / "concepts/verify.md").read_text()
     assert [name for name in FILES if f"`{name}`" not in text] == []
