@@ -40,6 +40,15 @@ def test_the_navigation_has_every_page_once(navigation: list[Any]) -> None:
     assert Counter(site_hooks.pages(navigation)) == files
 
 
+def test_the_readme_fits_two_screens() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 80
+    assert "`make test`" in text
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if not target.startswith("https:")]
+    assert len(targets) > 20
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
 def test_a_link_out_of_the_pages_becomes_a_path() -> None:
     def replaced(text: str) -> str:
         return site_hooks.without_outer_links(text, "guides/aws.md")
