@@ -19,7 +19,6 @@ INDEX = "README.md"
 FOREIGN_WORKER = "https://unpkg.com/iframe-worker/shim"
 WORKER = "assets/file-worker.js"
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
-_NAMED_FENCE = re.compile(r"^```json [\w-]+\n", re.M)
 
 
 def on_config(config: Any) -> Any:
@@ -30,7 +29,7 @@ def on_config(config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Replace links out of docs/. Raises ValueError for a target that the repository does not have."""
-    return _NAMED_FENCE.sub("```json\n", without_outer_links(markdown, page.file.src_uri))
+    return without_outer_links(markdown, page.file.src_uri)
 
 
 def on_post_build(config: Any) -> None:

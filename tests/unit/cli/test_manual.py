@@ -69,7 +69,7 @@ def test_the_list_and_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["docs", "docs/guides/upgrade.md"]) == 0
     assert capsys.readouterr().out == (ROOT / "docs/guides/upgrade.md").read_text(encoding="utf-8")
     assert run(["docs", "runbook", "gpu.xid"]) == 0
-    assert capsys.readouterr().out.startswith("### gpu.xid\n")
+    assert capsys.readouterr().out.startswith("## gpu.xid\n")
     assert run(["docs", "runbok"]) == 2
     assert "did you mean runbook?" in capsys.readouterr().err
 
