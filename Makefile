@@ -78,7 +78,7 @@ test-sandbox: dev system-sandbox system-dev system-test
 	$(REHEARSED)
 
 ## lint: every linter
-lint: dev system-dev
+lint: dev $(VENV)/.docs system-dev
 	$(BIN)/ruff check provisioner tests bench scripts
 	$(BIN)/ruff format --check provisioner tests bench scripts
 	$(BIN)/mypy
@@ -86,6 +86,8 @@ lint: dev system-dev
 	shellcheck .ci/run $$(git ls-files '*.sh')
 	$(BIN)/python scripts/find_secrets.py
 	$(BIN)/python -m scripts.names
+	$(BIN)/python -m scripts.sentences
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 	$(BIN)/python scripts/module_table.py --check $$(dirname $$(grep -l module_table.py terraform/*/README.md))
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
 	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)

@@ -72,6 +72,7 @@ def without_outer_links(markdown: str, source: str) -> str:
         if not (ROOT / target).exists():
             raise ValueError(f"docs/{source}: the repository has no {target}")
         text = match[1].strip("`")
-        return f"`{target}`" if target.rstrip("/").endswith(text.rstrip("/")) else f"{match[1]} (`{target}`)"
+        same = target.rstrip("/").endswith(text.rstrip("/")) or posixpath.dirname(target) == text.rstrip("/")
+        return f"`{target}`" if same else f"{match[1]} (`{target}`)"
 
     return _LINK.sub(replace, markdown)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts import site_hooks
+from scripts import sentences, site_hooks
 from tests.support.rehearsal import ROOT
 
 FETCHED = re.compile(
@@ -74,3 +74,17 @@ def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
         assert not FETCHED.search(text), f"{page}: {FETCHED.search(text)}"
         assert str(ROOT) not in text
     assert (tmp_path / site_hooks.WORKER).is_file()
+
+
+def test_long_sentences_are_counted() -> None:
+    short = "`gpuprov up FILE --sandbox` counts [as one word](concepts/stack.md). Here is another one."
+    long = " ".join(["Word", *["word"] * 25]) + "."
+    page = f"# {long}\n\n{short}\n{long}\n\n```\n{long}\n```\n\n    {long}\n\n- {long}\n\n| a | {long} |\n"
+    generated = f"<!-- options: begin -->\n{long}\n<!-- options: end -->\n"
+    counted = [(row.line, row.words) for row in sentences.long_sentences(page + generated)]
+    assert counted == [(3, 26), (12, 26), (14, 26)]
+    assert [row.words for row in sentences.sentences(short)] == [5, 4]
+
+
+def test_the_readme_has_no_long_sentence() -> None:
+    assert sentences.long_sentences((ROOT / "README.md").read_text(encoding="utf-8")) == []
