@@ -26,15 +26,15 @@ _ITEM = re.compile(r"^\s*([-*]|\d+\.) |^\s*$|^#|^\s*\||^\s*<!--|^!!!")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _CODE = re.compile(r"`[^`]*`")
 _GENERATED_PART = re.compile(r"<!-- [\w ]+: begin -->.*?<!-- [\w ]+: end -->", re.S)
-_GAP = re.compile(r"(?<=[.!?])[)*\"]*\s+(?=[(*\"]*[A-Z0-9¤])")
+_GAP = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[)*\"]*\s+")
 _WORD = re.compile(r"\S*\w\S*")
 
 
 class Sentence(NamedTuple):
-    """A sentence of a page. `line`: from 1, where its paragraph begins."""
+    """A sentence of a page. `line`: from 1, where its paragraph begins. `length`: in words."""
 
     line: int
-    words: int
+    length: int
     text: str
 
 
@@ -75,7 +75,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 def long_sentences(text: str) -> list[Sentence]:
     """The sentences of more than 25 words."""
-    return [sentence for sentence in sentences(text) if sentence.words > MOST_WORDS]
+    return [sentence for sentence in sentences(text) if sentence.length > MOST_WORDS]
 
 
 def count() -> dict[str, int]:
@@ -90,8 +90,8 @@ def main(arguments: list[str]) -> int:
     if arguments and arguments != ["--lower"]:
         for page in arguments:
             rows = long_sentences(Path(page).read_text(encoding="utf-8"))
-            for row in sorted(rows, key=lambda row: -row.words):
-                print(f"{page}:{row.line}: {row.words} words: {row.text}")
+            for row in sorted(rows, key=lambda row: -row.length):
+                print(f"{page}:{row.line}: {row.length} words: {row.text}")
         return 0
     counts, ceiling = count(), yaml.safe_load(CEILING.read_text(encoding="utf-8"))
     messages = [

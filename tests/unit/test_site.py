@@ -81,9 +81,9 @@ def test_long_sentences_are_counted() -> None:
     long = " ".join(["Word", *["word"] * 25]) + "."
     page = f"# {long}\n\n{short}\n{long}\n\n```\n{long}\n```\n\n    {long}\n\n- {long}\n\n| a | {long} |\n"
     generated = f"<!-- options: begin -->\n{long}\n<!-- options: end -->\n"
-    counted = [(row.line, row.words) for row in sentences.long_sentences(page + generated)]
+    counted = [(row.line, row.length) for row in sentences.long_sentences(page + generated)]
     assert counted == [(3, 26), (12, 26), (14, 26)]
-    assert [row.words for row in sentences.sentences(short)] == [5, 4]
+    assert [row.length for row in sentences.sentences(short)] == [5, 4]
 
 
 def test_the_readme_has_no_long_sentence() -> None:
