@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tests.support.terminal import Terminal
 
-COLUMNS, LINES = 104, 30
+COLUMNS, LINES = 104, 40
 DEADLINE_S = 1800
 
 

@@ -74,6 +74,22 @@ def test_the_list_and_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean runbook?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("topic", "title"),
+    [("aws", "# Amazon EC2"), ("docs/aws.md", "# Amazon EC2"), ("guides/aws", "# Amazon EC2"), ("extending/check", "# "),
+     ("runbook/gpu", "# gpu: GPUs"), ("cluster-yaml-azure", "# cluster.yaml for Azure"), ("cli", "# Commands"),
+     ("checks", "# Checks"), ("extending", "# Extending gpuprov")],
+)  # fmt: skip
+def test_a_page_has_a_topic_without_its_folder(topic: str, title: str) -> None:
+    assert manual.page(topic).startswith(title)
+
+
+def test_a_page_in_parts_is_printed_whole_and_listed_once() -> None:
+    assert {"runbook", "checks", "cli", "documents"} <= set(manual.topics())
+    assert [topic for topic in manual.topics() if topic.startswith(("runbook/", "cli/"))] == []
+    assert "\n# gpu: GPUs\n" in manual.page("runbook") and "\n# nvlink: NVLink\n" in manual.page("runbook")
+
+
 def test_no_path_leads_out_of_the_pages(tmp_path: Path) -> None:
     for topic in ("../README", "/etc/passwd", ""):
         with pytest.raises(GpuprovError, match="there is no page"):
