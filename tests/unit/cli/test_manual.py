@@ -76,9 +76,9 @@ def test_the_list_and_a_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("topic", "title"),
-    [("aws", "# Amazon EC2"), ("docs/aws.md", "# Amazon EC2"), ("guides/aws", "# Amazon EC2"), ("extending/check", "# "),
-     ("runbook/gpu", "# gpu: GPUs"), ("cluster-yaml-azure", "# cluster.yaml for Azure"), ("cli", "# Commands"),
-     ("checks", "# Checks"), ("extending", "# Extending gpuprov")],
+    [("aws", "# Amazon EC2"), ("docs/aws.md", "# Amazon EC2"), ("guides/aws", "# Amazon EC2"),
+     ("extending/check", "# "), ("runbook/gpu", "# gpu: GPUs"), ("cluster-yaml-azure", "# cluster.yaml for Azure"),
+     ("cli", "# Commands"), ("checks", "# Checks"), ("extending", "# Extending gpuprov")],
 )  # fmt: skip
 def test_a_page_has_a_topic_without_its_folder(topic: str, title: str) -> None:
     assert manual.page(topic).startswith(title)
