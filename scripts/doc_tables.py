@@ -3,9 +3,9 @@
 python scripts/doc_tables.py            prints them
 python scripts/doc_tables.py --write    puts each between the two marks of its page
 
-docs/sandbox.md: every fault that `gpuprov sandbox faults` lists, in its order.
-docs/stack.md: every machine type with the newest stack that it is given when nothing is pinned.
-docs/cluster-yaml-PROVIDER.md: of the table in docs/cluster-yaml.md the keys that sites of that provider can have
+docs/concepts/sandbox.md: every fault that `gpuprov sandbox faults` lists, in its order.
+docs/concepts/stack.md: every machine type with the newest stack that it is given when nothing is pinned.
+docs/reference/cluster-yaml-PROVIDER.md: of the table in cluster-yaml.md the keys that sites of that provider can have
 (scripts/check_docs.py writes these, too).
 """
 
@@ -30,6 +30,7 @@ from provisioner.stack.solve import solve
 from provisioner.verify.merged_checks import reported
 
 DOCS = Path(__file__).parent.parent / "docs"
+CONCEPTS, REFERENCE = DOCS / "concepts", DOCS / "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +88,21 @@ _ROW = re.compile(r"^\| `([^`]+)` \|.*$", re.M)
 
 
 def keys(provider: str) -> str:
-    """The rows of docs/cluster-yaml.md that a file with sites of this provider alone can have."""
+    """The rows of docs/reference/cluster-yaml.md that a file with sites of this provider alone can have."""
     models = {get_args(one.model_fields["provider"].annotation): one for one in folders.models("site", Site)}
     model = models[provider,]
     known = {f"{SITE}{key}" for key in schema.key_names(model.model_json_schema())}
-    page = (DOCS / "cluster-yaml.md").read_text(encoding="utf-8").partition("## Every key")[2].partition("\n## ")[0]
+    page = (REFERENCE / "cluster-yaml.md").read_text(encoding="utf-8").partition("## Every key")[2]
+    page = page.partition("\n## ")[0]
     rows = [row[0] for row in _ROW.finditer(page) if not row[1].startswith(SITE) or row[1] in known]
-    return "\n".join(["| key | value | default | meaning |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(["| key | value | default | meaning |", "| --- | --- | --- | --- |", *rows]).replace(
+        "](#", "](cluster-yaml.md#"
+    )
 
 
 def page_of(provider: str) -> Path:
     """The page of a provider's keys."""
-    return DOCS / f"cluster-yaml-{provider}.md"
+    return REFERENCE / f"cluster-yaml-{provider}.md"
 
 
 PROVIDERS = ("aws", "alicloud", "azure", "tencent", "baremetal")
@@ -118,10 +122,10 @@ def run_files() -> str:
 
 
 TABLES = (
-    Table(DOCS / "operators.md", "files", run_files),
-    Table(DOCS / "cli.md", "codes", codes),
-    Table(DOCS / "sandbox.md", "faults", faults),
-    Table(DOCS / "stack.md", "machines", machines),
+    Table(DOCS / "guides/operators.md", "files", run_files),
+    Table(DOCS / "reference/cli/README.md", "codes", codes),
+    Table(CONCEPTS / "sandbox.md", "faults", faults),
+    Table(CONCEPTS / "stack.md", "machines", machines),
     *PAGES,
 )
 

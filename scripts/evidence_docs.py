@@ -1,4 +1,4 @@
-"""docs/evidence.md: what each fatal check and each limit rests on, made of what the code and the catalogue declare.
+"""docs/reference/evidence.md: what each fatal check and each limit rests on, from the code and the catalogue.
 
 scripts/check_docs.py writes the generated part; what stands above it stays.
 """
@@ -20,8 +20,10 @@ from provisioner.verify.expectations import expect
 from provisioner.verify.registry import declared
 from provisioner.verify.row_basis import FROM_ROW
 
-PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
+PAGE = Path(__file__).parent.parent / "docs/reference/evidence.md"
 BEGINS = "## In short"
+UNVERIFIED = """\
+These checks warn or inform. Only sandbox nodes were held to them so far. The runbook says what each check rests on."""
 UNITS = {"nccl": "GB/s", "copies": "GB/s", "fabric": "GB/s", "scratch": "GB/s", "rdma": "Gbit/s", "gpus": "GB/s"}
 
 
@@ -91,14 +93,9 @@ def _checks(checks: Iterable[Check]) -> list[str]:
         if check.severity == "fatal":
             source = f"capture `{check.measured}`" if check.measured else check.documented
             lines.append(f"| `{check.id}` | {check.basis} | {source} |")
-    others = ", ".join(f"`{c.id}`" for c in checks if c.severity != "fatal" and c.basis == "unverified")
-    return [
-        *lines,
-        "",
-        "These warn or inform, and nothing but the rehearsal's nodes has been held to them yet:",
-        others,
-        "",
-    ]
+    others = Counter(c.id.partition(".")[0] for c in checks if c.severity != "fatal" and c.basis == "unverified")
+    lines += ["", "## Unverified warnings", "", UNVERIFIED, "", "| area | unverified checks |", "| --- | --- |"]
+    return [*lines, *(f"| [{area}](runbook/{area}.md) | {others[area]} |" for area in sorted(others)), ""]
 
 
 def _limits(rows: Iterable[tuple[str, tuple[Limit, ...]]]) -> list[str]:

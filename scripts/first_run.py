@@ -3,9 +3,10 @@
 
     python scripts/first_run.py examples/first-run/aws.yaml --budget 3
 
-docs/first-real-run.md says what each example costs and proves. Every command is printed before it runs, so that all of
-it can be typed by hand. Before machines are made a second process starts, in a session of its own: at the deadline,
-which follows from the budget, it interrupts what runs and removes the fleet, also where this terminal is gone by then.
+docs/start/first-real-run.md says what each example costs and proves. Every command is printed before it runs, so that
+all of it can be typed by hand. Before machines are made a second process starts, in a session of its own: at the
+deadline, which follows from the budget, it interrupts what runs and removes the fleet, also where this terminal is gone
+by then.
 Standard library only; needs `gpuprov` in PATH.
 """
 

@@ -1,4 +1,4 @@
-"""The policies of docs/aws.md, azure.md, alicloud.md and tencent.md, made of each provider's actions.yaml.
+"""The policies of docs/guides/aws.md, azure.md, alicloud.md and tencent.md, made of each provider's actions.yaml.
 
 A page has them between `<!-- policy: NAME -->` and `<!-- end of policy -->`, and what nobody has verified between
 `<!-- unverified actions -->` and `<!-- end of unverified actions -->`.
@@ -16,7 +16,7 @@ from typing import Any
 from provisioner.machines.providers import actions
 from provisioner.machines.providers.actions import ActionTable, Statement
 
-DOCS = Path(__file__).parent.parent / "docs"
+GUIDES = Path(__file__).parent.parent / "docs/guides"
 PROVIDERS = ("aws", "azure", "alicloud", "tencent")
 WIDTH = 118
 LOOK = re.compile(r"Describe|Get|List|Head|Simulate|Decode")
@@ -121,5 +121,5 @@ def written(provider: str, text: str) -> str:
 
 def main() -> None:
     for provider in PROVIDERS:
-        file = DOCS / f"{provider}.md"
+        file = GUIDES / f"{provider}.md"
         file.write_text(written(provider, file.read_text(encoding="utf-8")), encoding="utf-8")

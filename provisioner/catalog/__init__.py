@@ -1,6 +1,6 @@
 """What is known of machines, GPUs and their software: package data behind one typed object.
 
-Facts are rows of provisioner/catalog/data/*.yaml, each with its source; docs/catalog.md says how to add one.
+Facts are rows of provisioner/catalog/data/*.yaml, each with its source; docs/reference/catalog.md says how to add one.
 A table is read when it is first asked for, once for each process.
 """
 

@@ -15,7 +15,7 @@ from provisioner.common.text import printable, single_line
 
 
 class Exit(IntEnum):
-    """Process exit codes, part of the stable interface (docs/cli.md)."""
+    """Process exit codes, part of the stable interface (docs/reference/cli/README.md)."""
 
     OK = 0
     CHECK_FAILED = 1

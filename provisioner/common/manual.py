@@ -11,10 +11,13 @@ from provisioner.common.suggest import did_you_mean
 
 _HEADING = re.compile(r"^(#{1,6}) (.+)$")
 _FENCE = re.compile(r"^(```|~~~)")
+INDEX = "README"
+SECTIONS = ("start", "concepts", "guides", "reference", "design")
+"""Folders of docs/ that a topic leaves out: docs/guides/aws.md is `gpuprov docs aws`."""
 
 
 def see(topic: str, heading: str = "") -> str:
-    """How messages name a page, or a section of it. There is no site of gpuprov's documentation that could be linked.
+    """How messages name a page, or a section of it. No public site has the pages, so a message cannot link one.
 
     >>> see("aws"), see("runbook", "gpu.count")
     ('`gpuprov docs aws`', '`gpuprov docs runbook "gpu.count"`')
@@ -23,20 +26,25 @@ def see(topic: str, heading: str = "") -> str:
 
 
 def topics() -> dict[str, str]:
-    """Each page's topic and its title, in the order of their names."""
+    """Each page's topic and its title, in the order of their names. The parts of a page in parts are not listed."""
     root = data("docs")
-    files = sorted(root.rglob("*.md"))
-    return {_topic(file, root): _title(file) for file in files}
+    files = sorted(root.rglob("*.md"), key=lambda file: _topic(file, root))
+    return {_topic(file, root): _title(file) for file in files if not _is_part(file, root)}
 
 
 def page(topic: str) -> str:
-    """The Markdown of a page. Raises GpuprovError for a topic that there is not."""
-    root, known = data("docs"), topics()
+    """The Markdown of a page, with its parts where it has some. A path below docs/ names it as well as its topic.
+    Raises GpuprovError for a topic that there is not."""
+    root = data("docs")
+    files = {_topic(file, root): file for file in sorted(root.rglob("*.md"))}
+    paths = {file.relative_to(root).with_suffix("").as_posix(): file for file in files.values()}
     name = topic.removesuffix(".md").removeprefix("docs/")
-    if name not in known:
-        hint = did_you_mean(name, known, limit=3) or "`gpuprov docs` lists the pages"
+    file = files.get(name) or paths.get(name)
+    if file is None:
+        hint = did_you_mean(name, topics(), limit=3) or "`gpuprov docs` lists the pages"
         raise GpuprovError(f"there is no page {topic}", hint=hint)
-    return next(file for file in root.rglob("*.md") if _topic(file, root) == name).read_text(encoding="utf-8")
+    parts = sorted(part for part in file.parent.glob("*.md") if file.stem == INDEX and _is_part(part, root))
+    return "\n".join(part.read_text(encoding="utf-8") for part in (file, *parts))
 
 
 def section(text: str, heading: str) -> str:
@@ -61,7 +69,14 @@ def section(text: str, heading: str) -> str:
 
 
 def _topic(file: Path, root: Path) -> str:
-    return file.relative_to(root).with_suffix("").as_posix().removesuffix("/README")
+    path = file.relative_to(root).with_suffix("").as_posix().removesuffix(f"/{INDEX}")
+    section, _, name = path.partition("/")
+    return name if section in SECTIONS and name else path
+
+
+def _is_part(file: Path, root: Path) -> bool:
+    """Whether a page belongs to the README.md beside it: docs/reference/runbook/gpu.md to the runbook."""
+    return len(file.relative_to(root).parts) == 3 and file.stem != INDEX
 
 
 def _title(file: Path) -> str:

@@ -1,8 +1,8 @@
 """What a fleet of this size needs of this computer and of gpuprov's own files, compared with what there is before any
 machine is made: a limit that is met later is met when machines are paid.
 
-LIMITS has a row for each of them; docs/cluster-yaml.md has them for people. What grows with the fleet and has no row
-has no limit: Ansible and the probe get node names by file and by standard input, hooks run in turns.
+LIMITS has a row for each of them; docs/reference/cluster-yaml.md has them for people. What grows with the fleet and
+has no row has no limit: Ansible and the probe get node names by file and by standard input, hooks run in turns.
 """
 
 from __future__ import annotations

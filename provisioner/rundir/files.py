@@ -1,4 +1,4 @@
-"""Every file of the run directory, and which of them the operators of a cluster share (docs/operators.md)."""
+"""Every file of the run directory, and which of them the operators of a cluster share (docs/guides/operators.md)."""
 
 from __future__ import annotations
 

@@ -72,5 +72,5 @@ def _adapter(kind: type[RecordT]) -> TypeAdapter[RecordT]:
 def _first(error: ValidationError) -> str:
     """The first of its errors, with its place in the file."""
     row = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(part)[:60] for part in row["loc"])
-    return f"{place}: {row['msg']}" if place else str(row["msg"])
+    path = ".".join(str(part)[:60] for part in row["loc"])
+    return f"{path}: {row['msg']}" if path else str(row["msg"])

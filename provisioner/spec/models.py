@@ -2,7 +2,8 @@
 
 What a value means for a machine (MIG on a V100, EFA on a machine without it) is checked in spec/rules.py, where
 the catalogue is at hand; what can be said from the file alone is said here. A field's `title` finishes the
-sentence "this is not ..." in an error; its `description` is what an editor shows. docs/cluster-yaml.md has every key.
+sentence "this is not ..." in an error; its `description` is what an editor shows. docs/reference/cluster-yaml.md has
+every key.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Draft:
 
 
 MOST_NODES = 10_000
-"""Nodes of one cluster, as many as a group may have: sizes and times are proven up to here (docs/bench.md)."""
+"""Nodes of one cluster, as many as a group may have: sizes and times are proven up to here (docs/design/bench.md)."""
 
 
 def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:

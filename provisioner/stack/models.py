@@ -147,8 +147,8 @@ class VendorImage(Locked):
 
 
 class GoldenImage(Locked):
-    """The image that a group's machines start from (docs/images.md). `name` and `build` are of its recipe, `id` is the
-    provider's."""
+    """The image that a group's machines start from (docs/guides/images.md). `name` and `build` are of its recipe,
+    `id` is the provider's."""
 
     name: Sentence
     build: Build

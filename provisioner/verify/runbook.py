@@ -1,6 +1,6 @@
 """What to do about a finding: one procedure for each action, and how to see by hand what a check has seen.
 
-The same text is in docs/runbook.md and in the report, whose reader may have nothing else open.
+The same text is in docs/reference/runbook and in the report, whose reader may have nothing else open.
 """
 
 from __future__ import annotations

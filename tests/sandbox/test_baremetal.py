@@ -217,10 +217,10 @@ def _has_ended(number: int, screen: str) -> bool:
 
 
 def test_the_ten_minutes_of_the_documentation(room: Room, tmp_path: Path) -> None:
-    """The commands that docs/metal.md gives a person with a new workstation, typed by an ordinary user with sudo at a
-    terminal, from an empty folder to a verdict. What the installation of gpuprov itself needs is there already; the
-    lock was made where the rehearsal's mirror is."""
-    page = (ROOT / "docs" / "metal.md").read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
+    """The commands that docs/guides/metal.md gives a person with a new workstation, typed by an ordinary user with sudo
+    at a terminal, from an empty folder to a verdict. What the installation of gpuprov itself needs is there already;
+    the lock was made where the rehearsal's mirror is."""
+    page = (ROOT / "docs/guides/metal.md").read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
     typed = re.findall(r"^    (gpuprov .+)$", page, re.M)
     assert [command.split()[1] for command in typed] == ["init", "validate", "plan", "up"]
     same = replace(room.made, file=tmp_path / "cluster.yaml", name="my-fleet")

@@ -2,7 +2,7 @@
 
 Real are: spec, plan, locks, lifecycle/, machines/, workspace/, state/, fleet, release, journals, quarantine, the glue
 of configure/ and verify/. Simulated are: Terraform, the cloud, ssh, what a probe brings back, the roles, the checks'
-results, hooks, the bucket. docs/simulation.md has the table.
+results, hooks, the bucket. docs/design/simulation.md has the table.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Simulation:
         sentence = EDITS[name](edited, drawing(picks))
         edited.fit()
         if any(map(self._is_forgotten, self.file.used_sites() - edited.used_sites())):
-            return  # after an older backup `up` runs before a site is taken out (docs/operators.md)
+            return  # after an older backup `up` runs before a site is taken out (docs/guides/operators.md)
         if edited != self.file:
             self.world.steps.append({"edit": name, "picks": list(picks)})
             self.changes[name] += 1

@@ -43,7 +43,7 @@ class Request:
 
 def documented(provider: str, name: str) -> Policy:
     """A policy as it stands in the provider's page."""
-    text = (ROOT / "docs" / f"{provider}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides" / f"{provider}.md").read_text(encoding="utf-8")
     part = text.partition(f"<!-- policy: {name} -->")[2].partition("<!-- end of policy -->")[0]
     (block,) = re.findall(r"```json\n(.*?)```", part, re.S)
     policy: Policy = json.loads(block)

@@ -1,4 +1,4 @@
-"""docs/retries.md has the numbers that the code has."""
+"""docs/concepts/retries.md has the numbers that the code has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.rehearsal import ROOT
 
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in (ROOT / "docs" / "retries.md").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "docs/concepts/retries.md").read_text(encoding="utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| ---")
 ][1:]
 

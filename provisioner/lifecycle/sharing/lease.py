@@ -2,7 +2,8 @@
 
 The run writes it again every BEAT_S, so that an old one was left by a run that died. One that a run of the same run
 directory left is known to be dead at once: whoever asks holds that directory's own lock from the kernel. Every write
-is conditional on the one before, so a run learns that another one took the lease; docs/lease.md has the protocol.
+is conditional on the one before, so a run learns that another one took the lease; docs/design/lease.md has
+the protocol.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 def test_no_message_names_a_file_of_the_source_tree() -> None:
-    assert [location for location, text in messages() if re.search(r"docs/[\w-]+\.md", text)] == []
+    assert [location for location, text in messages() if re.search(r"docs/[\w/-]+\.md", text)] == []
 
 
 def test_each_page_that_a_message_names_is_there_with_its_section() -> None:
@@ -66,12 +66,28 @@ def test_the_list_and_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["docs"]) == 0
     listed = capsys.readouterr().out
     assert re.search(r"^runbook +Runbook$", listed, re.M) and re.search(r"^extending +Extending", listed, re.M)
-    assert run(["docs", "docs/upgrade.md"]) == 0
-    assert capsys.readouterr().out == (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    assert run(["docs", "docs/guides/upgrade.md"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs/guides/upgrade.md").read_text(encoding="utf-8")
     assert run(["docs", "runbook", "gpu.xid"]) == 0
-    assert capsys.readouterr().out.startswith("### gpu.xid\n")
+    assert capsys.readouterr().out.startswith("## gpu.xid\n")
     assert run(["docs", "runbok"]) == 2
     assert "did you mean runbook?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("topic", "title"),
+    [("aws", "# Amazon EC2"), ("docs/aws.md", "# Amazon EC2"), ("guides/aws", "# Amazon EC2"),
+     ("extending/check", "# "), ("runbook/gpu", "# gpu: GPUs"), ("cluster-yaml-azure", "# cluster.yaml for Azure"),
+     ("cli", "# Commands"), ("checks", "# Checks"), ("extending", "# Extending gpuprov")],
+)  # fmt: skip
+def test_a_page_has_a_topic_without_its_folder(topic: str, title: str) -> None:
+    assert manual.page(topic).startswith(title)
+
+
+def test_a_page_in_parts_is_printed_whole_and_listed_once() -> None:
+    assert {"runbook", "checks", "cli", "documents"} <= set(manual.topics())
+    assert [topic for topic in manual.topics() if topic.startswith(("runbook/", "cli/"))] == []
+    assert "\n# gpu: GPUs\n" in manual.page("runbook") and "\n# nvlink: NVLink\n" in manual.page("runbook")
 
 
 def test_no_path_leads_out_of_the_pages(tmp_path: Path) -> None:

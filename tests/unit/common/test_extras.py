@@ -29,7 +29,7 @@ def test_nothing_tells_to_install_it_from_a_package_index() -> None:
 
 def test_every_extra_that_is_named_is_one() -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     documented_extras = {extra for page in pages for extra in FROM_A_CHECKOUT.findall(page.read_text(encoding="utf-8"))}
     assert {"alicloud", "azure", "tencent"} <= documented_extras <= set(known)
     assert FROM_A_CHECKOUT.findall(extras.install("azure")) == ["azure"]

@@ -160,7 +160,7 @@ def test_a_fault_that_would_refuse_nothing_is_not_taken(
 
 
 def test_the_documentation_has_every_fault_of_a_site() -> None:
-    text = (ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/concepts/sandbox.md").read_text(encoding="utf-8")
     rows = dict(
         re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", text.partition("fault of a site")[2].partition("<!--")[0], re.M)
     )

@@ -16,6 +16,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.spec import schema
 
 ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/reference/cluster-yaml.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 METAL = sorted((ROOT / "examples/metal").glob("*.yaml"))
 BAD_SHAPES = ["missing-keys", "unknown-keys", "wrong-types", "bad-values", "names-too-long", "versions-without-quotes"]
@@ -85,18 +86,18 @@ def test_every_key_has_a_description() -> None:
 
 
 def test_docs_have_every_key_and_no_other() -> None:
-    rows = re.findall(r"^\| `([a-z0-9_.<>\[\]]+)` \|", (ROOT / "docs/cluster-yaml.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9_.<>\[\]]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     keys = set(schema.key_names())
-    assert not keys - set(rows), f"docs/cluster-yaml.md lacks a row for {sorted(keys - set(rows))}"
-    assert not set(rows) - keys, f"docs/cluster-yaml.md has rows of no key: {sorted(set(rows) - keys)}"
+    assert not keys - set(rows), f"{PAGE.name} lacks a row for {sorted(keys - set(rows))}"
+    assert not set(rows) - keys, f"{PAGE.name} has rows of no key: {sorted(set(rows) - keys)}"
     assert len(rows) == len(set(rows))
 
 
 def test_docs_have_every_choice() -> None:
-    text = (ROOT / "docs/cluster-yaml.md").read_text()
+    text = PAGE.read_text(encoding="utf-8")
     choices = re.findall(r'"enum": \[([^\]]+)\]', schema.text())
     for choice in {c.strip().strip('"') for block in choices for c in block.split(",")}:
-        assert f"`{choice}`" in text, f"docs/cluster-yaml.md does not name the choice {choice}"
+        assert f"`{choice}`" in text, f"{PAGE.name} does not name the choice {choice}"
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_tests_that_rows_name_are_there() -> None:
 
 
 def test_the_documentation_says_why_and_counts_right() -> None:
-    text = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/concepts/verify.md").read_text(encoding="utf-8")
     milder = text.partition("## Milder than others")[2].partition("### What other")[0]
     unsaid = {
         (name, check)

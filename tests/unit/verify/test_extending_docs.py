@@ -92,7 +92,8 @@ def test_the_tools_output_arrives_and_is_judged(
 
 def test_the_tests_that_the_pages_name_pass(copy: Path) -> None:
     assert extending.python(copy, "scripts/check_docs.py").returncode == 0
-    assert "| `host.power_supply` | warn | vendor |" in (copy / "docs/checks.md").read_text()
+    row = "| [`host.power_supply`](../runbook/host.md#hostpower_supply) | warn | vendor |"
+    assert row in (copy / "docs/reference/checks/host.md").read_text()
     folder = "tests/unit/verify/"
     files = [folder + name for name in ("test_tools.py", "test_captures.py", "test_verify_docs.py")]
     done = extending.python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files)

@@ -29,7 +29,7 @@ from provisioner.transport.ssh import SimulatedJumpHost
 
 REGISTRY = f"{MIRROR_HOST}:5000"
 MEMORY_PER_NODE_MIB = 150
-"""What a configured node was seen to use (docs/sandbox.md), rounded up."""
+"""What a configured node was seen to use (docs/concepts/sandbox.md), rounded up."""
 
 
 BESIDE = {"mirror": "module.site.terraform_data.mirror", "jump": "module.site.terraform_data.jump[0]"}

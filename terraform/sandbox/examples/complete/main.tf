@@ -1,5 +1,5 @@
 # Two nodes and a lone one on this machine. The image, the mirror directory and hardware.json come from gpuprov
-# (docs/sandbox.md); by hand they are given as variables.
+# (docs/concepts/sandbox.md); by hand they are given as variables.
 terraform {
   required_version = ">= 1.6"
 }

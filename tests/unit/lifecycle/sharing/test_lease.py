@@ -1,4 +1,4 @@
-"""The lease of a shared cluster (docs/lease.md): which loss of an answer, a network or a machine leads to what."""
+"""The lease of a shared cluster (docs/design/lease.md): which loss of an answer, network or machine leads to what."""
 
 from __future__ import annotations
 

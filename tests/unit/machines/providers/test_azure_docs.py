@@ -1,4 +1,4 @@
-"""docs/azure.md is true, and the preflight asks for the permissions that its role has."""
+"""docs/guides/azure.md is true, and the preflight asks for the permissions that its role has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioner.machines.providers.azure.site import AzureSite
 from tests.support.rehearsal import ROOT
 
 SCOPE = "/subscriptions/11111111-2222-3333-4444-555555555555"
-TEXT = (ROOT / "docs" / "azure.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/guides/azure.md").read_text(encoding="utf-8")
 
 
 def test_the_preflight_asks_for_what_a_site_makes_and_removes() -> None:

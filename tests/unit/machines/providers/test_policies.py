@@ -68,7 +68,7 @@ def test_the_table_is_whole(provider: str) -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_the_page_is_what_the_table_gives(provider: str) -> None:
-    text = (ROOT / "docs" / f"{provider}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides" / f"{provider}.md").read_text(encoding="utf-8")
     assert policy_docs.written(provider, text) == text, "run `python scripts/check_docs.py`"
     assert set(re.findall(r"<!-- policy: (\w+) -->", text)) == set(actions.load(provider).policies)
     assert f"release {actions.load(provider).terraform['version']}" in text

@@ -138,7 +138,7 @@ def test_nothing_is_left(life: Life, cloud: Cloud) -> None:
 
 
 def test_the_table_of_actions_has_every_call_of_the_provider_and_no_other(life: Life) -> None:
-    """docs/aws.md has policies that are made of it (tests/unit/machines/providers/test_policies.py)."""
+    """docs/guides/aws.md has policies that are made of it (tests/unit/machines/providers/test_policies.py)."""
     table = actions.load("aws")
     listed = table.of_resources(table.resources)
     services = {"efs": "elasticfilesystem"}
