@@ -42,7 +42,7 @@ MACHINE_REFUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`said`: for a person; the rest is the document's (documents/error.py)."""
+    """`said`: for a person; the rest is the document's (output/error.py)."""
 
     code: int
     said: str

@@ -16,7 +16,7 @@ from provisioner.machines.providers.market import SpotPrice, Unanswered
 def document(
     fleet: Sequence[Wanted], regions: Sequence[Place], heard: Heard | None, *, cluster: str | None = None
 ) -> dict[str, Any]:
-    """The document (documents/cost.py, CostOutput). `heard`: None where nobody was asked."""
+    """The document (output/cost.py, CostOutput). `heard`: None where nobody was asked."""
     groups = [group for group in fleet if group.region or not catalog.load().provider(group.provider).sells]
     options = {id(group): [_priced(group, kind, heard) for kind in group.kinds] for group in groups}
     first = [(group.group or group.machine.name, group.count, options[id(group)][0]) for group in groups]

@@ -23,7 +23,7 @@ from provisioner.spec.site import CloudSite
 
 REPOSITORY = "localhost/gpuprov-image"
 FOLDER = re.compile(r"^(.*/[^/]+\.image\.sandbox)(?:/|$)")
-"""The run directory of a recipe, in the workspace of the machine that was captured (lifecycle/image/use.py)."""
+"""The run directory of a recipe, in the workspace of the machine that was captured (lifecycle/images/use.py)."""
 DOCKER = "var/lib/docker"
 """What lies in a volume of its own on a simulated node, and on the same disk on a real one."""
 BUILDER = "sandbox.builder"
