@@ -13,7 +13,7 @@ from provisioner.output.validate import ProblemOutput
 class FailureOutput(OpenOutput):
     """Why there is no answer."""
 
-    code: str = Field(description="The kind of failure: a name that stays; docs/reference/cli/README.md has the list")
+    code: str = Field(description="The kind of failure: a name that stays (`gpuprov docs cli` has the list)")
     message: str
     where: str = Field(description="A file with its line, a node, a Terraform resource; or empty")
     hint: str = Field(description="What to do next, or empty")
