@@ -30,9 +30,9 @@ from typing import Any, Literal, NoReturn, TypeVar
 from provisioner.verify.expectations import LEVELS, Expected, Level
 
 Severity = Literal["fatal", "warn", "info"]
-Action = Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+Action = Literal["none", "reconfigure", "clean", "reset", "reboot", "replace", "vendor"]
 SEVERITIES: tuple[Severity, ...] = ("fatal", "warn", "info")
-ACTIONS: tuple[Action, ...] = ("none", "reconfigure", "reset", "reboot", "replace", "vendor")
+ACTIONS: tuple[Action, ...] = ("none", "reconfigure", "clean", "reset", "reboot", "replace", "vendor")
 
 F = TypeVar("F", bound=Callable[..., None])
 
