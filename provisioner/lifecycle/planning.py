@@ -10,6 +10,7 @@ from provisioner import placement
 from provisioner.cost import summary
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
 from provisioner.lifecycle.node_changes import by_reason, node_changes
+from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
@@ -43,10 +44,15 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
         machines.refuse_abandoned(cluster, whole)
         wanted = whole.at(sites)
         findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]
-        mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
-        prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
-        if failed := failed | machines.occupied(cluster, prepared):
-            raise together(failed)
+        snapshot = RunSnapshot.of(cluster.paths)
+        try:
+            mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
+            prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
+            if failed := failed | machines.occupied(cluster, prepared):
+                raise together(failed)
+        finally:
+            if not untouched:
+                snapshot.restore()
         there = _there(cluster, lock) if not untouched else {}
         intended = node_changes(cluster.nodes(), wanted, prepared.values())
         document = {

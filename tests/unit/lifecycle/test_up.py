@@ -92,9 +92,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     class Site:
         """The machines of one site."""
 
-        def __init__(self, cluster: Cluster, site: str, *__: Any) -> None:
+        def __init__(self, cluster: Cluster, site: str, *__: Any, **___: Any) -> None:
             self.site = private_dir(cluster.paths.site(site)).name
             self.cluster = cluster
+
+        def forget(self) -> None:
+            """Planning leaves nothing."""
 
         def gone(self, plan: Plan) -> list[str]:
             expected = dict(plan.nodes())
