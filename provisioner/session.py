@@ -43,6 +43,7 @@ from provisioner.state import shared_files
 from provisioner.state.shared_files import SharedFiles
 from provisioner.suggest import did_you_mean
 from provisioner.text import few
+from provisioner.typed_command import typed_file
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -76,13 +77,18 @@ class Cluster:
         """Its name for a prompt: which of the two of that name it is."""
         return f"{self.spec.name} (rehearsal)" if self.sandbox else str(self.spec.name)
 
+    @property
+    def typed_file(self) -> str:
+        """What stands for FILE in a command on this cluster."""
+        return typed_file(self.file, sandbox=self.sandbox)
+
     @cached_property
     def lock(self) -> Lock:
         """cluster.lock. Raises GpuprovError where there is none yet."""
         lock = lockfile.read(self.paths.lock_file)
         if lock is None:
             raise GpuprovError(
-                "no cluster.lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
+                "no cluster.lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.typed_file}` first"
             )
         return lock
 
@@ -116,7 +122,7 @@ class Cluster:
         present, expected = [node.name for node in nodes], list(self.spec.node_groups())
         hint = did_you_mean(name, present, limit=3) or f"the file has {few(expected, 5, ',')}"
         if name in expected:
-            hint = f"run `gpuprov up {self.file}` first"
+            hint = f"run `gpuprov up {self.typed_file}` first"
         raise GpuprovError(f"there is no node {name}", where=str(self.file), hint=hint)
 
     @cached_property

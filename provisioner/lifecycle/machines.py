@@ -76,7 +76,8 @@ def refuse_undone(cluster: Cluster) -> None:
             raise GpuprovError(
                 f"`gpuprov down` has begun to undo what was configured on {few(hosts, 5, ',')}, and did not end",
                 where=f"site {file.parent.name}",
-                hint=f"run `gpuprov down {cluster.file}` to its end, or `gpuprov up {cluster.file}` to configure them",
+                hint=f"run `gpuprov down {cluster.typed_file}` to its end, or "
+                f"`gpuprov up {cluster.typed_file}` to configure them",
             )
 
 

@@ -264,7 +264,7 @@ def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     if bad := quarantine.hold(cluster, proven, reasons, "up"):
         # One whose drain command failed may be drained all the same.
         quarantine.put_back(cluster, [node for node in proven if node.name not in quarantined], "up")
-        by_hand = f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`"
+        by_hand = f"`gpuprov quarantine {cluster.typed_file} NODE --reason TEXT`"
         hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}"
         raise hooks.refusal(bad, hint)
 

@@ -73,6 +73,14 @@ COMMANDS: dict[Action, str] = {
 }
 """Action → the command that it begins with."""
 
+IN_QUARANTINE: dict[Action, str] = {
+    "reset": "the steps of `gpuprov docs runbook reset`, then gpuprov verify FILE --node NODE --level stress",
+}
+"""The same where the node is out of service already."""
+
+RELEASE = "gpuprov release FILE NODE"
+"""What follows where a person has quarantined it: no verdict takes the node out."""
+
 
 def by_hand(check: Check, vendor: str = "nvidia") -> tuple[str, ...]:
     """Commands (or files) that show on the node what the check has read."""

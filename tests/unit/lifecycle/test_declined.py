@@ -29,17 +29,17 @@ def rendering(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     make = machines.of_site
 
     def of_site(cluster: Cluster, site: str, *_: Any, **__: Any) -> machines.Machines:
-        made = make(cluster, site)
-        plan = made.plan
+        site_machines = make(cluster, site)
+        render_and_plan = site_machines.plan
 
-        def render(wanted: Any) -> Any:
+        def render(plan: Any) -> Any:
             folder = cluster.paths.site(site)
-            (folder / "main.tf").write_text(f"{len(list(wanted.nodes()))} nodes")
-            (folder / f"plan-{len(list(wanted.nodes()))}.bin").write_text("a plan")
-            return plan(wanted)
+            (folder / "main.tf").write_text(f"{len(list(plan.nodes()))} nodes")
+            (folder / f"plan-{len(list(plan.nodes()))}.bin").write_text("a plan")
+            return render_and_plan(plan)
 
-        made.plan = render  # type: ignore[method-assign, assignment]
-        return made
+        site_machines.plan = render  # type: ignore[method-assign, assignment]
+        return site_machines
 
     def current(cluster: Cluster, _: Events, *, write: bool = True) -> Lock:
         if write:
