@@ -52,7 +52,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
                 raise together(failed)
         finally:
             if not untouched:
-                snapshot.restore()
+                snapshot.restore(RunSnapshot.of(cluster.paths))
         there = _there(cluster, lock) if not untouched else {}
         intended = node_changes(cluster.nodes(), wanted, prepared.values())
         document = {

@@ -6,6 +6,7 @@ anything of it: not where nobody asked for a change, nor where a person declined
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ LARGEST = 8 << 20
 """Bytes of a file that planning may write: what is larger is an image."""
 KEPT_FOLDERS = ("runs", ".terraform")
 """Logs, and the providers that Terraform has fetched."""
-KEPT_FILES = (HOLDER, "run.lock", "shared.json", STATE, STATE_BACKUP, ERRORED, APPLYING)
-"""The lock of this run, what the shared state was when it was last read, and Terraform's states: a machine that was
-found is not forgotten again."""
+KEPT_FILES = (HOLDER, "run.lock", "shared.json", STATE, STATE_BACKUP, ERRORED, APPLYING, "state.json", "measures.jsonl")
+"""The lock of this run, what the shared state was when it was last read, Terraform's states (a machine that was found
+is not forgotten again), and what a `verify` writes that needs no lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +35,32 @@ class RunSnapshot:
     def of(cls, paths: ClusterPaths) -> RunSnapshot:
         contents = {}
         for file in _files(paths.root):
-            status = file.stat()
-            if status.st_size <= LARGEST:
+            with contextlib.suppress(OSError):  # another command's temporary file is gone, or the file is an image
                 content = regular_file.read(file, LARGEST, follow_links=False)
-                contents[file] = content, stat.S_IMODE(status.st_mode)
+                contents[file] = content, stat.S_IMODE(file.stat().st_mode)
         return cls(paths.root, contents)
 
-    def restore(self) -> None:
-        """Put back each file that is another one now, and remove the new ones."""
-        for file in list(_files(self.root)):
-            if file not in self.files and file.stat().st_size <= LARGEST:
-                file.unlink()
-        for file, (content, mode) in self.files.items():
-            if not file.is_file() or file.read_bytes() != content:
+    def restore(self, planned: RunSnapshot) -> None:
+        """Put back each file that was another one when all was planned, and remove those that were new. `planned`: the
+        files then; what another command has written since stays."""
+        for file, (content, _) in planned.files.items():
+            if _read(file) != content:
+                continue
+            if file not in self.files:
+                file.unlink(missing_ok=True)
+            elif self.files[file][0] != content:
+                write_whole(file, self.files[file][0], mode=self.files[file][1])
+        for file in self.files.keys() - planned.files.keys():
+            if not file.exists():
+                content, mode = self.files[file]
                 private_dir(file.parent)
                 write_whole(file, content, mode=mode)
+
+
+def _read(file: Path) -> bytes | None:
+    with contextlib.suppress(OSError):
+        return regular_file.read(file, LARGEST, follow_links=False)
+    return None
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -193,7 +193,7 @@ def _create(
             intended = node_changes(cluster.nodes(), remaining.plan, [planned for _, planned in prepared])
             run.resources = finished + intended.total
         is_approved = approved is not None and intended.is_within(approved)
-        if intended.total and not is_approved and not _ask(confirm, remaining.plan, intended, snapshot):
+        if intended.total and not is_approved and not _ask(cluster, confirm, remaining.plan, intended, snapshot):
             for site in [site for site, _ in prepared if cluster.sandbox and untouched]:
                 site.forget()
             return None
@@ -231,15 +231,15 @@ def _prepare(
     return prepared
 
 
-def _ask(confirm: Confirm, plan: Plan, intended: NodeChanges, snapshot: RunSnapshot | None) -> bool:
+def _ask(cluster: Cluster, confirm: Confirm, plan: Plan, intended: NodeChanges, snapshot: RunSnapshot | None) -> bool:
     """Whether a person says yes. Where not, what planning has written is taken back; None: machines were made before in
     this run, and what is written stays."""
-    is_confirmed = False
+    is_confirmed, planned = False, RunSnapshot.of(cluster.paths)
     try:
         is_confirmed = confirm(plan, intended)
     finally:
         if not is_confirmed and snapshot is not None:
-            snapshot.restore()
+            snapshot.restore(planned)
     return is_confirmed
 
 

@@ -109,7 +109,12 @@ def test_a_snapshot_leaves_states_logs_and_images_alone(cluster: Cluster) -> Non
         (site / path).write_text("new")
     (site / "link").symlink_to("/etc/hostname")
     (cluster.paths.runs / "1" / "events.jsonl").write_text("new")
-    snapshot.restore()
+    (cluster.paths.root / "quarantine.json").write_text("before the question")
+    planned = RunSnapshot.of(cluster.paths)
+    (cluster.paths.root / "quarantine.json").write_text("of a verify at the question")
+    snapshot.restore(planned)
+    assert (cluster.paths.root / "quarantine.json").read_text() == "of a verify at the question"
+    (cluster.paths.root / "quarantine.json").unlink()
     remaining = sorted(str(path.relative_to(cluster.paths.root)) for path in cluster.paths.root.rglob("*.*"))
     assert remaining == [
         "runs/1/events.jsonl", "sites/here/.terraform", "sites/here/main.tf", "sites/here/terraform.tfstate"
