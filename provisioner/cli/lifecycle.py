@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,7 +85,7 @@ def plan(
     if json_:
         json_output.write(document)
     else:
-        typer.echo(planning.text(document))
+        typer.echo(planning.text(document, cluster.typed_file))
     if any(finding["status"] == "blocks" for finding in document["findings"]):
         raise typer.Exit(Exit.PROVIDER_FAILED)
 
@@ -114,7 +113,7 @@ def up(
     for name, components in run.waiting.items():
         typer.echo(f"{name} keeps its lock; the new one would change {', '.join(components)}", err=True)
     if run.waiting:
-        command = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
+        command = f"gpuprov upgrade {cluster.typed_file}"
         they = f"{counted(len(run.waiting), 'node')} {'runs' if len(run.waiting) == 1 else 'run'} an older lock"
         if run.rolled_back:
             advice = (
@@ -128,8 +127,8 @@ def up(
     for name, error in run.partly.items():
         typer.echo(f"gpuprov: machines of site {name} failed, the others went on: {error}", err=True)
     if run.exit == Exit.OK and run.changes and not json_:
-        node, typed_file = run.report.nodes[0].name, shlex.quote(str(file))
-        typer.echo(f"next: `gpuprov ssh {typed_file} {node}`, `gpuprov status {typed_file}`", err=True)
+        node, fleet_file = run.report.nodes[0].name, cluster.typed_file
+        typer.echo(f"next: `gpuprov ssh {fleet_file} {node}`, `gpuprov status {fleet_file}`", err=True)
     raise typer.Exit(run.exit)
 
 
@@ -235,9 +234,7 @@ def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
 
     if sys.stdout.isatty():
         typer.echo()  # below the rows of the run
-    tables.show(
-        table(run.report, file=shlex.quote(str(cluster.file)), absent=run.absent, standing=_quick_note(run, cluster))
-    )
+    tables.show(table(run.report, file=cluster.typed_file, absent=run.absent, standing=_quick_note(run, cluster)))
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     if run.failed:
         typer.echo(f"not in this report, because their site failed: nodes of {', '.join(run.failed)}")
@@ -257,7 +254,7 @@ def _quick_note(run: Run, cluster: Cluster) -> str:
         return ""
     return (
         f"quick was enough: each node was proven with this lock before, and nothing on it differs from it; "
-        f"`gpuprov verify {shlex.quote(str(cluster.file))}` repeats level {configured_level}"
+        f"`gpuprov verify {cluster.typed_file}` repeats level {configured_level}"
     )
 
 

@@ -56,7 +56,7 @@ def cp(
     if sum(node != "" for node, _ in sides) != 1:
         raise GpuprovError(
             f"exactly one of {source} and {target} has to be on a node", where=str(file),
-            hint=f"gpuprov cp {file} ./data NODE:/tmp, or NODE:/var/log/syslog .",
+            hint=f"gpuprov cp {cluster.typed_file} ./data NODE:/tmp, or NODE:/var/log/syslog .",
         )  # fmt: skip
     argv = openssh.copy_argv(cluster.paths, sides[0], sides[1], recursive=recursive)
     sys.stdout.flush()
@@ -115,7 +115,8 @@ def _selected(cluster: Cluster, names: Sequence[str], groups: Sequence[str]) -> 
     """Nodes by their names and groups, all of them where none is named, in the fleet's order. Raises GpuprovError."""
     nodes, file = cluster.nodes(), cluster.file
     if not nodes:
-        raise GpuprovError("there is no fleet yet", where=str(file), hint=f"run `gpuprov up {file}` first")
+        hint = f"run `gpuprov up {cluster.typed_file}` first"
+        raise GpuprovError("there is no fleet yet", where=str(file), hint=hint)
     present = sorted({node.group for node in nodes})
     for group in groups:
         if group not in present:

@@ -16,6 +16,7 @@ from provisioner.cli.status_table import table
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
 from provisioner.common.text import few, printable
+from provisioner.common.typed_command import completed, typed_file
 
 if TYPE_CHECKING:
     pass
@@ -107,14 +108,14 @@ RESUMED = ("up", "down", "replace", "upgrade")
 
 def first_lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What is at work on the cluster, or was broken off and waits for somebody."""
-    run = document["run"]
+    run, fleet_file = document["run"], typed_file(file, sandbox=document["sandbox"])
     if run is None or run["state"] == "done":
         return
     stage = f", at stage {run['stage']}" if run["stage"] else ""
     since = datetime.fromtimestamp(run["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     if run["state"] == "at work":
         owner_text = f" of {run['user']}" if run["user"] else ""
-        watch = f"gpuprov status {file} --watch"
+        watch = f"gpuprov status {fleet_file} --watch"
         holder = f"process {run['process']}{owner_text}"
         yield f"`gpuprov {run['command']}` ({holder}) has been at work since {since}{stage}: `{watch}`"
     elif run["command"] in RESUMED:
@@ -124,7 +125,7 @@ def first_lines(document: dict[str, Any], file: Path) -> Iterator[str]:
         if run["command"] == "replace" and not replaced:
             yield f"{ended}; it has changed no machine"
         else:
-            yield f"{ended}; `{' '.join(['gpuprov', run['command'], str(file), *replaced])}` goes on"
+            yield f"{ended}; `{' '.join(['gpuprov', run['command'], fleet_file, *replaced])}` goes on"
 
 
 def _line(value: str) -> str:
@@ -147,20 +148,23 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     from provisioner.rundir import placement
     from provisioner.verify.report.terminal import in_quarantine
 
+    fleet_file = typed_file(file, sandbox=document["sandbox"])
     is_at_work = document["run"] is not None and document["run"]["state"] == "at work"
     for node in document["nodes"]:
-        for line in [] if is_at_work else told(node):  # a run that installs changes what differs while it is read
+        for line in (
+            [] if is_at_work else told(node, fleet_file)
+        ):  # a run that installs changes what differs while it is read
             yield f"{node['name']}: {line}"
         if bmc := node.get("bmc"):
             text = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
             if bmc["error"]:
                 yield f"{node['name']}: its BMC could not be read: {_line(bmc['error'])}"
             elif (bmc["power"], bmc["health"]) != ("On", "OK"):
-                yield f"{node['name']}: its BMC says: {_line(text)} (`gpuprov bmc {file} status {node['name']}`)"
+                yield f"{node['name']}: its BMC says: {_line(text)} (`gpuprov bmc {fleet_file} status {node['name']}`)"
         if node["quarantine"]:
-            yield f"{node['name']}: {in_quarantine(node['name'], node['quarantine'], file)}"
+            yield f"{node['name']}: {in_quarantine(node['name'], node['quarantine'], fleet_file)}"
         if node["replace"]:
-            replace_command = f"gpuprov replace {file} {node['name']}"
+            replace_command = f"gpuprov replace {fleet_file} {node['name']}"
             yield f"{node['name']}: replacement: {node['replace']['step']}" + (
                 "" if is_at_work else f"; `{replace_command}` resumes it"
             )
@@ -172,7 +176,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
     yield from placement.lines(document.get("site_choices", []))
     for site, text in {}.items() if is_at_work else document.get("failed", {}).items():
-        yield f"site {site}: the last `gpuprov up` failed there: {text}"
+        yield f"site {site}: the last `gpuprov up` failed there: {completed(text, fleet_file)}"
     if changes := document.get("lock_changes"):
         command = _lock_command(file, sandbox=document["sandbox"])
         yield f"the lock is older than {file} ({few(changes, 3)}); `{command}` renews it"

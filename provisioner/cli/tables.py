@@ -1,4 +1,5 @@
-"""Tables on standard output: as wide as they are where nobody's screen bounds them, and never cut.
+"""Tables on standard output, never cut. In a pipe or a file each row is one line, whatever its length, and ends where
+its text ends: no blanks fill it up to the longest row.
 
 An address, a name or a number that is cut is another one; a line that the terminal wraps can be read.
 """
@@ -27,7 +28,13 @@ def console(least: int = 0) -> Console:
 
 def show(table: RenderableType) -> None:
     """Print it; where the terminal is narrower than what may not be folded, the terminal wraps its lines."""
-    console(console(UNBOUNDED).measure(table).minimum).print(table)
+    rich_console = console(console(UNBOUNDED).measure(table).minimum)
+    if sys.stdout.isatty():
+        rich_console.print(table)
+        return
+    with rich_console.capture() as capture:
+        rich_console.print(table)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _width() -> int:

@@ -47,9 +47,12 @@ def run_suite(file: Path, sandbox: bool | None, nodes: Collection[str], report: 
     if report is not None:
         refuse_unwritable(report)
     junit = report / REPORT if report is not None else None
-    verdict = run(open_cluster(file, sandbox=sandbox), nodes, report=junit)
+    cluster = open_cluster(file, sandbox=sandbox)
+    verdict = run(cluster, nodes, report=junit)
     if verdict.failed:
         print(f"not healthy: {few(verdict.failed, 8, ',')}", file=sys.stderr)
     if verdict.absent:
-        print(f"missing: {few(verdict.absent, 8, ',')}; `gpuprov up {file}` creates them", file=sys.stderr)
+        print(
+            f"missing: {few(verdict.absent, 8, ',')}; `gpuprov up {cluster.typed_file}` creates them", file=sys.stderr
+        )
     raise typer.Exit(Exit.OK if verdict.healthy else Exit.CHECK_FAILED)

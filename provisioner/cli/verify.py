@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +21,7 @@ from provisioner.common.text import counted, printable, single_line
 if TYPE_CHECKING:
     from provisioner.common.events import Event, Subscriber
     from provisioner.lifecycle.baselines import Saved
+    from provisioner.lifecycle.session import Cluster
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.subject import Subject
@@ -100,8 +100,11 @@ def verify(
         raise GpuprovError("--machines is for --bundle and --host", hint="in cluster.yaml: machines")
     if checks and file is not None:
         raise GpuprovError("--checks is for --bundle and --host", hint="in cluster.yaml: verify.checks")
+    fleet_file = ""
     if file is not None:
-        verdict, title = _fleet(file, sandbox, node or (), level, save_baseline=save_baseline, as_json=as_json)
+        cluster = _cluster(file, sandbox)
+        fleet_file = cluster.typed_file
+        verdict, title = _fleet(cluster, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
         chosen, supplied = of_no_fleet(bundle, host, machine, level or ("standard" if host else "quick"), machines)
         verdict = _judged(chosen, checks or (), as_json=as_json)
@@ -121,7 +124,7 @@ def verify(
     elif not is_unrecognised:
         from provisioner.verify.report.terminal import table
 
-        tables.show(table(verdict.report, file=shlex.quote(str(file)) if file is not None else "", explains=True))
+        tables.show(table(verdict.report, file=fleet_file, explains=True))
     for write_error in verdict.unsaved:
         print(f"gpuprov: the verdict above could not be written to disk: {write_error}", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
@@ -141,8 +144,7 @@ def _judged(subjects: Sequence[Subject], checks: Sequence[Path], *, as_json: boo
 
 
 def _fleet(
-    file: Path,
-    sandbox: bool | None,
+    cluster: Cluster,
     nodes: Sequence[str],
     level: Level | None,
     *,
@@ -154,15 +156,18 @@ def _fleet(
     from provisioner.lifecycle.gc import held as run_lock_held
     from provisioner.lifecycle.verifying import verify_fleet
 
-    cluster = _cluster(file, sandbox)
     if run_lock_held(cluster.paths.root):
         unfinished = (
-            f"a run is at work on {cluster.label} (`gpuprov status {file} --watch`): what it has not finished yet"
+            f"a run is at work on {cluster.label} (`gpuprov status {cluster.typed_file} --watch`): "
+            "what it has not finished yet"
         )
         print(f"{unfinished} is not healthy, and no node is moved by this verdict", file=sys.stderr)
     compared = diff.compare(cluster)
     for name in compared.unwanted:
-        print(f"{name}: skipped, it is not in cluster.yaml any more; `gpuprov up` removes it", file=sys.stderr)
+        print(
+            f"{name}: skipped, it is not in cluster.yaml any more; `gpuprov up {cluster.typed_file}` removes it",
+            file=sys.stderr,
+        )
     with _screen(as_json=as_json) as show:
         cluster.events.subscribe(show)
         verdict = verify_fleet(cluster, compared, only=nodes, level=level, save_baseline=save_baseline)

@@ -110,7 +110,8 @@ def add(cluster: Cluster, node: str, check: str, reason: str, end: datetime, own
     if failing is not None and (check not in failing if check != name else not failing):
         raise GpuprovError(
             f"{check} does not warn on {node} by the last report of the fleet", where=str(cluster.file),
-            hint=f"`gpuprov verify {cluster.file}` writes that report and shows what warns; with --node it does not",
+            hint=f"`gpuprov verify {cluster.typed_file}` writes that report and shows what warns; "
+            "with --node it does not",
         )  # fmt: skip
     merged = by_id().get(name)
     parts = (check,) if check != name else failing or (merged.parts if merged else (check,))

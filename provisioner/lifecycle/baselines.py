@@ -119,7 +119,7 @@ def save(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) 
                 locks.get(machine.name, ""),
                 verdict.simulated,
                 reached,
-                tuple(sorted(verdict.uuids)),
+                verdict.gpus,
             )
         }
     document = Record({name: levels for name, levels in entries.items() if levels}).to_json()

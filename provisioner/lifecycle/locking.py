@@ -62,6 +62,12 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     return lock
 
 
+def write(cluster: Cluster, lock: Lock) -> None:
+    """Write a lock that `current` gave with `write=False`."""
+    if cluster.sandbox or not cluster.paths.lock_file.exists():
+        lockfile.write(cluster.paths.lock_file, lock)
+
+
 def _moved(cluster: Cluster, events: Events, previous: Lock, *, write: bool) -> Lock:
     """A rehearsal's lock after an edit of cluster.yaml, and what it moves, as `gpuprov lock --sandbox` says it."""
     lock = renew(cluster, events, lockfile.versions(previous), write=write, refuse=True)

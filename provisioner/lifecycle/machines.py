@@ -77,7 +77,8 @@ def refuse_undone(cluster: Cluster) -> None:
             raise GpuprovError(
                 f"`gpuprov down` has begun to undo what was configured on {few(hosts, 5, ',')}, and did not end",
                 where=f"site {file.parent.name}",
-                hint=f"run `gpuprov down {cluster.file}` to its end, or `gpuprov up {cluster.file}` to configure them",
+                hint=f"run `gpuprov down {cluster.typed_file}` to its end, or "
+                f"`gpuprov up {cluster.typed_file}` to configure them",
             )
 
 
@@ -120,11 +121,12 @@ def _may_have_machines(cluster: Cluster, site: str) -> bool:
 
 def of_site(
     cluster: Cluster, site: str, binary: Binary, run_dir: Path | None = None, *, made_by: Provider | None = None,
-    record: bool = True,
+    record: bool = True, renew: bool = True,
 ) -> Machines:  # fmt: skip
     """The machines of one site; with `record` their provider and place are written down first, because `down` goes by
-    it. `made_by`: who made the machines of a site, as Providers.made has it; also of one that cluster.yaml does not
-    name any more. Raises ProviderError where the machines are elsewhere than cluster.yaml says."""
+    it; without `renew` only where they are not yet. `made_by`: who made the machines of a site, as Providers.made has
+    it; also of one that cluster.yaml does not name any more. Raises ProviderError where the machines are elsewhere than
+    cluster.yaml says."""
     refuse_moved(cluster, site, home=made_by is None)
     provider, folder = made_by or cluster.providers.at(site), cluster.paths.site(site)
     if (folder / (STATE if provider.hosts is not None else MARK)).exists():
@@ -135,7 +137,7 @@ def of_site(
         )
     if made_by is None:
         private_dir(cluster.paths.site(site))
-        if record:
+        if record and (renew or not cluster.providers.is_recorded(site)):
             cluster.providers.record(site)
     if provider.hosts is not None:
         nodes = [node for node in cluster.nodes() if node.site == site]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -84,4 +83,4 @@ def _command(cluster: Cluster, subject: Subject) -> str:
     """What proves the node later."""
     level = subject.expected.level
     deeper = f" --level {level}" if level != cluster.spec.verify.level else ""
-    return f"gpuprov verify {shlex.quote(str(cluster.file))} --node {subject.name}{deeper}"
+    return f"gpuprov verify {cluster.typed_file} --node {subject.name}{deeper}"

@@ -10,6 +10,7 @@ from provisioner.common.text import few
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
 from provisioner.lifecycle.cost import summary
 from provisioner.lifecycle.node_changes import by_reason, node_changes
+from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
@@ -43,10 +44,15 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
         machines.refuse_abandoned(cluster, whole)
         wanted = whole.at(sites)
         findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]
-        mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
-        prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
-        if failed := failed | machines.occupied(cluster, prepared):
-            raise together(failed)
+        snapshot = RunSnapshot.of(cluster.paths)
+        try:
+            mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
+            prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
+            if failed := failed | machines.occupied(cluster, prepared):
+                raise together(failed)
+        finally:
+            if not untouched:
+                snapshot.restore(RunSnapshot.of(cluster.paths))
         there = _there(cluster, lock) if not untouched else {}
         intended = node_changes(cluster.nodes(), wanted, prepared.values())
         document = {
@@ -102,8 +108,8 @@ def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def text(document: dict[str, Any]) -> str:
-    """The plan for a person."""
+def text(document: dict[str, Any], file: str = "FILE") -> str:
+    """The plan for a person. `file`: cluster.yaml as typed_file has it."""
     lines = [f"{document['cluster']}{' (rehearsal: simulated hardware)' if document['sandbox'] else ''}"]
     for group, stack in document["stack"].items():
         names = [node["name"] for node in document["nodes"] if node["group"] == group]
@@ -113,8 +119,9 @@ def text(document: dict[str, Any]) -> str:
         image = f", from image {document['images'][group]}" if group in document.get("images", {}) else ""
         lines.append(f"  {group}: {len(names)} × {machine}{known}{image}")
     if document.get("new_lock"):
-        file = document.get("lock_file", "cluster.lock")
-        lines.append(f"  {file} does not exist yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
+        lock_file = document.get("lock_file", "cluster.lock")
+        commands = f"`gpuprov lock {file}` or `gpuprov up {file}`"
+        lines.append(f"  {lock_file} does not exist yet; {commands} writes it with these versions")
     changes, reasons = document.get("machines", {}), document.get("reasons", {})
     for verb in VERBS:
         for reason, names in by_reason(changes.get(verb, ()), reasons if verb == "recreate" else {}).items():
@@ -125,9 +132,9 @@ def text(document: dict[str, Any]) -> str:
     lines += [f"  {line}" for line in block_ends.ending(document.get("ends", {}))]
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     if document["sandbox"]:
-        lines.append("  `gpuprov cost FILE` says what these machines cost in the cloud")
+        lines.append(f"  `gpuprov cost {file.removesuffix(' --sandbox')}` says what these machines cost in the cloud")
     for node in document["nodes"]:
-        lines += [f"  {node['name']}: {line}" for line in told(node)]
+        lines += [f"  {node['name']}: {line}" for line in told(node, file)]
     for finding in document["findings"]:
         action = f" ({finding['action']})" if finding["action"] else ""
         lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}{action}")
@@ -166,12 +173,12 @@ MOST_LINES = 8
 """Differences of one node that are told one by one."""
 
 
-def told(node: dict[str, Any]) -> list[str]:
+def told(node: dict[str, Any], file: str = "FILE") -> list[str]:
     """What is worth a line of one node of `plan` or `status`: its drift, a reboot, what an upgrade would change."""
     drift = [difference["message"] for difference in node.get("drift") or ()]
     lines = drift[:MOST_LINES] + ([f"and {len(drift) - MOST_LINES} more"] if len(drift) > MOST_LINES else [])
     if node.get("reboot"):
         lines.append("reboot required")
     if node.get("waiting"):
-        lines.append(f"runs an older lock; `gpuprov upgrade` would change {', '.join(node['waiting'])}")
+        lines.append(f"runs an older lock; `gpuprov upgrade {file}` would change {', '.join(node['waiting'])}")
     return lines

@@ -38,6 +38,7 @@ from provisioner.common.paths import (
 )
 from provisioner.common.suggest import did_you_mean
 from provisioner.common.text import few
+from provisioner.common.typed_command import typed_file
 from provisioner.lifecycle.sharing import shared_files
 from provisioner.lifecycle.sharing.shared_files import SharedFiles
 from provisioner.machines.providers.cluster import Providers
@@ -79,13 +80,18 @@ class Cluster:
         """Its name for a prompt: which of the two of that name it is."""
         return f"{self.spec.name} (rehearsal)" if self.sandbox else str(self.spec.name)
 
+    @property
+    def typed_file(self) -> str:
+        """What stands for FILE in a command on this cluster."""
+        return typed_file(self.file, sandbox=self.sandbox)
+
     @cached_property
     def lock(self) -> Lock:
         """cluster.lock. Raises GpuprovError where there is none yet."""
         lock = lockfile.read(self.paths.lock_file)
         if lock is None:
             raise GpuprovError(
-                "no cluster.lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
+                "no cluster.lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.typed_file}` first"
             )
         return lock
 
@@ -119,7 +125,7 @@ class Cluster:
         present, expected = [node.name for node in nodes], list(self.spec.node_groups())
         hint = did_you_mean(name, present, limit=3) or f"the file has {few(expected, 5, ',')}"
         if name in expected:
-            hint = f"run `gpuprov up {self.file}` first"
+            hint = f"run `gpuprov up {self.typed_file}` first"
         raise GpuprovError(f"there is no node {name}", where=str(self.file), hint=hint)
 
     @cached_property

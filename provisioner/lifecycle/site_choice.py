@@ -51,7 +51,7 @@ class SiteChoices:
                 raise ProviderError(
                     f"group {name} has machines at several sites: {listing}",
                     where=str(cluster.file),
-                    hint=f"`gpuprov down {cluster.file}` removes them",
+                    hint=f"`gpuprov down {cluster.typed_file}` removes them",
                 )
             cluster.events(
                 "terraform", "warning", f"group {name} has machines at site {sites_with_machines[0]}, and stays there"

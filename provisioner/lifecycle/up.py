@@ -15,6 +15,7 @@ from provisioner.common.text import counted
 from provisioner.lifecycle import block_ends, configuring, hooks, locking, machines, preflight, verifying
 from provisioner.lifecycle.node_changes import NodeChanges, node_changes
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.site_choice import SiteChoices
 from provisioner.lifecycle.sites import Remaining, candidates, chosen, each, refuse_recipe, refuse_unready
@@ -57,6 +58,8 @@ class Run:
     """Sites that were left out, each with what it failed with, in the order in which they did."""
     absent: tuple[str, ...] = ()
     """Nodes of cluster.yaml at the sites of this run that are not in its report."""
+    declined: bool = False
+    """A person said no: nothing was created, and every file is as it was."""
     partly: dict[str, GpuprovError] = field(default_factory=dict)
     """Sites some machines of which did not come to be, each with why; the run went on with the others."""
 
@@ -97,17 +100,20 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     the next `up` goes on.
     """
     refuse_recipe(cluster)
-    asked = candidates(cluster, only)
+    asked, untouched = candidates(cluster, only), cluster.paths.untouched()
     refuse_unready(cluster, asked)  # before anything is written, or anybody asked
     with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), asked) as run:
         events = cluster.events
         upgrade_journal.refuse_resized(cluster, chosen(cluster, only))
         _refuse_damaged_records(cluster)
         with run.stage("stack"):
-            lock = locking.current(cluster, events)
+            lock = locking.current(cluster, events, write=False)
             Ledger(cluster.paths).refuse_damaged_locks(lock)  # before machines are paid
-        created = _create(cluster, binary, run, lock, confirm=confirm, only=only)
+        created = _create(cluster, binary, run, lock, confirm=confirm, only=only, untouched=untouched)
         if created is None:
+            run.declined = True
+            if untouched:  # the question was about the first machines: nothing of the cluster is left
+                cluster.only_looked()
             return run
         whole, remaining, sites, nodes, fresh = created
         with run.stage("configure"):
@@ -150,10 +156,11 @@ class Created(NamedTuple):
 
 
 def _create(
-    cluster: Cluster, binary: Binary, run: Run, lock: Lock, *, confirm: Confirm, only: Collection[str]
-) -> Created | None:
-    """Create what is missing; None where a person said no. Where a site has no capacity for groups that may be at
-    another one, all is planned again with these groups there."""
+    cluster: Cluster, binary: Binary, run: Run, lock: Lock, *, confirm: Confirm, only: Collection[str],
+    untouched: bool,
+) -> Created | None:  # fmt: skip
+    """Create what is missing; None where a person said no. `untouched`: nothing of the cluster was there before.
+    Where a site has no capacity for groups that may be at another one, all is planned again with these groups there."""
     choices = SiteChoices(cluster, binary, run.run_dir, only)
     failed: dict[str, GpuprovError] = {}
     new_ids: set[str] = set()
@@ -179,15 +186,21 @@ def _create(
         with run.stage("terraform"):
             if choices.find_existing(remaining.plan):
                 continue
+            snapshot = RunSnapshot.of(cluster.paths) if approved is None else None
             prepared = _prepare(cluster, binary, run, whole, remaining)
             upgrade_journal.refuse_resized(cluster, sites)
             upgrade_journal.refuse_other_hosts(cluster, [planned for _, planned in prepared])
             intended = node_changes(cluster.nodes(), remaining.plan, [planned for _, planned in prepared])
             run.resources = finished + intended.total
         is_approved = approved is not None and intended.is_within(approved)
-        if intended.total and not is_approved and not confirm(remaining.plan, intended):
+        if intended.total and not is_approved and not _ask(cluster, confirm, remaining.plan, intended, snapshot):
+            for site in [site for site, _ in prepared if cluster.sandbox and untouched]:
+                site.forget()
             return None
+        if approved is None:
+            locking.write(cluster, lock)
         approved = intended
+        _record(cluster, whole, remaining.plan)
         _drain(cluster, intended)
         with run.stage("terraform"):
             made = _make(cluster, run, remaining, prepared, intended, new_ids, choices, whole)
@@ -200,11 +213,14 @@ def _create(
 def _prepare(
     cluster: Cluster, binary: Binary, run: Run, all_sites: Plan, remaining: Remaining
 ) -> list[tuple[Machines, Planned]]:
-    """The machines of each site, planned; the intent is written, and what stands is recorded."""
-    block_ends.note(cluster, remaining.plan)
-    machines_of, moved = each(remaining.plan.sites(), lambda site: machines.of_site(cluster, site, binary, run.run_dir))
+    """The machines of each site, planned, and what stands is recorded. What `down` goes by is written where it is
+    missing; what is there is rewritten by `_record`, once a person has said yes."""
+    machines_of, moved = each(
+        remaining.plan.sites(), lambda site: machines.of_site(cluster, site, binary, run.run_dir, renew=False)
+    )
     remaining.leave(moved, "terraform")
-    machines.write_intent(cluster, all_sites)
+    if not cluster.paths.intent.exists():
+        machines.write_intent(cluster, all_sites)
     machines.ask_again(cluster, remaining.plan)
     planned, failed = each(list(machines_of), lambda site: machines_of[site].plan(remaining.plan))
     remaining.leave(failed, "terraform")
@@ -213,6 +229,26 @@ def _prepare(
     prepared = [(machines_of[site], changes) for site, changes in planned.items()]
     machines.record_standing(cluster, prepared, remaining.plan)
     return prepared
+
+
+def _ask(cluster: Cluster, confirm: Confirm, plan: Plan, intended: NodeChanges, snapshot: RunSnapshot | None) -> bool:
+    """Whether a person says yes. Where not, what planning has written is taken back; None: machines were made before in
+    this run, and what is written stays."""
+    is_confirmed, planned = False, RunSnapshot.of(cluster.paths)
+    try:
+        is_confirmed = confirm(plan, intended)
+    finally:
+        if not is_confirmed and snapshot is not None:
+            snapshot.restore(planned)
+    return is_confirmed
+
+
+def _record(cluster: Cluster, all_sites: Plan, plan: Plan) -> None:
+    """Write down what is about to be made, and where, before it is."""
+    block_ends.note(cluster, plan)
+    for site in plan.sites():
+        cluster.providers.record(site)
+    machines.write_intent(cluster, all_sites)
 
 
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:
@@ -228,7 +264,7 @@ def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     if bad := quarantine.hold(cluster, proven, reasons, "up"):
         # One whose drain command failed may be drained all the same.
         quarantine.put_back(cluster, [node for node in proven if node.name not in quarantined], "up")
-        by_hand = f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`"
+        by_hand = f"`gpuprov quarantine {cluster.typed_file} NODE --reason TEXT`"
         hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}"
         raise hooks.refusal(bad, hint)
 
@@ -271,8 +307,13 @@ def _noted(cluster: Cluster, run: Run, sites: Collection[str]) -> Iterator[Run]:
     try:
         yield run
     finally:
-        failed = {site: str(error) for site, error in (run.partly | run.failed).items() if site}
-        node_state.note_failed(cluster.paths, sites, failed)
+        if not run.declined:
+            _note_failed(cluster, run, sites)
+
+
+def _note_failed(cluster: Cluster, run: Run, sites: Collection[str]) -> None:
+    failed = {site: str(error) for site, error in (run.partly | run.failed).items() if site}
+    node_state.note_failed(cluster.paths, sites, failed)
 
 
 def _leave_waiting(

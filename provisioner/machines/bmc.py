@@ -59,7 +59,8 @@ class RedfishMachines(HostMachines):
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         planned = super().plan(plan, replace=replace, repair=repair)
-        fresh = [node.name for node, _ in self._to_install(plan)]
+        to_install = self._to_install(plan)
+        fresh = [node.name for node, _ in to_install]
         planned_already = {action.node for action in planned.actions}
         actions = [
             action._replace(name=self._installs(plan, action.node))
@@ -69,8 +70,16 @@ class RedfishMachines(HostMachines):
         ]
         # a machine of the last run, in whose place there may be another one: nothing is installed unasked
         more = [name for name in fresh if name not in planned_already]
-        actions += [Action("replace", self._installs(plan, name), name) for name in more]
+        reasons = {node.name: self._reason(host) for node, host in to_install}
+        actions += [Action("replace", self._installs(plan, name), name, reason=reasons[name]) for name in more]
         return dataclasses.replace(planned, add=planned.add + len(more), actions=tuple(actions))
+
+    def _reason(self, host: Host) -> str:
+        """Which key of the hardware is another one than when the machine was installed; empty where it never was."""
+        entry = self._journal.load().get(host.name)
+        if entry is None or entry.is_of(host.serial):
+            return ""
+        return f"serial of {host.name} in cluster.yaml: {entry.serial} → {host.serial}"
 
     def _installs(self, plan: Plan, node: str) -> str:
         system = self._installation.os or plan.group(node.rpartition("-")[0]).stack.os

@@ -81,7 +81,8 @@ class Installer:
             identity = inventory.identity(inventory.find_host(bmc.tree()))
         if identity.is_called(installation.serial) and identity.is_called(self.host.serial):
             return self.journal.note(replace(installation, serial=self.host.serial), installation.step)
-        self.told(f"another machine than the one that was installed under this name ({installation.serial})")
+        serials = f"{installation.serial} → {identity.best or 'none'}"
+        self.told(f"another machine than the one that was installed under this name: serial {serials}")
         return None
 
     def _again(self, installation: Installation) -> Installation | None:

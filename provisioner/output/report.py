@@ -31,7 +31,7 @@ class CheckOutput(Output):
     expected: object = None
     actual: object = None
     message: str
-    action: Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+    action: Literal["none", "reconfigure", "clean", "reset", "reboot", "replace", "vendor"]
     parts: list[str] = Field(
         default=[], description="The checks that made it so, where several are reported under one name"
     )

@@ -141,6 +141,20 @@ def sweep(podman: Podman) -> None:
     podman.run("image", "prune", "--force", "--filter", f"label={UNFINISHED}", check=False)
 
 
+def unused(podman: Podman) -> list[str]:
+    """Images of nodes that no container is made of and no `up` of this release takes: of other releases, and of clouds'
+    GPU images, which are made again where they are missing."""
+    rows = json.loads(podman.run("images", "--filter", f"reference={NODE}*", "--format", "json") or "[]") or []
+    current = {node_reference(), base_reference()}
+    names = [name for row in rows if not row.get("Containers") for name in row.get("Names") or ()]
+    return sorted(name for name in names if name.startswith(NODE) and name not in current)
+
+
+def remove(podman: Podman, reference: str) -> None:
+    """Remove one of them; podman refuses one that a container was made of. Raises ProviderError."""
+    podman.run("rmi", reference)
+
+
 def exists(podman: Podman, reference: str) -> bool:
     return bool(podman.run("images", "--quiet", "--filter", f"reference={reference}").strip())
 

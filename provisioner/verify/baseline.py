@@ -8,7 +8,7 @@ Simulated and real nodes are never compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.load import Load
 
-SCHEMA, READS = 2, (1, 2)
+SCHEMA, READS = 3, (1, 2, 3)
 """Of the record as a document: as it is written, and what is read."""
 
 
@@ -137,6 +137,73 @@ def measured(node: Facts) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None and is_rate(value)}
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class GpuIdentity:
+    """What tells one GPU from another: `uuid` and, of most data centre boards, `serial`. `index` and `pci` say where it
+    is; None and "" in records of schema 2."""
+
+    index: int | None
+    pci: str
+    uuid: str
+    serial: str = ""
+
+    @property
+    def slot(self) -> str:
+        return f"GPU {self.index}" if self.index is not None else "a GPU"
+
+    @property
+    def text(self) -> str:
+        return f"serial {self.serial}, UUID {self.uuid}" if self.serial else f"UUID {self.uuid}"
+
+    @classmethod
+    def from_json(cls, data: Any) -> GpuIdentity:
+        """Raises ValueError, TypeError or KeyError for anything but a UUID (schema 2) or what asdict gives."""
+        if isinstance(data, str):
+            return cls(None, "", data)
+        if not isinstance(data["index"], int) and data["index"] is not None:
+            raise TypeError("the index of a GPU is not a number")
+        if not all(isinstance(data[key], str) for key in ("pci", "uuid", "serial")):
+            raise TypeError("the identity of a GPU is not text")
+        return cls(data["index"], data["pci"], data["uuid"], data["serial"])
+
+
+def gpu_identities(node: Facts) -> tuple[GpuIdentity, ...]:
+    """The GPUs of a node that answer and tell their UUID, in their order."""
+    return tuple(GpuIdentity(g.index, g.pci or "", g.uuid, g.serial or "") for g in node.gpus or () if g.uuid)
+
+
+def hardware_changes(recorded: Sequence[GpuIdentity], present: Sequence[GpuIdentity], count: int | None) -> list[str]:
+    """What of a machine's GPUs is another than it was, as key: value then → value now. `count`: how many GPUs answer,
+    None where nobody knows. A GPU stands in the place of the one that had its PCI address, else its number.
+
+    >>> a, b = GpuIdentity(3, "0000:4f:00.0", "GPU-a", "165"), GpuIdentity(3, "0000:4f:00.0", "GPU-b", "166")
+    >>> hardware_changes([a], [b], 1)
+    ['GPU 3: serial 165 → 166, UUID GPU-a → GPU-b']
+    """
+    uuids, recorded_uuids = {gpu.uuid for gpu in present}, {gpu.uuid for gpu in recorded}
+    missing = [gpu for gpu in recorded if gpu.uuid not in uuids]
+    changes = [f"GPU count: {len(recorded)} → {count}"] if count is not None and count != len(recorded) else []
+    added = []
+    for gpu in (gpu for gpu in present if gpu.uuid not in recorded_uuids):
+        former = next((old for old in missing if old.pci and old.pci == gpu.pci), None)
+        former = former or next((old for old in missing if old.index is not None and old.index == gpu.index), None)
+        if former is None and len(missing) == 1 and missing[0].index is None:
+            former = missing[0]  # of schema 2: the only one that is gone
+        if former is None:
+            added.append(gpu)
+            continue
+        missing.remove(former)
+        serials = former.serial and gpu.serial and former.serial != gpu.serial
+        changes.append(
+            f"GPU {gpu.index}: "
+            + (f"serial {former.serial} → {gpu.serial}, " if serials else "")
+            + f"UUID {former.uuid} → {gpu.uuid}"
+        )
+    changes += [f"GPU {gpu.index}: none → {gpu.text}" for gpu in added]
+    changes += [f"{gpu.slot}: {gpu.text} → none" for gpu in missing] if count == len(present) else []
+    return changes
+
+
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """What one node is compared with, by the measure's name. `own`: it is this machine's record, else the median of
@@ -148,8 +215,8 @@ class Baseline:
     at: str = ""
     nodes: int = 1
     other_lock: bool = False
-    gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that the machine had then; empty where the record is not its own, or does not say."""
+    gpus: tuple[GpuIdentity, ...] = ()
+    """The GPUs that the machine had then; empty where the record is not its own, or does not say."""
 
     @property
     def whose(self) -> str:
@@ -164,7 +231,7 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
-        return cls(**{**data, "gpus": tuple(data.get("gpus", ()))})
+        return cls(**{**data, "gpus": tuple(map(GpuIdentity.from_json, data.get("gpus", ())))})
 
 
 def behind(value: float, record: float, share: float) -> bool:
@@ -228,7 +295,7 @@ def reached(values: Mapping[str, float], baseline: Baseline | None, expected: Ex
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One machine's measures of one run: `id` is the provider's, `at` UTC (2026-01-31T12:00:00Z), `lock` the release
-    that was on it, `gpus` the UUIDs of its GPUs (empty in records of schema 1)."""
+    that was on it, `gpus` its GPUs (empty in records of schema 1)."""
 
     id: str
     group: str
@@ -237,7 +304,7 @@ class Entry:
     lock: str
     simulated: bool
     measures: Mapping[str, float]
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[GpuIdentity, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         measures = {name: {"value": value, "unit": NAMED[name].unit} for name, value in self.measures.items()}
@@ -251,13 +318,12 @@ class Entry:
             if measure["unit"] != NAMED[name].unit or not is_rate(measure["value"]):
                 raise ValueError(f"{name} is {measure['value']} {measure['unit']}")
             values[name] = float(measure["value"])
-        entry = cls(**{**data, "measures": values, "gpus": tuple(data.get("gpus", ()))})
-        texts = (entry.id, entry.group, entry.machine, entry.at, entry.lock, *entry.gpus)
-        if (
-            not isinstance(data.get("gpus", []), list | tuple)
-            or not all(isinstance(text, str) for text in texts)
-            or not isinstance(entry.simulated, bool)
-        ):
+        rows = data.get("gpus", [])
+        if not isinstance(rows, list | tuple):
+            raise TypeError("gpus is not a list")
+        entry = cls(**{**data, "measures": values, "gpus": tuple(map(GpuIdentity.from_json, rows))})
+        texts = (entry.id, entry.group, entry.machine, entry.at, entry.lock)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(entry.simulated, bool):
             raise TypeError("an entry is not whole")
         return entry
 

@@ -31,9 +31,9 @@ from provisioner.common.levels import LEVELS, Level
 from provisioner.verify.expectations import Expected
 
 Severity = Literal["fatal", "warn", "info"]
-Action = Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+Action = Literal["none", "reconfigure", "clean", "reset", "reboot", "replace", "vendor"]
 SEVERITIES: tuple[Severity, ...] = ("fatal", "warn", "info")
-ACTIONS: tuple[Action, ...] = ("none", "reconfigure", "reset", "reboot", "replace", "vendor")
+ACTIONS: tuple[Action, ...] = ("none", "reconfigure", "clean", "reset", "reboot", "replace", "vendor")
 
 F = TypeVar("F", bound=Callable[..., None])
 

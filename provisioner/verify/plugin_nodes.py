@@ -9,12 +9,13 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from provisioner.verify import facts_pickle, growth
-from provisioner.verify.baseline import Baseline, measured
+from provisioner.verify.baseline import Baseline, gpu_identities, measured
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check_runner import NodeUnderTest
 from provisioner.verify.document import DETAILED
@@ -142,7 +143,7 @@ def _reading(facts: Facts, data: dict[str, Any], document_text: str, **entries: 
     """`document_text`: the `facts` document, which stays a string in the record: it is parsed if somebody looks at it.
     Empty where the record has none."""
     record = {"kind": "facts", "node": data["node"], **entries}
-    record["uuids"] = [gpu.uuid for gpu in facts.gpus or () if gpu.uuid]
+    record["gpus"] = [asdict(gpu) for gpu in gpu_identities(facts)]
     return facts, to_json(record | ({"facts": document_text} if document_text else {})) + "\n", data
 
 

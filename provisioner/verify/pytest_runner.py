@@ -23,7 +23,7 @@ import provisioner
 from provisioner.common import ownership
 from provisioner.common import paths as paths_of
 from provisioner.transport import keeper
-from provisioner.verify.baseline import Baseline
+from provisioner.verify.baseline import Baseline, GpuIdentity
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import ACTIONS, SEVERITIES, Severity
 from provisioner.verify.document import Document
@@ -56,8 +56,8 @@ class Judged:
     """What was measured under load, by baseline.Measure's name."""
     looks: Mapping[str, Any] | None = None
     """What the next look is given (growth.looks)."""
-    uuids: tuple[str, ...] = ()
-    """Of the node's GPUs."""
+    gpus: tuple[GpuIdentity, ...] = ()
+    """The node's GPUs."""
 
 
 def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s: float = 120.0) -> dict[str, Judged]:
@@ -157,7 +157,7 @@ class _Records:
         self.facts: dict[str, Mapping[str, Any]] = {}
         self.measures: dict[str, Mapping[str, float]] = {}
         self.looks: dict[str, Mapping[str, Any] | None] = {}
-        self.uuids: dict[str, tuple[str, ...]] = {}
+        self.gpus: dict[str, tuple[GpuIdentity, ...]] = {}
         self.of: dict[str, list[str]] = {name: [] for name in nodes}
         self.outcomes: dict[int, tuple[str, CheckResult]] = {}
         self.results: dict[str, dict[str, CheckResult]] = {name: {} for name in self.of}
@@ -175,7 +175,8 @@ class _Records:
             case "facts":
                 name = record["node"]
                 self.facts[name], self.measures[name] = {"fabric": record["fabric"]}, record["measures"]
-                self.looks[name], self.uuids[name] = record["looks"], tuple(record["uuids"])
+                self.looks[name] = record["looks"]
+                self.gpus[name] = tuple(map(GpuIdentity.from_json, record["gpus"]))
                 if "facts" in record:
                     self.facts[name] = Document(record["facts"], self.facts[name])
             case "document":
@@ -208,7 +209,7 @@ def _judged(name: str, runs: Sequence[_Records]) -> Judged:
     facts = next((document for document in known if isinstance(document, Document)), known[0] if known else {})
     return Judged(
         tuple(blame(results, explained_by, suppresses)), facts, builtin_run.measures.get(name, {}),
-        builtin_run.looks.get(name), builtin_run.uuids.get(name, ()),
+        builtin_run.looks.get(name), builtin_run.gpus.get(name, ()),
     )  # fmt: skip
 
 

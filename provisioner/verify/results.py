@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from provisioner.common.text import counted, printable, single_line
-from provisioner.verify.baseline import Reached
+from provisioner.verify.baseline import GpuIdentity, Reached
 from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
 
 Status = Literal["pass", "fail", "unknown", "skip", "note"]
@@ -111,8 +111,8 @@ class NodeReport:
     """What it reached at work, beside the fleet's own record of it."""
     looks: Mapping[str, Any] | None = None
     """What the next look at it is given (growth.looks)."""
-    uuids: tuple[str, ...] = ()
-    """Of its GPUs."""
+    gpus: tuple[GpuIdentity, ...] = ()
+    """Those that answer."""
     ok: bool = field(init=False, repr=False, compare=False)
     """It was looked at, no fatal check failed or is unknown, and something was found right."""
 

@@ -92,7 +92,7 @@ def verify(
             error=bundles[s.name].error,
             measures=reached(judged[s.name].measures, s.baseline, s.expected),
             looks=judged[s.name].looks,
-            uuids=judged[s.name].uuids,
+            gpus=judged[s.name].gpus,
         )
         for s in subjects
     )

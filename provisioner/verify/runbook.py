@@ -17,6 +17,16 @@ STEPS: dict[Action, tuple[str, ...]] = {
         "If it comes back, something else changes the node: another configuration management, an automatic upgrade, a "
         "person. `journalctl` and /var/log/apt/history.log on the node say when.",
     ),
+    "clean": (
+        "`gpuprov exec FILE --node NODE df -h` shows which file system is full; `df -i` shows its inodes.",
+        "`gpuprov exec FILE --node NODE 'sudo du -xh --max-depth=3 / | sort -h | tail -n 30'` shows what fills it "
+        "(with another path for another file system). Ask the owner before you delete data.",
+        "`docker image prune` frees old images, `journalctl --vacuum-size=1G` old logs, `apt-get clean` old packages. "
+        "Move checkpoints to scratch or to shared storage.",
+        "`gpuprov verify FILE --node NODE` has to be healthy then: it takes the node out of quarantine.",
+        "Neither `gpuprov up` nor a new machine is the remedy: `up` frees no disk, and the next job fills the new one. "
+        "Where it fills again, ask for a larger disk in cluster.yaml.",
+    ),
     "reset": (
         "`gpuprov quarantine FILE NODE --reason TEXT` takes the node out of service (its drain hook runs).",
         "`gpuprov collect FILE NODE -o TICKET` keeps what the tools say now: a reset clears counters.",
@@ -58,9 +68,18 @@ COMMANDS: dict[Action, str] = {
     "reboot": "gpuprov exec FILE --node NODE sudo systemctl reboot; if it stays: `gpuprov docs runbook reboot`",
     "reset": "gpuprov quarantine FILE NODE --reason reset, then the steps of `gpuprov docs runbook reset`",
     "vendor": "gpuprov collect FILE NODE -o TICKET, then open a case",
+    "clean": "gpuprov exec FILE --node NODE df -h, then delete what fills it: `gpuprov docs runbook clean`",
     "reconfigure": "gpuprov up FILE",
 }
 """Action → the command that it begins with."""
+
+IN_QUARANTINE: dict[Action, str] = {
+    "reset": "the steps of `gpuprov docs runbook reset`, then gpuprov verify FILE --node NODE --level stress",
+}
+"""The same where the node is out of service already."""
+
+RELEASE = "gpuprov release FILE NODE"
+"""What follows where a person has quarantined it: no verdict takes the node out."""
 
 
 def by_hand(check: Check, vendor: str = "nvidia") -> tuple[str, ...]:

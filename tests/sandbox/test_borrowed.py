@@ -94,7 +94,7 @@ def test_a_node_that_up_adds_is_proven_with_an_idle_neighbour(grown: Rehearsal) 
     message = checks(alone, "train-2")["fabric.pairs"]["message"]
     assert message.startswith("measured between the node's own cards, not through the path to another node")
     assert "train-0: Slurm has a job on it" in message and "train-1: a job is using the GPUs: python3" in message
-    assert f"`gpuprov verify {grown.file} --node train-2` proves it" in message
+    assert f"`gpuprov verify {grown.file} --sandbox --node train-2` proves it" in message
     assert checks(alone, "train-2")["fabric.own_cards"]["status"] == "pass"
 
     faults.inject(containers.find_node(grown.root, "train-2").name, "ib-card-slow")

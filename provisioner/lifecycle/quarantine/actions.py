@@ -89,7 +89,7 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
             raise GpuprovError(
                 f"an upgrade is in progress and has {', '.join(moving)} out of service",
                 where=cluster.spec.name,
-                hint=f"`gpuprov upgrade {cluster.file}` resumes it and puts the node back once it is proven",
+                hint=f"`gpuprov upgrade {cluster.typed_file}` resumes it and puts the node back once it is proven",
             )
         book = quarantine_book.load(cluster.paths)
         known = [node for node in nodes if node.name in book.nodes]

@@ -77,7 +77,8 @@ def _changed(entry: Entry, verdict: NodeReport, level: Level) -> Entry:
     if deeper(entry.level, level) != level:
         return entry
     reason = entry.reason.split(PENDING)[0]
-    way = f" (`gpuprov verify --level {deeper(entry.level, 'standard')}` asks, `gpuprov release` ends it)"
+    level = deeper(entry.level, "standard")
+    way = f" (`gpuprov verify FILE --level {level}` asks, `gpuprov release FILE NODE` ends it)"
     return replace(entry, reason=f"{reason}{PENDING}{', '.join(owed)}{way}" if owed else reason, owed=owed)
 
 

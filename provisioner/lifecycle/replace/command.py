@@ -149,8 +149,8 @@ def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: 
             raise GpuprovError(
                 "the node was healthy in the last verdict",
                 where=node.name,
-                hint=f"verify it again with `gpuprov verify {cluster.file} --node {node.name}`, quarantine it with a "
-                "reason, or pass --even-if-healthy",
+                hint=f"verify it again with `gpuprov verify {cluster.typed_file} --node {node.name}`, quarantine it "
+                "with a reason, or pass --even-if-healthy",
             )
 
 
@@ -171,7 +171,7 @@ def _new_machines(cluster: Cluster, names: Collection[str], journal: Journal) ->
     if missing := sorted({*names} - {node.name for node in new}):
         raise ProviderError(
             "the old machine is gone, and no new one could be had (capacity.min allows that)",
-            where=", ".join(missing), hint=f"`gpuprov up {cluster.file}` asks for it again",
+            where=", ".join(missing), hint=f"`gpuprov up {cluster.typed_file}` asks for it again",
         )  # fmt: skip
     for node in new:
         if node.id == journal.nodes[node.name].id:
@@ -182,7 +182,8 @@ def _new_machines(cluster: Cluster, names: Collection[str], journal: Journal) ->
 def _unreachable(cluster: Cluster, silent: Mapping[str, ProviderError]) -> ProviderError:
     """The error of new machines that answer no ssh, with the way to yet another one."""
     name, error = next(iter(silent.items()))
-    another = f"`gpuprov quarantine {cluster.file} {name} --reason TEXT`, then `gpuprov replace {cluster.file} {name}`"
+    file = cluster.typed_file
+    another = f"`gpuprov quarantine {file} {name} --reason TEXT`, then `gpuprov replace {file} {name}`"
     return ProviderError(error.message, where=error.where, hint=f"{error.hint}; for yet another machine {another}")
 
 

@@ -83,7 +83,8 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
         raise GpuprovError(
             "the machines are not those of cluster.yaml" if nodes else "there is no fleet yet",
             where=str(cluster.file),
-            hint=f"run `gpuprov up {cluster.file}` first: it creates machines and keeps running ones on their lock",
+            hint=f"run `gpuprov up {cluster.typed_file}` first: it creates machines and "
+            "keeps running ones on their lock",
         )
     _refuse_unknown_canary(cluster, options)
     with cluster.exclusively("upgrade") as run_dir:
@@ -100,7 +101,9 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
         _restore_moved(journal, ledger, nodes)
         if journal.phase == "moving" and not any(ledger.of(node) for node in nodes):
             end_without_machines(journal, NodeActions(cluster, nodes, run_dir))
-            done.stopped = f"the machines that it was to move are gone; `gpuprov up {cluster.file}` proves the new ones"
+            done.stopped = (
+                f"the machines that it was to move are gone; `gpuprov up {cluster.typed_file}` proves the new ones"
+            )
         else:
             _choose(cluster, journal, lock, target, nodes, options)
         if done.stopped:
@@ -227,7 +230,7 @@ def _choose(
         raise GpuprovError(
             "no node of this fleet was ever verified: there is nothing to upgrade",
             where=cluster.spec.name,
-            hint=f"run `gpuprov up {cluster.file}`: it configures them with the new lock",
+            hint=f"run `gpuprov up {cluster.typed_file}`: it configures them with the new lock",
         )
     out = set(journal.out_of_service())
     applied = {node: release for node in nodes if (release := ledger.of(node)) is not None}

@@ -113,7 +113,7 @@ def assign(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Rel
     rolled back on this cluster, what most of its fleet runs. Raises GpuprovError while an upgrade is under way."""
     journal = load(cluster.paths)
     if journal.busy:
-        raise _in_progress(cluster, journal, f"`gpuprov upgrade {cluster.file}` resumes it")
+        raise _in_progress(cluster, journal, f"`gpuprov upgrade {cluster.typed_file}` resumes it")
     return assigned(cluster, nodes, lock)
 
 
@@ -131,9 +131,12 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     other = (desired ^ recorded) - (desired & journal.nodes.keys())
     if other:
         unwanted = {node.name for node in cluster.nodes()} - set(diff.desired(cluster))
-        names, command = few(sorted(other | unwanted), 5, ","), f"`gpuprov upgrade {cluster.file}` brings it to its end"
+        names, command = (
+            few(sorted(other | unwanted), 5, ","),
+            f"`gpuprov upgrade {cluster.typed_file}` brings it to its end",
+        )
         if not unwanted:  # `upgrade` goes on without machines that are not there
-            raise _in_progress(cluster, journal, f"{command}; then `gpuprov up {cluster.file}` creates {names}")
+            raise _in_progress(cluster, journal, f"{command}; then `gpuprov up {cluster.typed_file}` creates {names}")
         raise _in_progress(cluster, journal, f"take the change of {names} back, and {command}; then make the change")
 
 
@@ -143,7 +146,7 @@ def refuse_other_hosts(cluster: Cluster, planned: Iterable[Planned]) -> None:
     moved = [action.node for site in planned if site.hosts for action in site.actions if action.what == "replace"]
     journal = load(cluster.paths)
     if moved and journal.busy:
-        end = f"`gpuprov upgrade {cluster.file}` brings it to its end"
+        end = f"`gpuprov upgrade {cluster.typed_file}` brings it to its end"
         hint = f"take the change of {few(sorted(moved), 5, ',')} back, and {end}; then make the change"
         raise _in_progress(cluster, journal, hint)
 

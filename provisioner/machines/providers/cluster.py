@@ -45,6 +45,10 @@ class Providers:
             self._known[site] = named(name, self._place(site, settings))
         return self._known[site]
 
+    def is_recorded(self, site: str) -> bool:
+        """Whether `record` has written down who makes a site's machines."""
+        return (self._paths.site(site) / MADE_BY).exists()
+
     def record(self, site: str) -> None:
         """Write down who makes a site's machines and where, before any is made: `down` goes by it. To be called when
         `moved` has nothing to say."""

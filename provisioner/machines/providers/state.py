@@ -1,8 +1,9 @@
 """Where a cluster's state lies when several people work on it: `state` of cluster.yaml → a place that all reach.
 
 Terraform keeps its own state there (`terraform`); what operators need beside it goes through `read` and `write`
-(lifecycle/sharing/shared_files.py), and keeps two runs apart there (lifecycle/sharing/lease.py). A provider's folder has the places that it
-offers: the model of cluster.yaml's block in `providers/<name>/state.py`, and `remote(spec)` in `remote_state.py`.
+(lifecycle/sharing/shared_files.py), and keeps two runs apart there (lifecycle/sharing/lease.py). A provider's folder
+has the places that it offers: the model of cluster.yaml's block in `providers/<name>/state.py`, and `remote(spec)` in
+`remote_state.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provisioner.verify.baseline import NAMED, Baseline, behind
+from provisioner.verify.baseline import NAMED, Baseline, behind, gpu_identities, hardware_changes
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.load import LOAD, NEEDS, reached
 from provisioner.verify.checks.storage_load import NEEDS as OF_FIO
@@ -110,17 +110,17 @@ def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
     action="none",
     level="standard",
     needs=("gpus",),
+    follows=("gpu.count",),
     listing=True,
     says="A GPU is another one than when this machine was last declared to be right: a board was changed.",
 )
 def test_replaced(node: Facts, baseline: Baseline | None) -> None:
-    known = baseline.gpus if baseline is not None else ()
-    if not known:
+    if baseline is None or not baseline.gpus:
         skip("there is no record of this machine's GPUs: `gpuprov verify FILE --save-baseline` writes one")
-    new = sorted({gpu.uuid for gpu in node.gpus or () if gpu.uuid} - set(known))
-    saw(expected=f"those of {baseline.at[:10] if baseline else ''}", actual=new or "the same")
-    if new:
-        fail(f"not in {baseline.whose if baseline else ''}: {', '.join(new[:8])}")
+    changes = hardware_changes(baseline.gpus, gpu_identities(node), node.gpus_present)
+    saw(expected=f"those of {baseline.at[:10]}", actual=changes or "the same")
+    if changes:
+        fail(f"the hardware changed since {baseline.whose}: {'; '.join(changes[:8])}")
 
 
 for _name in FOLLOWS:

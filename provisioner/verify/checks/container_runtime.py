@@ -173,7 +173,7 @@ def test_cgroup(node: Facts) -> None:
 @check(
     "container.disk",
     severity="warn",
-    action="none",
+    action="clean",
     needs=NEEDS,
     follows=("container.runtime", "storage.full", "storage.root_space"),
     applies=lambda e: e.images,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from provisioner.common.text import counted
+from provisioner.verify.baseline import Baseline, gpu_identities, hardware_changes
 from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
 from provisioner.verify.facts import Facts
@@ -43,7 +44,7 @@ def all_report(node: Facts, values: Mapping[int, object], noun: str) -> None:
     listing=True,
     says="A GPU is missing or has fallen off the bus. Replace the node; on bare metal, power-cycle it first.",
 )
-def test_count(node: Facts, expected: Expected) -> None:
+def test_count(node: Facts, expected: Expected, baseline: Baseline | None) -> None:
     present = node.gpus_present
     lost = [*(str(gpu.pci) for gpu in node.smi.gpus if gpu.lost), *node.smi.unreachable] if node.smi else []
     absent = node.gone(expected)
@@ -53,8 +54,14 @@ def test_count(node: Facts, expected: Expected) -> None:
     if node.bus and known and None not in known and (silent := [a for a in node.bus.gpus if a not in known]):
         on_bus += f", {', '.join(silent)} without an answer"
     kernel = [f"Xid {x.code} on {x.pci}" for x in node.log.xids if pci(x.pci) in absent] if node.log else []
+    recorded = hardware_changes(baseline.gpus, gpu_identities(node), present) if baseline and baseline.gpus else []
     details = "".join(
-        [f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)]
+        [
+            f"; lost: {', '.join(map(str, lost))}" if lost else "",
+            on_bus,
+            *(f"; {line}" for line in kernel),
+            f"; since {baseline.whose}: {', '.join(recorded[:8])}" if baseline and recorded else "",
+        ]
     )
     if lost and not expected.knows("gpu_count"):
         fail(f"no answer of {counted(len(lost), 'GPU')}{details}", observed=True)

@@ -94,7 +94,7 @@ def _usage(node: Facts, paths: tuple[str, ...]) -> dict[str, tuple[float, int]]:
     "storage.full",
     severity="fatal",
     documented="github facebookresearch/gcm, imbue-ai/cluster-health: disk usage; health.yaml disk.full_share",
-    action="reconfigure",
+    action="clean",
     needs=NEEDS,
     says="A filesystem of the system is full: checkpoints, logs and containers cannot be written, and jobs die.",
 )
@@ -109,7 +109,7 @@ def test_full(node: Facts, expected: Expected) -> None:
 @check(
     "storage.root_space",
     severity="warn",
-    action="none",
+    action="clean",
     needs=NEEDS,
     follows=("storage.full",),
     says="A filesystem of the system is nearly full. Remove old images, logs and checkpoints before a job ends by it.",
@@ -125,7 +125,7 @@ def test_root_space(node: Facts, expected: Expected) -> None:
 @check(
     "storage.inodes",
     severity="warn",
-    action="none",
+    action="clean",
     needs=NEEDS,
     says="A filesystem has nearly as many files as it can have: no more can be made, though there is space.",
 )
@@ -145,7 +145,7 @@ def test_inodes(node: Facts, expected: Expected) -> None:
     "storage.tmp",
     severity="fatal",
     documented="write(2) ENOSPC; health.yaml disk.full_share",
-    action="reconfigure",
+    action="clean",
     needs=NEEDS,
     follows=("storage.full",),
     says="/tmp is full: compilers (Triton, Inductor), sockets and package work fail, and jobs with them. Empty it.",  # noqa: S108

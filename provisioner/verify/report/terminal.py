@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.common import manual
 from provisioner.common.text import counted, few, one_line
+from provisioner.common.typed_command import completed
 from provisioner.rundir import placement
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import SEVERITIES, Action
 from provisioner.verify.results import PENDING, CheckResult, NodeReport, Report
-from provisioner.verify.runbook import COMMANDS
+from provisioner.verify.runbook import COMMANDS, IN_QUARANTINE, RELEASE
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -53,16 +54,15 @@ def in_quarantine(node: str, entry: Mapping[str, Any], file: object = "FILE") ->
     level = f" at level {entry['level']}" if entry.get("level") else ""
     verdict = f"a healthy verify{level}, or " if entry["owner"] == "gpuprov" else ""
     out = "" if PENDING in entry["reason"] else f"; out by {verdict}`gpuprov release {file} {node}`"
-    return one_line(
-        f"in quarantine by {entry['owner']} since {entry['since']}: {entry['reason']}{trouble_text}{out}", 2000
-    )
+    reason = completed(str(entry["reason"]).replace("FILE NODE`", f"FILE {node}`"), str(file))
+    return one_line(f"in quarantine by {entry['owner']} since {entry['since']}: {reason}{trouble_text}{out}", 2000)
 
 
 def table(
     report: Report, *, file: str = "", absent: Sequence[str] = (), explains: bool = False, standing: str = ""
 ) -> Group:
-    """A rich renderable. `file`: cluster.yaml of the fleet, for the commands of the next steps; `absent`: nodes of the
-    fleet that are not in the report; `explains`: say what the limits rest on; `standing`: why quick was enough."""
+    """A rich renderable. `file`: cluster.yaml of the fleet as typed_file has it, for the commands; `absent`: nodes of
+    the fleet that are not in the report; `explains`: say what the limits rest on; `standing`: why quick was enough."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -75,10 +75,10 @@ def table(
         verdict = Text("healthy" if node.ok else node.verdict.upper(), style)
         if node.ok and node.quarantine is not None:
             verdict = Text("QUARANTINED", "yellow")
-        nodes.add_row(Text(node.name), Text(node.machine or "not named"), verdict, Text(summary(node)))
+        nodes.add_row(Text(node.name), Text(node.machine or "not named"), verdict, Text(completed(summary(node), file)))
     parts: list[Table | Text | Problems] = [nodes]
     if rows := [(node.name, check, peers_text) for node in report.nodes for check, peers_text in problems(node)]:
-        parts += [Text(""), Problems(rows, names_nodes=len(report.nodes) > 1)]
+        parts += [Text(""), Problems(rows, names_nodes=len(report.nodes) > 1, file=file)]
     if steps := next_steps(report, file) if file else []:
         parts += [Text(""), Text("what to do next:"), *(Text(f"  {step}") for step in steps)]
     if any(node.error and not node.absent for node in report.nodes):
@@ -86,10 +86,10 @@ def table(
     if quiet := unknown_warnings(report):
         parts += [Text(""), Text(quiet, "yellow")]
     parts += [Text("")] if any(notes(node) for node in report.nodes) else []
-    parts += [Text(f"note, {line}", "dim") for line in _first(report)]
-    parts += [Text(line, "dim") for line in between_nodes(report)]
+    parts += [Text(completed(f"note, {line}", file), "dim") for line in _first(report)]
+    parts += [Text(completed(line, file), "dim") for line in between_nodes(report)]
     if unlocked := without_lock(report):
-        parts += [Text(""), Text(unlocked, "dim")]
+        parts += [Text(""), Text(completed(unlocked, file), "dim")]
     if slower_text := slower(report):
         parts += [Text(""), Text(slower_text, "yellow")]
     quarantined = [(node.name, node.quarantine) for node in report.nodes if node.quarantine is not None]
@@ -137,6 +137,7 @@ class Problems:
 
     rows: Sequence[tuple[str, CheckResult, str]]
     names_nodes: bool
+    file: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         cells = [(node, check.id, _status_label(check), check.action) for node, check, _ in self.rows]
@@ -154,14 +155,18 @@ class Problems:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False)
-        for column in ("node", "check", "", "what", "do"):
+        for column in ("node", "check", "", "do", "what"):  # the sentence last: nothing is aligned behind it
             table.add_column(column, overflow="fold", no_wrap=column in ("check", ""))
         for node, check, peers_text in self.rows:
-            sentence = Text(_sentence(check) + peers_text)
+            sentence = Text(self._sentence(check) + peers_text)
             table.add_row(
-                Text(node), Text(check.id), Text(_status_label(check), _style(check)), sentence, Text(check.action)
+                Text(node), Text(check.id), Text(_status_label(check), _style(check)), Text(check.action), sentence
             )
         return table
+
+    def _sentence(self, check: CheckResult) -> str:
+        acknowledgement = f" ({check.acknowledgement})" if check.acknowledged is not None else ""
+        return completed(check.message or check.says, self.file) + acknowledgement
 
     def _paragraphs(self) -> Iterator[Text | Padding]:
         from rich.padding import Padding
@@ -173,11 +178,7 @@ class Problems:
             yield Text.assemble(
                 *heading, check.id, "  ", (_status_label(check), _style(check)), action, overflow="fold"
             )
-            yield Padding(Text(_sentence(check) + peers_text, overflow="fold"), (0, 0, 0, 4))
-
-
-def _sentence(check: CheckResult) -> str:
-    return (check.message or check.says) + (f" ({check.acknowledgement})" if check.acknowledged is not None else "")
+            yield Padding(Text(self._sentence(check) + peers_text, overflow="fold"), (0, 0, 0, 4))
 
 
 def _style(check: CheckResult) -> str:
@@ -193,24 +194,34 @@ MOST_STEPS = 4
 def next_steps(report: Report, file: str) -> list[str]:
     """A command for each action that a fatal failure of a node asks for, to be typed as it is; where it has none, for
     what could not be answered; else for warnings."""
-    names: dict[Action, list[str]] = {}
+    names: dict[tuple[Action, str], list[str]] = {}
     for node in report.nodes:
         failed = [check for check, _ in problems(node) if check.acknowledged is None]
         fatal = [check for check in failed if check.condemns]
         chosen = [check for check in fatal if check.status == "fail"] or fatal or failed
         actions: list[Action] = ["reconfigure"] if node.absent else [check.action for check in chosen]
         for action in dict.fromkeys(actions):
-            names.setdefault(action, []).append(node.name)
+            names.setdefault((action, _command(action, node)), []).append(node.name)
     steps = []
-    for action, command in COMMANDS.items():
-        nodes, text = names.get(action, []), command.replace("FILE", file)
-        if nodes and "NODE" not in command:
+    for action, command in sorted(names, key=lambda row: [*COMMANDS, "none"].index(row[0])):
+        nodes, text = names[action, command], command.replace("FILE", file)
+        if not command:
+            continue
+        if "NODE" not in command:
             steps.append(f"{action} {few(nodes, MOST_STEPS, ',')}: {text}")
             continue
         steps += [f"{action} {name}: {text.replace('NODE', name)}" for name in nodes[:MOST_STEPS]]
         more = len(nodes) - MOST_STEPS
         steps += [f"{action} {counted(more, 'more node')}: the same command with their names"] if more > 0 else []
     return steps
+
+
+def _command(action: Action, node: NodeReport) -> str:
+    """The command that an action begins with at this node; "" where there is none."""
+    if node.quarantine is None or action not in IN_QUARANTINE:
+        return COMMANDS.get(action, "")
+    by_person = node.quarantine.get("owner") != "gpuprov"
+    return IN_QUARANTINE[action] + (f", then {RELEASE}" if by_person else "")
 
 
 def _status_label(check: CheckResult) -> str:

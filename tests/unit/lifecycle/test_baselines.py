@@ -23,7 +23,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, assigned_releases
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.verify.baseline import Baseline, Reached
+from provisioner.verify.baseline import Baseline, GpuIdentity, Reached
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import stack
@@ -80,7 +80,7 @@ def saved_records(cluster: Cluster) -> dict[str, Any]:
 def test_healthy_nodes_are_saved_and_the_others_are_named(cluster: Cluster) -> None:
     outcome = save(
         cluster,
-        verdict("train-0", uuids=("GPU-b", "GPU-a")),
+        verdict("train-0", gpus=(GpuIdentity(0, "0000:10:00.0", "GPU-a", "1650"),)),
         verdict("train-1", fails("gpu.ecc", "fatal", "3 errors"), memory=900.0),
         verdict("train-2", fails("fleet.slow_memory")),
         verdict("train-3", replace(fails("load.completes", "fatal", "a job has them"), status="skip"), memory=None),
@@ -97,13 +97,13 @@ def test_healthy_nodes_are_saved_and_the_others_are_named(cluster: Cluster) -> N
     document = json.loads(cluster.paths.baseline.read_text())
     lock = assigned_releases(cluster.spec, Ledger(cluster.paths), cluster.nodes(), cluster.lock)["train-0"].id
     assert document == {
-        "schema": 2,
+        "schema": 3,
         "nodes": {
             "train-0": {
                 "standard": {
                     "id": "i-train-0", "group": "train", "machine": P4D, "at": "2026-01-01T12:00:00Z", "lock": lock,
                     "simulated": True, "measures": {"memory": {"value": 1500.0, "unit": "GB/s"}},
-                    "gpus": ["GPU-a", "GPU-b"],
+                    "gpus": [{"index": 0, "pci": "0000:10:00.0", "uuid": "GPU-a", "serial": "1650"}],
                 }
             }
         },
@@ -180,7 +180,7 @@ def test_a_rehearsals_record_is_nobody_elses(cluster: Cluster) -> None:
     assert [s.baseline for s in baselines.beside(cluster, real, cluster.nodes())] == [None] * 4
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 3, "nodes": {}}', '{"schema": 1}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 4, "nodes": {}}', '{"schema": 1}', "[" * 100_000])
 def test_a_damaged_record_is_said_with_what_to_do(cluster: Cluster, text: str) -> None:
     cluster.paths.baseline.write_text(text)
     with pytest.raises(GpuprovError, match="damaged") as raised:

@@ -99,7 +99,10 @@ def test_a_run_that_was_broken_off_says_what_goes_on(
 def test_a_replace_that_failed_names_its_nodes_or_says_that_nothing_was_done(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = {"run": {"command": "replace", "state": "failed", "stage": "terraform", "since": 0.0, "user": ""}}
+    document = {
+        "sandbox": False,
+        "run": {"command": "replace", "state": "failed", "stage": "terraform", "since": 0.0, "user": ""},
+    }
     rows = [{"name": "train-0", "replace": None}, {"name": "train-1", "replace": None}]
     (line,) = first_lines(document | {"nodes": rows}, file)
     assert line.endswith(", failed, at stage terraform; it has changed no machine")

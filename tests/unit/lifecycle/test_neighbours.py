@@ -76,7 +76,7 @@ def test_all_proven_nodes_of_the_group_are_candidates_in_the_order_of_their_numb
     search = find(cluster, subject(cluster, "train-3"))
     assert [candidate.name for candidate in search.candidates] == [f"train-{i}" for i in range(12) if i != 3]
     assert (search.refused, search.proven) == ({}, True)
-    assert search.command == f"gpuprov verify {cluster.file} --node train-3"
+    assert search.command == f"gpuprov verify {cluster.typed_file} --node train-3"
     assert all(
         candidate.transport and candidate.address and candidate.expected.images for candidate in search.candidates
     )
@@ -110,7 +110,10 @@ def test_nodes_that_are_not_proven_in_service_and_outside_the_run_are_refused(cl
 def test_a_new_machine_of_the_name_is_not_proven_and_a_deeper_level_is_in_its_command(cluster: Cluster) -> None:
     fleet.save(cluster.paths, [node("train-0", "i-new") if n.name == "train-0" else n for n in TRAIN])
     search = find(cluster, subject(cluster, "train-0", "stress"))
-    assert (search.proven, search.command) == (False, f"gpuprov verify {cluster.file} --node train-0 --level stress")
+    assert (search.proven, search.command) == (
+        False,
+        f"gpuprov verify {cluster.typed_file} --node train-0 --level stress",
+    )
 
 
 def test_the_only_node_of_a_group_has_no_neighbour(cluster: Cluster) -> None:

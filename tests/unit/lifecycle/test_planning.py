@@ -78,7 +78,7 @@ def test_a_group_of_an_image_names_it_and_a_new_lock_has_its_path() -> None:
     image = {"images": {"train": "gold 20260102T030405"}}
     text = planning.text({**DOCUMENT, **image, "new_lock": True, "lock_file": "/c/cluster.lock"})
     assert "NCCL 2.27.7, from image gold 20260102T030405\n" in text and text.count("from image") == 1
-    assert "  /c/cluster.lock does not exist yet; `gpuprov lock` or `gpuprov up` writes it" in text
+    assert "  /c/cluster.lock does not exist yet; `gpuprov lock FILE` or `gpuprov up FILE` writes it" in text
 
 
 def test_a_machine_without_a_version_says_so() -> None:
@@ -120,7 +120,7 @@ def test_stages_are_timed_even_when_they_fail(tmp_path: Path) -> None:
 
 def test_a_lock_that_is_not_written_yet_is_said() -> None:
     (line,) = [line for line in planning.text({**DOCUMENT, "new_lock": True}).splitlines() if "cluster.lock" in line]
-    assert "`gpuprov lock` or `gpuprov up` writes it" in line
+    assert "`gpuprov lock FILE` or `gpuprov up FILE` writes it" in line
 
 
 @pytest.mark.parametrize("sandbox", [True, False])

@@ -216,7 +216,7 @@ def test_what_condemned_has_to_pass_and_not_to_be_skipped_beside_a_job(id: str, 
     assert decision.release == ()
     assert decision.hold["train-0"].reason == (
         f"{id}: 7 instead of 8; it stays until this has passed: {id} "
-        "(`gpuprov verify --level standard` asks, `gpuprov release` ends it)"
+        "(`gpuprov verify FILE --level standard` asks, `gpuprov release FILE NODE` ends it)"
     )
     assert decision.drain == ()
     updated_store = Book({**store.nodes, **decision.hold})
@@ -571,7 +571,7 @@ def test_by_command(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkey
     assert run(["status", file, "--offline"]) == Exit.OK
     text = captured_output(capsys)
     assert "train-0: in quarantine by ada since 20" in text
-    assert f"; out by `gpuprov release {file} train-0`" in text
+    assert f"; out by `gpuprov release {file} --sandbox train-0`" in text
     assert run(["release", file, "train-0", "train-1"]) == Exit.OK
     assert captured_output(capsys) == "train-0: back in service\ntrain-1: was not in quarantine\n"
     (cluster.file.parent / "refuse").touch()

@@ -428,7 +428,7 @@ def test_a_new_machine_that_cannot_be_had_is_an_error_that_says_who_asks_for_it_
     with pytest.raises(ProviderError, match="the old machine is gone, and no new one could be had") as caught:
         replace(cluster, "train-1")
     assert caught.value.exit_code == Exit.PROVIDER_FAILED
-    assert f"`gpuprov up {cluster.file}`" in caught.value.hint
+    assert f"`gpuprov up {cluster.typed_file}`" in caught.value.hint
     verdict(cluster, "train-2", well=False)  # of another node, before `up`
     assert set(quarantine_book.load(cluster.paths).nodes) == {"train-1", "train-2"}
     fleet.save(cluster.paths, [*cluster.nodes(), node("train-1", "i-new")])  # `up` could have it
@@ -452,7 +452,7 @@ def test_a_new_machine_that_answers_no_ssh_is_replaced_by_the_way_that_the_hint_
             with pytest.raises(ProviderError, match="no ssh on") as caught:
                 replace(cluster, "train-1")
             assert world.made == ["train-1"]
-    quarantined = f"`gpuprov quarantine {cluster.file} train-1 --reason TEXT`, then `gpuprov replace"
+    quarantined = f"`gpuprov quarantine {cluster.typed_file} train-1 --reason TEXT`, then `gpuprov replace"
     assert "look at the console" in caught.value.hint and quarantined in caught.value.hint
     quarantine.put(cluster, ["train-1"], "answers no ssh", "alice")
     assert replace(cluster, "train-1").exit == Exit.OK

@@ -91,9 +91,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     class Site:
         """The machines of one site."""
 
-        def __init__(self, cluster: Cluster, site: str, *__: Any) -> None:
+        def __init__(self, cluster: Cluster, site: str, *__: Any, **___: Any) -> None:
             self.site = private_dir(cluster.paths.site(site)).name
             self.cluster = cluster
+
+        def forget(self) -> None:
+            """Planning leaves nothing."""
 
         def gone(self, plan: Plan) -> list[str]:
             expected = dict(plan.nodes())
@@ -482,11 +485,11 @@ def test_nothing_is_made_or_removed_while_an_upgrade_is_under_way(cluster: Clust
     upgrade_journal.Journal(to=identity(lock("590.1")), phase="moving").save(cluster.paths)
     with pytest.raises(GpuprovError, match="an upgrade is in progress") as caught:
         run_up(resized(cluster, count))
-    end = f"`gpuprov upgrade {cluster.file}` brings it to its end"
+    end = f"`gpuprov upgrade {cluster.typed_file}` brings it to its end"
     if count == 1:
         assert caught.value.hint == f"take the change of train-1 back, and {end}; then make the change"
     else:
-        assert caught.value.hint == f"{end}; then `gpuprov up {cluster.file}` creates train-2"
+        assert caught.value.hint == f"{end}; then `gpuprov up {cluster.typed_file}` creates train-2"
     assert set(world.machines) == set(NAMES)
 
 

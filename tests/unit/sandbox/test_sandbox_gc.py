@@ -12,8 +12,8 @@ import pytest
 
 from provisioner.cli.main import run
 from provisioner.common.errors import ProviderError
-from provisioner.machines.providers.sandbox import images
-from provisioner.sandbox import containers, leftovers, network
+from provisioner.machines.providers.sandbox import images, orphans
+from provisioner.sandbox import containers, image, leftovers, network
 from provisioner.sandbox.containers import Container
 from provisioner.sandbox.leftovers import Leftover
 from provisioner.spec import schema
@@ -45,7 +45,8 @@ class Podman:
 
     def run(self, command: str, *arguments: str) -> str:
         if command == "images":
-            return json.dumps(self.images)
+            nodes = any("gpuprov-sandbox" in argument for argument in arguments)
+            return json.dumps([row for row in self.images if ("gpuprov-sandbox" in str(row["Names"])) is nodes])
         if self.stuck in arguments:
             raise ProviderError("podman rmi: image is in use by a container")
         self.images = [image for image in self.images if image["Names"] != [*arguments]]
@@ -79,6 +80,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podman:
     monkeypatch.setattr(leftovers, "octets", lambda: {*created.leftovers})
     monkeypatch.setattr(network, "list_leftovers", lambda octet, *, in_use: created.leftovers.get(octet, []))
     monkeypatch.setattr(images, "find_podman", lambda: SimpleNamespace(run=created.run))
+    monkeypatch.setattr(orphans, "find_podman", lambda: SimpleNamespace(run=created.run))
     monkeypatch.chdir(tmp_path)
     return created
 
@@ -161,4 +163,22 @@ def test_golden_images_whose_recipe_is_gone_are_listed_and_removed(
     podman.stuck = ""
     assert run(["gc", "--sandbox", "--cluster", "lab.image", "--yes"]) == 0
     assert [image["Names"] for image in podman.images] == [["localhost/gpuprov-image:desk-b"]]
+    assert podman.released == []
+
+
+def test_images_of_nodes_that_nobody_uses_are_listed_and_removed(
+    podman: Podman, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, used, vendor = (
+        "localhost/gpuprov-sandbox:old",
+        "localhost/gpuprov-sandbox:used",
+        "localhost/gpuprov-sandbox-vendor:a",
+    )
+    current = [image.node_reference(), image.base_reference()]
+    podman.images += [{"Names": [name], "Containers": int(name == used)} for name in (old, used, vendor, *current)]
+    assert run(["gc", "--sandbox"]) == 0
+    output = capsys.readouterr().out
+    assert f"cluster node.images: 2 things; nobody on this machine knows it\n  2 node images: {vendor}, {old}" in output
+    assert run(["gc", "--sandbox", "--cluster", "node.images", "--yes"]) == 0
+    assert [row["Names"] for row in podman.images] == [[name] for name in (used, *current)]
     assert podman.released == []

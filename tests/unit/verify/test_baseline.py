@@ -20,16 +20,18 @@ from provisioner.verify.baseline import (
     NAMED,
     Baseline,
     Entry,
+    GpuIdentity,
     Reached,
     Record,
     behind,
+    gpu_identities,
     measured,
     reached,
 )
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
-from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
+from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy, without_gpu
 from tests.support.healthy_load import ran, result
 from tests.support.judging import judge
 
@@ -63,15 +65,36 @@ def gpus(machine: str = P4D, at: int = 3, **values: Any) -> list[dict[str, Any]]
 
 def test_a_gpu_that_was_changed_is_told_by_the_machines_own_record() -> None:
     node_facts = facts()
-    uuids = tuple(gpu.uuid for gpu in node_facts.gpus or () if gpu.uuid)
-    record = Baseline(measured(node_facts), True, "2026-01-31T12:00:00Z", gpus=uuids)
-    other = replace(record, gpus=(*uuids[:-1], "GPU-0000"))
-    cases = {"same": record, "other": other, "of its group": replace(record, own=False, gpus=()), "none": None}
+    present = gpu_identities(node_facts)
+    record = Baseline(measured(node_facts), True, "2026-01-31T12:00:00Z", gpus=present)
+    other = replace(record, gpus=(*present[:-1], replace(present[-1], uuid="GPU-0000", serial="0001")))
+    schema_2 = tuple(GpuIdentity(None, "", gpu.uuid) for gpu in other.gpus)
+    cases = {
+        "same": record,
+        "other": other,
+        "schema 2": replace(record, gpus=schema_2),
+        "of its group": replace(record, own=False, gpus=()),
+        "none": None,
+    }
     judged = judge({name: Case(bundle(texts()), expected(P4D), baseline=baseline) for name, baseline in cases.items()})
     checks = {name: next(c for c in verdict.checks if c.id == "gpu.replaced") for name, verdict in judged.items()}
     status = {name: gpu_check.status for name, gpu_check in checks.items()}
-    assert status == {"same": "pass", "other": "fail", "of its group": "skip", "none": "skip"}
-    assert uuids[-1] in checks["other"].message
+    assert status == {"same": "pass", "other": "fail", "schema 2": "fail", "of its group": "skip", "none": "skip"}
+    uuids = f"UUID GPU-0000 → {present[-1].uuid}"
+    since = "the hardware changed since its own record of 2026-01-31: GPU 7: "
+    assert checks["other"].message == f"{since}serial 0001 → {present[-1].serial}, {uuids}"
+    assert checks["schema 2"].message == since + uuids
+
+
+def test_a_gpu_that_is_gone_is_named_by_its_serial_number() -> None:
+    present = gpu_identities(facts())
+    record = Baseline(measured(facts()), True, "2026-01-31T12:00:00Z", gpus=present)
+    files = texts() | {"nvidia-smi.xml": without_gpu(str(texts()["nvidia-smi.xml"]), 3)}
+    verdict = judge({"train-0": Case(bundle(files), expected(P4D), baseline=record)})["train-0"]
+    checks = {check.id: check for check in verdict.checks}
+    change = f"GPU count: 8 → 7, GPU 3: serial {present[3].serial}, UUID {present[3].uuid} → none"
+    assert checks["gpu.count"].message.endswith(f"; since its own record of 2026-01-31: {change}")
+    assert checks["gpu.replaced"].explained_by == "gpu.count"
 
 
 HEALTHY = {
@@ -286,12 +309,13 @@ def test_a_damaged_record_is_never_half_of_one() -> None:
     assert Record.from_json(json.loads(json.dumps(saved))).to_json() == saved
     path = ("nodes", "train-0", "standard")
     wrong: list[tuple[tuple[str, ...], Any]] = [
-        (("schema",), 3), (("nodes",), []), (path, None), (("nodes", "train-0"), {"deep": saved["nodes"]["train-0"]}),
+        (("schema",), 4), (("nodes",), []), (path, None), (("nodes", "train-0"), {"deep": saved["nodes"]["train-0"]}),
         ((*path, "id"), 7), ((*path, "simulated"), "no"), ((*path, "strange"), 1), ((*path, "measures"), {"speed": 1}),
         ((*path, "measures", "memory"), {"value": 1.0, "unit": "MB/s"}), ((*path, "measures", "memory"), 5.0),
         ((*path, "measures", "memory", "value"), "fast"), ((*path, "measures", "memory", "value"), float("inf")),
         ((*path, "measures", "memory", "value"), -1), ((*path, "measures", "memory", "value"), True),
         ((*path, "gpus"), "GPU-1"), ((*path, "gpus"), [7]),
+        ((*path, "gpus"), [{"index": 0, "pci": "", "uuid": 7, "serial": ""}]),
     ]  # fmt: skip
     for (*parents, last), value in wrong:
         broken = deepcopy(saved)

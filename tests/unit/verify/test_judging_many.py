@@ -58,7 +58,7 @@ def test_every_node_is_judged_and_the_broken_one_has_all_its_facts(
     assert len({len(verdict.checks) for verdict in verdicts.values()}) == 1
     assert {name for name, verdict in verdicts.items() if "gpus" in verdict.facts} == {BROKEN}
     assert all(set(verdict.facts) == {"fabric"} for name, verdict in verdicts.items() if name != BROKEN)
-    assert {len(verdict.uuids) for name, verdict in verdicts.items() if name != BROKEN} == {8}
+    assert {len(verdict.gpus) for name, verdict in verdicts.items() if name != BROKEN} == {8}
 
 
 def test_nodes_of_a_process_that_was_killed_are_unknown_and_the_others_are_judged(

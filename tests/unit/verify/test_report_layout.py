@@ -41,7 +41,7 @@ def odd_checks() -> tuple[CheckResult, ...]:
         status = ("unknown", "fail", "pass", "skip")[i // 3 % 4]
         results.append(
             CheckResult(
-                names[i % 4], severity, status, ACTIONS[i % 6], "A sentence for the person on call.",  # type: ignore[arg-type]
+                names[i % 4], severity, status, ACTIONS[i % len(ACTIONS)], "A sentence for the person on call.",  # type: ignore[arg-type]
                 values[i % 6], values[(i + 1) % 6], (LONG, "7 of 8 GPUs answer", ADDRESS)[i % 3],
             )
         )  # fmt: skip

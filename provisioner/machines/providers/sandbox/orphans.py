@@ -8,15 +8,18 @@ from pathlib import Path
 from provisioner.common.errors import ProviderError
 from provisioner.machines.providers.orphans import Found, Thing
 from provisioner.machines.providers.sandbox import images
-from provisioner.sandbox import containers, leftovers, network
+from provisioner.sandbox import containers, image, leftovers, network
+from provisioner.sandbox.runtime import find_podman
 
 PLACE = "this machine"
-IMAGE = "golden image"
+IMAGE, NODE_IMAGE = "golden image", "node image"
+NODE_IMAGES = "node.images"
+"""What the unused images of nodes are listed as; a dot cannot be in the name of a cluster."""
 
 
 class OnThisMachine:
-    """Containers by their labels, what is left of a sandbox network besides, and golden images. One whose run directory
-    is there is `down`'s, or `image prune`'s."""
+    """Containers by their labels, what is left of a sandbox network besides, golden images, and unused images of nodes.
+    One whose run directory is there is `down`'s, or `image prune`'s."""
 
     def find(self) -> Found:
         existing = containers.list_containers()
@@ -40,9 +43,10 @@ class OnThisMachine:
                     )
                 )  # fmt: skip
         resources += [
-            Thing(IMAGE, image.reference, f"{image.recipe}.image", "", PLACE, workspace=image.folder)
-            for image in images.golden_images()
+            Thing(IMAGE, golden.reference, f"{golden.recipe}.image", "", PLACE, workspace=golden.folder)
+            for golden in images.golden_images()
         ]
+        resources += [Thing(NODE_IMAGE, name, NODE_IMAGES, "", PLACE) for name in image.unused(find_podman())]
         return Found(tuple(resources))
 
     def remove(self, resources: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
@@ -54,9 +58,11 @@ class OnThisMachine:
                     containers.remove(resource.id)
                 elif resource.kind == IMAGE:
                     images.remove_golden_image(resource.id)
+                elif resource.kind == NODE_IMAGE:
+                    image.remove(find_podman(), resource.id)
             except ProviderError as error:
                 remaining.append(f"{resource}: {error.message}")
-        networked = [resource for resource in resources if resource.kind != IMAGE]
+        networked = [resource for resource in resources if resource.kind not in (IMAGE, NODE_IMAGE)]
         in_use = {container.workspace for container in containers.list_containers()}
         for workspace in sorted({resource.workspace for resource in networked if resource.workspace} - in_use):
             remaining += network.release_octet(Path(workspace))

@@ -330,6 +330,9 @@ def test_another_machine_in_the_place_of_an_installed_one_is_installed(rack: Cal
     assert (planned_changes.total, {action.what for action in planned_changes.actions}) == (2, {"replace"}), (
         "nothing is installed unasked"
     )
+    reasons = [action.reason for action in planned_changes.actions]
+    assert reasons == [f"serial of {host.name} in cluster.yaml: {host.serial} → {new.serial}"
+                       for host, new in zip(original(), called, strict=True)]  # fmt: skip
     up(test_rack, count=2)
     assert list(test_rack.installed().values()) == [1, 1, 0], "the serial number of its chassis"
     assert set(json.loads(pins.read_text())) == {"train-0", "train-1"}
@@ -339,6 +342,7 @@ def test_another_machine_in_the_place_of_an_installed_one_is_installed(rack: Cal
     test_rack.sshds[name].up = False
     up(test_rack, count=2)
     assert list(test_rack.installed().values()) == [2, 1, 0]
+    assert any("this name: serial CH-0000 → NEW-1" in sentence for sentence in test_rack.said)
     assert set(json.loads(pins.read_text())) == {"train-1"}, "it has made itself another host key"
     up(test_rack, count=2)
     assert list(test_rack.installed().values()) == [2, 1, 0]
