@@ -277,6 +277,7 @@ def make(
     what stands now: it is written down, and costs."""
     sites = {machines.site: (machines, planned) for machines, planned in prepared}
     former = cluster.nodes()
+    write_ssh_configuration(cluster)  # a host that is no node any more is entered once more
     with applying(cluster, [planned for _, planned in prepared]) as unmade:
         done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
         partly: dict[str, GpuprovError] = {}
