@@ -277,7 +277,10 @@ def _foreign(paths: ClusterPaths, node: Node, owner: str, identity: str) -> Prov
     hint = "run `gpuprov down` with that cluster's file first, or take the host out of this one"
     if is_namesake and IDENTITY.fullmatch(identity):
         file = paths.root / "id"
-        hint += f"; if it is this cluster, whose run directory was lost, write {identity} into {file} and run it again"
+        hint += (
+            "; if it is this cluster, whose run directory was lost: run `gpuprov down`, which leaves the hosts that "
+            f"have its present id, write {identity} into {file}, and run the command again"
+        )
     return (ProviderError if is_namesake else ForeignError)(
         f"{node.address} is configured by another gpuprov cluster, {owner[:60]}", where=node.name, hint=hint
     )

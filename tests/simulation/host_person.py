@@ -66,10 +66,13 @@ def _release_foreign(history: Simulation, cluster: str, down: Callable[[], None]
 
 
 def _write_identity(history: Simulation, text: str) -> bool:
-    """The id that hosts have in their record, into the run directory that lost it; whether the error names it."""
+    """The id that hosts have in their record, into the run directory that lost it, after a `down` of what has its
+    present one; whether the error names it."""
     lost = re.search(r"write ([0-9a-f]{12}) into (/\S+/id)", text)
     if lost is not None:
         file = Path(lost[2])
+        history.types("down")
+        file.parent.mkdir(parents=True, exist_ok=True)
         history.happens(f"{lost[1]} is written into {file.name}", lambda: file.write_text(f"{lost[1]}\n"))
     return lost is not None
 
