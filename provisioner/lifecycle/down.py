@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.machines.providers.base import Provider
 from provisioner.machines.workspace.binary import Binary
 from provisioner.plan.models import Plan, build_plan
+from provisioner.spec.site import CloudSite
 from provisioner.transport import ssh
 
 REPORT = 1 << 30
@@ -96,6 +98,34 @@ def remove_site(cluster: Cluster, site_machines: Machines, provider: Provider, r
         removal.left += provider.clean(cluster.events) or _again(site_machines, removal)
 
 
+def refuse_unrecorded(cluster: Cluster, recorded_sites: Collection[str]) -> None:
+    """Raise ProviderError where a site of cluster.yaml has machines with the cluster's own identity, and the run
+    directory neither a root module nor a state of that site: an older backup was put back. Without that identity nobody
+    would look for them again. A region that does not answer is only warned of: most such sites never had machines."""
+    identity = "" if cluster.sandbox else cluster.recorded_identity()
+    for name, site in cluster.spec.sites.items():
+        folder = cluster.paths.site(name)
+        has_root = (folder / "main.tf").exists() or has_state(folder) or cluster.remote is not None
+        if not identity or (name in recorded_sites and has_root) or not isinstance(site, CloudSite):
+            continue
+        try:
+            orphans = cluster.providers.at(name).orphans(site.region)
+            resources = orphans.find().things if orphans is not None else ()
+        except Interrupted:
+            raise
+        except GpuprovError as error:
+            message = f"site {name}: whether machines exist in {site.region} could not be asked: {error.message}"
+            cluster.events("down", "warning", message)
+            continue
+        owner_tags = (cluster.spec.name, name, identity)
+        if any((resource.cluster, resource.site, resource.identity) == owner_tags for resource in resources):
+            raise ProviderError(
+                f"machines of this cluster exist in {site.region}, and {cluster.paths.root} has no record of them",
+                where=f"site {name}",
+                hint=f"run `gpuprov up {cluster.file}`, which records the site, then `gpuprov down` again",
+            )
+
+
 def down(cluster: Cluster, binary: Binary) -> Removal:
     """Remove the fleet and, when nothing is left, the run directory. A site that fails does not keep the others.
     Raises ProviderError naming what is left, and what failed."""
@@ -104,6 +134,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
         made_by = cluster.providers.made()
+        refuse_unrecorded(cluster, made_by)
         if any(provider.hosts is not None for provider in made_by.values()):
             # Hosts run on: what is put back into service has to be written down, and shared.
             quarantine.refuse_damaged(cluster)

@@ -280,6 +280,7 @@ def make(
     what stands now: it is written down, and costs."""
     sites = {machines.site: (machines, planned) for machines, planned in prepared}
     former = cluster.nodes()
+    write_ssh_configuration(cluster)  # a host that is no node any more is entered once more
     with applying(cluster, [planned for _, planned in prepared]) as unmade:
         done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
         partly: dict[str, GpuprovError] = {}
@@ -339,8 +340,8 @@ def write_ssh_configuration(cluster: Cluster) -> None:
 
 
 def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
-    """Give nodes whose machines exist already the addresses that cluster.yaml has for them now, for commands that plan
-    nothing. A host that it calls otherwise is told by its pinned key; not one behind a jump host."""
+    """Give nodes whose machines exist already the addresses and host keys that cluster.yaml has for them now, for
+    commands that plan nothing. A host that it calls otherwise is told by its pinned key; not one behind a jump host."""
     nodes, current = cluster.nodes(), []
     pins: ssh.Pins = {}
     with contextlib.suppress(GpuprovError):
@@ -359,6 +360,15 @@ def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
         if host is not None and not host.local:
             node = replace(node, address=host.address, private_address=host.address, port=host.port)
         current.append(node)
+    given_keys: ssh.Pins = {}
+    for node in current:
+        provider = made_by.get(node.site)
+        with contextlib.suppress(GpuprovError):  # `host_keys` has none of a host that is gone
+            if provider is not None and provider.hosts is not None and (key := provider.hosts.host_key(node.id)):
+                given_keys[node.name] = (node.id, key)
+    with contextlib.suppress(GpuprovError):  # damaged pins
+        if ssh.repin(cluster.paths, given_keys):
+            (cluster.paths.ssh / "config").unlink(missing_ok=True)
     if current != nodes:
         fleet.save(cluster.paths, current)
         (cluster.paths.ssh / "config").unlink(missing_ok=True)

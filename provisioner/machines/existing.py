@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from provisioner.common import bounded
 from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.common.events import Events
-from provisioner.common.paths import ClusterPaths
+from provisioner.common.paths import IDENTITY, ClusterPaths
 from provisioner.common.text import printable
 from provisioner.rundir.fleet import PARALLEL, Node
 from provisioner.transport import process, ssh, ssh_failure
@@ -63,6 +63,10 @@ class Way:
         return f"{' '.join(self.key().split()[:2])} gpuprov-{self.paths.name}"
 
 
+class DeniedError(ProviderError):
+    """A machine whose sshd does not let gpuprov's key in."""
+
+
 class AnotherHostError(ProviderError):
     """A machine is another one of the same cluster than the address says. `host`: which one."""
 
@@ -98,17 +102,30 @@ def admit(way: Way, nodes: Sequence[Node], events: Events) -> dict[str, Provider
 
 
 def undo(
-    way: Way, nodes: Sequence[Node], told: Callable[[Node, list[str], list[str]], None]
-) -> dict[str, ProviderError]:
+    way: Way, nodes: Sequence[Node], told: Callable[[Node, list[str], list[str]], None], *,
+    finished: Collection[str] = (),
+) -> dict[str, ProviderError]:  # fmt: skip
     """Undo on each machine what gpuprov did there; `told` gets what was done and what stays. Gives those where that
-    could not be done, and why. Which of these machines has which address does not matter."""
+    could not be done, and why. Which of these machines has which address does not matter. Where gpuprov's key is not
+    let in, as before an `up` that was killed has brought it, the caller's own ssh brings it; not to the hosts
+    `finished`, from which an earlier call has taken it."""
     ids = frozenset(node.id for node in nodes)
 
     def undo_one(node: Node) -> None:
         request = {"do": "undo", "user": way.users[node.name], "others": sorted(way.hosts - ids)}
         if node.name not in ssh.local(way.paths):
             request["key"] = way.line
-        answer = _ask(way, node, request, UNDO_S)
+        try:
+            answer = _ask(way, node, request, UNDO_S)
+        except DeniedError:
+            if node.id in finished:
+                raise
+            _bring_key(way, node)
+            try:
+                answer = _ask(way, node, request, UNDO_S)
+            except GpuprovError:
+                _take_key(way.paths, node, way.line)
+                raise
         done, stays = answer.get("done"), answer.get("stays")
         if not _texts(done) or not _texts(stays):
             raise _unclear(node, answer)
@@ -152,8 +169,13 @@ def _admit(way: Way, node: Node, events: Events) -> bool:
         return answer.get("new") is True
     except GpuprovError:
         if has_brought_key:  # a machine that is refused is left as it was
-            _call([*ssh.argv(way.paths, node.name), f"sh -s -- {shlex.quote(way.line)}"], TAKE_KEY)
+            _take_key(way.paths, node, way.line)
         raise
+
+
+def _take_key(paths: ClusterPaths, node: Node, line: str) -> None:
+    """Take gpuprov's key from a machine that is left as it was."""
+    _call([*ssh.argv(paths, node.name), f"sh -s -- {shlex.quote(line)}"], TAKE_KEY)
 
 
 def _hint(output: str) -> str:
@@ -213,7 +235,9 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
     if code or not lines:
         user = way.users[node.name]
         if code in (255, 124) and node.name not in ssh.local(way.paths):  # ssh's own status, not the command's
-            _refuse(node, f"ssh to {_place(node)} as {user} fails: {output}", _hint(output))
+            is_denied = "Permission denied" in output and not output.startswith("jump host")
+            message = f"ssh to {_place(node)} as {user} fails: {output}"
+            raise (DeniedError if is_denied else ProviderError)(message, where=node.name, hint=_hint(output))
         if "sudo:" in output:
             _refuse(
                 node,
@@ -237,14 +261,7 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
             "Server, or leave it out",
         )
     if "foreign" in answer:
-        owner = str(answer["foreign"])
-        # One of the same name may be this cluster, with an id that was lost.
-        kind = ProviderError if owner == way.paths.name else ForeignError
-        raise kind(
-            f"{node.address} is configured by another gpuprov cluster, {owner[:60]}",
-            where=node.name,
-            hint="run `gpuprov down` with that cluster's file first, or take the host out of this one",
-        )
+        raise _foreign(way.paths, node, str(answer["foreign"]), str(answer.get("identity", "")))
     if "other" in answer:
         raise AnotherHostError(node, str(answer["other"])[:60])
     if "damaged" in answer:
@@ -257,6 +274,21 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
     if "failed" in answer and "done" not in answer:
         raise _stopped(node, answer["failed"])
     return answer
+
+
+def _foreign(paths: ClusterPaths, node: Node, owner: str, identity: str) -> ProviderError:
+    """Of a machine with the record of another cluster. One of the same name may be this cluster, whose id was lost."""
+    is_namesake = owner == paths.name
+    hint = "run `gpuprov down` with that cluster's file first, or take the host out of this one"
+    if is_namesake and IDENTITY.fullmatch(identity):
+        file = paths.root / "id"
+        hint += (
+            "; if it is this cluster, whose run directory was lost: run `gpuprov down`, which leaves the hosts that "
+            f"have its present id, write {identity} into {file}, and run the command again"
+        )
+    return (ProviderError if is_namesake else ForeignError)(
+        f"{node.address} is configured by another gpuprov cluster, {owner[:60]}", where=node.name, hint=hint
+    )
 
 
 def _texts(value: object) -> TypeGuard[list[str]]:

@@ -80,8 +80,10 @@ class HostMachines:
         for name in (LEAVING, LEFT):
             (self._folder / name).unlink(missing_ok=True)
         if removed := self._gone(nodes):
-            for name, error in existing.undo(self._way, removed, self._told).items():
-                self._events("down", "warning", f"left with gpuprov's changes: {error.message}", node=name)
+            failed = existing.undo(self._way, removed, self._told)
+            for node in removed:
+                if error := failed.get(node.name):
+                    self._warn_left(node, error)
         return list(nodes.values())
 
     def standing(self) -> list[Node]:
@@ -96,7 +98,7 @@ class HostMachines:
         write_whole(private_dir(self._folder) / LEAVING, "".join(f"{node.id}\n" for node in self._known))
         self._share()
         # Also those that were left: another operator may have configured them since.
-        failed = existing.undo(self._way, self._known, self._told)
+        failed = existing.undo(self._way, self._known, self._told, finished=done_hosts)
         foreign = [name for name, error in failed.items() if isinstance(error, existing.ForeignError)]
         for name in foreign:
             self._events("down", "warning", f"{failed.pop(name).message}: left alone", node=name)
@@ -106,9 +108,7 @@ class HostMachines:
             elif node.id in done_hosts:
                 failed.pop(node.name)
             elif node.id not in self._way.listed:  # at any site: it may have been configured for another one
-                self._events(
-                    "down", "warning", f"left with gpuprov's changes: {failed.pop(node.name).message}", node=node.name
-                )
+                self._warn_left(node, failed.pop(node.name))
         write_whole(private_dir(self._folder) / LEFT, "".join(f"{host_id}\n" for host_id in sorted(done_hosts)))
         if failed:
             message = "\n  ".join(f"{name}: {error.message}" for name, error in failed.items())
@@ -120,6 +120,9 @@ class HostMachines:
                 hint=f"{hints}; {hint_when_gone}",
             )
         return len(self._known) - len(foreign)
+
+    def _warn_left(self, node: Node, error: ProviderError) -> None:
+        self._events("down", "warning", f"{node.id} left with gpuprov's changes: {error.message}", node=node.name)
 
     def _refuse_unnamed(self, done_hosts: Collection[str]) -> None:
         """Raise ProviderError for hosts that were configured and that nodes.json does not name: it was removed."""

@@ -99,7 +99,7 @@ def undo(request: dict[str, Any]) -> dict[str, Any]:
 def _refusal(record: dict[str, Any], request: dict[str, Any]) -> dict[str, Any] | None:
     """What is answered where this is another cluster's machine, or another one of the same cluster."""
     if record["identity"] != request["identity"]:
-        return {"foreign": record["cluster"]}
+        return {"foreign": record["cluster"], "identity": record["identity"]}
     if record["host"] != request["host"] and record["host"] in request["others"]:
         return {"other": record["host"]}
     return None

@@ -161,6 +161,15 @@ def parse_pins(loaded: Any) -> Pins:
     return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
 
 
+def repin(paths: ClusterPaths, keys: Pins) -> bool:
+    """Pin these host keys, which a person has written down, in place of others; whether any differs."""
+    pins = load_pins(paths)
+    if not keys.items() - pins.items():
+        return False
+    write_whole(private_dir(paths.ssh) / "pins.json", json.dumps(pins | keys, indent=1) + "\n")
+    return True
+
+
 def unpin(paths: ClusterPaths, machine: str) -> None:
     """Forget the host key of a machine, by its id: it was installed anew, and has made itself another one."""
     pins = load_pins(paths)

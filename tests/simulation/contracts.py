@@ -178,6 +178,8 @@ class Contracts:
             machine = self.history.world.cloud.called(node["id"])
             if machine is None and node["id"].partition(".")[0] in self.history.world.cloud.machines:
                 continue  # a host by a name that cluster.yaml gave it since it was entered last
+            if machine is not None and machine.cluster not in ("", run.name):
+                continue  # a host that was reinstalled, and that another cluster has configured since
             if machine is None:
                 yield f"{node['name']} is {node['id']}, which never was"
             elif stages.get(node["name"], {}).get("ok") is True and not machine.proven and not machine.drifted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.hosts import OTHER, Host
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def follow(history: Simulation, text: str, down: Callable[[], None]) -> bool:
     """Do it; whether the error is about hosts, and something could be done. `down`: removes a cluster."""
     if foreign := re.search(r"is configured by another gpuprov cluster, ([\w-]+)", text):
-        return _release_foreign(history, foreign[1], down)
+        return _release_foreign(history, foreign[1], down) or _write_identity(history, text)
     if "Host key verification failed" in text:
         return _write_addresses(history) or _write_host_keys(history)
     if (
@@ -62,6 +63,18 @@ def _release_foreign(history: Simulation, cluster: str, down: Callable[[], None]
     down()
     history.edit(f"name: {former}", lambda file: setattr(file, "name", former))
     return True
+
+
+def _write_identity(history: Simulation, text: str) -> bool:
+    """The id that hosts have in their record, into the run directory that lost it, after a `down` of what has its
+    present one; whether the error names it."""
+    lost = re.search(r"write ([0-9a-f]{12}) into (/\S+/id)", text)
+    if lost is not None:
+        file = Path(lost[2])
+        history.types("down")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        history.happens(f"{lost[1]} is written into {file.name}", lambda: file.write_text(f"{lost[1]}\n"))
+    return lost is not None
 
 
 def _write_addresses(history: Simulation) -> bool:

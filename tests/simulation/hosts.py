@@ -72,7 +72,7 @@ class Host(Machine):
         if self.record is None:
             return None
         if self.record[1] != request["identity"]:
-            return {"foreign": self.record[0]}
+            return {"foreign": self.record[0], "identity": self.record[1]}
         return {"other": self.name} if self.name != request["host"] and self.name in request["others"] else None
 
     def begin(self, request: Mapping[str, Any], node: str, site: str) -> dict[str, Any]:

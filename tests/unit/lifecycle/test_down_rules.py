@@ -76,7 +76,7 @@ def site(stays: dict[str, list[str]], *, removed: int = 0, error: Exception | No
 
 
 def test_machines_that_existed_before_run_on(cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = SimpleNamespace(hosts=SimpleNamespace(listed=lambda _: []), clean=lambda _: [])
+    provider = SimpleNamespace(hosts=SimpleNamespace(listed=lambda _: [], host_key=lambda _: None), clean=lambda _: [])
     cluster.providers.made = lambda: {"here": provider}  # type: ignore[method-assign,assignment,return-value]
     stays = {"train-0": ["user gpuprov"], "train-1": []}
     monkeypatch.setattr(down.machines, "of_site", lambda *_, **__: site(stays, removed=7))

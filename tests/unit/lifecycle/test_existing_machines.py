@@ -22,6 +22,7 @@ NODE = Node("train-0", "train", "rack", "dgx-h100", "dgx01.lab", "", "10.0.0.1",
 HOSTS = frozenset({"dgx01.lab", "dgx02.lab"})
 DENIED = (255, "ops@10.0.0.1: Permission denied (publickey).")
 OK = (0, "")
+UNDONE = (0, 'gpuprov:{"done": [], "stays": []}')
 BEGUN = (0, 'banner\ngpuprov:{"ok": true}')
 
 
@@ -38,26 +39,28 @@ class Told:
 
 
 @pytest.fixture
-def way(tmp_path: Path) -> Way:
+def transport(tmp_path: Path) -> Way:
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False)
     users, carried = {"train-0": "ops"}, {"train-0": "ssh -W %h jump"}
     return Way(paths, users, carried, lambda: "ssh-ed25519 AAAA gpuprov-x", lambda: "abc", HOSTS)
 
 
-def test_a_key_that_is_known_is_not_brought_again(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_known_is_not_brought_again(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Told(monkeypatch, OK, BEGUN)
-    assert existing.admit(way, [NODE], Events()) == {}
+    assert existing.admit(transport, [NODE], Events()) == {}
     assert len(machine.asked) == 2
     script = machine.asked[1][1]
     assert '\\"host\\": \\"dgx01.lab\\"' in script and '\\"others\\": [\\"dgx02.lab\\"]' in script
 
 
-def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(
+    transport: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = Told(monkeypatch, DENIED, OK, OK, BEGUN)
-    assert existing.admit(way, [NODE], Events()) == {}
+    assert existing.admit(transport, [NODE], Events()) == {}
     argv, script = machine.asked[1]
     assert "-F" not in argv, "the caller's own configuration"
-    assert {"StrictHostKeyChecking=yes", f"UserKnownHostsFile={way.paths.known_hosts}"} <= set(argv)
+    assert {"StrictHostKeyChecking=yes", f"UserKnownHostsFile={transport.paths.known_hosts}"} <= set(argv)
     assert {"HostKeyAlias=train-0.lab", "BatchMode=yes", "ProxyCommand=ssh -W %%h jump", "2222", "ops"} <= set(argv)
     assert argv[-1] == "sh -s -- 'ssh-ed25519 AAAA gpuprov-lab'"
     assert "authorized_keys" in script
@@ -79,6 +82,10 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
         ),
         ([OK, (0, 'gpuprov:{"foreign": "other"}')], "configured by another gpuprov cluster, other", "gpuprov down"),
         (
+            [OK, (0, 'gpuprov:{"foreign": "lab", "identity": "3f9c1a7be204"}')],
+            "configured by another gpuprov cluster, lab", "write 3f9c1a7be204 into ",
+        ),
+        (
             [OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}')], "runs DGX OS 6.1",
             "verify --host ops@10.0.0.1 --machine dgx-h100",
         ),
@@ -87,18 +94,22 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
     ],
 )  # fmt: skip
 def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
-    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], message: str, hint: str
+    transport: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], message: str, hint: str
 ) -> None:
     Told(monkeypatch, *answers)
-    failed = existing.admit(way, [NODE], Events())
+    failed = existing.admit(transport, [NODE], Events())
     assert message in failed["train-0"].message
     assert hint in failed["train-0"].hint
     assert failed["train-0"].where == "train-0"
 
 
-def test_what_answers_for_a_host_that_is_elsewhere_is_left_again(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_answers_for_a_host_that_is_elsewhere_is_left_again(
+    transport: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """dgx02 answers at the address of dgx01, and a machine without a record at that of dgx02."""
-    both = Way(way.paths, {"train-0": "ops", "train-1": "ops"}, {}, way.key, way.identity, way.hosts)
+    both = Way(
+        transport.paths, {"train-0": "ops", "train-1": "ops"}, {}, transport.key, transport.identity, transport.hosts
+    )
     other = Node("train-1", "train", "rack", "dgx-h100", "dgx02.lab", "", "10.0.0.2", "10.0.0.2")
     calls: list[tuple[str, str]] = []
 
@@ -137,7 +148,7 @@ Host key verification failed.
 """OpenSSH 9.2 of a rehearsed machine that was given another key."""
 
 
-def test_a_host_key_that_changed_is_a_sentence(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_key_that_changed_is_a_sentence(transport: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ssh's own advice is for a file that gpuprov writes anew."""
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\ncat >&2; exit 255\n")
@@ -146,29 +157,47 @@ def test_a_host_key_that_changed_is_a_sentence(way: Way, tmp_path: Path, monkeyp
     explanation = "it shows another one (SHA256:JQO0uHp/te/Qz10F6lVndczAyh74H5LkGdwbMeMLAc0) than is pinned"
     assert (code, message) == (255, f"Host key verification failed: {explanation}")
     Told(monkeypatch, (code, message))
-    failed = existing.admit(way, [NODE], Events())["train-0"]
+    failed = existing.admit(transport, [NODE], Events())["train-0"]
     assert explanation in failed.message and "sites.<name>.host_keys" in failed.hint
 
 
-def test_a_machine_that_is_refused_is_left_without_our_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_is_refused_is_left_without_our_key(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Told(monkeypatch, DENIED, OK, OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}'), OK)
-    assert "DGX OS" in existing.admit(way, [NODE], Events())["train-0"].message
+    assert "DGX OS" in existing.admit(transport, [NODE], Events())["train-0"].message
     argv, script = machine.asked[-1]
     assert (argv[-1], script) == ("sh -s -- 'ssh-ed25519 AAAA gpuprov-lab'", existing.TAKE_KEY)
 
 
+def test_down_brings_its_key_where_up_has_not(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Told(monkeypatch, DENIED, OK, UNDONE)
+    assert existing.undo(transport, [NODE], lambda *_: None) == {}
+    assert machine.asked[1][1] == existing.ADD_KEY
+
+
+def test_down_brings_no_key_to_a_machine_that_it_has_left(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Told(monkeypatch, DENIED)
+    failed = existing.undo(transport, [NODE], lambda *_: None, finished={NODE.id})
+    assert "Permission denied" in failed["train-0"].message and len(machine.asked) == 1
+
+
+def test_down_leaves_no_key_on_another_clusters_machine(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Told(monkeypatch, DENIED, OK, (0, 'gpuprov:{"foreign": "other"}'), OK)
+    assert "another gpuprov cluster" in existing.undo(transport, [NODE], lambda *_: None)["train-0"].message
+    assert machine.asked[-1][1] == existing.TAKE_KEY
+
+
 @pytest.mark.parametrize(("answers", "call_count"), [([OK], 1), ([DENIED], 1)])
 def test_a_run_that_has_lost_its_lease_changes_nothing(
-    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], call_count: int
+    transport: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], call_count: int
 ) -> None:
     """Another operator's `down` may have undone the machine by then."""
     machine, lost = Told(monkeypatch, *answers), LockedError("the lease is lost")
     process.stop_followed(lost)
     try:
         with pytest.raises(LockedError, match="the lease is lost"):
-            existing.admit(way, [NODE], Events())
+            existing.admit(transport, [NODE], Events())
         with pytest.raises(LockedError, match="the lease is lost"):
-            existing.undo(way, [NODE], lambda *_: None)
+            existing.undo(transport, [NODE], lambda *_: None)
     finally:
         process.allow_followed(lost)
     assert len(machine.asked) == call_count
@@ -195,27 +224,31 @@ def test_what_was_added_is_taken_and_nothing_else(tmp_path: Path, previous_text:
     assert [path.name for path in file.parent.iterdir()] == ["authorized_keys"]
 
 
-def test_a_machine_that_down_does_not_reach_is_not_asked_for_python(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_down_does_not_reach_is_not_asked_for_python(
+    transport: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Told(monkeypatch, (255, "ssh: connect to host 10.0.0.1 port 2222: No route to host"))
-    failed = existing.undo(way, [NODE], lambda *_: None)["train-0"]
+    failed = existing.undo(transport, [NODE], lambda *_: None)["train-0"]
     assert (
         failed.message.startswith("ssh to dgx01.lab (10.0.0.1 port 2222) as ops fails") and "ython" not in failed.hint
     )
 
 
-def test_a_jump_host_that_is_not_reached_says_nothing_of_the_machine(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jump_host_that_is_not_reached_says_nothing_of_the_machine(
+    transport: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = "jump host me@bastion is not reached: Host key verification failed: it shows another one"
     Told(monkeypatch, (255, message))
-    failed = existing.undo(way, [NODE], lambda *_: None)["train-0"]
+    failed = existing.undo(transport, [NODE], lambda *_: None)["train-0"]
     assert message in failed.message
     assert "make the jump host work" in failed.hint and "reinstalled" not in failed.hint
 
 
-def test_this_very_machine_needs_no_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    ssh.save(way.paths, [NODE], {}, {"train-0": "ops"}, local=["train-0"])
+def test_this_very_machine_needs_no_key(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh.save(transport.paths, [NODE], {}, {"train-0": "ops"}, local=["train-0"])
     machine = Told(monkeypatch, BEGUN, (0, 'gpuprov:{"done": [], "stays": ["x"]}'))
-    assert existing.admit(way, [NODE], Events()) == {}
-    assert existing.undo(way, [NODE], lambda *_: None) == {}
+    assert existing.admit(transport, [NODE], Events()) == {}
+    assert existing.undo(transport, [NODE], lambda *_: None) == {}
     request = json.loads(json.loads(machine.asked[1][1].rpartition("json.loads(")[2].rstrip(")\n")))
     assert "key" not in request
 
@@ -227,23 +260,25 @@ UNCLEAR = [
 
 
 @pytest.mark.parametrize("answer", UNCLEAR)
-def test_an_answer_that_is_none_fails_that_node_alone(way: Way, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_an_answer_that_is_none_fails_that_node_alone(
+    transport: Way, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
     Told(monkeypatch, OK, (0, f"gpuprov:{answer}"), (0, f"gpuprov:{answer}"))
-    for failed in (existing.admit(way, [NODE], Events()), existing.undo(way, [NODE], lambda *_: None)):
+    for failed in (existing.admit(transport, [NODE], Events()), existing.undo(transport, [NODE], lambda *_: None)):
         assert failed["train-0"].message.startswith("10.0.0.1 gives an answer that gpuprov did not ask for")
         assert failed["train-0"].where == "train-0"
         assert len(failed["train-0"].message) < 300
 
 
-def test_what_a_machine_says_can_be_printed(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_machine_says_can_be_printed(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     Told(monkeypatch, (0, 'gpuprov:{"done": ["/\\udc80"], "stays": ["\\u001b[2Jx"]}'))
     lines: list[str] = []
-    assert existing.undo(way, [NODE], lambda _, done, stays: lines.extend([*done, *stays])) == {}
+    assert existing.undo(transport, [NODE], lambda _, done, stays: lines.extend([*done, *stays])) == {}
     assert lines == ["/\\udc80", "\\x1b[2Jx"]
 
 
-def test_a_key_that_stays_is_a_failure_after_what_was_done(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_stays_is_a_failure_after_what_was_done(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     Told(monkeypatch, (0, 'gpuprov:{"done": ["a"], "stays": ["b"], "failed": "its key stays: disk full"}'))
     lines: list[str] = []
-    failed = existing.undo(way, [NODE], lambda _, done, stays: lines.extend([*done, *stays]))
+    failed = existing.undo(transport, [NODE], lambda _, done, stays: lines.extend([*done, *stays]))
     assert lines == ["a", "b"] and "its key stays: disk full" in failed["train-0"].message

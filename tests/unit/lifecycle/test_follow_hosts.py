@@ -12,7 +12,7 @@ from provisioner.lifecycle import machines
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
-from provisioner.transport import host_keys
+from provisioner.transport import host_keys, ssh
 
 FILE = """
 name: metal
@@ -78,6 +78,15 @@ def test_a_host_that_shows_another_key_or_is_behind_a_jump_host_is_another_one(
     address = "10.0.0.9" if jump else "10.0.0.8"
     hosts = f"a: {{group: x, address: 10.0.0.1}}, c: {{group: x, address: {address}{jump}}}"
     assert followed(opened(tmp_path, monkeypatch, hosts))[1] == ("b", "10.0.0.2", 22)
+
+
+def test_a_host_key_that_a_person_has_written_down_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = opened(tmp_path, monkeypatch, "a: {group: x, address: 10.0.0.1}, b: {group: x, address: 10.0.0.2}")
+    hosts = cluster.providers.at("lab").hosts
+    monkeypatch.setattr(type(hosts), "host_key", lambda _, machine: {"b": "ssh-ed25519 C"}.get(machine))
+    followed(cluster)
+    assert ssh.load_pins(cluster.paths) == {"x-0": ("a", "ssh-ed25519 A"), "x-1": ("b", "ssh-ed25519 C")}
+    assert not (cluster.paths.ssh / "config").exists(), "known_hosts is written again with it"
 
 
 def test_damaged_pins_keep_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ class Lab:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     test_lab = Lab(ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False))
 
-    def undo(transport: object, nodes: list[Node], report: object) -> dict[str, ProviderError]:
+    def undo(transport: object, nodes: list[Node], report: object, **_: object) -> dict[str, ProviderError]:
         test_lab.undone += [node.id for node in nodes if node.id not in test_lab.dead]
         return {node.name: ProviderError("no answer", hint="look") for node in nodes if node.id in test_lab.dead}
 

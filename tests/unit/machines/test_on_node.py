@@ -262,8 +262,8 @@ def test_what_the_system_refuses_is_an_answer(tmp_path: Path, capsys: pytest.Cap
 def test_a_machine_of_another_cluster_is_left_alone(record: Any, calls: list[Any], tmp_path: Path) -> None:
     _, folder = record
     begin(folder)
-    assert begin(folder, "other") == {"foreign": "lab"}
-    assert undo(folder, tmp_path, "other") == {"foreign": "lab"}
+    assert begin(folder, "other") == {"foreign": "lab", "identity": "abc"}
+    assert undo(folder, tmp_path, "other") == {"foreign": "lab", "identity": "abc"}
     assert json.loads((folder / "record.json").read_text())["identity"] == "abc"
     assert begin(folder) == {"ok": True, "new": False}
 
