@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # A test that hangs ends with its stack after so many seconds, and is named; the longest takes a tenth of them.
 HANGS := -o faulthandler_exit_on_timeout=true -o faulthandler_timeout
 UNIT := $(PYTEST) -n $(WORKERS) $(HANGS)=900 tests/unit tests/schema
-REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) $(HANGS)=2400 tests/sandbox -m "not slow"
+SANDBOX_TESTS := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) $(HANGS)=2400 tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 # Seconds of `make fuzz`.
@@ -25,7 +25,7 @@ SEED ?= 1
 .PHONY: setup demo nights docs test test-fast test-sandbox simulation fuzz mutants lint bench facts lock clean doctor runtime dev terraform \
   system-sandbox system-dev system-test
 
-## setup: what `gpuprov` needs to rehearse a fleet on this machine
+## setup: what `gpuprov` needs to run a fleet in the sandbox
 setup: runtime system-sandbox
 
 ## demo: four p4d nodes made, configured and proven on this machine
@@ -44,7 +44,7 @@ docs: $(VENV)/.docs
 
 ## test: every test; the fast ones first, while the image of the nodes is made
 test: dev system-sandbox system-dev system-test
-	$(SUDO) $(BIN)/python -m tests.support.sandbox_image & $(UNIT) -m "not slow" && wait && $(REHEARSED)
+	$(SUDO) $(BIN)/python -m tests.support.sandbox_image & $(UNIT) -m "not slow" && wait && $(SANDBOX_TESTS)
 
 ## test-fast: the tests that start no Terraform, no terminal and no node
 test-fast: dev
@@ -75,7 +75,7 @@ mutants: dev
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev system-test
-	$(REHEARSED)
+	$(SANDBOX_TESTS)
 
 ## lint: every linter
 lint: dev $(VENV)/.docs system-dev

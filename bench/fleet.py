@@ -1,4 +1,4 @@
-"""A rehearsed fleet of the benchmark's own: made in a temporary folder, taken down at the end."""
+"""A sandbox fleet of the benchmark's own: made in a temporary folder, taken down at the end."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Both begin with nodes as bare as a cloud's own image is (GPUPROV_SANDBOX_BASE=cloud): the golden image is built on one,
 the others are configured on it, and what the roles take from the distribution comes from Debian's mirror. The vendors'
-packages and container images weigh nothing in a rehearsal, so a real fleet saves more than this.
+packages and container images weigh nothing in the sandbox, so a real fleet saves more than this.
 """
 
 from __future__ import annotations

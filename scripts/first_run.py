@@ -242,7 +242,7 @@ def main() -> int:
     parser.add_argument("--hours", type=amount, default=1.0, help="how long it may take at most (default: 1)")
     parser.add_argument("--price", type=amount, help="what an hour costs, where `gpuprov cost` does not know")
     parser.add_argument("--folder", type=Path, help="where log and evidence are kept (default: beside the file)")
-    parser.add_argument("--sandbox", action="store_true", help="rehearse it on this computer: nothing real is proven")
+    parser.add_argument("--sandbox", action="store_true", help="run it in the sandbox: nothing real is proven")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--switch", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()

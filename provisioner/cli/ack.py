@@ -13,7 +13,7 @@ from provisioner.common.errors import Exit, GpuprovError
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
 NodeName = Annotated[str | None, typer.Argument(metavar="[NODE]", help="node of FILE")]
 CheckName = Annotated[str | None, typer.Argument(metavar="[CHECK]", help="what warns, as `verify` names it")]
-Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
+Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the sandbox, or the real fleet")]
 
 
 def ack(

@@ -48,13 +48,13 @@ def _keys(file: Path) -> list[Diagnosis]:
     from provisioner.lifecycle.doctor import Diagnosis
     from provisioner.stack import lockfile
 
-    rehearsed = ClusterPaths(file, spec.load(file).name, sandbox=True).exists()
+    in_sandbox = ClusterPaths(file, spec.load(file).name, sandbox=True).exists()
     path = file.with_suffix(".lock")
     try:
         lock = lockfile.read(path)
         message, mend = (
             f"no {path.name}: signing keys were not compared",
-            f"gpuprov lock {file}{' --no-sandbox' * rehearsed}",
+            f"gpuprov lock {file}{' --no-sandbox' * in_sandbox}",
         )
     except GpuprovError as error:
         lock, message, mend = None, f"{error.where}: {error.message}: signing keys were not compared", error.hint

@@ -35,7 +35,7 @@ def gc(
     provider: Annotated[
         str | None, typer.Option("--provider", metavar="NAME", help="Of --region, where several could be meant.")
     ] = None,
-    sandbox: Annotated[bool, typer.Option("--sandbox", help="Containers of rehearsals on this machine.")] = False,
+    sandbox: Annotated[bool, typer.Option("--sandbox", help="Containers of sandboxes on this machine.")] = False,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Remove what is left of this cluster.")
     ] = None,

@@ -25,13 +25,13 @@ app = typer.Typer(
 
 MOVES = 10
 """Moves of channels that `image list` shows."""
-SIMULATED = " (SIMULATED: a rehearsal)"
+SIMULATED = " (SIMULATED: a sandbox)"
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="Path of the recipe (`gpuprov docs images`).")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="nightly, candidate or stable.")]
 
 
 def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
-    """The recipe; without --sandbox or --no-sandbox what was built or begun, the rehearsal where only that was.
+    """The recipe; without --sandbox or --no-sandbox what was built or begun, the sandbox where only that was.
     `changes`: machines or images are made or removed."""
     from provisioner.lifecycle.images import work
     from provisioner.lifecycle.images.recipe import open_recipe
@@ -41,8 +41,8 @@ def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
 
     recipe = open_recipe(file, sandbox=bool(sandbox))
     if sandbox is None and not changes and not begun(recipe):
-        rehearsed = open_recipe(file, sandbox=True)
-        recipe = rehearsed if begun(rehearsed) else recipe
+        in_sandbox = open_recipe(file, sandbox=True)
+        recipe = in_sandbox if begun(in_sandbox) else recipe
     if changes:
         recipe.cluster.require_rights()
     return recipe
@@ -290,10 +290,10 @@ def prune(
     from provisioner.machines.workspace.binary import find
 
     recipe = _open(file, sandbox, changes=True)
-    if sandbox is None and not recipe.book.builds() and (rehearsed := _open(file, None)).sandbox:
+    if sandbox is None and not recipe.book.builds() and (in_sandbox := _open(file, None)).sandbox:
         raise GpuprovError(
-            f"{recipe.name} was built in a rehearsal alone", where=str(file),
-            hint=f"`{typed('image prune', file, sandbox=rehearsed.sandbox)}`",
+            f"{recipe.name} was built in the sandbox alone", where=str(file),
+            hint=f"`{typed('image prune', file, sandbox=in_sandbox.sandbox)}`",
         )  # fmt: skip
     named_by(recipe, locks or ())  # one that cannot be read is said before anybody is asked
     question = f"Remove builds of {recipe.name} but the newest {recipe.settings.keep} and what is used?"

@@ -64,7 +64,7 @@ def lock(
     changes = lockfile.changes(previous, renewed)
     for change in changes or ["no version changes"]:
         typer.echo(change)
-    taken = " (the rehearsal's; --no-sandbox locks for real machines)" if cluster.sandbox and sandbox is None else ""
+    taken = " (the sandbox's; --no-sandbox locks for real machines)" if cluster.sandbox and sandbox is None else ""
     typer.echo(f"written: {cluster.paths.lock_file}{taken}", err=True)
 
 

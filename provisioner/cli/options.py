@@ -10,7 +10,7 @@ import typer
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
 Sandbox = Annotated[
     bool | None,
-    typer.Option("--sandbox/--no-sandbox", help="Rehearse on this machine: podman nodes with simulated hardware."),
+    typer.Option("--sandbox/--no-sandbox", help="Use podman nodes with simulated hardware on this machine."),
 ]
 Sites = Annotated[
     list[str] | None, typer.Option("--site", metavar="NAME", help="Only this site of several (repeatable).")

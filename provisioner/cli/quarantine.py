@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE…", help="nodes of FILE")]
-Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
+Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the sandbox, or the real fleet")]
 
 
 def quarantine(

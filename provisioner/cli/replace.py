@@ -24,7 +24,7 @@ def replace(
         bool, typer.Option("--even-if-healthy", help="Also replace nodes that the last verdict found healthy.")
     ] = False,
     sandbox: Annotated[
-        bool | None, typer.Option("--sandbox/--no-sandbox", help="The rehearsal, or the real fleet.")
+        bool | None, typer.Option("--sandbox/--no-sandbox", help="The sandbox, or the real fleet.")
     ] = None,
     yes: Yes = False,
     json_: Json = False,

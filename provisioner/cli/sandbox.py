@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the rehearsed cluster")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the sandbox cluster")]
 
 
 @app.command("faults")

@@ -21,8 +21,8 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FILE]…", help="One or more cluster.yaml files (default: the only one of this folder)."),
 ]
-Rehearsal = Annotated[
-    bool, typer.Option("--sandbox", help="As a rehearsal reads them, which needs neither hosts nor their keys.")
+SandboxOption = Annotated[
+    bool, typer.Option("--sandbox", help="As a sandbox reads them, which needs neither hosts nor their keys.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
@@ -56,14 +56,14 @@ def init(
 
 
 def _up(file: str, *, sandbox: bool) -> str:
-    """The command that makes the fleet, to be typed as it is: a rehearsal needs root."""
+    """The command that makes the fleet, to be typed as it is: a sandbox needs root."""
     if not sandbox:
         return shlex.join(["gpuprov", "up", file])
     root = os.geteuid() == 0 and ownership.person() is None
     return shlex.join([*(["gpuprov"] if root else ["sudo", ownership.program()]), "up", file, "--sandbox"])
 
 
-def validate(files: Files = None, sandbox: Rehearsal = False, as_json: AsJson = False) -> None:
+def validate(files: Files = None, sandbox: SandboxOption = False, as_json: AsJson = False) -> None:
     """Show every problem as file:line:column: message. Exits with 2 where there is one."""
     by_file = {
         file: _problems(file, sandbox=sandbox) for file in files or [_only_file()]
@@ -92,7 +92,7 @@ def _only_file() -> str:
 
 def _problems(file: str, *, sandbox: bool) -> list[Problem]:
     """What the file itself has wrong; where that is nothing, whether any set of versions has what it pins, and what it
-    lacks that only a rehearsal does without."""
+    lacks that only a sandbox does without."""
     try:
         loaded = spec.load(file)
         stack.solve(loaded, place=spec.placer(file))

@@ -134,7 +134,7 @@ def _line(value: str) -> str:
 
 
 def _lock_command(file: Path, *, sandbox: bool) -> str:
-    """Renews the lock that counts: a rehearsal takes its versions from the one beside the file."""
+    """Renews the lock that counts: a sandbox takes its versions from the one beside the file."""
     has_user_lock = ClusterPaths(file, "", sandbox=False).user_lock.exists()
     real = " --no-sandbox" if sandbox and has_user_lock else ""
     return typed("lock", file, sandbox=sandbox and not has_user_lock) + real

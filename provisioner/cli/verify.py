@@ -44,7 +44,7 @@ MachineName = Annotated[
     str | None, typer.Option("--machine", help="what the machine is, a catalogue name; by default told by its outputs")
 ]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
-Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
+Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the sandbox, or the real fleet")]
 
 
 def verify(

@@ -115,7 +115,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 SANDBOX_SUFFIX = ".sandbox"
-"""Of the run directory of a rehearsal. A dot can't be in a cluster's name, so it meets no other cluster's."""
+"""Of the run directory of a sandbox. A dot can't be in a cluster's name, so it meets no other cluster's."""
 HOLDER = "holder.json"
 """File in a run directory: the run that holds its lock."""
 STATE, STATE_BACKUP, ERRORED = "terraform.tfstate", "terraform.tfstate.backup", "errored.tfstate"
@@ -134,7 +134,7 @@ def has_state(folder: Path) -> bool:
 @dataclass(frozen=True, slots=True)
 class ClusterPaths:
     """The run directory of one cluster: `.gpuprov/<name>` beside cluster.yaml, `.gpuprov/<name>.sandbox` for a
-    rehearsal. A dot can't be in a cluster's name, so the two never meet."""
+    sandbox. A dot can't be in a cluster's name, so the two never meet."""
 
     spec: Path
     name: str
@@ -146,12 +146,12 @@ class ClusterPaths:
 
     @property
     def lock_file(self) -> Path:
-        """cluster.lock beside cluster.yaml; a rehearsal has its own, because its digests are simulated ones."""
+        """cluster.lock beside cluster.yaml; a sandbox has its own, because its digests are simulated ones."""
         return self.root / "cluster.lock" if self.sandbox else self.user_lock
 
     @property
     def user_lock(self) -> Path:
-        """The lock beside cluster.yaml, in the user's git; a rehearsal takes its versions from it."""
+        """The lock beside cluster.yaml, in the user's git; a sandbox takes its versions from it."""
         return self.spec.absolute().parent / f"{self.spec.stem}.lock"
 
     def locked(self) -> bool:

@@ -1,4 +1,4 @@
-"""Commands in hints, complete for the cluster at hand: with its file, and with --sandbox for a rehearsal."""
+"""Commands in hints, complete for the cluster at hand: with its file, and with --sandbox where it is one."""
 
 from __future__ import annotations
 

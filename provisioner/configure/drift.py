@@ -67,7 +67,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class DesiredState:
     """What a node of a group is compared with. `kernel` is None where the lock names none, or the kernel is not the
-    node's own (a rehearsal's nodes run on this machine's); `system` is the distribution, such as ubuntu-24.04."""
+    node's own (the sandbox's nodes run on this machine's); `system` is the distribution, such as ubuntu-24.04."""
 
     stamps: Mapping[str, RoleStamp]
     packages: tuple[Package, ...]

@@ -51,12 +51,12 @@ class ReconcileResult:
 
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """What the roles are told beside the inventory's groups: when blocks end, a rehearsal's mirror, and the file
+    """What the roles are told beside the inventory's groups: when blocks end, the sandbox's mirror, and the file
     systems that Terraform has made."""
     variables = block_ends.variables(cluster)
     for release in releases.values():
         for site in release.plan.sites():
-            mirror = cluster.providers.at(site).rehearsal
+            mirror = cluster.providers.at(site).sandbox_mirror
             variables |= mirror.role_variables() if mirror else {}
         variables |= mounts.variables(release.plan, cluster.nodes())
     return variables

@@ -103,4 +103,6 @@ def _tried(subject: str, look: Callable[[], str], needed_for: str) -> Diagnosis:
 def _root() -> Diagnosis:
     if os.geteuid() == 0:
         return Diagnosis("root", "ok", "this user is root", "the sandbox")
-    return Diagnosis("root", "missing", "this user is not root", "the sandbox", "run gpuprov with sudo to rehearse")
+    return Diagnosis(
+        "root", "missing", "this user is not root", "the sandbox", "run gpuprov with sudo to use the sandbox"
+    )

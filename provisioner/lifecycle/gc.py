@@ -23,7 +23,7 @@ from provisioner.machines.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
 
 RECIPE_FOLDER = f".image{SANDBOX_SUFFIX}"
-"""End of the run directory of a recipe's rehearsals (lifecycle/images/use.py)."""
+"""End of the run directory of a recipe's sandboxes (lifecycle/images/use.py)."""
 NO_ID = "none"
 """What a person calls the tag gpuprov-id of things that have none."""
 

@@ -116,7 +116,7 @@ def _kib(number: int) -> str:
 
 
 def _run_bytes(fleet: Fleet) -> int:
-    """A rehearsal pays for no machine, and its providers lie beside gpuprov."""
+    """A sandbox pays for no machine, and its providers lie beside gpuprov."""
     if fleet.plan.simulated:
         return 0
     cluster = fleet.cluster

@@ -30,9 +30,9 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     """The lock to work by: the one beside cluster.yaml if it still fits, a new one where there is none. Without `write`
     what is new of it is known to the caller alone.
 
-    Raises GpuprovError naming what has changed where a lock no longer fits. A rehearsal takes its versions from that
+    Raises GpuprovError naming what has changed where a lock no longer fits. A sandbox takes its versions from that
     same lock where there is one; packages and images it has from its own mirror, and the lock that says so lies in
-    the run directory. Without one beside cluster.yaml that lock is the rehearsal's: it stays as it is while it fits
+    the run directory. Without one beside cluster.yaml that lock is the sandbox's: it stays as it is while it fits
     cluster.yaml, and where it does not, what is no longer asked for moves and nothing else.
     """
     lock = lockfile.read(cluster.paths.user_lock)
@@ -69,7 +69,7 @@ def write(cluster: Cluster, lock: Lock) -> None:
 
 
 def _moved(cluster: Cluster, events: Events, previous: Lock, *, write: bool) -> Lock:
-    """A rehearsal's lock after an edit of cluster.yaml, and what it moves, as `gpuprov lock --sandbox` says it."""
+    """The sandbox's lock after an edit of cluster.yaml, and what it moves, as `gpuprov lock --sandbox` says it."""
     lock = renew(cluster, events, lockfile.versions(previous), write=write, refuse=True)
     for change in lockfile.changes(previous, lock):
         events("stack", "warning", change)
@@ -230,20 +230,20 @@ def _pinned(
     cluster: Cluster, stacks: Mapping[str, Stack], events: Events, keep: Kept | None = None, *, write: bool = True,
     golden: Mapping[str, Chosen] = MappingProxyType({}),
 ) -> Lock:  # fmt: skip
-    """The lock of these stacks, written where that is wanted. A rehearsal's packages and images are its mirror's;
+    """The lock of these stacks, written where that is wanted. The sandbox's packages and images are its mirror's;
     all others are read from the vendors' repositories and registries, but those of a golden image (`golden`): they were
     when it was built."""
     pinned: dict[str, Stack] = {}
     simulated = _simulated(cluster)
     for site in simulated:
-        mirror = cluster.providers.at(site).rehearsal
+        mirror = cluster.providers.at(site).sandbox_mirror
         assert mirror is not None
         pinned |= mirror.pin({n: s for n, s in stacks.items() if cluster.spec.site_of(n) == site}, events)
     real = {name: stack for name, stack in stacks.items() if cluster.spec.site_of(name) not in simulated}
     pinned |= {name: real.pop(name) for name in golden if name in real}
     if real:
         _refuse_architecture(cluster)
-        from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
+        from provisioner.stack import pinning  # it brings an HTTP client along, which a sandbox does not need
 
         pinned |= pinning.pin(real, _sources(cluster, keep), events)
     pinned = {name: _with_vendor_image(cluster, name, stack, keep) for name, stack in pinned.items()}
@@ -266,7 +266,7 @@ def _simulated(cluster: Cluster) -> list[str]:
     sites = []
     for name in cluster.spec.sites:
         with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
-            if cluster.providers.at(name).rehearsal is not None:
+            if cluster.providers.at(name).sandbox_mirror is not None:
                 sites.append(name)
     return sites
 
@@ -280,7 +280,7 @@ def _refuse_architecture(cluster: Cluster) -> None:
             raise GpuprovError(
                 f"{machine.name} has {machine.cpu} processors, but packages can be locked for amd64 only",
                 where=locate(f"groups.{name}.machine"),
-                hint="rehearse it with --sandbox, or leave the group out of this file",
+                hint="run it with --sandbox, or leave the group out of this file",
             )
 
 

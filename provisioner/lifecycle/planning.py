@@ -32,7 +32,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
     cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted there costs by list
-    prices, None for a rehearsal."""
+    prices, None for a sandbox."""
     refuse_recipe(cluster)
     sites = chosen(cluster, only)
     refuse_unready(cluster, sites)  # before anything is written, or anybody asked
@@ -110,7 +110,7 @@ def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
 
 def text(document: dict[str, Any], file: str = "FILE") -> str:
     """The plan for a person. `file`: cluster.yaml as typed_file has it."""
-    lines = [f"{document['cluster']}{' (rehearsal: simulated hardware)' if document['sandbox'] else ''}"]
+    lines = [f"{document['cluster']}{' (sandbox: simulated hardware)' if document['sandbox'] else ''}"]
     for group, stack in document["stack"].items():
         names = [node["name"] for node in document["nodes"] if node["group"] == group]
         machine = next(node["machine"] for node in document["nodes"] if node["group"] == group)

@@ -22,7 +22,7 @@ SEEN = "machines"
 
 
 def seen(cluster: Cluster, nodes: Iterable[Node]) -> None:
-    """Write down when machines were first seen, and when they were first gone. A rehearsal costs nothing."""
+    """Write down when machines were first seen, and when they were first gone. A sandbox costs nothing."""
     if cluster.sandbox:
         return
     now, known, here = _text(datetime.now(UTC)), _known(cluster), {node.id: node for node in nodes}

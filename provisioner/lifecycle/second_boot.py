@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from provisioner.verify.results import NodeReport, Report
 
 BOOT_ID = "systemctl show --property=UserspaceTimestamp --value"
-"""Unlike the kernel's boot id it is also new where the kernel stays (a rehearsed node)."""
+"""Unlike the kernel's boot id it is also new where the kernel stays (a sandbox node)."""
 REBOOT_S = 1800.0
 """A machine with 2 TB of memory takes 15 minutes."""
 SETTLED = "systemctl is-system-running || true"

@@ -78,7 +78,7 @@ class Cluster:
     @property
     def label(self) -> str:
         """Its name for a prompt: which of the two of that name it is."""
-        return f"{self.spec.name} (rehearsal)" if self.sandbox else str(self.spec.name)
+        return f"{self.spec.name} (sandbox)" if self.sandbox else str(self.spec.name)
 
     @property
     def typed_file(self) -> str:
@@ -276,7 +276,7 @@ def open_cluster(
     """Read cluster.yaml and find its run directory; where others share it, what they have done since is read first, but
     for `offline`.
 
-    `sandbox` None takes what is there: the rehearsal where only that has been made, else the real cluster. Raises
+    `sandbox` None takes what is there: the sandbox where only that has been made, else the real cluster. Raises
     InputError for a bad file, GpuprovError where both exist and nobody said which, and ProviderError where what is
     shared can't be reached.
     """
@@ -331,16 +331,16 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
     shared = None if sandbox else shared_files.of(path, loaded, offline=offline)
     if sandbox is None:
         both = [ClusterPaths(path, loaded.name, sandbox=s) for s in (False, True)]
-        real, rehearsal = (paths.exists() for paths in both)
-        if real and rehearsal:
-            real, rehearsal = (paths.made() for paths in both)  # nobody means what was only looked at
-        if real and rehearsal:
+        real, in_sandbox = (paths.exists() for paths in both)
+        if real and in_sandbox:
+            real, in_sandbox = (paths.made() for paths in both)  # nobody means what was only looked at
+        if real and in_sandbox:
             raise GpuprovError(
-                f"{loaded.name} exists both as a real cluster and as a rehearsal",
+                f"{loaded.name} exists both as a real cluster and as a sandbox",
                 where=str(path),
                 hint="pass --sandbox or --no-sandbox",
             )
-    paths = ClusterPaths(path, loaded.name, sandbox=rehearsal if sandbox is None else sandbox)
+    paths = ClusterPaths(path, loaded.name, sandbox=in_sandbox if sandbox is None else sandbox)
     if not paths.made():
         _refuse_renamed(paths, sandbox)
     sandbox = paths.sandbox
@@ -359,14 +359,14 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
 def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
     """Raise GpuprovError where machines were created from the same file under another name: no command would name
     them, and `up` would create a second fleet. Where it was not recorded of which file, no file has that name any more.
-    `sandbox` None: whether by a rehearsal or not."""
+    `sandbox` None: whether by a sandbox or not."""
     for other in run_folders.beside(paths.spec):
         name, root = other.name, other.root
         if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue
         source = run_folders.source_name(other)
         if source == paths.spec.name or (not source and not run_folders.is_named(other)):
-            kind = "rehearsal" if other.sandbox else "cluster"
+            kind = "sandbox" if other.sandbox else "cluster"
             way = f", or pass --no-sandbox for a real cluster {paths.name}" if other.sandbox and sandbox is None else ""
             raise GpuprovError(
                 f"`name` is {paths.name} now, and {RUNS}/{root.name} has {run_folders.machines_of(other)} that "

@@ -60,7 +60,7 @@ def refuse_recipe(cluster: Cluster) -> None:
 
 
 def refuse_unready(cluster: Cluster, sites: Collection[str]) -> None:
-    """Raise InputError, with the place in the file, for what these sites lack and a rehearsal does without; and
+    """Raise InputError, with the place in the file, for what these sites lack and a sandbox does without; and
     GpuprovError for a file or variable that they name and that can't be used. Called before anything else."""
     if not cluster.sandbox and (problems := spec.unready(cluster.file, cluster.spec, sites)):
         raise InputError(problems)

@@ -112,7 +112,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
 
 def outdated_lock(cluster: Cluster) -> list[str]:
     """What cluster.yaml asks for otherwise than when the lock was made, one sentence each; empty where the lock fits,
-    or does not exist. A rehearsal's own lock counts where cluster.yaml has none beside it."""
+    or does not exist. The sandbox's own lock counts where cluster.yaml has none beside it."""
     lock = None
     with contextlib.suppress(GpuprovError):  # a damaged lock is reported by whoever needs its versions
         lock = lockfile.read(cluster.paths.user_lock) or lockfile.read(cluster.paths.lock_file)

@@ -25,7 +25,7 @@ def unit(path: str) -> str:
 
 def expected(plan: Plan, node: Node) -> tuple[dict[str, str], ...]:
     """What has to be mounted on a node, as `_row` says; `source` is empty where Terraform has not made it yet. A
-    rehearsal makes no file system; a node that is held to an older lock has nothing that mounts a newer one's."""
+    sandbox makes no file system; a node that is held to an older lock has nothing that mounts a newer one's."""
     if plan.simulated:
         return ()
     able = {"", *(package.part for package in plan.group(node.group).stack.packages)}
@@ -51,7 +51,7 @@ def _row(mount: Mount, file_system: SharedFileSystem) -> dict[str, str]:
 
 
 def variables(plan: Plan, nodes: Iterable[Node]) -> dict[str, Any]:
-    """`gpuprov_mounts` for the roles: site → its file systems, for sites of clouds. A rehearsal mounts none: there only
+    """`gpuprov_mounts` for the roles: site → its file systems, for sites of clouds. A sandbox mounts none: there only
     sites are in it whose lock has packages for the role. It is of what a node is configured from, so that another file
     system is a reason to run the role."""
     clouds = {name: site for name, site in plan.spec.sites.items() if site.shares}

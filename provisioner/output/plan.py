@@ -90,4 +90,4 @@ class PlanOutput(OpenOutput):
         default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
     findings: list[FindingOutput]
-    cost: PlannedCost | None = Field(default=None, description="By list prices; null for a rehearsal")
+    cost: PlannedCost | None = Field(default=None, description="By list prices; null for a sandbox")

@@ -111,7 +111,7 @@ class StatusOutput(OpenOutput):
     partial_report: PartialReport | None = Field(default=None, description="null where no later one is of some nodes")
     upgrade: StatusUpgrade | None = None
     run: StatusRun | None = Field(default=None, description="null where there was none")
-    cost: SpentOutput | None = Field(default=None, description="null for a rehearsal, and where nothing was made yet")
+    cost: SpentOutput | None = Field(default=None, description="null for a sandbox, and where nothing was made yet")
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601, as the last `up` was told"
     )

@@ -44,7 +44,7 @@ class Plan:
     spec: ClusterSpec
     groups: tuple[PlannedGroup, ...]
     simulated: bool
-    """Whether the hardware is; what is expected of it is then what a rehearsal can show."""
+    """Whether the hardware is; what is expected of it is then what a sandbox can show."""
     bases: Mapping[str, Mapping[str, BaseImage]] = field(default_factory=dict)
     """Site → distribution → what its machines boot, of the lock."""
     images: Mapping[str, GoldenImage] = field(default_factory=dict)

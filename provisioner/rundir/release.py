@@ -47,8 +47,8 @@ class Release:
 
 
 def content(stack: Stack, *, simulated: bool) -> dict[str, Any]:
-    """What a stack puts on a node. Why it was chosen is no part of it; neither are the digests and keys of a rehearsal,
-    which follow from the machine that rehearses."""
+    """What a stack puts on a node. Why it was chosen is no part of it; neither are the digests and keys of a sandbox,
+    which follow from the machine of the sandbox."""
     installed = on_node(stack)
     if simulated:
         for image in installed["images"]:

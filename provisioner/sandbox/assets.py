@@ -74,7 +74,7 @@ class Assets:
             )
             for p in stack.packages
         )
-        # Nodes share this computer's kernel; whatever a lock names is rehearsed on that one.
+        # Nodes share this computer's kernel; whatever a lock names runs in the sandbox on that one.
         kernel = platform.release() if stack.kernel else None
         images = tuple(map(self._image, stack.images))
         return stack.model_copy(
@@ -87,7 +87,7 @@ class Assets:
 
 
 def _archived(known: Repository, built: repository.Made) -> Repository:
-    """A vendor's archives as the mirror's one; how a real one is trusted is nothing that a rehearsal can show."""
+    """A vendor's archives as the mirror's one; how a real one is trusted is nothing that a sandbox can show."""
     url = f"http://{MIRROR_HOST}/{repository.ARCHIVES}/{built.sha256}.tar.gz"
     archive = Archive(
         url=url, folder=repository.FOLDER, sha256=built.sha256, size=len(built.content), basis="simulated"

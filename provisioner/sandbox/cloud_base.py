@@ -1,6 +1,6 @@
 """Nodes as bare as a cloud's own image is: what the roles take from the distribution is not there.
 
-Everyday rehearsals start from nodes that have it (image.py), because fetching it for each node is minutes. With
+Everyday sandboxes start from nodes that have it (image.py), because fetching it for each node is minutes. With
 GPUPROV_SANDBOX_BASE=cloud the roles fetch it from Debian's mirror and install it, on every node, as on a new machine.
 """
 
@@ -32,7 +32,7 @@ def wanted() -> bool:
     """Whether machines boot the bare image. Raises GpuprovError for a kind that there is none of."""
     kind = os.environ.get(VARIABLE) or KINDS[0]
     if kind not in KINDS:
-        raise GpuprovError(f"{kind!r} is no base of a rehearsal", where=VARIABLE, hint=f"one of {', '.join(KINDS)}")
+        raise GpuprovError(f"{kind!r} is no base of a sandbox", where=VARIABLE, hint=f"one of {', '.join(KINDS)}")
     return kind == "cloud"
 
 

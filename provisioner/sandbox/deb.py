@@ -52,7 +52,7 @@ class Deb:
             "Priority": "optional",
             "Description": f"{self.description} (simulated by gpuprov)\n"
             " This is no software of NVIDIA or another vendor: "
-            "it is a simulation\n for rehearsing gpuprov on machines without GPUs.",
+            "it is a simulation\n for gpuprov's sandbox on machines without GPUs.",
         }
         return "".join(f"{key}: {value}\n" for key, value in lines.items())
 

@@ -22,7 +22,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 http.server.ThreadingHTTPServer(("127.0.0.1", 1338), Metadata).serve_forever()"""
-"""Amazon's metadata service as far as a spot machine's notice goes, where a rehearsed node asks for it
+"""Amazon's metadata service as far as a spot machine's notice goes, where a sandbox node asks for it
 (provisioner/plan/roles/interruption.py)."""
 HANDLED = """import json, sys
 record = json.load(open("/run/gpuprov/interruption.json"))

@@ -213,7 +213,7 @@ def node_numbers(workspace: Path, names: Iterable[str], unusable: Collection[int
     if len(requested) > maximum:
         raise GpuprovError(
             f"{counted(len(requested), 'node')} are too many for one sandbox cluster, {maximum} is the most",
-            hint="rehearse with smaller counts: the groups and their expectations stay the same",
+            hint="use smaller counts: the groups and their expectations stay the same",
         )
     path = private_dir(workspace) / NUMBERS
     known, last = _read_numbers(path)

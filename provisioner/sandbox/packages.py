@@ -1,6 +1,6 @@
 """What the simulated packages hold: NVIDIA's names and versions, programs that call the simulator.
 
-A package that is not known here becomes an installable package without files, so that any lock can be rehearsed.
+A package that is not known here becomes an installable package without files, so that any lock can run in the sandbox.
 """
 
 from __future__ import annotations

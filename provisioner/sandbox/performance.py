@@ -1,4 +1,4 @@
-"""What a simulated machine pretends to reach under load, so that a rehearsal has numbers to judge: GB/s, TFLOP/s and
+"""What a simulated machine pretends to reach under load, so that a sandbox has numbers to judge: GB/s, TFLOP/s and
 samples/s. They are made up from what is published for its kind, and every one of them is marked as simulated."""
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Made:
 
 
 def archive(repository: Repository, stack: Stack, architecture: str) -> Made:
-    """The archive that a rehearsal has in place of a vendor's: one, with the stack's packages of that repository, and
+    """The archive that a sandbox has in place of a vendor's: one, with the stack's packages of that repository, and
     something beside them as vendors have it."""
     own_packages = [package for package in stack.packages if package.repository == repository.name]
     debs = {p: packages.build(p, own_packages, architecture) for p in own_packages}

@@ -1,7 +1,7 @@
-"""Faults of a whole site of a rehearsal: what its cloud refuses while machines are made.
+"""Faults of a whole site of a sandbox: what its cloud refuses while machines are made.
 
 They are kept beside no run directory, because they are there before one is: in the cache, by the workspace of the site.
-What is refused is said in the words of the site's own provider, so that all that reads them is rehearsed with it.
+What is refused is said in the words of the site's own provider, so that all that reads them is tried with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMES = 2
 
 @dataclass(frozen=True, slots=True)
 class SiteFault:
-    """`says`: which text of the provider's `rehearsed` (errors.yaml) is given in place of machines, empty where they
+    """`says`: which text of the provider's `sandbox` (errors.yaml) is given in place of machines, empty where they
     are made; `more`: NAME:MORE is taken, which is a zone or a version; what it then does, with {} for that."""
 
     name: str

@@ -1,7 +1,7 @@
 """The distribution that a node says it is: files that tell programs, Ansible and people what runs there.
 
-Nodes are Debian 12 whatever they say; no archive of Ubuntu is needed to rehearse a lock for it. So these files are what
-is Ubuntu's of such a node, with the names of packages that the lock has for that distribution.
+Nodes are Debian 12 whatever they say; no archive of Ubuntu is needed to use a lock for it in the sandbox. So these
+files are what is Ubuntu's of such a node, with the names of packages that the lock has for that distribution.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def system(os: str) -> dict[str, Any]:
     version, version_name, debian = os.partition("-")[2], sandbox_row["words"], sandbox_row["debian_version"]
     codename = version_name.split()[0].lower()
     # Small letters for debian: Ansible takes a system for Debian where the capital word stands anywhere in this file.
-    pretty = f"Ubuntu {version} LTS (rehearsed on debian 12)"
+    pretty = f"Ubuntu {version} LTS (sandbox on debian 12)"
     release = {
         "PRETTY_NAME": f'"{pretty}"',
         "NAME": '"Ubuntu"',

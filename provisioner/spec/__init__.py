@@ -87,7 +87,7 @@ def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
 
 
 def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[str] | None = None) -> list[Problem]:
-    """What a run at these sites, or all, lacks that a rehearsal of the same file does without. A recipe of images needs
+    """What a run at these sites, or all, lacks that a sandbox of the same file does without. A recipe of images needs
     no machines that are there."""
     if spec.image is not None:
         return []

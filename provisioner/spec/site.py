@@ -88,15 +88,15 @@ class Site(Model):
         return {"provider": self.provider}
 
     def jump_hosts(self, nodes: Collection[str]) -> dict[str, str]:
-        """Node → its jump host, of these nodes of a rehearsal (GROUP-NUMBER); those without one are left out."""
+        """Node → its jump host, of these nodes of a sandbox (GROUP-NUMBER); those without one are left out."""
         return dict.fromkeys(nodes, self.jump) if self.jump else {}
 
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
         """What every node of the site mounts over the network."""
         return ()
 
-    def not_rehearsed(self) -> tuple[str, ...]:
-        """What of the site a rehearsal leaves out, a sentence each."""
+    def not_in_sandbox(self) -> tuple[str, ...]:
+        """What of the site a sandbox leaves out, a sentence each."""
         return ()
 
     def located(self, folder: Path) -> Self:  # noqa: ARG002
@@ -113,7 +113,7 @@ class Site(Model):
         return iter(())
 
     def unready(self, at: Loc) -> Iterator[Finding]:  # noqa: ARG002
-        """What a run lacks here that a rehearsal does without. `at` as above; files of this computer are looked for,
+        """What a run lacks here that a sandbox does without. `at` as above; files of this computer are looked for,
         and nobody is asked."""
         return iter(())
 

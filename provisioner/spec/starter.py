@@ -58,7 +58,7 @@ def _provider(catalog: Catalog, name: str) -> Provider:
 
 def _head(name: str) -> list[str]:
     return [
-        "# A GPU fleet. `gpuprov validate` checks this file, `gpuprov up FILE --sandbox` rehearses it on this machine,",
+        "# A GPU fleet. `gpuprov validate` checks this file, `gpuprov up FILE --sandbox` runs it in the sandbox,",
         "# `gpuprov up FILE` makes it. `gpuprov schema` prints the schema for your editor.",
         f"name: {name if read_scalar(name, plain=True) == Scalar(name) else json.dumps(name)}",
         "",
@@ -71,7 +71,7 @@ def _site(provider: Provider, hosts: Sequence[str]) -> list[str]:
         lines = ["  lab:", f"    provider: {provider.name}", "    method: ssh              # machines that run already"]
         if hosts:
             return [*lines, "    hosts:", *(f"      {json.dumps(host)}: {{}}" for host in hosts)]
-        lines.append("    # hosts:                 # the machines; a rehearsal does without. local: this very machine")
+        lines.append("    # hosts:                 # the machines; a sandbox does without. local: this very machine")
         return [*lines, '    #   "dgx01.lab": {}']
     lines = ["  main:", f"    provider: {provider.name}", f"    region: {provider.example_region}"]
     if provider.example_zones:

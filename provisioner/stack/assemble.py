@@ -28,7 +28,7 @@ def assemble(
     user_repositories: Mapping[str, OwnRepository] | None = None,
 ) -> Stack:
     """The Stack of one group. `requested`: component → how cluster.yaml asks for it; `user_repositories`: its
-    repositories in place of the vendors'. Images have no digest yet, packages are those of a rehearsal until the
+    repositories in place of the vendors'. Images have no digest yet, packages are those of a sandbox until the
     indexes are read."""
     driver = chosen.get("driver")
     modules = kernel_modules(gpu, driver) if driver else None
@@ -233,7 +233,7 @@ def _packages(part: Part, values: Mapping[str, str], modules: str | None, machin
     packages = []
     for block in rows("packages"):
         if block["part"] == part and _holds(block, values, modules, machine):
-            version = (block["rehearsed"] if block["version"] == "*" else block["version"]).format(**values)
+            version = (block["sandbox"] if block["version"] == "*" else block["version"]).format(**values)
             for name in _names(block):
                 packages.append(
                     Package(

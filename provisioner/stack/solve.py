@@ -66,7 +66,7 @@ def solve(
     keep: Mapping[str, Mapping[str, str]] | None = None,
     read: Read | None = None,
 ) -> dict[str, Stack]:
-    """One Stack for each group. Images have no digest yet, packages are a rehearsal's: pinning.py reads the real ones.
+    """One Stack for each group. Images have no digest yet, packages are the sandbox's: pinning.py reads the real ones.
 
     `place` says where a key of cluster.yaml stands, for errors. `keep`: group → component → a version that is kept
     where that is possible (a lock that is there already). `read`: images that were asked what they hold.

@@ -52,7 +52,7 @@ EXIT_TIMEOUT_S = 15
 PARALLEL_EXITS = 16
 """Connections that are ended at once: thousands may hang."""
 JUMP, JUMP_KEYS = "jump-", ".known_hosts"
-"""Of the files of a rehearsal's jump host: jump-SITE and jump-SITE.known_hosts (a dot can't be in a site's name)."""
+"""Of the files of the sandbox's jump host: jump-SITE and jump-SITE.known_hosts (a dot can't be in a site's name)."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 JUMP_WORDS = (
     r" (-p [0-9]{1,5} )?-W \[[0-9A-Za-z.:-]+\]:[0-9]{1,5} ([a-z_][a-z0-9_-]{0,31}@)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}"
@@ -91,7 +91,7 @@ def _is_jump(command: str, configs: Collection[Path]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJumpHost:
-    """What stands for the jump hosts of a site in a rehearsal. `users`: name of a jump host → login name where none is
+    """What stands for the jump hosts of a site in the sandbox. `users`: name of a jump host → login name where none is
     given; `address`: where all of them are; `key`: its host key as "ssh-ed25519 AAAA…"."""
 
     users: Mapping[str, str]

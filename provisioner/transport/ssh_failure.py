@@ -44,7 +44,7 @@ CARRIED = "UNKNOWN port"
 FORWARDING_FAILED = "stdio forwarding failed"
 """What `ssh -W` prints where the jump host has let it in and does not connect it to the node (ssh.c)."""
 SIMULATED = "`gpuprov up` makes it again where it does not run"
-"""What to do about the container that stands for a jump host in a rehearsal."""
+"""What to do about the container that stands for a jump host in the sandbox."""
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/=]{20,64}")
 
 

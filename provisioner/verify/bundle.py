@@ -22,7 +22,7 @@ from provisioner.verify.tools import FILES
 
 SIMULATED = "simulated by gpuprov"
 SAYS_SO = ("host.json", "nvidia-version.txt")
-"""Where a rehearsed node has those words: the model of its processors, the driver's version."""
+"""Where a sandbox node has those words: the model of its processors, the driver's version."""
 STATUS = "probe.json"
 LIMIT = 8 * 1024 * 1024
 """Characters read of one file: above every real output (eight B200 in XML are 357 kB, a kernel log that the probe cut
@@ -104,7 +104,7 @@ class Bundle:
 
     @property
     def simulated(self) -> bool:
-        """Whether the machine says that gpuprov simulates it: a rehearsed node's own /proc does, whoever asks."""
+        """Whether the machine says that gpuprov simulates it: a sandbox node's own /proc does, whoever asks."""
         return any(SIMULATED in self.files[name].text for name in SAYS_SO if name in self.files)
 
     @property

@@ -163,7 +163,7 @@ class Expected:
     sources: tuple[str, ...] = ()
     """Those that answer HTTP, and the registries of the lock's images."""
     simulated: bool = False
-    """A rehearsal's node: what it shows of this computer's kernel is not judged."""
+    """The sandbox's node: what it shows of this computer's kernel is not judged."""
     most: Mapping[str, float] = field(default_factory=dict)
     """Counter → the most of it that is still healthy (catalog/data/health.yaml)."""
     xids: Mapping[str, Mapping[str, str]] | None = None
@@ -332,7 +332,7 @@ def expect(
         gpus_per_serial=gpu.gpus_per_serial,
         memory_gib=machine.memory_gib if is_same_for_all("memory_gib") else None,
         vcpus=machine.vcpus if is_same_for_all("vcpus") else None,
-        # A rehearsal's nodes have this computer's kernel.
+        # The sandbox's nodes have this computer's kernel.
         kernel=stack.kernel if stack and not simulated else None,
         disk_gb=machine.local_nvme.size_gb,
         local_nvme=machine.local_nvme.count if is_same_for_all("local_nvme.count") else 0,

@@ -47,7 +47,7 @@ OPTIONS: Mapping[str, Mapping[str, int]] = {
 SET_S, MORE_S = 180.0, 2.0
 """Deadline of a set: a first import of PyTorch from a cold disk takes a minute, NCCL's start seconds and for each
 further node some more, the messages OPTIONS' budget."""
-REHEARSED_S = 30.0
+SANDBOX_S = 30.0
 WAY_S = 45.0
 """For the connection, and for killing and removing what did not end."""
 CARD_BY_CARD_S = RAILS_S + 10.0
@@ -414,7 +414,7 @@ def _search(group: Sequence[Member], lent: Sequence[Member] = ()) -> Search:
 
 def _deadline(nodes: Sequence[Member]) -> float:
     """Seconds for a set."""
-    return REHEARSED_S if nodes[0].expected.simulated else SET_S + MORE_S * len(nodes)
+    return SANDBOX_S if nodes[0].expected.simulated else SET_S + MORE_S * len(nodes)
 
 
 def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:

@@ -20,7 +20,7 @@ CONNECTION_S = 20
 FRAMEWORK_S = 60.0
 """Seconds: a first torch import from a cold disk takes tens of them."""
 ALL_REDUCE_S = 300.0
-REHEARSED_S = 30.0
+SANDBOX_S = 30.0
 """For a load program that is simulated, and takes a second."""
 SETTLE_S = 2.0
 """Seconds of matrix products before clocks, power and links are those of a GPU at work."""
@@ -175,7 +175,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         files["dcgmi-diag.json"] = DIAG_S[diag]
     image = next((image for image in expected.images or () if image.get("torch")), None)
     if not expected.mig:
-        files["load.json"] = depth.load_s if not expected.simulated else REHEARSED_S
+        files["load.json"] = depth.load_s if not expected.simulated else SANDBOX_S
         if image is None:
             files["all_reduce.txt"] = ALL_REDUCE_S  # nccl-tests, where they are on the node
     load: dict[str, Any] = {
@@ -192,7 +192,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         load["rails"] = cards
         files["nic-loopback.json"] = LOOPBACK_S
     if expected.scratch and depth.scratch:
-        files["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S
+        files["fio.json"] = FIO_S if not expected.simulated else SANDBOX_S
         size = SCRATCH["bytes"] if not expected.simulated else 4 << 20
         load["scratch"] = {**SCRATCH, "place": expected.scratch, "bytes": size}
     return replace(_request(files, expected), load=load, diag=diag, reach=expected.sources)

@@ -34,7 +34,7 @@ from provisioner.verify.support_bundle.budget import Budget
 from provisioner.verify.support_bundle.pieces import pieces
 from provisioner.verify.tools import FILES
 from tests.support import healthy_bundle
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 UNIT = ROOT / "tests" / "unit"
 CAPTURES = UNIT / "verify" / "captures"

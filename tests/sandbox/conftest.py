@@ -1,6 +1,6 @@
-"""Long-lived rehearsals shared by the tests of this folder: made once, removed at the end.
+"""Long-lived sandboxes shared by the tests of this folder: made once, removed at the end.
 
-Every cluster has its own folder and a name that no example has, so that a developer's own rehearsals stay untouched.
+Every cluster has its own folder and a name that no example has, so that a developer's own sandboxes stay untouched.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from provisioner.common.errors import GpuprovError
 from provisioner.sandbox import containers, network
-from tests.support.rehearsal import EXAMPLES, ROOT, Done, Rehearsal
+from tests.support.sandbox_cluster import EXAMPLES, ROOT, Done, SandboxCluster
 from tests.support.terminal import answered
 
 pytestmark = pytest.mark.sandbox
@@ -50,26 +50,30 @@ def packed_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """Four p4d nodes of the file that `make demo` takes, made and removed at a terminal, as a person does it, in a
     folder whose name every shell, ssh, Ansible and Terraform would like to read in its own way."""
     folder = tmp_path_factory.mktemp("p4d") / 'it\'s a "test" ünï $x'
     folder.mkdir()
-    rehearsal = Rehearsal.of_example("aws-p4d", folder)
+    sandbox_cluster = SandboxCluster.of_example("aws-p4d", folder)
     try:
-        status, rehearsal.typed = answered(
-            rehearsal, "up", rehearsal.file, "--sandbox", question="Create 4 p4d.24xlarge in the sandbox (5 resources)?"
+        status, sandbox_cluster.typed = answered(
+            sandbox_cluster,
+            "up",
+            sandbox_cluster.file,
+            "--sandbox",
+            question="Create 4 p4d.24xlarge in the sandbox (5 resources)?",
         )
-        rehearsal.first = Done(status, _newest_report(rehearsal), rehearsal.typed)
-        yield rehearsal
+        sandbox_cluster.first = Done(status, _newest_report(sandbox_cluster), sandbox_cluster.typed)
+        yield sandbox_cluster
     finally:
-        question = f"Remove train-0, train-1, train-2, train-3 of {rehearsal.name} (rehearsal)?"
-        status, screen = answered(rehearsal, "down", rehearsal.file, question=question)
+        question = f"Remove train-0, train-1, train-2, train-3 of {sandbox_cluster.name} (sandbox)?"
+        status, screen = answered(sandbox_cluster, "down", sandbox_cluster.file, question=question)
         assert (status, "resources removed, nothing is left" in screen) == (0, True), screen
 
 
 @pytest.fixture(scope="session")
-def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """One p4d node, up and healthy, for tests that do things to it that a fleet need not suffer."""
     yield from _up("aws-p4d", tmp_path_factory.mktemp("lone"), count=1)
 
@@ -78,20 +82,20 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     scope="session",
     params=[name for name in EXAMPLES if name not in ELSEWHERE],
 )
-def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """One after the other, the fleets of the other examples, up and healthy."""
     yield from _up(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def _newest_report(rehearsal: Rehearsal) -> str:
-    newest = max(rehearsal.root.glob("runs/*/report.json"), default=None)
+def _newest_report(sandbox_cluster: SandboxCluster) -> str:
+    newest = max(sandbox_cluster.root.glob("runs/*/report.json"), default=None)
     return newest.read_text() if newest else ""
 
 
-def _up(name: str, folder: Path, count: int | None = None) -> Iterator[Rehearsal]:
-    rehearsal = Rehearsal.of_example(name, folder, count=count)
+def _up(name: str, folder: Path, count: int | None = None) -> Iterator[SandboxCluster]:
+    sandbox_cluster = SandboxCluster.of_example(name, folder, count=count)
     try:
-        rehearsal.first = rehearsal.up()
-        yield rehearsal
+        sandbox_cluster.first = sandbox_cluster.up()
+        yield sandbox_cluster
     finally:
-        rehearsal.run("down", rehearsal.file, "--sandbox", "--yes")
+        sandbox_cluster.run("down", sandbox_cluster.file, "--sandbox", "--yes")

@@ -1,5 +1,5 @@
 """A fleet on AWS from nothing to nothing, as its users meet it: gpuprov's own command line, the real provider, real
-Ansible and ssh. EC2 and S3 are moto, and its instances are rehearsed nodes. Two operators work on it, each in a folder
+Ansible and ssh. EC2 and S3 are moto, and its instances are sandbox nodes. Two operators work on it, each in a folder
 of their own; what they share is in S3."""
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from provisioner.stack import lockfile
 from tests.support import aws_provider, moto_aws, terraform_plugins
 from tests.support.aws_machines import Machines, behind_moto
 from tests.support.moto_aws import Cloud
-from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
 from tests.support.run_processes import until
+from tests.support.sandbox_cluster import Done, SandboxCluster, failing, unknown, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.begins(6)]
 BUCKET = "acme-gpuprov"
 
 
-class OnAws(Rehearsal):
-    """A cluster.yaml that is not rehearsed: its machines are EC2's, and those are rehearsed nodes."""
+class OnAws(SandboxCluster):
+    """A cluster.yaml that is not sandbox: its machines are EC2's, and those are sandbox nodes."""
 
     @property
     def root(self) -> Path:
@@ -58,34 +58,34 @@ def fleet(
 ) -> Iterator[tuple[OnAws, Machines]]:
     """The example aws-p4d with that many nodes, locked; its machines are not made yet."""
     folder = tmp_path_factory.mktemp("aws")
-    rehearsal = OnAws.of_example("aws-p4d", folder, count=request.param)
-    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
-    document = yaml.safe_load(rehearsal.file.read_text())
+    sandbox_cluster = OnAws.of_example("aws-p4d", folder, count=request.param)
+    sandbox_cluster.gpuprov = [sys.executable, "-m", "tests.support.aws_sandbox"]
+    document = yaml.safe_load(sandbox_cluster.file.read_text())
     key = folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     # Without `allow`, AWS would be asked for this computer's address.
     document["access"] = {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
     document["state"] = {"backend": "s3", "bucket": BUCKET, "create": True}
-    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    sandbox_cluster.file.write_text(yaml.safe_dump(document, sort_keys=False))
     with pytest.MonkeyPatch.context() as patch, aws_provider.running(cloud) as attached:
         plugins = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(folder))}
         for name, value in (cloud.environment | attached | plugins).items():
             patch.setenv(name, value)
-        locked = rehearsal.run("lock", rehearsal.file)
+        locked = sandbox_cluster.run("lock", sandbox_cluster.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
+        lock = lockfile.read(sandbox_cluster.file.with_name("cluster.lock"))
         assert lock is not None
-        with behind_moto(Machines(folder, rehearsal.name, lock)) as machines:
-            yield rehearsal, machines
-            rehearsal.down()
+        with behind_moto(Machines(folder, sandbox_cluster.name, lock)) as machines:
+            yield sandbox_cluster, machines
+            sandbox_cluster.down()
 
 
-def colleague(rehearsal: OnAws) -> OnAws:
+def colleague(sandbox_cluster: OnAws) -> OnAws:
     """Somebody else with the same cluster.yaml and the same key, and nothing else."""
-    folder = rehearsal.file.parent / "colleague"
+    folder = sandbox_cluster.file.parent / "colleague"
     folder.mkdir()
-    shutil.copy(rehearsal.file, folder)
-    return OnAws(folder / rehearsal.file.name, rehearsal.name, gpuprov=rehearsal.gpuprov)
+    shutil.copy(sandbox_cluster.file, folder)
+    return OnAws(folder / sandbox_cluster.file.name, sandbox_cluster.name, gpuprov=sandbox_cluster.gpuprov)
 
 
 def running(cloud: Cloud) -> list[dict[str, Any]]:
@@ -100,13 +100,13 @@ def machine(cloud: Cloud, node: str) -> str:
     return next(instance["InstanceId"] for instance in running(cloud) if tag in instance["Tags"])
 
 
-def killed_while_machines_are_made(rehearsal: OnAws, cloud: Cloud) -> None:
+def killed_while_machines_are_made(sandbox_cluster: OnAws, cloud: Cloud) -> None:
     """An `up` whose every process is killed when EC2 has made machines and Terraform has not written them down.
 
     Terraform writes every 20 s: where the first of those is before the machines, what it wrote is taken away, so that
     slow computers and fast ones see the same.
     """
-    process = rehearsal.start("up", rehearsal.file, "--yes")
+    process = sandbox_cluster.start("up", sandbox_cluster.file, "--yes")
     try:
         assert until(lambda: bool(running(cloud)) or process.poll() is not None, 900)
         assert process.poll() is None, process.communicate()
@@ -128,29 +128,29 @@ def descendants(parent: int) -> list[int]:
     return children_ids + [deeper for child in children_ids for deeper in descendants(child)]
 
 
-def forget(rehearsal: OnAws, node: str) -> None:
+def forget(sandbox_cluster: OnAws, node: str) -> None:
     """Take a node's machine out of Terraform's state, as if Terraform had been killed before it wrote that."""
-    workspace = rehearsal.root / "sites" / "virginia"
+    workspace = sandbox_cluster.root / "sites" / "virginia"
     address = f'module.site.aws_instance.node["{node}"]'
     binary = find_terraform()
     subprocess.run([*binary.argv, "state", "rm", address], cwd=workspace, check=True, capture_output=True, timeout=120)
 
 
-def events(rehearsal: OnAws) -> str:
+def events(sandbox_cluster: OnAws) -> str:
     """What the last run said."""
-    return (max((rehearsal.root / "runs").iterdir()) / "events.jsonl").read_text()
+    return (max((sandbox_cluster.root / "runs").iterdir()) / "events.jsonl").read_text()
 
 
-def stores(rehearsal: OnAws, **file_systems: dict[str, str]) -> None:
+def stores(sandbox_cluster: OnAws, **file_systems: dict[str, str]) -> None:
     """Write the file systems that its site is to have into cluster.yaml."""
-    document = yaml.safe_load(rehearsal.file.read_text())
+    document = yaml.safe_load(sandbox_cluster.file.read_text())
     document["sites"]["virginia"]["storage"] = file_systems
-    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    sandbox_cluster.file.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
-def mounted(rehearsal: OnAws) -> list[tuple[str, str, str]]:
-    """Path, type and source of what each node is to mount. (A rehearsed node mounts none of it.)"""
-    nodes = json.loads((rehearsal.root / "nodes.json").read_text())
+def mounted(sandbox_cluster: OnAws) -> list[tuple[str, str, str]]:
+    """Path, type and source of what each node is to mount. (A sandbox node mounts none of it.)"""
+    nodes = json.loads((sandbox_cluster.root / "nodes.json").read_text())
     return [(mount["path"], mount["type"], mount["source"]) for node in nodes for mount in node["mounts"]]
 
 
@@ -202,47 +202,47 @@ def healthy(done: Done) -> None:
     assert unknown(done.json) == {}
 
 
-def machines_made(rehearsal: OnAws) -> None:
+def machines_made(sandbox_cluster: OnAws) -> None:
     """An `up`, and another one where moto refuses an apply, as a busy cloud does: that one goes on."""
-    first = rehearsal.up()
+    first = sandbox_cluster.up()
     if first.status == 3:
         print(first.stderr)
-        first = rehearsal.up()
+        first = sandbox_cluster.up()
     healthy(first)
 
 
 @pytest.mark.parametrize("fleet", [1], indirect=True, ids=["one node"])
 def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: Cloud) -> None:
     """In order, as a person would; each step needs the one before."""
-    rehearsal, machines = fleet
-    planned = rehearsal.run("plan", rehearsal.file, "--json")
+    sandbox_cluster, machines = fleet
+    planned = sandbox_cluster.run("plan", sandbox_cluster.file, "--json")
     assert planned.status == 0, planned.stderr
     assert planned.json["changes"]["virginia"]["add"] > 10
     assert present_resources(cloud) == {}
     assert not bucket(cloud)
     assert {"status": "ok", "subject": "state"}.items() <= planned.json["findings"][0].items()
 
-    machines_made(rehearsal)
+    machines_made(sandbox_cluster)
     assert len(running(cloud)) == 1
     assert {instance["InstanceLifecycle"] for instance in running(cloud)} == {"spot"}
-    pinned = [e for e in map(json.loads, events(rehearsal).splitlines()) if "host key pinned" in e["message"]]
+    pinned = [e for e in map(json.loads, events(sandbox_cluster).splitlines()) if "host key pinned" in e["message"]]
     assert len(pinned) == 1
     assert all("as its console says" in event["message"] for event in pinned)
 
-    status = rehearsal.run("status", rehearsal.file, "--json").json
+    status = sandbox_cluster.run("status", sandbox_cluster.file, "--json").json
     assert [(n["stage"], n["ok"]) for n in status["nodes"]] == [("verified", True)]
     assert all(n["address"].startswith("127.77.") for n in status["nodes"])
-    assert rehearsal.run("exec", rehearsal.file, "hostname").stdout.splitlines() == ["train-0: train-0"]
+    assert sandbox_cluster.run("exec", sandbox_cluster.file, "hostname").stdout.splitlines() == ["train-0: train-0"]
 
-    second = rehearsal.up()
+    second = sandbox_cluster.up()
     assert second.status == 0, second.stderr
     assert second.json["changes"] == {"resources": 0, "configured": 0}
 
-    removed = rehearsal.down()
+    removed = sandbox_cluster.down()
     assert removed.status == 0, removed.stderr
     assert machines.running == {}
     assert present_resources(cloud) == {}
-    assert not rehearsal.root.exists()
+    assert not sandbox_cluster.root.exists()
 
 
 @pytest.mark.slow
@@ -250,29 +250,31 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
 def test_two_operators_and_what_goes_wrong(fleet: tuple[OnAws, Machines], cloud: Cloud) -> None:
     """A run that is killed, a file system that a plan would remove, a colleague, a GPU that is lost and replaced, a
     machine that Terraform forgot, one that EC2 takes back. In order; each step needs the one before."""
-    rehearsal, machines = fleet
-    killed_while_machines_are_made(rehearsal, cloud)
+    sandbox_cluster, machines = fleet
+    killed_while_machines_are_made(sandbox_cluster, cloud)
     assert "terraform.tfstate.tflock" in names(cloud)
-    assert rehearsal.run("unlock", rehearsal.file).status == 0
+    assert sandbox_cluster.run("unlock", sandbox_cluster.file).status == 0
     assert not {"terraform.tfstate.tflock", "holder.json"} & names(cloud)
-    refused = rehearsal.up()
+    refused = sandbox_cluster.up()
     assert refused.status == 3
     assert "machines were created here that Terraform's state does not have: i-" in refused.stderr
-    assert rehearsal.down().status == 0
+    assert sandbox_cluster.down().status == 0
     assert present_resources(cloud) == {}
 
-    stores(rehearsal, efs={"path": "/shared"})
-    machines_made(rehearsal)
+    stores(sandbox_cluster, efs={"path": "/shared"})
+    machines_made(sandbox_cluster)
     (system,) = cloud.client("efs").describe_file_systems()["FileSystems"]
-    assert mounted(rehearsal) == [("/shared", "nfs4", f"{system['FileSystemId']}.efs.us-east-1.amazonaws.com:/")] * 2
-    stores(rehearsal)
-    lost = rehearsal.run("plan", rehearsal.file)
+    assert (
+        mounted(sandbox_cluster) == [("/shared", "nfs4", f"{system['FileSystemId']}.efs.us-east-1.amazonaws.com:/")] * 2
+    )
+    stores(sandbox_cluster)
+    lost = sandbox_cluster.run("plan", sandbox_cluster.file)
     assert lost.status == 3
     assert "would be removed with its data" in lost.stderr
-    stores(rehearsal, efs={"path": "/shared"})
+    stores(sandbox_cluster, efs={"path": "/shared"})
 
-    status = rehearsal.run("status", rehearsal.file, "--json").json
-    other = colleague(rehearsal)
+    status = sandbox_cluster.run("status", sandbox_cluster.file, "--json").json
+    other = colleague(sandbox_cluster)
     assert other.run("status", other.file, "--json").json["nodes"] == status["nodes"]
     assert other.verify().status == 0
     theirs = other.up()
@@ -281,7 +283,7 @@ def test_two_operators_and_what_goes_wrong(fleet: tuple[OnAws, Machines], cloud:
 
     bad = machine(cloud, "train-1")
     faults.inject(machines.running[bad], "gpu-lost")
-    verdict = rehearsal.verify()
+    verdict = sandbox_cluster.verify()
     assert verdict.status == 1
     assert [n["name"] for n in verdict.json["nodes"] if not n["ok"]] == ["train-1"]
     quarantine_by_node = {n["name"]: n["quarantine"] for n in other.run("status", other.file, "--json").json["nodes"]}
@@ -291,20 +293,20 @@ def test_two_operators_and_what_goes_wrong(fleet: tuple[OnAws, Machines], cloud:
     assert bad not in machines.running
     assert len(machines.running) == 2
     # The new machine's host key is pinned here too.
-    assert rehearsal.run("exec", rehearsal.file, "hostname").stdout.splitlines() == [
+    assert sandbox_cluster.run("exec", sandbox_cluster.file, "hostname").stdout.splitlines() == [
         "train-0: train-0",
         "train-1: train-1",
     ]
 
-    forget(rehearsal, "train-0")
-    recovered = rehearsal.up()
+    forget(sandbox_cluster, "train-0")
+    recovered = sandbox_cluster.up()
     assert recovered.status == 0, recovered.stderr
-    assert "was made by a run that died: taken in as train-0" in events(rehearsal)
+    assert "was made by a run that died: taken in as train-0" in events(sandbox_cluster)
     assert recovered.json["changes"]["configured"] == 0
     assert len(running(cloud)) == 2
 
     cloud.client("ec2").terminate_instances(InstanceIds=[machine(cloud, "train-0")])  # as EC2 takes a spot machine back
-    restored = rehearsal.up()
+    restored = sandbox_cluster.up()
     assert restored.status == 0, all_output(restored)
     assert restored.json["changes"]["configured"] == 1
     assert len(running(cloud)) == 2
@@ -314,6 +316,8 @@ def test_two_operators_and_what_goes_wrong(fleet: tuple[OnAws, Machines], cloud:
     assert machines.running == {}
     assert present_resources(cloud) == {}
     assert not other.root.exists()
-    assert [n["stage"] for n in rehearsal.run("status", rehearsal.file, "--json").json["nodes"]] == ["planned"] * 2
-    assert rehearsal.down().status == 0  # nothing is there any more, and that is no error
-    assert not rehearsal.root.exists()
+    assert [n["stage"] for n in sandbox_cluster.run("status", sandbox_cluster.file, "--json").json["nodes"]] == [
+        "planned"
+    ] * 2
+    assert sandbox_cluster.down().status == 0  # nothing is there any more, and that is no error
+    assert not sandbox_cluster.root.exists()

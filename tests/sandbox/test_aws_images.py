@@ -1,5 +1,5 @@
 """A golden image at AWS, as its users build one: gpuprov's own command line, the real provider, real Ansible and ssh.
-EC2 is moto, and its instances are rehearsed nodes."""
+EC2 is moto, and its instances are sandbox nodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from provisioner.stack import lockfile
 from tests.support import moto_aws, terraform_plugins
 from tests.support.aws_machines import Machines, behind_moto
 from tests.support.moto_aws import REGION, Cloud
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 OTHER = "us-west-2"
 
 
 @pytest.fixture
-def aws(tmp_path: Path) -> Iterator[tuple[Rehearsal, Cloud, Machines]]:
+def aws(tmp_path: Path) -> Iterator[tuple[SandboxCluster, Cloud, Machines]]:
     (tmp_path / "images").mkdir()
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
@@ -36,18 +36,18 @@ def aws(tmp_path: Path) -> Iterator[tuple[Rehearsal, Cloud, Machines]]:
         "image": {"boots": 1, "targets": {"l4": {"copy_to": [OTHER]}}},
     }  # fmt: skip
     file.write_text(yaml.safe_dump(recipe, sort_keys=False))
-    rehearsal = Rehearsal(file, "desk")
-    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
+    sandbox_cluster = SandboxCluster(file, "desk")
+    sandbox_cluster.gpuprov = [sys.executable, "-m", "tests.support.aws_sandbox"]
     with moto_aws.serve() as cloud, pytest.MonkeyPatch.context() as patch:
         cloud.publish(cloud.images["x86_64"])
         plugins = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
         for name, value in (cloud.environment | plugins).items():
             patch.setenv(name, value)
-        locked = rehearsal.run("lock", file)
+        locked = sandbox_cluster.run("lock", file)
         assert locked.status == 0, locked.stderr
         lock = next(content for path in sorted(file.parent.glob("*.lock")) if (content := lockfile.read(path)))
         with behind_moto(Machines(tmp_path, "desk", lock)) as machines:
-            yield rehearsal, cloud, machines
+            yield sandbox_cluster, cloud, machines
 
 
 def images(cloud: Cloud, region: str = REGION) -> dict[str, str]:
@@ -55,7 +55,7 @@ def images(cloud: Cloud, region: str = REGION) -> dict[str, str]:
     return {row["ImageId"]: row["Name"] for row in rows if row["Name"].startswith("gpuprov-desk-")}
 
 
-def test_it_is_built_proven_copied_and_kept(aws: tuple[Rehearsal, Cloud, Machines]) -> None:
+def test_it_is_built_proven_copied_and_kept(aws: tuple[SandboxCluster, Cloud, Machines]) -> None:
     shell, cloud, machines = aws
     previous_images = {region: images(cloud, region) for region in (REGION, OTHER)}
     assert previous_images == {REGION: {}, OTHER: {}}

@@ -1,5 +1,5 @@
 """A fleet at Azure from nothing to nothing, as its users meet it: gpuprov's own command line, real Terraform against
-azurerm's real schema, real Ansible and ssh. Azure Resource Manager is on loopback, its machines are rehearsed nodes."""
+azurerm's real schema, real Ansible and ssh. Azure Resource Manager is on loopback, its machines are sandbox nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.aws_machines import Machines
 from tests.support.azure_api import SUBSCRIPTION, Api, sku, usage
 from tests.support.azure_machines import VM, behind
 from tests.support.policies import Guard
-from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
+from tests.support.sandbox_cluster import Done, SandboxCluster, failing, unknown, wrongs
 from tests.support.schema_provider import Cloud
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -26,8 +26,8 @@ ND = "Standard_ND96asr_v4"
 HPC = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901"
 
 
-class OnAzure(Rehearsal):
-    """A cluster.yaml that is not rehearsed: its machines are Azure's, and those are rehearsed nodes."""
+class OnAzure(SandboxCluster):
+    """A cluster.yaml that is not sandbox: its machines are Azure's, and those are sandbox nodes."""
 
     @property
     def root(self) -> Path:
@@ -44,16 +44,16 @@ class OnAzure(Rehearsal):
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, Cloud, Api]]:
     """The example azure-ndv4 with two nodes that boot Azure's own HPC image, locked; they are not made yet."""
     folder = tmp_path_factory.mktemp("azure")
-    example = Rehearsal.of_example("azure-ndv4", folder, count=2)
-    rehearsal = OnAzure(example.file, example.name)
-    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.azure_rehearsal"]
-    document = yaml.safe_load(rehearsal.file.read_text())
+    example = SandboxCluster.of_example("azure-ndv4", folder, count=2)
+    sandbox_cluster = OnAzure(example.file, example.name)
+    sandbox_cluster.gpuprov = [sys.executable, "-m", "tests.support.azure_sandbox"]
+    document = yaml.safe_load(sandbox_cluster.file.read_text())
     key = folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     document["access"] |= {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
     document["sites"]["east"]["subscription"] = SUBSCRIPTION
     document["groups"]["train"] |= {"base": "vendor-hpc", "storage": {}}
-    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    sandbox_cluster.file.write_text(yaml.safe_dump(document, sort_keys=False))
     cloud = Cloud("azurerm")
     with pytest.MonkeyPatch.context() as patch, azure_api.serving(patch) as api, cloud.serving() as environment:
         api.skus = [sku(ND, "standard NDASv4_A100 Family", 96, RdmaEnabled="True")]
@@ -62,18 +62,18 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, C
         api.images["microsoft-dsvm:ubuntu-hpc:2404"] = ["24.04.2026072901", "24.04.2026092501"]
         for name, value in {**environment, "ARM": api.url}.items():
             patch.setenv(name, value)
-        locked = rehearsal.run("lock", rehearsal.file)
+        locked = sandbox_cluster.run("lock", sandbox_cluster.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
+        lock = lockfile.read(sandbox_cluster.file.with_name("cluster.lock"))
         assert lock is not None
         vendor = lock.groups["train"].vendor
         assert vendor is not None and vendor.base is not None and vendor.base.id == HPC
-        machines = Machines(folder, rehearsal.name, lock)
+        machines = Machines(folder, sandbox_cluster.name, lock)
         behind(cloud, api, machines)
         guard = Guard.over(cloud, "azure")
         try:
-            yield rehearsal, cloud, api
-            rehearsal.down()
+            yield sandbox_cluster, cloud, api
+            sandbox_cluster.down()
             own_permissions = {azure_api.permission(method, path) for method, path in api.calls}
             assert guard.has_denied(own_permissions) == set(), "the documented role is enough"
         finally:
@@ -82,8 +82,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, C
 
 def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> None:
     """In order, as a person would; each step needs the one before."""
-    rehearsal, cloud, api = fleet
-    planned = rehearsal.run("plan", rehearsal.file, "--json")
+    sandbox_cluster, cloud, api = fleet
+    planned = sandbox_cluster.run("plan", sandbox_cluster.file, "--json")
     assert planned.status == 0, planned.stderr
     assert planned.json["changes"]["east"]["add"] > 10
     assert {"status": "ok", "subject": "group train"}.items() <= {
@@ -91,7 +91,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     }.items()
     assert cloud.objects == {}
 
-    first = rehearsal.up()
+    first = sandbox_cluster.up()
     assert first.status == 0, "\n".join([first.stderr, *wrongs(first)])
     assert first.json["ok"] and first.json["simulated"]
     assert failing(first.json) == {} and unknown(first.json) == {}
@@ -103,13 +103,13 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     assert set(nodes) == {"train-0", "train-1"}
     assert {machine["source_image_reference"][0]["offer"] for machine in nodes.values()} == {"ubuntu-hpc"}
     assert len({machine["availability_set_id"] for machine in nodes.values()} - {None}) == 1
-    events = (max((rehearsal.root / "runs").iterdir()) / "events.jsonl").read_text().splitlines()
+    events = (max((sandbox_cluster.root / "runs").iterdir()) / "events.jsonl").read_text().splitlines()
     pinned = [event["message"] for event in map(json.loads, events) if "host key pinned" in event["message"]]
     assert len(pinned) == 2 and all("as its console says" in message for message in pinned)
-    status = rehearsal.run("status", rehearsal.file, "--json").json
+    status = sandbox_cluster.run("status", sandbox_cluster.file, "--json").json
     assert [(n["stage"], n["ok"]) for n in status["nodes"]] == [("verified", True)] * 2
 
-    second = rehearsal.up()
+    second = sandbox_cluster.up()
     assert second.status == 0, second.stderr
     assert second.json["changes"] == {"resources": 0, "configured": 0}
 
@@ -118,8 +118,8 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     del cloud.objects[VM, evicted["id"]]
     assert cloud.gone is not None
     cloud.gone(VM, evicted)
-    planned = rehearsal.run("plan", rehearsal.file, "--json")
+    planned = sandbox_cluster.run("plan", sandbox_cluster.file, "--json")
     assert planned.json["changes"]["east"]["add"] == 1, planned.stderr
 
-    assert rehearsal.down().status == 0
+    assert sandbox_cluster.down().status == 0
     assert (cloud.objects, api.resources) == ({}, [])

@@ -1,5 +1,5 @@
 """Machines that exist already, as their owner meets gpuprov: one over real ssh with the owner's agent, and one that
-gpuprov runs on itself. They are rehearsed nodes that this test has started; gpuprov may neither make nor remove one."""
+gpuprov runs on itself. They are sandbox nodes that this test has started; gpuprov may neither make nor remove one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from provisioner.sandbox.keys import keys
 from provisioner.stack import lockfile
 from tests.support import inside
 from tests.support.aws_machines import Machines
-from tests.support.baremetal_rehearsal import Box
-from tests.support.rehearsal import ROOT, Done, Rehearsal, wrongs
+from tests.support.baremetal_sandbox import Box
+from tests.support.sandbox_cluster import ROOT, Done, SandboxCluster, wrongs
 from tests.support.terminal import Terminal
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.begins(8)]
@@ -52,7 +52,7 @@ exec {podman} "$@"
 class Room:
     """A workstation that is reached by ssh, ws, and one that gpuprov runs on, desk."""
 
-    made: Rehearsal
+    made: SandboxCluster
     machines: Machines
     before: dict[str, set[str]] = field(default_factory=dict)
     """Host → what bore gpuprov's name there before it came: the sandbox's own."""
@@ -66,7 +66,7 @@ class Room:
         """gpuprov on the desk's own machine, as its owner: no root, no ssh, no Terraform."""
         python = "/usr/bin/env", f"PYTHONPATH={ROOT}", f"GPUPROV_TEST_CA={HERE}/ca", "HOME=/home/ubuntu", sys.executable
         argv = ["podman", "exec", "--user", "ubuntu", "--workdir", HERE, self.machines.running["desk"], *python]
-        argv += ["-m", "tests.support.baremetal_rehearsal", *arguments]
+        argv += ["-m", "tests.support.baremetal_sandbox", *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -84,23 +84,23 @@ class Room:
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     folder = tmp_path_factory.mktemp("metal")
     name = f"t-metal-{os.getpid() % 10_000}"
-    rehearsal = Rehearsal(folder / "cluster.yaml", name)
-    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.baremetal_rehearsal"]
+    sandbox_cluster = SandboxCluster(folder / "cluster.yaml", name)
+    sandbox_cluster.gpuprov = [sys.executable, "-m", "tests.support.baremetal_sandbox"]
     key = folder / "owner"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     owner = key.with_suffix(".pub").read_text()
-    rehearsal.file.write_text(FILE.format(name=name, hosts="ws.lab: {}"))
+    sandbox_cluster.file.write_text(FILE.format(name=name, hosts="ws.lab: {}"))
     (folder / "known_hosts").write_text("")
     with Agent(key):
-        locked = rehearsal.run("lock", rehearsal.file)
+        locked = sandbox_cluster.run("lock", sandbox_cluster.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
+        lock = lockfile.read(sandbox_cluster.file.with_name("cluster.lock"))
         assert lock is not None
         machines = Machines(folder, name, lock)
         hosts = f'"ws.lab": {{ address: "127.77.{machines.octet}.[{network.FIRST}]" }}'
-        rehearsal.file.write_text(FILE.format(name=name, hosts=hosts))
+        sandbox_cluster.file.write_text(FILE.format(name=name, hosts=hosts))
         machines.made = replace(machines.made, podman=replace(machines.made.podman, path=wrapper(folder, machines)))
-        test_room = Room(rehearsal, machines)
+        test_room = Room(sandbox_cluster, machines)
         try:
             for number, host in enumerate(("ws", "desk"), start=network.FIRST):
                 box = Box(host, "workstation-rtx4090", f"{machines.prefix}.{number}", "box", owner)
@@ -219,7 +219,7 @@ def _has_ended(number: int, screen: str) -> bool:
 def test_the_ten_minutes_of_the_documentation(room: Room, tmp_path: Path) -> None:
     """The commands that docs/guides/metal.md gives a person with a new workstation, typed by an ordinary user with sudo
     at a terminal, from an empty folder to a verdict. What the installation of gpuprov itself needs is there already;
-    the lock was made where the rehearsal's mirror is."""
+    the lock was made where the sandbox's mirror is."""
     page = (ROOT / "docs/guides/metal.md").read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
     typed = re.findall(r"^    (gpuprov .+)$", page, re.M)
     assert [command.split()[1] for command in typed] == ["init", "validate", "plan", "up"]
@@ -231,7 +231,7 @@ def test_the_ten_minutes_of_the_documentation(room: Room, tmp_path: Path) -> Non
     room.shell("desk", f"install -d -o ubuntu {folder}")
     room.shell("desk", f"cat >{folder}/ca", stdin=keys(cache() / "sandbox" / "keys").ca)
     room.shell("desk", f"cat >{folder}/cluster.lock", stdin=same.file.with_name("cluster.lock").read_text())
-    shim = f'#!/bin/sh\nexec env {python} -m tests.support.baremetal_rehearsal "$@"\n'
+    shim = f'#!/bin/sh\nexec env {python} -m tests.support.baremetal_sandbox "$@"\n'
     room.shell("desk", "cat >/usr/local/bin/gpuprov; chmod 0755 /usr/local/bin/gpuprov", stdin=shim)
     argv = ["podman", "exec", "-it", "--user", "ubuntu", "--workdir", folder, "-e", "HOME=/home/ubuntu", "-e", "PS1=$ ",
             "-e", "TERM=xterm", room.machines.running["desk"], "sh"]  # fmt: skip

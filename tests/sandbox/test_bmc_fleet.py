@@ -21,11 +21,11 @@ from provisioner.machines.installer.seed import Target
 from provisioner.sandbox import network
 from provisioner.stack import lockfile
 from tests.support import bmc as fake
-from tests.support import bmc_rehearsal
+from tests.support import bmc_sandbox
 from tests.support.aws_machines import Machines
-from tests.support.baremetal_rehearsal import Box
+from tests.support.baremetal_sandbox import Box
 from tests.support.installer_disks import Server
-from tests.support.rehearsal import Done, Rehearsal
+from tests.support.sandbox_cluster import Done, SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -51,7 +51,7 @@ verify: {{ level: quick }}
 class Rack:
     """Four machines of a file and two that are in none."""
 
-    made: Rehearsal
+    made: SandboxCluster
     machines: Machines
     bmcs: dict[str, fake.Bmc]
     installs: dict[str, list[str]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Rack:
         if not image:
             return
         with urllib3.PoolManager(cert_reqs="CERT_NONE") as web:
-            target = bmc_rehearsal.read(web.request("GET", image, retries=False, timeout=10).data)
+            target = bmc_sandbox.read(web.request("GET", image, retries=False, timeout=10).data)
         assert self.bmcs[host].system["SerialNumber"] in target["serials"], "an installer started on another machine"
         fields = {**target, "serials": tuple(target["serials"]), "fixed": None}
         _, refused = self.disks[host].guard("disks", Target(**fields))
@@ -125,8 +125,8 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
     folder, patch = tmp_path_factory.mktemp("bmc-fleet"), pytest.MonkeyPatch()
     patch.setenv("BMC_USER", "admin")
     patch.setenv("BMC_PASSWORD", "not-a-real-one")
-    rehearsal = Rehearsal(folder / "cluster.yaml", f"t-bmc-{os.getpid() % 10_000}")
-    rehearsal.gpuprov = [sys.executable, "-m", "tests.support.bmc_rehearsal"]
+    sandbox_cluster = SandboxCluster(folder / "cluster.yaml", f"t-bmc-{os.getpid() % 10_000}")
+    sandbox_cluster.gpuprov = [sys.executable, "-m", "tests.support.bmc_sandbox"]
     pem = fake.certificate(folder)
     with contextlib.ExitStack() as running:
         bmcs = {}
@@ -136,13 +136,13 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
             bmc.system.update(SerialNumber=f"DGX-{number + 1:04d}", PowerState="Off")
             bmcs[host] = running.enter_context(fake.serving(bmc, pem))
         text = 'name: {}\nsites: {{ rack: {{ provider: baremetal, hosts: {{ "d[1-4].lab": {{}} }} }} }}\n'
-        rehearsal.file.write_text(text.format(rehearsal.name) + FILE.partition("hosts}\n")[2].format())
-        locked = rehearsal.run("lock", rehearsal.file)
+        sandbox_cluster.file.write_text(text.format(sandbox_cluster.name) + FILE.partition("hosts}\n")[2].format())
+        locked = sandbox_cluster.run("lock", sandbox_cluster.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
+        lock = lockfile.read(sandbox_cluster.file.with_name("cluster.lock"))
         assert lock is not None
-        machines = Machines(folder, rehearsal.name, lock)
-        test_rack = Rack(rehearsal, machines, bmcs)
+        machines = Machines(folder, sandbox_cluster.name, lock)
+        test_rack = Rack(sandbox_cluster, machines, bmcs)
         for host, bmc in bmcs.items():
             test_rack.disks[host] = Server(folder / "disks" / host)
             for number in range(2):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from provisioner.sandbox import containers, faults
-from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
+from tests.support.sandbox_cluster import Done, SandboxCluster, failing, unknown, wrongs
 
 pytestmark = pytest.mark.sandbox
 DEADLINE_S = 400
@@ -23,39 +23,41 @@ GPU_PROCESS = 'echo \'[{"gpu": 0, "pid": 1, "name": "python3"}]\' > /run/gpuprov
 
 
 @pytest.fixture
-def grown(tmp_path: Path) -> Iterator[Rehearsal]:
+def grown(tmp_path: Path) -> Iterator[SandboxCluster]:
     """Two nodes with InfiniBand that are proven; a third one is asked for."""
-    rehearsal = Rehearsal.of_example("azure-ndv4", tmp_path)
+    sandbox_cluster = SandboxCluster.of_example("azure-ndv4", tmp_path)
     try:
-        rehearsal.first = rehearsal.up()
-        assert rehearsal.first.status == 0, wrongs(rehearsal.first)
-        document = yaml.safe_load(rehearsal.file.read_text())
+        sandbox_cluster.first = sandbox_cluster.up()
+        assert sandbox_cluster.first.status == 0, wrongs(sandbox_cluster.first)
+        document = yaml.safe_load(sandbox_cluster.file.read_text())
         document["groups"]["train"]["count"] = 3
-        rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
-        yield rehearsal
+        sandbox_cluster.file.write_text(yaml.safe_dump(document, sort_keys=False))
+        yield sandbox_cluster
     finally:
-        rehearsal.down()
+        sandbox_cluster.down()
 
 
-def execute(rehearsal: Rehearsal, node: str, command: str, *options: str) -> None:
-    subprocess.run(["podman", "exec", *options, rehearsal.container(node), "sh", "-c", command], check=True, timeout=60)
+def execute(sandbox_cluster: SandboxCluster, node: str, command: str, *options: str) -> None:
+    subprocess.run(
+        ["podman", "exec", *options, sandbox_cluster.container(node), "sh", "-c", command], check=True, timeout=60
+    )
 
 
-def inject_while_configured(rehearsal: Rehearsal, node: str, fault: str) -> Done:
+def inject_while_configured(sandbox_cluster: SandboxCluster, node: str, fault: str) -> Done:
     """`up`, with a fault that comes as soon as the roles run on the node, before it is verified."""
-    earlier = {*runs(rehearsal)}
-    process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes", "--json")
+    earlier = {*runs(sandbox_cluster)}
+    process = sandbox_cluster.start("up", sandbox_cluster.file, "--sandbox", "--yes", "--json")
     until = time.monotonic() + DEADLINE_S
-    while not any(line.startswith("running the roles on") for line in messages(*({*runs(rehearsal)} - earlier))):
+    while not any(line.startswith("running the roles on") for line in messages(*({*runs(sandbox_cluster)} - earlier))):
         assert process.poll() is None and time.monotonic() < until, process.communicate()
         time.sleep(0.05)
-    faults.inject(containers.find_node(rehearsal.root, node).name, fault)
+    faults.inject(containers.find_node(sandbox_cluster.root, node).name, fault)
     out, err = process.communicate(timeout=DEADLINE_S)
     return Done(process.returncode, out, err)
 
 
-def runs(rehearsal: Rehearsal) -> list[Path]:
-    return list(rehearsal.root.glob("runs/*/events.jsonl"))
+def runs(sandbox_cluster: SandboxCluster) -> list[Path]:
+    return list(sandbox_cluster.root.glob("runs/*/events.jsonl"))
 
 
 def messages(*files: Path) -> list[str]:
@@ -67,7 +69,7 @@ def checks(done: Done, node: str) -> dict[str, dict[str, Any]]:
     return {check["id"]: check for check in row["checks"]}
 
 
-def test_a_node_that_up_adds_is_proven_with_an_idle_neighbour(grown: Rehearsal) -> None:
+def test_a_node_that_up_adds_is_proven_with_an_idle_neighbour(grown: SandboxCluster) -> None:
     execute(grown, "train-0", SLURM_JOB, "--detach")
 
     bad = inject_while_configured(grown, "train-2", "fabric-dead")

@@ -14,7 +14,7 @@ from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.rundir import fleet
 from provisioner.transport import ssh
 from tests.support.logins import UBUNTU
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
@@ -32,7 +32,7 @@ while block := there.recv(65536):
 NOWHERE = "192.0.2.1"
 
 
-def test_first_contact_and_work_go_through_the_program(lone: Rehearsal, tmp_path: Path) -> None:
+def test_first_contact_and_work_go_through_the_program(lone: SandboxCluster, tmp_path: Path) -> None:
     known = ClusterPaths(lone.file, lone.name, sandbox=True)
     node = fleet.load(known)[0]
     carrier = tmp_path / "carry.py"

@@ -1,4 +1,4 @@
-"""A disk for bare metal in a rehearsal: built by the roles, made bootable, booted in QEMU, rebooted, published; then
+"""A disk for bare metal in the sandbox: built by the roles, made bootable, booted in QEMU, rebooted, published; then
 written to an empty machine, and proven there."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from provisioner.lifecycle.images.work import of_group
 from provisioner.stack import lockfile
 from provisioner.verify.facts import read
 from tests.support.bmc_site import standing
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -54,9 +54,9 @@ def names(raw: Path, command: str) -> set[str]:
 
 @dataclass
 class Built:
-    """A rehearsed build of the recipe, and what it says of its target."""
+    """A sandbox build of the recipe, and what it says of its target."""
 
-    shell: Rehearsal
+    shell: SandboxCluster
     file: Path
     build: str
     target: dict[str, Any]
@@ -74,9 +74,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
         pytest.skip(f"{error.message}: {error.hint}")
     file = tmp_path_factory.mktemp("metal") / "t-metal.yaml"
     file.write_text(RECIPE, encoding="utf-8")
-    shell = Rehearsal(file, "t-metal")
+    shell = SandboxCluster(file, "t-metal")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.support.rehearsal.DEADLINE_S", DEADLINE_S)
+        patch.setattr("tests.support.sandbox_cluster.DEADLINE_S", DEADLINE_S)
         done = shell.run("image", "build", file, "--sandbox", "--yes", "--json")
     assert done.status == 0, done.stderr
     target = done.json["targets"]["dgx"]

@@ -8,27 +8,27 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.playbook import play
-from tests.support.rehearsal import Rehearsal, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, wrongs
 
 pytestmark = pytest.mark.sandbox
 
 OTHERS = ("debian-12", "ubuntu-22.04")
-"""Distributions beside ubuntu-24.04, which the other rehearsals have."""
+"""Distributions beside ubuntu-24.04, which the other sandboxes have."""
 
 
 @pytest.fixture(scope="module")
-def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """One p4d that goes from distribution to distribution."""
-    rehearsal = Rehearsal.of_example("aws-p4d", tmp_path_factory.mktemp("os"), count=1)
+    sandbox_cluster = SandboxCluster.of_example("aws-p4d", tmp_path_factory.mktemp("os"), count=1)
     try:
-        yield rehearsal
+        yield sandbox_cluster
     finally:
-        rehearsal.down()
+        sandbox_cluster.down()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("os", OTHERS)
-def test_another_distribution_is_a_new_node_and_as_healthy(moved: Rehearsal, os: str) -> None:
+def test_another_distribution_is_a_new_node_and_as_healthy(moved: SandboxCluster, os: str) -> None:
     """What the roles install differs by names and closures. A node of the distribution before is made anew."""
     text = re.sub(r"^  os: .*\n", "", moved.file.read_text(), flags=re.M)
     moved.file.write_text(re.sub(r"^stack:.*\n", rf"\g<0>  os: {os}\n", text, flags=re.M))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
@@ -23,41 +23,41 @@ dpkg --force-all -i $d.deb >/dev/null 2>&1
 """Another version of a package, without content, put over the installed one."""
 
 
-def nodes(rehearsal: Rehearsal, *arguments: str) -> dict[str, dict[str, Any]]:
-    result = rehearsal.run("status", rehearsal.file, "--json", *arguments)
+def nodes(sandbox_cluster: SandboxCluster, *arguments: str) -> dict[str, dict[str, Any]]:
+    result = sandbox_cluster.run("status", sandbox_cluster.file, "--json", *arguments)
     assert result.status == 0, result.stderr
     return {node["name"]: node for node in result.json["nodes"]}
 
 
-def drift(rehearsal: Rehearsal) -> dict[str, list[tuple[str, str, str | None, str | None]]]:
+def drift(sandbox_cluster: SandboxCluster) -> dict[str, list[tuple[str, str, str | None, str | None]]]:
     """Node → (kind, subject, wanted, found), without those that are as locked."""
     return {
         name: [(d["kind"], d["subject"], d["wanted"], d["found"]) for d in node["drift"]]
-        for name, node in nodes(rehearsal).items()
+        for name, node in nodes(sandbox_cluster).items()
         if node["drift"] != []
     }
 
 
-def root(rehearsal: Rehearsal, node: str, script: str) -> str:
-    argv = ["ssh", "-F", str(rehearsal.root / "ssh" / "config"), node, "sudo sh -s"]
+def root(sandbox_cluster: SandboxCluster, node: str, script: str) -> str:
+    argv = ["ssh", "-F", str(sandbox_cluster.root / "ssh" / "config"), node, "sudo sh -s"]
     done = subprocess.run(argv, input=script, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def state(rehearsal: Rehearsal, node: str) -> str:
+def state(sandbox_cluster: SandboxCluster, node: str) -> str:
     """Everything that a repair might touch: packages with their holds, units, files of /etc with their sums."""
     return root(
-        rehearsal, node,
+        sandbox_cluster, node,
         "dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n'; systemctl list-unit-files --no-legend; "
         "find /etc -type f ! -name '*cache*' ! -path '/etc/ld.so.cache' -exec sha256sum {} +; "
         "readlink /proc/$(systemctl show -P MainPID docker)/exe",
     )  # fmt: skip
 
 
-def roles_that_ran(rehearsal: Rehearsal) -> dict[str, set[str]]:
+def roles_that_ran(sandbox_cluster: SandboxCluster) -> dict[str, set[str]]:
     """Node → roles that had a task on it in the newest run."""
-    newest = max((rehearsal.root / "runs").iterdir())
+    newest = max((sandbox_cluster.root / "runs").iterdir())
     events = [json.loads(line) for line in (newest / "events.jsonl").read_text().splitlines()]
     roles_by_node: dict[str, set[str]] = {}
     for event in events:
@@ -66,18 +66,18 @@ def roles_that_ran(rehearsal: Rehearsal) -> dict[str, set[str]]:
     return roles_by_node
 
 
-def test_a_fleet_as_locked_has_no_drift_and_runs_a_known_lock(p4d: Rehearsal) -> None:
+def test_a_fleet_as_locked_has_no_drift_and_runs_a_known_lock(p4d: SandboxCluster) -> None:
     node_by_name = nodes(p4d)
     assert all(node["drift"] == [] and node["waiting"] == [] for node in node_by_name.values())
     assert {(node["driver"], node["upgrade"]) for node in node_by_name.values()} == {("580.173.02", None)}
     assert len({node["lock"] for node in node_by_name.values()}) == 1
 
 
-def test_offline_nobody_is_asked(p4d: Rehearsal) -> None:
+def test_offline_nobody_is_asked(p4d: SandboxCluster) -> None:
     assert {node["drift"] is None for node in nodes(p4d, "--offline").values()} == {True}
 
 
-def test_a_driver_package_moved_by_hand_is_named_and_only_it_is_mended(p4d: Rehearsal) -> None:
+def test_a_driver_package_moved_by_hand_is_named_and_only_it_is_mended(p4d: SandboxCluster) -> None:
     lock = p4d.inventory()["all"]["children"]["train"]["vars"]["gpuprov_stack"]
     package = next(p for p in lock["packages"] if p["name"] == "nvidia-modprobe")
     assert package["part"] == "driver"
@@ -95,7 +95,7 @@ def test_a_driver_package_moved_by_hand_is_named_and_only_it_is_mended(p4d: Rehe
 
 
 @pytest.mark.slow
-def test_one_part_is_mended_by_its_own_role(p4d: Rehearsal) -> None:
+def test_one_part_is_mended_by_its_own_role(p4d: SandboxCluster) -> None:
     root(p4d, "train-1", "apt-mark unhold libnccl2; systemctl disable --now nvidia-dcgm-exporter")
     drift_by_node = drift(p4d)
     assert set(drift_by_node) == {"train-1"}
@@ -108,7 +108,7 @@ def test_one_part_is_mended_by_its_own_role(p4d: Rehearsal) -> None:
     assert drift(p4d) == {}
 
 
-def test_a_node_that_does_not_answer_is_unknown_not_fine(p4d: Rehearsal) -> None:
+def test_a_node_that_does_not_answer_is_unknown_not_fine(p4d: SandboxCluster) -> None:
     config = str(p4d.root / "ssh" / "config")
     container = next(name for name in p4d.containers() if "-train-3." in name)
     subprocess.run(["podman", "exec", container, "systemctl", "stop", "ssh.service"], check=True, timeout=60)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.node_mirror import Called, NodeMirror, moved
 from tests.support.playbook import Played, play
-from tests.support.rehearsal import Rehearsal, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
@@ -21,7 +21,7 @@ TAGS = "base,nvidia_driver"
 
 
 @pytest.fixture(scope="module")
-def node(lone: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeMirror]:
+def node(lone: SandboxCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeMirror]:
     """The node, with a mirror that has two drivers; as locked again in the end."""
     node_mirror = NodeMirror(lone, NODE, tmp_path_factory.mktemp("mirror"))
     node_mirror.serve(node_mirror.locked(), moved(node_mirror.locked(), OTHER))
@@ -53,7 +53,7 @@ def reboot(node: NodeMirror) -> None:
 def configure(node: NodeMirror, stack: dict[str, Any], **variables: Any) -> Played:
     """The driver's roles by that stack; what another one brought and this one has not is known to be obsolete."""
     variables |= {"gpuprov_stack": node.here(stack), "gpuprov_obsolete": obsolete(node, stack)}
-    return play(node.rehearsal, limit=NODE, tags=TAGS, variables=variables)
+    return play(node.sandbox_cluster, limit=NODE, tags=TAGS, variables=variables)
 
 
 def obsolete(node: NodeMirror, stack: dict[str, Any]) -> list[str]:
@@ -202,7 +202,7 @@ def test_nouveau_makes_way_and_stays_away(node: NodeMirror) -> None:
     reboot(node)
     assert "nouveau" not in node.shell("lsmod")
     assert configure(node, stack).changed()[NODE] == 0
-    verdict = node.rehearsal.verify()
+    verdict = node.sandbox_cluster.verify()
     assert verdict.status == 0, wrongs(verdict)
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.faulty import try_own_faults
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.apart]
 
 
-def test_example_is_healthy_and_its_faults_are_found(example: Rehearsal) -> None:
+def test_example_is_healthy_and_its_faults_are_found(example: SandboxCluster) -> None:
     try_own_faults(example)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.sandbox import containers, faults
-from tests.support.rehearsal import Rehearsal, failing, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, failing, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
@@ -23,7 +23,7 @@ UNSEEN = {"fabric.rails", "fabric.rail_lost", "fabric.cards_used", "fabric.own_c
 """EFA's cards are worked by NCCL alone, simulated ports count no data, and no node was alone."""
 
 
-def test_healthy_nodes_meet_and_nothing_is_left_on_them(p4d: Rehearsal) -> None:
+def test_healthy_nodes_meet_and_nothing_is_left_on_them(p4d: SandboxCluster) -> None:
     verdict = p4d.verify("--level", "stress")
     assert (verdict.status, failing(verdict.json)) == (0, {}), wrongs(verdict)
     for node in verdict.json["nodes"]:
@@ -36,7 +36,7 @@ def test_healthy_nodes_meet_and_nothing_is_left_on_them(p4d: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("case", ["two nodes", pytest.param("a path", marks=pytest.mark.slow)])
-def test_a_fault_between_nodes_is_found_on_its_nodes_alone(p4d: Rehearsal, case: str) -> None:
+def test_a_fault_between_nodes_is_found_on_its_nodes_alone(p4d: SandboxCluster, case: str) -> None:
     fault_by_node, fails, status = GIVEN[case]
     container_by_node = {node: containers.find_node(p4d.root, node).name for node in fault_by_node}
     try:
@@ -51,14 +51,14 @@ def test_a_fault_between_nodes_is_found_on_its_nodes_alone(p4d: Rehearsal, case:
 
 
 @pytest.fixture
-def proven(p4d: Rehearsal) -> Rehearsal:
+def proven(p4d: SandboxCluster) -> SandboxCluster:
     """What other tests have left in quarantine is put back by a healthy verdict."""
     well = p4d.verify("--level", "stress")
     assert well.status == 0, wrongs(well)
     return p4d
 
 
-def test_a_node_that_is_looked_at_alone_borrows_neighbours_or_works_its_own_cards(proven: Rehearsal) -> None:
+def test_a_node_that_is_looked_at_alone_borrows_neighbours_or_works_its_own_cards(proven: SandboxCluster) -> None:
     verdict = proven.verify("--level", "stress", "--node", "train-3")
     assert verdict.status == 0, wrongs(verdict)
     (node,) = verdict.json["nodes"]

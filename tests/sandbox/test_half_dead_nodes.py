@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.node_probe import namespace_of, probes
-from tests.support.rehearsal import Rehearsal, failing, wrongs
 from tests.support.run_processes import until
+from tests.support.sandbox_cluster import SandboxCluster, failing, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
@@ -23,8 +23,8 @@ def podman(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def container(rehearsal: Rehearsal, node: str) -> str:
-    return next(name for name in rehearsal.containers() if f"-{node}." in name)
+def container(sandbox_cluster: SandboxCluster, node: str) -> str:
+    return next(name for name in sandbox_cluster.containers() if f"-{node}." in name)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def full(name: str, folder: str) -> Iterator[None]:
         podman("exec", name, "umount", folder)
 
 
-def test_each_costs_itself_alone(p4d: Rehearsal) -> None:
+def test_each_costs_itself_alone(p4d: SandboxCluster) -> None:
     names = {node: container(p4d, node) for node in ("train-1", "train-2", "train-3")}
     with frozen(names["train-1"]), losing_packets(names["train-2"]), full(names["train-3"], "/tmp"):
         verdict = p4d.verify()
@@ -76,7 +76,7 @@ def test_each_costs_itself_alone(p4d: Rehearsal) -> None:
     assert well.status == 0, wrongs(well)
 
 
-def test_a_node_that_dies_half_way(p4d: Rehearsal) -> None:
+def test_a_node_that_dies_half_way(p4d: SandboxCluster) -> None:
     namespace = namespace_of(container(p4d, "train-2"))
     running = p4d.start("verify", p4d.file)
     assert until(lambda: running.poll() is not None or probes(namespace)), "no probe in two minutes"

@@ -14,8 +14,8 @@ import yaml
 
 from tests.support import inside
 from tests.support.node_probe import namespace_of, probes
-from tests.support.rehearsal import DEADLINE_S, Done, Rehearsal, wrongs
 from tests.support.run_processes import has_processes, keeper_of, left_over, until
+from tests.support.sandbox_cluster import DEADLINE_S, Done, SandboxCluster, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.begins(9)]
 
@@ -30,74 +30,74 @@ DOCUMENT = {
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """One g5.xlarge, up and healthy, with hooks that write down what they are called for."""
-    rehearsal = Rehearsal.of_example("aws-p4d", tmp_path_factory.mktemp("stays"))
-    rehearsal.file.write_text(yaml.safe_dump({"name": rehearsal.name, **DOCUMENT}))
+    sandbox_cluster = SandboxCluster.of_example("aws-p4d", tmp_path_factory.mktemp("stays"))
+    sandbox_cluster.file.write_text(yaml.safe_dump({"name": sandbox_cluster.name, **DOCUMENT}))
     try:
-        rehearsal.first = rehearsal.up()
-        assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
-        yield rehearsal
+        sandbox_cluster.first = sandbox_cluster.up()
+        assert sandbox_cluster.first.status == 0, (sandbox_cluster.first.stderr, wrongs(sandbox_cluster.first))
+        yield sandbox_cluster
     finally:
-        rehearsal.run("sandbox", "clear", rehearsal.file)
-        done = rehearsal.down()
+        sandbox_cluster.run("sandbox", "clear", sandbox_cluster.file)
+        done = sandbox_cluster.down()
         assert done.status == 0, done.stderr
-        assert left_over(rehearsal) == []
+        assert left_over(sandbox_cluster) == []
 
 
-def edit(rehearsal: Rehearsal, **sections: object) -> None:
+def edit(sandbox_cluster: SandboxCluster, **sections: object) -> None:
     """Replace these sections of cluster.yaml."""
-    rehearsal.file.write_text(yaml.safe_dump({**yaml.safe_load(rehearsal.file.read_text()), **sections}))
+    sandbox_cluster.file.write_text(yaml.safe_dump({**yaml.safe_load(sandbox_cluster.file.read_text()), **sections}))
 
 
-def resize(rehearsal: Rehearsal, count: int, group: str = "train") -> None:
-    edit(rehearsal, groups={group: {"machine": "g5.xlarge", "count": count}})
+def resize(sandbox_cluster: SandboxCluster, count: int, group: str = "train") -> None:
+    edit(sandbox_cluster, groups={group: {"machine": "g5.xlarge", "count": count}})
 
 
-def container_ids(rehearsal: Rehearsal) -> dict[str, str]:
+def container_ids(sandbox_cluster: SandboxCluster) -> dict[str, str]:
     """Node → id of its container, of all that exist."""
     form = '{{index .Labels "gpuprov.node"}} {{.ID}}'
-    argv = ["podman", "ps", "--all", "--no-trunc", "--filter", f"label=gpuprov.cluster={rehearsal.name}"]
+    argv = ["podman", "ps", "--all", "--no-trunc", "--filter", f"label=gpuprov.cluster={sandbox_cluster.name}"]
     done = subprocess.run([*argv, "--format", form], capture_output=True, text=True, check=True, timeout=60)
     pairs = (line.partition(" ") for line in done.stdout.splitlines())
     return {node: container for node, _, container in pairs if node}
 
 
-def ensure_nodes(rehearsal: Rehearsal, count: int) -> dict[str, str]:
+def ensure_nodes(sandbox_cluster: SandboxCluster, count: int) -> dict[str, str]:
     """The containers of a fleet of so many nodes; made or removed first where another test was left out."""
-    resize(rehearsal, count)
-    if len(container_ids(rehearsal)) != count:
-        done = rehearsal.up()
+    resize(sandbox_cluster, count)
+    if len(container_ids(sandbox_cluster)) != count:
+        done = sandbox_cluster.up()
         assert done.status == 0, (done.stderr, wrongs(done))
-        hook_calls(rehearsal)
-    return container_ids(rehearsal)
+        hook_calls(sandbox_cluster)
+    return container_ids(sandbox_cluster)
 
 
-def hook_calls(rehearsal: Rehearsal) -> list[str]:
+def hook_calls(sandbox_cluster: SandboxCluster) -> list[str]:
     """What the hooks were called for since the last look."""
-    log = rehearsal.file.parent / "hooks"
+    log = sandbox_cluster.file.parent / "hooks"
     lines = log.read_text().splitlines() if log.exists() else []
     log.unlink(missing_ok=True)
     return lines
 
 
-def status(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
-    document = rehearsal.run("status", rehearsal.file, "--offline", "--json").json
+def status(sandbox_cluster: SandboxCluster) -> dict[str, dict[str, Any]]:
+    document = sandbox_cluster.run("status", sandbox_cluster.file, "--offline", "--json").json
     return {node["name"]: node for node in document["nodes"]}
 
 
-def stages(rehearsal: Rehearsal) -> dict[str, str]:
-    return {name: node["stage"] for name, node in status(rehearsal).items()}
+def stages(sandbox_cluster: SandboxCluster) -> dict[str, str]:
+    return {name: node["stage"] for name, node in status(sandbox_cluster).items()}
 
 
-def is_quarantined(rehearsal: Rehearsal) -> bool:
-    return any(node["quarantine"] for node in status(rehearsal).values())
+def is_quarantined(sandbox_cluster: SandboxCluster) -> bool:
+    return any(node["quarantine"] for node in status(sandbox_cluster).values())
 
 
 @contextmanager
-def frozen_while_probed(rehearsal: Rehearsal, command: subprocess.Popen[str]) -> Iterator[None]:
+def frozen_while_probed(sandbox_cluster: SandboxCluster, command: subprocess.Popen[str]) -> Iterator[None]:
     """Wait until the probe of that command runs on train-0, and freeze the node there until the block ends."""
-    name = rehearsal.container("train-0")
+    name = sandbox_cluster.container("train-0")
     namespace = namespace_of(name)
     assert until(lambda: command.poll() is not None or probes(namespace)), "no probe in two minutes"
     subprocess.run(["podman", "pause", name], capture_output=True, check=True, timeout=60)
@@ -109,9 +109,9 @@ def frozen_while_probed(rehearsal: Rehearsal, command: subprocess.Popen[str]) ->
 
 
 @contextmanager
-def started(rehearsal: Rehearsal, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+def started(sandbox_cluster: SandboxCluster, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A command at work; it is killed where it outlives the block."""
-    process = rehearsal.start(*arguments)
+    process = sandbox_cluster.start(*arguments)
     try:
         yield process
     finally:
@@ -129,26 +129,26 @@ def kill(process: subprocess.Popen[str], run: str) -> None:
 
 
 @contextmanager
-def running_exec(rehearsal: Rehearsal) -> Iterator[Callable[[], None]]:
+def running_exec(sandbox_cluster: SandboxCluster) -> Iterator[Callable[[], None]]:
     """A `gpuprov exec` whose command runs on train-0; gives what kills it."""
-    name = rehearsal.container("train-0")
-    with started(rehearsal, "exec", rehearsal.file, "sleep 1234") as process:
+    name = sandbox_cluster.container("train-0")
+    with started(sandbox_cluster, "exec", sandbox_cluster.file, "sleep 1234") as process:
         run = keeper_of(process)
         assert until(lambda: inside.run(name, "pgrep", "-f", "-x", "sleep 1234").returncode == 0)
         yield lambda: kill(process, run)
 
 
 @contextmanager
-def no_capacity(rehearsal: Rehearsal) -> Iterator[None]:
+def no_capacity(sandbox_cluster: SandboxCluster) -> Iterator[None]:
     """No zone has machines."""
-    assert rehearsal.run("sandbox", "fault", rehearsal.file, "here", "no-capacity").status == 0
+    assert sandbox_cluster.run("sandbox", "fault", sandbox_cluster.file, "here", "no-capacity").status == 0
     try:
         yield
     finally:
-        assert rehearsal.run("sandbox", "clear", rehearsal.file, "here").status == 0
+        assert sandbox_cluster.run("sandbox", "clear", sandbox_cluster.file, "here").status == 0
 
 
-def test_a_killed_exec_costs_a_node_that_is_verified_nothing(fleet: Rehearsal) -> None:
+def test_a_killed_exec_costs_a_node_that_is_verified_nothing(fleet: SandboxCluster) -> None:
     command = ("verify", fleet.file, "--level", "standard", "--json")
     with running_exec(fleet) as kill_exec, started(fleet, *command) as verify:
         with frozen_while_probed(fleet, verify):
@@ -161,7 +161,7 @@ def test_a_killed_exec_costs_a_node_that_is_verified_nothing(fleet: Rehearsal) -
     assert not is_quarantined(fleet)
 
 
-def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fleet: Rehearsal) -> None:
+def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fleet: SandboxCluster) -> None:
     previous_ids, record = container_ids(fleet), fleet.root / "nodes.json"
     record.write_text(record.read_text()[:20])
     damaged = fleet.run("status", fleet.file)
@@ -180,7 +180,7 @@ def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fl
     assert stages(fleet) == {"train-0": "verified", "train-1": "not made"}
 
 
-def test_a_machine_that_vanished_is_made_again_and_its_node_put_back(fleet: Rehearsal) -> None:
+def test_a_machine_that_vanished_is_made_again_and_its_node_put_back(fleet: SandboxCluster) -> None:
     """Beside it one more is made, which nobody had drained."""
     resize(fleet, 2)
     previous_ids = container_ids(fleet)
@@ -195,7 +195,7 @@ def test_a_machine_that_vanished_is_made_again_and_its_node_put_back(fleet: Rehe
     assert not is_quarantined(fleet)
 
 
-def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: Rehearsal) -> None:
+def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: SandboxCluster) -> None:
     """The group is renamed, so that both machines end: one drain fails, and both nodes stay and work."""
     previous_ids, refuse = ensure_nodes(fleet, 2), fleet.file.parent / "refuse-train-1"
     resize(fleet, 2, group="other")
@@ -214,7 +214,7 @@ def test_a_node_that_can_not_be_drained_costs_the_others_nothing(fleet: Rehearsa
 
 
 @pytest.mark.slow
-def test_a_node_whose_machine_could_not_be_removed_is_put_back_with_the_count(fleet: Rehearsal) -> None:
+def test_a_node_whose_machine_could_not_be_removed_is_put_back_with_the_count(fleet: SandboxCluster) -> None:
     previous_ids = ensure_nodes(fleet, 2)
     resize(fleet, 1)
     with irremovable(previous_ids["train-1"]):
@@ -229,7 +229,7 @@ def test_a_node_whose_machine_could_not_be_removed_is_put_back_with_the_count(fl
     assert not is_quarantined(fleet)
 
 
-def test_a_machine_that_could_not_be_removed_is_named_until_it_is(fleet: Rehearsal) -> None:
+def test_a_machine_that_could_not_be_removed_is_named_until_it_is(fleet: SandboxCluster) -> None:
     previous_ids = ensure_nodes(fleet, 2)
     resize(fleet, 1)
     with irremovable(previous_ids["train-1"]):
@@ -258,7 +258,7 @@ def irremovable(container: str) -> Iterator[None]:
         subprocess.run(["podman", "rm", "--force", dependent], capture_output=True, check=True, timeout=60)
 
 
-def test_an_upgrade_that_is_taken_back_leaves_the_node_on_its_lock(fleet: Rehearsal) -> None:
+def test_an_upgrade_that_is_taken_back_leaves_the_node_on_its_lock(fleet: SandboxCluster) -> None:
     """It is killed while it verifies, before the first drain; then cluster.yaml and the lock are put back."""
     ensure_nodes(fleet, 1)
     lock, text = (fleet.root / "cluster.lock").read_bytes(), fleet.file.read_text()
@@ -280,7 +280,7 @@ def test_an_upgrade_that_is_taken_back_leaves_the_node_on_its_lock(fleet: Rehear
 
 
 @pytest.mark.slow
-def test_a_killed_exec_rolls_no_release_back(fleet: Rehearsal) -> None:
+def test_a_killed_exec_rolls_no_release_back(fleet: SandboxCluster) -> None:
     """It is killed while `upgrade` verifies the node before it drains it, and again while the roles run on it."""
     ensure_nodes(fleet, 1)
     edit(fleet, stack={"driver": "595"})
@@ -296,7 +296,7 @@ def test_a_killed_exec_rolls_no_release_back(fleet: Rehearsal) -> None:
     assert hook_calls(fleet) == ["drain upgrade train-0", "resume upgrade train-0"]
 
 
-def test_machines_of_the_former_name_are_named_by_every_command(fleet: Rehearsal) -> None:
+def test_machines_of_the_former_name_are_named_by_every_command(fleet: SandboxCluster) -> None:
     """`name:` is edited: nothing is removed, made or called removed until it is put back."""
     previous_ids, text = container_ids(fleet), fleet.file.read_text()
     names = list(stages(fleet))
@@ -309,7 +309,7 @@ def test_machines_of_the_former_name_are_named_by_every_command(fleet: Rehearsal
     assert list(stages(fleet)) == names
 
 
-def refuse_by_name(fleet: Rehearsal) -> None:
+def refuse_by_name(fleet: SandboxCluster) -> None:
     for arguments in (["down", "--yes"], ["down", "--yes", "--sandbox"], ["status"], ["up", "--yes", "--sandbox"]):
         refused = fleet.run(arguments[0], fleet.file, *arguments[1:])
         assert refused.status == 2, (arguments, refused.stdout)
@@ -317,9 +317,9 @@ def refuse_by_name(fleet: Rehearsal) -> None:
     assert [path.name for path in (fleet.file.parent / ".gpuprov").glob("t-*")] == [fleet.root.name]
 
 
-def upgrade(rehearsal: Rehearsal) -> Done:
-    return rehearsal.run("upgrade", rehearsal.file, "--sandbox", "--yes", "--json")
+def upgrade(sandbox_cluster: SandboxCluster) -> Done:
+    return sandbox_cluster.run("upgrade", sandbox_cluster.file, "--sandbox", "--yes", "--json")
 
 
-def loaded_driver(rehearsal: Rehearsal) -> str:
-    return inside.run(rehearsal.container("train-0"), "cat", "/sys/module/nvidia/version").stdout.strip()
+def loaded_driver(sandbox_cluster: SandboxCluster) -> str:
+    return inside.run(sandbox_cluster.container("train-0"), "cat", "/sys/module/nvidia/version").stdout.strip()

@@ -14,7 +14,7 @@ import pytest
 from provisioner.verify import archive
 from tests.support import inside
 from tests.support.playbook import play
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 from tests.unit.security.test_hostile_facts import HOSTILE, names
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
@@ -23,14 +23,14 @@ SECRET = "what only this machine has"
 PROGRAM = "/usr/local/lib/gpuprov-health.pyz"
 
 
-def node(lone: Rehearsal, command: str, stdin: str = "") -> str:
+def node(lone: SandboxCluster, command: str, stdin: str = "") -> str:
     done = inside.run(lone.container("train-0"), "sh", "-euc", command, stdin=stdin, timeout=60)
     done.check_returncode()
     return done.stdout
 
 
 @pytest.fixture
-def lying(lone: Rehearsal, tmp_path: Path) -> Iterator[Rehearsal]:
+def lying(lone: SandboxCluster, tmp_path: Path) -> Iterator[SandboxCluster]:
     """The node, with a Python that gives every variable of every role the path of a file of this machine."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
@@ -45,7 +45,7 @@ def lying(lone: Rehearsal, tmp_path: Path) -> Iterator[Rehearsal]:
         node(lone, "systemctl disable --now gpuprov-health.timer; rm -f /etc/systemd/system/gpuprov-health.*")
 
 
-def test_a_node_gets_no_file_of_this_machine(lying: Rehearsal) -> None:
+def test_a_node_gets_no_file_of_this_machine(lying: SandboxCluster) -> None:
     health = {"every": "10m", "textfile": "/var/lib/x/gpuprov.prom", "expected": {"units": []}, "archive": ""}
     played = play(lying, tags="health", variables={"gpuprov_health": health})
     played.changed()

@@ -1,4 +1,4 @@
-"""Golden images in a rehearsal: nights, channels, and a fleet that starts from one."""
+"""Golden images in the sandbox: nights, channels, and a fleet that starts from one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rehearsal import Rehearsal, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.begins(5)]
 
@@ -34,7 +34,7 @@ groups: {{ train: {{ machine: g6.xlarge, image: desk@stable }} }}
 class Nights:
     """The recipe, and the commands on it."""
 
-    shell: Rehearsal
+    shell: SandboxCluster
     recipe: Path
     first: dict[str, Any] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
     """After the first night."""
     folder = tmp_path_factory.mktemp("nights")
     (folder / "images").mkdir()
-    test_nights = Nights(Rehearsal(folder / "cluster.yaml", "t-nights"), folder / "images" / "desk.yaml")
+    test_nights = Nights(SandboxCluster(folder / "cluster.yaml", "t-nights"), folder / "images" / "desk.yaml")
     test_nights.write("580", 2)
     done = test_nights.image("nightly")
     assert done.status == 0, done.stderr
@@ -106,7 +106,7 @@ def test_three_nights_new_unchanged_and_a_bad_driver(nights: Nights) -> None:
 
 
 def test_a_fleet_starts_from_it_and_only_configures(nights: Nights) -> None:
-    fleet = Rehearsal(nights.recipe.parents[1] / "cluster.yaml", "t-desk-fleet")
+    fleet = SandboxCluster(nights.recipe.parents[1] / "cluster.yaml", "t-desk-fleet")
     fleet.file.write_text(FLEET.format(name=fleet.name), encoding="utf-8")
     if "stable" not in nights.image("list").json["channels"]:  # this test alone
         for channel in ("candidate", "stable"):
@@ -127,6 +127,6 @@ def test_a_fleet_starts_from_it_and_only_configures(nights: Nights) -> None:
         assert fleet.down().status == 0
 
 
-def done_events(fleet: Rehearsal) -> str:
+def done_events(fleet: SandboxCluster) -> str:
     newest = max(fleet.root.glob("runs/*/events.jsonl"))
     return newest.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from provisioner.sandbox import containers, faults
-from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
+from tests.support.sandbox_cluster import Done, SandboxCluster, failing, unknown, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 TOPOLOGY = "/etc/gpuprov/nccl-topology.xml"
@@ -18,14 +18,14 @@ VENDOR = "NCCL_TOPO_FILE=/opt/microsoft/ndv4/topo.xml"
 
 
 @pytest.fixture(params=["plain", "vendor-hpc"])
-def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Rehearsal, str]]:
-    rehearsal = Rehearsal.of_example("azure-ndv4", tmp_path, count=2)
-    document = yaml.safe_load(rehearsal.file.read_text())
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[SandboxCluster, str]]:
+    sandbox_cluster = SandboxCluster.of_example("azure-ndv4", tmp_path, count=2)
+    document = yaml.safe_load(sandbox_cluster.file.read_text())
     if request.param == "vendor-hpc":
         document["groups"]["train"] |= {"base": "vendor-hpc"}
-        rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
-    yield rehearsal, request.param
-    rehearsal.down()
+        sandbox_cluster.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    yield sandbox_cluster, request.param
+    sandbox_cluster.down()
 
 
 def transports(done: Done) -> set[str]:
@@ -36,53 +36,53 @@ def transports(done: Done) -> set[str]:
     return {name for names in actual_transports for name in names if name.startswith("NET/")}
 
 
-def on(rehearsal: Rehearsal, command: str) -> str:
-    return containers.execute(rehearsal.container("train-0"), "sh", "-c", command, deadline=120)
+def on(sandbox_cluster: SandboxCluster, command: str) -> str:
+    return containers.execute(sandbox_cluster.container("train-0"), "sh", "-c", command, deadline=120)
 
 
-def slow_card(rehearsal: Rehearsal) -> None:
+def slow_card(sandbox_cluster: SandboxCluster) -> None:
     """Level stress works each card by itself with perftest, which role infiniband installed."""
-    well = rehearsal.verify("--level", "stress", "--node", "train-0")
+    well = sandbox_cluster.verify("--level", "stress", "--node", "train-0")
     states = {check["id"]: check["status"] for check in well.json["nodes"][0]["checks"]}
     assert (well.status, states["rdma.loopback"]) == (0, "pass"), wrongs(well)
-    faults.inject(rehearsal.container("train-0"), "ib-card-slow")
+    faults.inject(sandbox_cluster.container("train-0"), "ib-card-slow")
     try:
-        verdict = rehearsal.verify("--level", "stress", "--node", "train-0")
+        verdict = sandbox_cluster.verify("--level", "stress", "--node", "train-0")
     finally:
-        faults.clear(rehearsal.container("train-0"))
+        faults.clear(sandbox_cluster.container("train-0"))
     assert failing(verdict.json) == {"train-0": {"rdma.loopback"}}, wrongs(verdict)
 
 
-def test_a_healthy_azure_nd_group_is_healthy_and_jobs_run_as_verify_does(fleet: tuple[Rehearsal, str]) -> None:
-    rehearsal, base = fleet
-    first = rehearsal.up()
+def test_a_healthy_azure_nd_group_is_healthy_and_jobs_run_as_verify_does(fleet: tuple[SandboxCluster, str]) -> None:
+    sandbox_cluster, base = fleet
+    first = sandbox_cluster.up()
     assert first.status == 0, "\n".join([first.stderr, *wrongs(first)])
     assert failing(first.json) == {} and unknown(first.json) == {}, wrongs(first)
     assert transports(first) == {"NET/IB+GDR"}
 
-    arguments = on(rehearsal, "cat /etc/gpuprov/docker-run").split()
+    arguments = on(sandbox_cluster, "cat /etc/gpuprov/docker-run").split()
     for path in ("/etc/nccl.conf", TOPOLOGY):
         assert f"--volume={path}:{path}:ro" in arguments
-    conf = on(rehearsal, "cat /etc/nccl.conf").splitlines()
+    conf = on(sandbox_cluster, "cat /etc/nccl.conf").splitlines()
     assert conf.index(f"NCCL_TOPO_FILE={TOPOLOGY}") < len(conf)
     assert (VENDOR in conf) == (base == "vendor-hpc")
     image = "nvcr.io/nvidia/pytorch:25.10-py3"
     topology_text = on(
-        rehearsal,
+        sandbox_cluster,
         f"docker run --rm --pull=never --entrypoint sh $(cat /etc/gpuprov/docker-run) {image} -c 'cat {TOPOLOGY}'",
     )
     assert "<system" in topology_text
 
     if base == "plain":
-        slow_card(rehearsal)
+        slow_card(sandbox_cluster)
     if base == "vendor-hpc":
         # What happens at a boot: the image's service writes the file anew, and empties it before.
-        on(rehearsal, "systemctl restart sku-customizations.service")
-        assert on(rehearsal, "cat /etc/nccl.conf").splitlines() == conf
+        on(sandbox_cluster, "systemctl restart sku-customizations.service")
+        assert on(sandbox_cluster, "cat /etc/nccl.conf").splitlines() == conf
     else:
         # The same nodes without the topology file: NCCL goes round by host memory, and verify says so.
-        on(rehearsal, f"mv {TOPOLOGY} {TOPOLOGY}.gone && touch {TOPOLOGY}")
-    verdict = rehearsal.verify("--level", "standard")
+        on(sandbox_cluster, f"mv {TOPOLOGY} {TOPOLOGY}.gone && touch {TOPOLOGY}")
+    verdict = sandbox_cluster.verify("--level", "standard")
     if base == "plain":
         assert verdict.status == 1
         assert {check for check_names in failing(verdict.json).values() for check in check_names} == {
@@ -91,5 +91,5 @@ def test_a_healthy_azure_nd_group_is_healthy_and_jobs_run_as_verify_does(fleet: 
         return
     assert (verdict.status, failing(verdict.json)) == (0, {}), wrongs(verdict)
     assert transports(verdict) == {"NET/IB+GDR"}
-    second = rehearsal.up()
+    second = sandbox_cluster.up()
     assert (second.status, second.json["changes"]["configured"]) == (0, 0), second.stderr

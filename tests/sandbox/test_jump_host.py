@@ -13,8 +13,8 @@ import pytest
 
 from provisioner.sandbox import network
 from tests.support import inside
-from tests.support.rehearsal import Rehearsal, wrongs
 from tests.support.run_processes import keeper_of, left_over, processes, until
+from tests.support.sandbox_cluster import SandboxCluster, wrongs
 
 pytestmark = pytest.mark.sandbox
 
@@ -29,12 +29,12 @@ JUMP = "jump host me@bastion.example.com:2222"
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """One node behind a jump host, up and healthy after an `up` that was killed while it made the jump host, in a
     folder whose name a shell would like to read in its own way."""
     folder = tmp_path_factory.mktemp("jump") / 'it\'s a "test" $x 100%'
     folder.mkdir()
-    fleet = Rehearsal(folder / "cluster.yaml", f"t-jump-{os.getpid() % 10_000}")
+    fleet = SandboxCluster(folder / "cluster.yaml", f"t-jump-{os.getpid() % 10_000}")
     fleet.file.write_text(FILE.format(name=fleet.name))
     try:
         kill_at(fleet, "terraform_data.jump[0]: Creating...")
@@ -44,7 +44,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
         fleet.down()
 
 
-def kill_at(fleet: Rehearsal, event: str) -> None:
+def kill_at(fleet: SandboxCluster, event: str) -> None:
     """Kill an `up` with all of its processes, podman among them, as soon as it tells of that."""
     process = fleet.start("up", fleet.file, "--sandbox", "--yes")
     run = keeper_of(process)
@@ -57,7 +57,7 @@ def kill_at(fleet: Rehearsal, event: str) -> None:
     assert until(lambda: processes(fleet.file.parent, run) == [])
 
 
-def jump(fleet: Rehearsal) -> str:
+def jump(fleet: SandboxCluster) -> str:
     """The name of its container."""
     (name,) = [name for name in fleet.containers() if ".jump." in name]
     return name
@@ -68,12 +68,12 @@ def podman(*arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def octet(fleet: Rehearsal) -> int:
+def octet(fleet: SandboxCluster) -> int:
     (own_octet,) = [octet for octet, owner in network.owners().items() if str(fleet.file.parent) in owner]
     return own_octet
 
 
-def test_ssh_goes_through_it_and_no_other_way_is_open(fleet: Rehearsal) -> None:
+def test_ssh_goes_through_it_and_no_other_way_is_open(fleet: SandboxCluster) -> None:
     assert fleet.first is not None
     assert fleet.first.status == 0, [*wrongs(fleet.first), fleet.first.stderr[-2000:]]
     assert "nothing in the sandbox tries sites.east.internet (" in fleet.first.stderr, "and not its jump host"
@@ -92,7 +92,7 @@ def test_ssh_goes_through_it_and_no_other_way_is_open(fleet: Rehearsal) -> None:
     assert second.json["changes"] == {"resources": 0, "configured": 0}
 
 
-def test_every_command_takes_that_way(fleet: Rehearsal) -> None:
+def test_every_command_takes_that_way(fleet: SandboxCluster) -> None:
     copied_file, ssh_config = fleet.file.parent / "here", fleet.file.parent / "own"
     assert fleet.run("ssh", fleet.file, "work-0", "--", "echo one >copied").status == 0
     assert fleet.run("cp", fleet.file, "work-0:copied", copied_file).status == 0
@@ -103,7 +103,7 @@ def test_every_command_takes_that_way(fleet: Rehearsal) -> None:
     assert done.stdout == f"{network.of_octet(octet(fleet)).subnet}.3\n", done.stderr
 
 
-def test_it_forwards_and_does_nothing_else(fleet: Rehearsal) -> None:
+def test_it_forwards_and_does_nothing_else(fleet: SandboxCluster) -> None:
     to_it = ["ssh", "-F", str(fleet.root / "ssh" / "jump-east"), "-p", "2222"]
     for arguments in (["me@bastion.example.com", "true"], ["-o", "ExitOnForwardFailure=yes", "-NR", "0:127.0.0.1:22",
                   "me@bastion.example.com"], ["root@bastion.example.com", "true"]):  # fmt: skip
@@ -112,7 +112,7 @@ def test_it_forwards_and_does_nothing_else(fleet: Rehearsal) -> None:
     assert "Permission denied" not in done.stderr, "root may log in with the key, and still has no session"
 
 
-def test_one_that_is_stopped_is_named_and_made_again(fleet: Rehearsal) -> None:
+def test_one_that_is_stopped_is_named_and_made_again(fleet: SandboxCluster) -> None:
     podman("stop", jump(fleet))
     refused = fleet.run("exec", fleet.file, "--", "true")
     assert refused.status == 255
@@ -129,7 +129,7 @@ def test_one_that_is_stopped_is_named_and_made_again(fleet: Rehearsal) -> None:
     assert fleet.run("exec", fleet.file, "--", "true").status == 0
 
 
-def test_another_host_key_is_refused_as_its_own_and_up_takes_the_files_jump_host(fleet: Rehearsal) -> None:
+def test_another_host_key_is_refused_as_its_own_and_up_takes_the_files_jump_host(fleet: SandboxCluster) -> None:
     """Somebody answers in its place: nothing is sent through, until `up` reads the key of the container anew."""
     fleet.file.write_text(FILE.format(name=fleet.name).replace("me@bastion.example.com:2222", "ops@gate.lab"))
     assert fleet.run("exec", fleet.file, "--", "true").status == 0, "by the former one"
@@ -147,18 +147,18 @@ def test_another_host_key_is_refused_as_its_own_and_up_takes_the_files_jump_host
     assert "Accepted publickey for ops from" in podman("logs", jump(fleet))
 
 
-def answers(fleet: Rehearsal) -> bool:
+def answers(fleet: SandboxCluster) -> bool:
     argv = ["ssh-keyscan", "-T", "2", "-p", "2222", f"127.77.{octet(fleet)}.3"]
     return "ssh-ed25519" in subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False).stdout
 
 
-def test_down_removes_it(fleet: Rehearsal, tmp_path: Path) -> None:
+def test_down_removes_it(fleet: SandboxCluster, tmp_path: Path) -> None:
     """And `gc`, where the run directory is gone."""
     done = fleet.down()
     assert done.status == 0, done.stderr
     assert left_over(fleet) == []
 
-    lost = Rehearsal(tmp_path / "cluster.yaml", f"{fleet.name}-gc")
+    lost = SandboxCluster(tmp_path / "cluster.yaml", f"{fleet.name}-gc")
     lost.file.write_text(FILE.format(name=lost.name))
     try:
         kill_at(lost, "terraform_data.jump[0]: Creation complete")

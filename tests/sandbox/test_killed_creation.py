@@ -15,8 +15,8 @@ import pytest
 
 from provisioner.sandbox import assets, network
 from tests.support import machine_state
-from tests.support.rehearsal import Rehearsal
 from tests.support.run_processes import keeper_of, left_over, processes, scratch_of, until
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = pytest.mark.sandbox
 
@@ -30,57 +30,57 @@ where a run was through before."""
 
 def test_ten_kills_leave_nothing(tmp_path: Path) -> None:
     """Other tests have sandboxes meanwhile: looked at is what belongs to this one, and what belongs to none."""
-    rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=2)
+    sandbox_cluster = SandboxCluster.of_example("rtx4090", tmp_path, count=2)
     previous = machine_state.unowned()
-    octets = kill_and_remove(rehearsal, KILLS)
+    octets = kill_and_remove(sandbox_cluster, KILLS)
     machine_state.assert_same(machine_state.unowned, previous)
     previous_owners, lines, after = network.owners(), machine_state.state(), network.owners()
     # Other tests take octets that it gave back.
     taken = {octet for octet, owner in (previous_owners | after).items() if str(tmp_path) not in owner}
-    assert machine_state.of_sandbox(lines, rehearsal.name, octets - taken) == []
+    assert machine_state.of_sandbox(lines, sandbox_cluster.name, octets - taken) == []
 
 
 @pytest.mark.slow
 def test_a_hundred_kills_leave_the_machine_as_it_was(tmp_path: Path) -> None:
     """Nothing else may use podman on this machine meanwhile."""
     assets.prepare((), lambda *_, **__: None)  # the image of the nodes stays
-    rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=2)
+    sandbox_cluster = SandboxCluster.of_example("rtx4090", tmp_path, count=2)
     previous = machine_state.state()
-    kill_and_remove(rehearsal, MANY)
+    kill_and_remove(sandbox_cluster, MANY)
     machine_state.assert_same(machine_state.state, previous)
 
 
-def kill_and_remove(rehearsal: Rehearsal, kills: int) -> set[int]:
+def kill_and_remove(sandbox_cluster: SandboxCluster, kills: int) -> set[int]:
     """The octets that it had. Raises AssertionError where a run fails otherwise than by the kill, or something is left
     of it."""
     dice, octets, hits, span = random.Random(SEED), set[int](), 0, CREATION_S
     try:
         for number in range(kills):
-            hit = kill_during_creation(rehearsal, dice.uniform(0, span), alone=dice.random() < 0.3)
+            hit = kill_during_creation(sandbox_cluster, dice.uniform(0, span), alone=dice.random() < 0.3)
             hits += hit
             span *= 1 if hit else 0.8
-            octets |= octets_of(rehearsal)
+            octets |= octets_of(sandbox_cluster)
             if not hit or number % 5 == 4:
-                done = rehearsal.down()
+                done = sandbox_cluster.down()
                 assert done.status == 0, done.stderr
     finally:
-        done = rehearsal.down()
+        done = sandbox_cluster.down()
     assert done.status == 0, done.stderr
-    assert left_over(rehearsal) == []
+    assert left_over(sandbox_cluster) == []
     print(f"{hits} of {kills} runs were killed while they made containers")
     assert hits >= kills // 3
     return octets
 
 
-def octets_of(rehearsal: Rehearsal) -> set[int]:
-    return {octet for octet, owner in network.owners().items() if str(rehearsal.file.parent) in owner}
+def octets_of(sandbox_cluster: SandboxCluster) -> set[int]:
+    return {octet for octet, owner in network.owners().items() if str(sandbox_cluster.file.parent) in owner}
 
 
-def kill_during_creation(rehearsal: Rehearsal, moment: float, *, alone: bool) -> bool:
+def kill_during_creation(sandbox_cluster: SandboxCluster, moment: float, *, alone: bool) -> bool:
     """SIGKILL so many seconds after `up` begins to make containers, or as soon as it is through with them; whether it
     was still making them. `alone`: to `up` itself, whose keeper ends what it has started; else to all of that as well,
     podman among it."""
-    process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes")
+    process = sandbox_cluster.start("up", sandbox_cluster.file, "--sandbox", "--yes")
     run = keeper_of(process)
     lines, created = list[str](), threading.Event()
     begun = wait_for(process, (": Creating...", " configure:"), lines)
@@ -93,7 +93,7 @@ def kill_during_creation(rehearsal: Rehearsal, moment: float, *, alone: bool) ->
     reader.start()
     is_late = "configure:" in begun or created.wait(moment)
     status = process.poll()
-    for line in [] if alone else processes(rehearsal.file.parent, run):
+    for line in [] if alone else processes(sandbox_cluster.file.parent, run):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(line.split()[0]), signal.SIGKILL)
     process.kill()
@@ -102,7 +102,7 @@ def kill_during_creation(rehearsal: Rehearsal, moment: float, *, alone: bool) ->
     process.communicate()
     assert begun, "".join(lines)
     assert status is None, "".join(lines)
-    assert until(lambda: processes(rehearsal.file.parent, run) == []), processes(rehearsal.file.parent, run)
+    assert until(lambda: processes(sandbox_cluster.file.parent, run) == []), processes(sandbox_cluster.file.parent, run)
     assert until(lambda: scratch_of(run) == []), scratch_of(run)
     return not is_late
 

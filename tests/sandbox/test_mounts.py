@@ -22,7 +22,7 @@ from provisioner.verify.parsers import shared
 from provisioner.verify.request import ProbeRequest
 from tests.support import inside
 from tests.support.playbook import Played, play
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
@@ -55,16 +55,16 @@ def bucket(source: str = "s3://my-data/sets/", access: str = "ro") -> dict[str, 
 class Site:
     """The node's site with these file systems, as the role is told."""
 
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self.rehearsal = rehearsal
-        self.container = rehearsal.container("train-0")
+    def __init__(self, sandbox_cluster: SandboxCluster) -> None:
+        self.sandbox_cluster = sandbox_cluster
+        self.container = sandbox_cluster.container("train-0")
 
     def has(self, *mounts: dict[str, str], check: bool = False, tags: str = "mounts", **variables: Any) -> Played:
         role_variables = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [],
                           "mounts_packages": [], **variables}  # fmt: skip
         role_variables["gpuprov_mounts"] = {"virginia": list(mounts)}
         role_variables.setdefault("gpuprov_stack", {"kernel": platform.release(), "packages": [{"part": "mount_s3"}]})
-        return play(self.rehearsal, tags=tags, variables=role_variables, check=check)
+        return play(self.sandbox_cluster, tags=tags, variables=role_variables, check=check)
 
     def shell(self, script: str) -> str:
         done = inside.run(self.container, "sh", "-c", script)
@@ -72,8 +72,8 @@ class Site:
 
     def probed(self, path: str) -> shared.Shared:
         """What the probe finds at a path."""
-        name = self.rehearsal.name
-        target = ssh.argv(ClusterPaths(self.rehearsal.file, name, sandbox=True), "train-0")
+        name = self.sandbox_cluster.name
+        target = ssh.argv(ClusterPaths(self.sandbox_cluster.file, name, sandbox=True), "train-0")
         bundle = collect({"train-0": target}, ProbeRequest({"shared.json": 20}, shared=(path,)))["train-0"]
         (shared_state,) = shared.parse(bundle.files["shared.json"].text)
         return shared_state
@@ -84,7 +84,7 @@ class Site:
 
 
 @pytest.fixture
-def site(lone: Rehearsal) -> Iterator[Site]:
+def site(lone: SandboxCluster) -> Iterator[Site]:
     test_site = Site(lone)
     yield test_site
     name = f"'{unit(PLACE)}'"
@@ -124,7 +124,7 @@ def test_what_is_asked_for_is_mounted_once_and_at_boot_and_goes_again(site: Site
 
 
 def test_the_nodes_own_timer_asks_them_too(site: Site) -> None:
-    cluster = open_cluster(site.rehearsal.file, sandbox=True)
+    cluster = open_cluster(site.sandbox_cluster.file, sandbox=True)
     (group,) = build_plan(cluster.spec, cluster.lock).groups
     expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=True)
     health = {"every": "1h", "textfile": "/tmp/told", "expected": expected.to_json(), "archive": archive.digest()}

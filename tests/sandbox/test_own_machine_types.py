@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = pytest.mark.sandbox
 
 
 def test_machines_that_no_catalogue_lists(tmp_path: Path) -> None:
-    fleet = Rehearsal.of_example("own-machines", tmp_path)
+    fleet = SandboxCluster.of_example("own-machines", tmp_path)
     try:
         first = fleet.up()
         assert first.status == 0, first.stderr

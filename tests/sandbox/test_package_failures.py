@@ -15,7 +15,7 @@ from provisioner.sandbox.deb import Deb
 from tests.support import inside
 from tests.support.node_mirror import URL, NodeMirror, with_script
 from tests.support.playbook import play
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
@@ -31,7 +31,7 @@ def one_package(stack: dict[str, Any], *versions: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def mirror(lone: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeMirror]:
+def mirror(lone: SandboxCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeMirror]:
     """The node's own mirror, as the only source that the node has; everything as it was in the end."""
     node_mirror = NodeMirror(lone, "train-0", tmp_path_factory.mktemp("mirror"))
     node_mirror.shell("mkdir -p /root/kept && cp -a /etc/apt/sources.list.d /etc/apt/keyrings /root/kept")
@@ -206,7 +206,7 @@ def test_an_expired_key(node: NodeMirror, tmp_path: Path) -> None:
         node.shell(f"cat > /srv/test-mirror/http/keys/{name}.asc <<'KEY'\n{public}KEY\n")
         message = add_sources(node).message
     finally:
-        node.keys = NodeMirror(node.rehearsal, node.node, tmp_path).keys
+        node.keys = NodeMirror(node.sandbox_cluster, node.node, tmp_path).keys
     assert "expired on 2024-01-02" in message
     assert f"{URL}/keys/{name}.asc" in message
 
@@ -282,7 +282,7 @@ def test_a_node_that_loses_power_while_the_driver_is_installed(node: NodeMirror)
     node.shell("touch /run/test-slow; rm -f /run/test-installing")
     driver = [p["name"] for p in stack["packages"] if p["part"] in ("driver", "fabric_manager")]
     node.shell(f"apt-mark unhold {' '.join(driver)}; apt-get purge -y -q {' '.join(driver)}; apt-get clean")
-    run = node.rehearsal
+    run = node.sandbox_cluster
     limit, variables = node.node, {"gpuprov_stack": node.here(stack)}
 
     # Without retries, or the first run could go on by itself once the node is back.

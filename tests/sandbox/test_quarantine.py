@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.sandbox import containers, faults
-from tests.support.rehearsal import Rehearsal, failing, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, failing, wrongs
 from tests.support.terminal import answered
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
@@ -25,7 +25,7 @@ hooks:
 
 
 @pytest.fixture(scope="module")
-def fleet(p4d: Rehearsal) -> Iterator[Rehearsal]:
+def fleet(p4d: SandboxCluster) -> Iterator[SandboxCluster]:
     """The four nodes with hooks that write down what they are called for; afterwards as they were."""
     text = p4d.file.read_text()
     p4d.file.write_text(text + HOOKS)
@@ -38,16 +38,16 @@ def fleet(p4d: Rehearsal) -> Iterator[Rehearsal]:
         p4d.file.write_text(text)
 
 
-def container(fleet: Rehearsal, name: str) -> str:
+def container(fleet: SandboxCluster, name: str) -> str:
     return containers.find_node(fleet.root, name).name
 
 
-def machines(fleet: Rehearsal) -> dict[str, str]:
+def machines(fleet: SandboxCluster) -> dict[str, str]:
     """Node → id of its machine."""
     return {node["name"]: node["id"] for node in json.loads((fleet.root / "nodes.json").read_text())}
 
 
-def hooked(fleet: Rehearsal) -> list[str]:
+def hooked(fleet: SandboxCluster) -> list[str]:
     """What the hooks were called for since the last look."""
     log = fleet.file.parent / "hooks"
     lines = log.read_text().splitlines() if log.exists() else []
@@ -55,12 +55,12 @@ def hooked(fleet: Rehearsal) -> list[str]:
     return lines
 
 
-def status(fleet: Rehearsal) -> dict[str, dict[str, Any]]:
+def status(fleet: SandboxCluster) -> dict[str, dict[str, Any]]:
     document = fleet.run("status", fleet.file, "--offline", "--json").json
     return {node["name"]: node for node in document["nodes"]}
 
 
-def test_a_bad_node_is_drained_with_the_reason_and_put_back_when_it_is_well(fleet: Rehearsal) -> None:
+def test_a_bad_node_is_drained_with_the_reason_and_put_back_when_it_is_well(fleet: SandboxCluster) -> None:
     assert fleet.first is not None
     assert fleet.first.status == 0, (fleet.first.stderr, wrongs(fleet.first))
     faults.inject(container(fleet, "train-1"), "gpu-lost")
@@ -79,7 +79,7 @@ def test_a_bad_node_is_drained_with_the_reason_and_put_back_when_it_is_well(flee
     assert not any(node["quarantine"] for node in status(fleet).values())
 
 
-def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehearsal) -> None:
+def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: SandboxCluster) -> None:
     for name in ("train-0", "train-1", "train-2"):
         faults.inject(container(fleet, name), "gpu-lost")
     bad = fleet.verify("--level", "quick")
@@ -106,7 +106,7 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
 
     (mirror,) = [name for name in fleet.containers() if ".mirror." in name]
     subprocess.run(["podman", "stop", "--time", "0", mirror], check=True, capture_output=True, timeout=60)
-    question = f"Destroy train-2 of {fleet.name} (rehearsal) and create a new machine (4 resources)?"
+    question = f"Destroy train-2 of {fleet.name} (sandbox) and create a new machine (4 resources)?"
     status_of, screen = answered(fleet, "replace", fleet.file, "train-2", "--sandbox", question=question)
     assert status_of == 0, screen
     assert "4 resources changed, 1 node configured in" in screen, "two for the machine, two for the mirror"

@@ -16,7 +16,7 @@ from provisioner.sandbox import fault_list_cloud, faults
 from provisioner.sandbox.node import smi_mig, storage
 from tests.support import inside
 from tests.support.playbook import play
-from tests.support.rehearsal import Rehearsal, failing, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, failing, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.begins(7)]
 
@@ -41,26 +41,26 @@ METRICS = "/var/lib/node_exporter/textfile_collector/gpuprov-interruption.prom"
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """A p4d with MIG and scratch, an NDv4 with DOCA and GDRCopy, a machine with MI300X."""
     folder = tmp_path_factory.mktemp("roles")
-    rehearsal = Rehearsal(folder / "cluster.yaml", f"t-roles-{os.getpid() % 10_000}")
-    rehearsal.file.write_text(CLUSTER.format(name=rehearsal.name))
+    sandbox_cluster = SandboxCluster(folder / "cluster.yaml", f"t-roles-{os.getpid() % 10_000}")
+    sandbox_cluster.file.write_text(CLUSTER.format(name=sandbox_cluster.name))
     try:
-        rehearsal.first = rehearsal.up()
-        yield rehearsal
+        sandbox_cluster.first = sandbox_cluster.up()
+        yield sandbox_cluster
     finally:
-        rehearsal.down()
+        sandbox_cluster.down()
 
 
-def shell(fleet: Rehearsal, node: str, script: str, *, stdin: str = "") -> str:
+def shell(fleet: SandboxCluster, node: str, script: str, *, stdin: str = "") -> str:
     """Run a script as root in the node; asserts that it ends well."""
     done = inside.run(fleet.container(node), "sh", "-ec", script, stdin=stdin)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
-def reboot(fleet: Rehearsal, *nodes: str) -> None:
+def reboot(fleet: SandboxCluster, *nodes: str) -> None:
     """Stop and start nodes, until every unit of theirs is up again."""
     names = [fleet.container(node) for node in nodes]
     subprocess.run(["podman", "restart", "--time", "10", *names], capture_output=True, timeout=120, check=True)
@@ -71,14 +71,14 @@ def reboot(fleet: Rehearsal, *nodes: str) -> None:
         assert shell(fleet, node, f"{wait}; echo $s; systemctl --failed --no-legend") == "running"
 
 
-def stack(fleet: Rehearsal, group: str) -> dict[str, Any]:
+def stack(fleet: SandboxCluster, group: str) -> dict[str, Any]:
     inventory = fleet.inventory()
     group_stack: dict[str, Any] = inventory["all"]["children"][group]["vars"]["gpuprov_stack"]
     return group_stack
 
 
 @contextmanager
-def hardware(fleet: Rehearsal, node: str, **changes: Any) -> Iterator[None]:
+def hardware(fleet: SandboxCluster, node: str, **changes: Any) -> Iterator[None]:
     """The node's hardware.json with these keys, for as long as it lasts."""
     fault = "/usr/lib/gpuprov-sandbox/fault"
     healthy = json.loads(shell(fleet, node, f"{fault} show"))["healthy"]
@@ -89,23 +89,23 @@ def hardware(fleet: Rehearsal, node: str, **changes: Any) -> Iterator[None]:
         shell(fleet, node, f"{fault} write", stdin=json.dumps(healthy))
 
 
-def mig_devices(fleet: Rehearsal, profile: str) -> int:
+def mig_devices(fleet: SandboxCluster, profile: str) -> int:
     return shell(fleet, "cut-0", "nvidia-smi -L").count(f"  MIG {profile} ")
 
 
-def test_all_are_healthy(fleet: Rehearsal) -> None:
+def test_all_are_healthy(fleet: SandboxCluster) -> None:
     assert fleet.first is not None
     assert fleet.first.status == 0, (wrongs(fleet.first), fleet.first.stderr[-3000:])
 
 
 @pytest.mark.slow
-def test_a_second_run_changes_nothing(fleet: Rehearsal) -> None:
+def test_a_second_run_changes_nothing(fleet: SandboxCluster) -> None:
     assert play(fleet, tags=TAGS).changed() == {"cut-0": 0, "fabric-0": 0, "red-0": 0}
     # What docker knows is asked of docker: this one does not know the setting for CDI.
     assert "cdi" not in shell(fleet, "cut-0", "cat /etc/docker/daemon.json")
 
 
-def test_a_reboot_keeps_scratch_and_lays_mig_out_again(fleet: Rehearsal) -> None:
+def test_a_reboot_keeps_scratch_and_lays_mig_out_again(fleet: SandboxCluster) -> None:
     shell(fleet, "cut-0", "echo kept >/scratch/file")
     reboot(fleet, "cut-0")
     assert shell(fleet, "cut-0", "cat /scratch/file; findmnt -no TARGET /scratch") == "kept\n/scratch"
@@ -120,7 +120,7 @@ def test_a_reboot_keeps_scratch_and_lays_mig_out_again(fleet: Rehearsal) -> None
     assert shell(fleet, "cut-0", "ls -A /scratch; findmnt -no TARGET /scratch; stat -c %a /scratch") == "/scratch\n1777"
 
 
-def test_the_exporter_has_no_power_and_asks_dcgm(fleet: Rehearsal) -> None:
+def test_the_exporter_has_no_power_and_asks_dcgm(fleet: SandboxCluster) -> None:
     output = shell(
         fleet, "fabric-0", "systemctl show nvidia-dcgm-exporter -p DynamicUser -p NoNewPrivileges -p ProtectSystem -p "
         "CapabilityBoundingSet; ps -o user= -p $(systemctl show -P MainPID nvidia-dcgm-exporter)"
@@ -137,7 +137,7 @@ def test_the_exporter_has_no_power_and_asks_dcgm(fleet: Rehearsal) -> None:
     shell(fleet, "fabric-0", wait)
 
 
-def test_gpus_stay_in_a_running_container(fleet: Rehearsal) -> None:
+def test_gpus_stay_in_a_running_container(fleet: SandboxCluster) -> None:
     """`systemctl daemon-reload` takes the GPUs of a container where systemd does not know the devices."""
     image = stack(fleet, "fabric")["images"][0]["reference"]
     list_gpus = "docker exec job cat /etc/gpuprov-sandbox/gpus"
@@ -153,7 +153,7 @@ def test_gpus_stay_in_a_running_container(fleet: Rehearsal) -> None:
 
 
 @pytest.mark.slow
-def test_other_layouts_and_ways(fleet: Rehearsal) -> None:
+def test_other_layouts_and_ways(fleet: SandboxCluster) -> None:
     """Another MIG layout, none, and back; nvidia-peermem where dma-buf can't be, over a reboot, and back."""
     shell(fleet, "cut-0", "gpuprov-mig --profile 3g.20gb --instances 2 --gpus 8")
     assert mig_devices(fleet, "3g.20gb") == 16
@@ -177,7 +177,7 @@ def test_other_layouts_and_ways(fleet: Rehearsal) -> None:
     assert (gpudirect["way"], gpudirect["modules"]) == ("dmabuf", ["gdrdrv"])
 
 
-def test_missing_devices_and_modules_are_refused(fleet: Rehearsal) -> None:
+def test_missing_devices_and_modules_are_refused(fleet: SandboxCluster) -> None:
     healthy = json.loads(shell(fleet, "cut-0", "cat /etc/gpuprov-sandbox/healthy.json"))
     amd = json.loads(shell(fleet, "red-0", "cat /etc/gpuprov-sandbox/healthy.json"))
     amd["gpus"][3]["present"] = False
@@ -193,7 +193,7 @@ def test_missing_devices_and_modules_are_refused(fleet: Rehearsal) -> None:
     assert "rocm-smi lists 7 GPUs, this machine type has 8" in done.failure("red-0")
 
 
-def test_wrong_disks_and_a_clashing_mpi_are_refused(fleet: Rehearsal) -> None:
+def test_wrong_disks_and_a_clashing_mpi_are_refused(fleet: SandboxCluster) -> None:
     previous_content = shell(fleet, "cut-0", f"cat /{storage.CONTENT}")
     control = (
         "Package: openmpi-bin\nVersion: 4.1.4-3\nArchitecture: all\nMaintainer: t <t@t.internal>\nDescription: t\n"
@@ -209,7 +209,7 @@ def test_wrong_disks_and_a_clashing_mpi_are_refused(fleet: Rehearsal) -> None:
     assert "clashes with what is there: openmpi-bin 4.1.4-3" in done.failure("fabric-0")
 
 
-def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehearsal) -> None:
+def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: SandboxCluster) -> None:
     locked = stack(fleet, "fabric")
     image, missing_digest = locked["images"][0], "sha256:" + "0" * 64
     name = image["pull"].partition("@")[0]
@@ -248,13 +248,13 @@ def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehe
 NOTED = "/run/gpuprov/interruption.json"
 
 
-def noted(fleet: Rehearsal) -> dict[str, Any]:
+def noted(fleet: SandboxCluster) -> dict[str, Any]:
     """What cut-0's watcher wrote down."""
     record: dict[str, Any] = json.loads(shell(fleet, "cut-0", f"cat {NOTED}"))
     return record
 
 
-def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet: Rehearsal) -> None:
+def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet: SandboxCluster) -> None:
     faults.inject(fleet.container("cut-0"), "spot-notice")
     try:
         record = noted(fleet)
@@ -278,7 +278,7 @@ def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet:
 
 
 @pytest.mark.slow
-def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: Rehearsal) -> None:
+def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: SandboxCluster) -> None:
     """Another hook is a difference that the role alone mends; the watcher goes where nobody takes machines away."""
     group_variables = fleet.inventory()["all"]["children"]["cut"]["vars"]
     hook = base64.b64encode(b"echo begins; sleep 300\n").decode()

@@ -10,31 +10,31 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.rehearsal import Rehearsal, failing, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, failing, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 DEADLINE_S = 400
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Rehearsal]:
-    rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=2)
-    document = yaml.safe_load(rehearsal.file.read_text())
+def desk(tmp_path: Path) -> Iterator[SandboxCluster]:
+    sandbox_cluster = SandboxCluster.of_example("rtx4090", tmp_path, count=2)
+    document = yaml.safe_load(sandbox_cluster.file.read_text())
     document["verify"] = {"reboot": "first"}
-    rehearsal.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    sandbox_cluster.file.write_text(yaml.safe_dump(document, sort_keys=False))
     try:
-        yield rehearsal
+        yield sandbox_cluster
     finally:
-        rehearsal.down()
+        sandbox_cluster.down()
 
 
-def event_messages(rehearsal: Rehearsal) -> list[str]:
+def event_messages(sandbox_cluster: SandboxCluster) -> list[str]:
     """What the newest run has said until now."""
-    newest = max(rehearsal.root.glob("runs/*/events.jsonl"), default=None)
+    newest = max(sandbox_cluster.root.glob("runs/*/events.jsonl"), default=None)
     return [json.loads(line)["message"] for line in newest.read_text().splitlines()] if newest else []
 
 
-def test_what_breaks_with_the_second_boot_is_found_before_the_first_job(desk: Rehearsal) -> None:
+def test_what_breaks_with_the_second_boot_is_found_before_the_first_job(desk: SandboxCluster) -> None:
     process = desk.start("up", desk.file, "--sandbox", "--yes", "--json")
     until = time.monotonic() + DEADLINE_S
     while "rebooting box-0" not in event_messages(desk):

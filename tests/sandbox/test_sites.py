@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import Rehearsal, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, wrongs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 OTHERS = {"train-0": True, "desk-0": True}
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Rehearsal]:
-    rehearsal = Rehearsal.of_example("three-sites", tmp_path)
+def fleet(tmp_path: Path) -> Iterator[SandboxCluster]:
+    sandbox_cluster = SandboxCluster.of_example("three-sites", tmp_path)
     try:
-        yield rehearsal
+        yield sandbox_cluster
     finally:
-        rehearsal.down()
+        sandbox_cluster.down()
 
 
-def test_a_site_without_machines_is_left_out_and_comes_with_the_next_run(fleet: Rehearsal) -> None:
+def test_a_site_without_machines_is_left_out_and_comes_with_the_next_run(fleet: SandboxCluster) -> None:
     fleet.run("sandbox", "fault", fleet.file, "shanghai", "no-capacity")
     first = fleet.up()
     assert first.status == 3, first.stderr

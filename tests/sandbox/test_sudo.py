@@ -15,7 +15,7 @@ from provisioner.lifecycle.images import commands
 from provisioner.lifecycle.images.recipe import open_recipe
 from provisioner.lifecycle.session import open_cluster
 from tests.support.person import GID, UID, not_theirs, their_folder, without_sudo
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = pytest.mark.sandbox
 __all__ = ["their_folder"]
@@ -51,7 +51,7 @@ def test_what_other_programs_wrote_is_handed_over_in_the_end(their_folder: Path)
 
 
 def test_what_is_left_of_images_is_theirs(their_folder: Path) -> None:
-    """Of a rehearsal in the run directory of the recipe, else beside the recipe."""
+    """Of a sandbox in the run directory of the recipe, else beside the recipe."""
     file = their_folder / "vision.yaml"
     file.write_text(RECIPE)
     for sandbox in (True, False):
@@ -104,7 +104,7 @@ def test_only_an_ordinary_user_is_somebody(uid: str, gid: str, monkeypatch: pyte
 
 
 def test_without_sudo_they_meet_the_lock_of_a_run_with_it(their_folder: Path) -> None:
-    theirs = without_sudo(Rehearsal.of_example("rtx4090", their_folder, count=1))
+    theirs = without_sudo(SandboxCluster.of_example("rtx4090", their_folder, count=1))
     with open_cluster(theirs.file, sandbox=True).alone_here("up"):
         refused = theirs.run("unlock", theirs.file, "--sandbox")
     assert refused.status == 5, refused.stderr
@@ -114,7 +114,7 @@ def test_without_sudo_they_meet_the_lock_of_a_run_with_it(their_folder: Path) ->
 
 def test_without_sudo_they_are_told_what_needs_it(their_folder: Path) -> None:
     """Also where a run with sudo was killed before it could hand over what it had made."""
-    theirs = without_sudo(Rehearsal.of_example("rtx4090", their_folder, count=1))
+    theirs = without_sudo(SandboxCluster.of_example("rtx4090", their_folder, count=1))
     for arguments in (["up", "--yes"], ["plan"], ["lock"]):
         refused = theirs.run(arguments[0], theirs.file, "--sandbox", *arguments[1:])
         assert refused.status == 2

@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.sandbox import faults
 from tests.support.acceptance_suite import COVERED
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("lone"), pytest.mark.begins(3)]
 
@@ -25,7 +25,7 @@ ALONE = (
 
 
 @pytest.fixture(scope="module")
-def suite(lone: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def suite(lone: SandboxCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ci") / "suite"
     exported = lone.run("verify", lone.file, "--export-testinfra", folder)
     assert exported.status == 0, exported.stderr
@@ -34,7 +34,7 @@ def suite(lone: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def broken(lone: Rehearsal) -> Iterator[str]:
+def broken(lone: SandboxCluster) -> Iterator[str]:
     fault = "gpu-lost"
     assert lone.run("sandbox", "fault", lone.file, "train-0", fault).status == 0
     yield fault
@@ -55,7 +55,7 @@ def run_alone(suite: Path, host: str) -> tuple[int, str, set[str]]:
     return done.returncode, done.stdout + done.stderr, failed
 
 
-def test_a_healthy_fleet_passes(lone: Rehearsal, suite: Path) -> None:
+def test_a_healthy_fleet_passes(lone: SandboxCluster, suite: Path) -> None:
     assert lone.verify("--level", "standard").status == 0
     status, output, failed = run_alone(suite, f"{lone.name}-train-0")
     assert (status, failed) == (0, set()), output
@@ -64,7 +64,7 @@ def test_a_healthy_fleet_passes(lone: Rehearsal, suite: Path) -> None:
     assert command.status == 0, command.stdout + command.stderr
 
 
-def test_a_fault_is_found_by_both(lone: Rehearsal, suite: Path, broken: str) -> None:
+def test_a_fault_is_found_by_both(lone: SandboxCluster, suite: Path, broken: str) -> None:
     assert lone.verify("--level", "quick").status == 1, broken
     status, output, failed = run_alone(suite, f"{lone.name}-train-0")
     assert status == 1, output
@@ -82,7 +82,7 @@ def test_an_unknown_host_fails_clearly(suite: Path) -> None:
     assert "expected.json does not have the host gpu-17.example.net. It has: train-0" in output
 
 
-def test_the_same_fleet_gives_the_same_suite(lone: Rehearsal, suite: Path) -> None:
+def test_the_same_fleet_gives_the_same_suite(lone: SandboxCluster, suite: Path) -> None:
     first = {file.name: file.read_bytes() for file in suite.iterdir() if file.is_file()}
     (suite / "test_own.py").write_text("")
     exported = lone.run("verify", lone.file, "--export-testinfra", suite)
@@ -92,7 +92,7 @@ def test_the_same_fleet_gives_the_same_suite(lone: Rehearsal, suite: Path) -> No
 
 
 @pytest.mark.slow
-def test_every_covered_fault_is_found_by_both(lone: Rehearsal, suite: Path) -> None:
+def test_every_covered_fault_is_found_by_both(lone: SandboxCluster, suite: Path) -> None:
     container = lone.container("train-0")
     disagreeing = []
     covered = [fault.name for fault in faults.list_faults("p4d.24xlarge") if fault.check in COVERED]

@@ -1,5 +1,5 @@
 """One file, three clouds: Alibaba Cloud, Azure and Tencent Cloud side by side, each imitated behind its own SDK and
-Terraform provider, their machines rehearsed nodes. One of them refuses; the others are served all the same."""
+Terraform provider, their machines sandbox nodes. One of them refuses; the others are served all the same."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import yaml
 from provisioner.stack import lockfile
 from tests.sandbox.test_tencent import TYPE as GN10
 from tests.sandbox.test_tencent import ZONES, account
-from tests.support import alicloud_rehearsal, azure_api, azure_machines, tencent_api
+from tests.support import alicloud_sandbox, azure_api, azure_machines, tencent_api
 from tests.support.alicloud_api import Account, stock
 from tests.support.alicloud_api import serving as serving_alicloud
 from tests.support.aws_machines import Machines
-from tests.support.rehearsal import Rehearsal, failing, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, failing, wrongs
 from tests.support.schema_provider import Cloud
 from tests.support.schema_provider.server import serving
-from tests.support.tencent_rehearsal import MACHINE, boot, end
+from tests.support.tencent_sandbox import MACHINE, boot, end
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 GN7, NC = "ecs.gn7-c13g1.26xlarge", "Standard_NC24ads_A100_v4"
@@ -48,7 +48,7 @@ FILE: dict[str, Any] = {
 
 @dataclass
 class World:
-    fleet: Rehearsal
+    fleet: SandboxCluster
     clouds: dict[str, Cloud]
 
 
@@ -60,7 +60,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     document = {"name": name, **FILE, "access": FILE["access"] | {"ssh_key": str(tmp_path / "key")}}
     file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump(document, sort_keys=False))
-    rehearsal = Rehearsal(file, name, gpuprov=[sys.executable, "-m", "tests.support.three_clouds_rehearsal"])
+    sandbox_cluster = SandboxCluster(file, name, gpuprov=[sys.executable, "-m", "tests.support.three_clouds_sandbox"])
     clouds = {name: Cloud(name) for name in ("alicloud", "azurerm", "tencentcloud")}
     alicloud, tencent = _alicloud(), account()
     with ExitStack() as open_, pytest.MonkeyPatch.context() as patch:
@@ -71,24 +71,24 @@ def world(tmp_path: Path) -> Iterator[World]:
         azure.images["Canonical:ubuntu-24_04-lts:server"] = ["1.0.202511100"]
         environment = open_.enter_context(serving(*clouds.values())) | open_.enter_context(serving_alicloud(alicloud))
         environment |= open_.enter_context(tencent_api.serving(tencent))
-        # the rehearsal's images are kept at home
+        # the sandbox's images are kept at home
         for key, value in (environment | {"ARM": azure.url, "HOME": os.environ["HOME"]}).items():
             patch.setenv(key, value)
-        locked = rehearsal.run("lock", rehearsal.file)
+        locked = sandbox_cluster.run("lock", sandbox_cluster.file)
         assert locked.status == 0, locked.stderr
-        lock = lockfile.read(rehearsal.file.with_name("cluster.lock"))
+        lock = lockfile.read(sandbox_cluster.file.with_name("cluster.lock"))
         assert lock is not None
         machines = {}
         for provider in clouds:
             (tmp_path / provider).mkdir()
             machines[provider] = Machines(tmp_path / provider, f"{name}-{provider[:2]}", lock)
             open_.callback(machines[provider].close)
-        open_.enter_context(alicloud_rehearsal.behind(clouds["alicloud"], alicloud, machines["alicloud"]))
+        open_.enter_context(alicloud_sandbox.behind(clouds["alicloud"], alicloud, machines["alicloud"]))
         azure_machines.behind(clouds["azurerm"], azure, machines["azurerm"])
         clouds["tencentcloud"].made = partial(boot, machines["tencentcloud"], tencent)
         clouds["tencentcloud"].gone = partial(end, machines["tencentcloud"], tencent)
-        yield World(rehearsal, clouds)
-        rehearsal.run("down", rehearsal.file, "--yes")
+        yield World(sandbox_cluster, clouds)
+        sandbox_cluster.run("down", sandbox_cluster.file, "--yes")
 
 
 def _alicloud() -> Account:

@@ -12,14 +12,14 @@ import subprocess
 import pytest
 import yaml
 
-from tests.support.rehearsal import DEADLINE_S, Rehearsal, failing, unknown, wrongs
 from tests.support.run_processes import until
+from tests.support.sandbox_cluster import DEADLINE_S, SandboxCluster, failing, unknown, wrongs
 from tests.support.terminal import CTRL_C, Terminal
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.shares("p4d"), pytest.mark.begins(2)]
 
 
-def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
+def test_four_nodes_are_made_configured_and_proven(p4d: SandboxCluster) -> None:
     assert p4d.first is not None
     assert p4d.first.status == 0, (p4d.first.stderr, wrongs(p4d.first))
     document = p4d.first.json
@@ -38,7 +38,7 @@ def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
     }  # fmt: skip
 
 
-def test_a_person_at_the_terminal_sees_each_stage_to_its_end(p4d: Rehearsal) -> None:
+def test_a_person_at_the_terminal_sees_each_stage_to_its_end(p4d: SandboxCluster) -> None:
     for row in (
         r"✓ terraform .*virginia: 5 resources",
         r"✓ fleet .*4 nodes reachable",
@@ -49,7 +49,7 @@ def test_a_person_at_the_terminal_sees_each_stage_to_its_end(p4d: Rehearsal) -> 
         assert len(re.findall(f"^{row}", p4d.typed, re.M)) == 1, (row, p4d.typed)
 
 
-def test_commands_that_do_not_ask_at_a_terminal(p4d: Rehearsal) -> None:
+def test_commands_that_do_not_ask_at_a_terminal(p4d: SandboxCluster) -> None:
     """verify, exec and ssh as a person types them, in a window of 80 columns."""
     with Terminal([*p4d.gpuprov, "verify", "cluster.yaml", "--level", "quick"], cwd=p4d.file.parent) as terminal:
         assert terminal.end(DEADLINE_S) == 0
@@ -69,7 +69,7 @@ def test_commands_that_do_not_ask_at_a_terminal(p4d: Rehearsal) -> None:
         assert "/dev/pts/" in terminal.screen
 
 
-def test_another_person_watches_and_ctrl_c_ends_a_run_in_order(p4d: Rehearsal) -> None:
+def test_another_person_watches_and_ctrl_c_ends_a_run_in_order(p4d: SandboxCluster) -> None:
     p4d.run("ssh", p4d.file, "train-2", "sudo apt-mark unhold libnccl2")
     folder = p4d.file.parent
     with (
@@ -89,13 +89,13 @@ def test_another_person_watches_and_ctrl_c_ends_a_run_in_order(p4d: Rehearsal) -
     assert second.status == 0, second.stderr
 
 
-def test_a_second_up_changes_nothing(p4d: Rehearsal) -> None:
+def test_a_second_up_changes_nothing(p4d: SandboxCluster) -> None:
     second = p4d.up()
     assert second.status == 0, second.stderr
     assert second.json["changes"] == {"resources": 0, "configured": 0}
 
 
-def test_the_machines_are_what_the_file_asks_for(p4d: Rehearsal) -> None:
+def test_the_machines_are_what_the_file_asks_for(p4d: SandboxCluster) -> None:
     facts = p4d.run("facts", p4d.file, "train-2", "--json").json
     assert len(facts["gpus"]) == 8
     assert {g["model"] for g in facts["gpus"]} == {"NVIDIA A100-SXM4-40GB"}
@@ -106,7 +106,7 @@ def test_the_machines_are_what_the_file_asks_for(p4d: Rehearsal) -> None:
     assert {entry["file"] for entry in facts["unreadable"]} <= {"modules.txt", "dmesg-before.txt", "gds.txt"}
 
 
-def test_a_bundle_of_a_simulated_node_is_healthy_and_says_so(p4d: Rehearsal) -> None:
+def test_a_bundle_of_a_simulated_node_is_healthy_and_says_so(p4d: SandboxCluster) -> None:
     assert p4d.run("collect", p4d.file, "train-2", "-o", p4d.file.parent / "bundle").status == 0
     judged = p4d.run("verify", "--bundle", p4d.file.parent / "bundle", "--machine", "p4d.24xlarge", "--json")
     assert judged.status == 0, wrongs(judged)
@@ -114,7 +114,7 @@ def test_a_bundle_of_a_simulated_node_is_healthy_and_says_so(p4d: Rehearsal) -> 
     assert p4d.run("facts", p4d.file, "train-2", "--json").json["simulated"] is True
 
 
-def test_what_is_installed_is_the_lock_and_is_held(p4d: Rehearsal) -> None:
+def test_what_is_installed_is_the_lock_and_is_held(p4d: SandboxCluster) -> None:
     lock = yaml.safe_load((p4d.root / "cluster.lock").read_text())["groups"]["train"]["packages"]
     locked = {package["name"]: package["version"] for package in lock}
     assert {"nvidia-fabricmanager", "libnccl2"} <= set(locked)
@@ -125,13 +125,13 @@ def test_what_is_installed_is_the_lock_and_is_held(p4d: Rehearsal) -> None:
     assert {line.removeprefix("train-0: ") for line in held_packages.stdout.splitlines()} >= set(locked)
 
 
-def test_status_knows_the_nodes(p4d: Rehearsal) -> None:
+def test_status_knows_the_nodes(p4d: SandboxCluster) -> None:
     document = p4d.run("status", p4d.file, "--json").json
     assert [(n["stage"], n["ok"]) for n in document["nodes"]] == [("verified", True)] * 4
     assert all(n["address"].startswith("127.77.") for n in document["nodes"])
 
 
-def test_the_run_directory_is_private_and_complete(p4d: Rehearsal) -> None:
+def test_the_run_directory_is_private_and_complete(p4d: SandboxCluster) -> None:
     assert stat.S_IMODE(p4d.root.stat().st_mode) == 0o700
     for secret in ("ssh/id_ed25519", "ssh/config", "known_hosts"):
         assert stat.S_IMODE((p4d.root / secret).stat().st_mode) == 0o600
@@ -142,7 +142,7 @@ def test_the_run_directory_is_private_and_complete(p4d: Rehearsal) -> None:
     assert {path.name for path in first.iterdir()} >= {"report.json", "report.xml", "report.html"}
 
 
-def test_two_at_once_is_refused_and_says_who(p4d: Rehearsal) -> None:
+def test_two_at_once_is_refused_and_says_who(p4d: SandboxCluster) -> None:
     first = p4d.start("up", p4d.file, "--sandbox", "--yes")
     try:
         holder = p4d.root / "holder.json"
@@ -158,7 +158,7 @@ def test_two_at_once_is_refused_and_says_who(p4d: Rehearsal) -> None:
 
 
 @pytest.mark.slow
-def test_a_container_that_vanished_is_made_again(p4d: Rehearsal) -> None:
+def test_a_container_that_vanished_is_made_again(p4d: SandboxCluster) -> None:
     container = next(name for name in p4d.containers() if "-train-3." in name)
     subprocess.run(["podman", "rm", "--force", "--time", "0", container], check=True, timeout=60)
     second = p4d.up()
@@ -166,7 +166,7 @@ def test_a_container_that_vanished_is_made_again(p4d: Rehearsal) -> None:
     assert second.json["changes"]["configured"] == 1
 
 
-def test_another_host_key_is_refused(p4d: Rehearsal) -> None:
+def test_another_host_key_is_refused(p4d: SandboxCluster) -> None:
     pins = p4d.root / "known_hosts"
     right = pins.read_text()
     lines = right.splitlines()
@@ -184,7 +184,7 @@ def test_another_host_key_is_refused(p4d: Rehearsal) -> None:
     assert p4d.verify("--level", "quick").status == 0
 
 
-def test_no_port_of_a_node_is_open_beyond_this_machine(p4d: Rehearsal) -> None:
+def test_no_port_of_a_node_is_open_beyond_this_machine(p4d: SandboxCluster) -> None:
     for node in p4d.run("status", p4d.file, "--json").json["nodes"]:
         with socket.create_connection((node["address"], 22), timeout=5):
             pass

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.faulty import try_own_faults
-from tests.support.rehearsal import Done, Rehearsal, wrongs
 from tests.support.run_processes import until
+from tests.support.sandbox_cluster import Done, SandboxCluster, wrongs
 from tests.support.terminal import answered
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.begins(4)]
@@ -32,50 +32,54 @@ EXPORTER = "sudo systemd-run --quiet --unit=node_exporter python3 -m http.server
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
     """Two workstations, up and healthy with the old driver."""
-    rehearsal = Rehearsal.of_example("rtx4090", tmp_path_factory.mktemp("desk"), count=2)
-    rehearsal.file.write_text(rehearsal.file.read_text() + HOOKS)
-    pin(rehearsal, "580")
+    sandbox_cluster = SandboxCluster.of_example("rtx4090", tmp_path_factory.mktemp("desk"), count=2)
+    sandbox_cluster.file.write_text(sandbox_cluster.file.read_text() + HOOKS)
+    pin(sandbox_cluster, "580")
     try:
-        rehearsal.first = rehearsal.up()
-        rehearsal.run("exec", rehearsal.file, EXPORTER)
-        yield rehearsal
+        sandbox_cluster.first = sandbox_cluster.up()
+        sandbox_cluster.run("exec", sandbox_cluster.file, EXPORTER)
+        yield sandbox_cluster
     finally:
-        rehearsal.down()
+        sandbox_cluster.down()
 
 
-def pin(rehearsal: Rehearsal, branch: str) -> None:
-    text = re.sub(r'^  driver: ".*"\n', "", rehearsal.file.read_text(), flags=re.M)
-    rehearsal.file.write_text(re.sub(r"^stack:\n", f'stack:\n  driver: "{branch}"\n', text, flags=re.M))
+def pin(sandbox_cluster: SandboxCluster, branch: str) -> None:
+    text = re.sub(r'^  driver: ".*"\n', "", sandbox_cluster.file.read_text(), flags=re.M)
+    sandbox_cluster.file.write_text(re.sub(r"^stack:\n", f'stack:\n  driver: "{branch}"\n', text, flags=re.M))
 
 
-def upgrade(rehearsal: Rehearsal, *arguments: object) -> Done:
-    return rehearsal.run("upgrade", rehearsal.file, "--sandbox", "--yes", "--json", *arguments)
+def upgrade(sandbox_cluster: SandboxCluster, *arguments: object) -> Done:
+    return sandbox_cluster.run("upgrade", sandbox_cluster.file, "--sandbox", "--yes", "--json", *arguments)
 
 
-def status(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
-    document = rehearsal.run("status", rehearsal.file, "--json").json
+def status(sandbox_cluster: SandboxCluster) -> dict[str, dict[str, Any]]:
+    document = sandbox_cluster.run("status", sandbox_cluster.file, "--json").json
     return {node["name"]: node for node in document["nodes"]}
 
 
-def hooks(rehearsal: Rehearsal) -> list[str]:
+def hooks(sandbox_cluster: SandboxCluster) -> list[str]:
     """What the hooks wrote down since the last look: step and node."""
-    log = rehearsal.file.parent / "hooks"
+    log = sandbox_cluster.file.parent / "hooks"
     lines = log.read_text().splitlines() if log.exists() else []
     log.unlink(missing_ok=True)
-    addresses = {node["name"]: node["address"] for node in json.loads((rehearsal.root / "nodes.json").read_text())}
+    addresses = {
+        node["name"]: node["address"] for node in json.loads((sandbox_cluster.root / "nodes.json").read_text())
+    }
     assert all(line.split()[2] == addresses[line.split()[1]] for line in lines)
     return [" ".join(line.split()[:2]) for line in lines]
 
 
-def loaded(rehearsal: Rehearsal) -> dict[str, str]:
+def loaded(sandbox_cluster: SandboxCluster) -> dict[str, str]:
     """Node → the driver that nvidia-smi reports."""
-    output = rehearsal.run("exec", rehearsal.file, "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout
+    output = sandbox_cluster.run(
+        "exec", sandbox_cluster.file, "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
+    ).stdout
     return dict(line.split(": ") for line in output.splitlines())
 
 
-def test_the_fleet_is_there(desk: Rehearsal) -> None:
+def test_the_fleet_is_there(desk: SandboxCluster) -> None:
     assert desk.first is not None
     assert desk.first.status == 0, (desk.first.stderr, wrongs(desk.first))
     assert {node["driver"] for node in status(desk).values()} == {OLD}
@@ -86,12 +90,12 @@ def test_the_fleet_is_there(desk: Rehearsal) -> None:
 
 
 @pytest.mark.slow
-def test_faults_of_a_workstation_are_found(desk: Rehearsal) -> None:
+def test_faults_of_a_workstation_are_found(desk: SandboxCluster) -> None:
     """The example rtx4090 has its faults here, where there are two of it."""
     try_own_faults(desk)
 
 
-def test_a_node_looks_at_itself(desk: Rehearsal) -> None:
+def test_a_node_looks_at_itself(desk: SandboxCluster) -> None:
     """The timer of role health: the same checks on the node, as metrics."""
     look = "sudo systemctl start gpuprov-health.service && cat /var/lib/node_exporter/textfile_collector/gpuprov.prom"
     assert desk.run("ssh", desk.file, "box-0", "systemctl is-active gpuprov-health.timer").stdout == "active\n"
@@ -105,7 +109,7 @@ def test_a_node_looks_at_itself(desk: Rehearsal) -> None:
     assert 'gpuprov_check{check="gpu.xid",severity="fatal"} 0' in bad
 
 
-def test_up_moves_nobody_to_another_lock(desk: Rehearsal) -> None:
+def test_up_moves_nobody_to_another_lock(desk: SandboxCluster) -> None:
     pin(desk, "595")
     result = desk.up()
     assert result.status == 2
@@ -118,7 +122,7 @@ def test_up_moves_nobody_to_another_lock(desk: Rehearsal) -> None:
     assert all(node["waiting"] and node["drift"] == [] for node in planned)
 
 
-def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: Rehearsal) -> None:
+def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: SandboxCluster) -> None:
     hooks(desk)  # of the quarantine in which the faults before put a node
     assert desk.run("sandbox", "fault", desk.file, "box-1", f"bad-driver:{NEW}").status == 0
     assert status(desk)["box-1"]["drift"] == [], "with the old driver nothing is wrong"
@@ -138,7 +142,7 @@ def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: Rehear
     assert well.status == 0, wrongs(well)
 
 
-def test_it_is_not_tried_again_by_itself(desk: Rehearsal) -> None:
+def test_it_is_not_tried_again_by_itself(desk: SandboxCluster) -> None:
     result = upgrade(desk)
     assert result.status == 2
     assert "was rolled back on this cluster: box-1: " in result.stderr
@@ -146,7 +150,7 @@ def test_it_is_not_tried_again_by_itself(desk: Rehearsal) -> None:
     assert hooks(desk) == []
 
 
-def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
+def test_killed_in_the_middle_it_goes_on_and_ends(desk: SandboxCluster) -> None:
     assert desk.run("sandbox", "clear", desk.file, "box-1", "bad-driver").status == 0
     process = desk.start("upgrade", desk.file, "--sandbox", "--yes", "--again")
     assert until(lambda: installing(desk) or process.poll() is not None, 900)
@@ -160,7 +164,7 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     assert refused.status == 2
     assert "an upgrade is in progress" in refused.stderr
     ended, screen = answered(
-        desk, "upgrade", desk.file, "--sandbox", question=f"Upgrade 2 nodes of {desk.name} (rehearsal), first"
+        desk, "upgrade", desk.file, "--sandbox", question=f"Upgrade 2 nodes of {desk.name} (sandbox), first"
     )
     assert ended == 0, screen
     assert len(re.findall(rf"^box-\d: moved, driver {NEW}", screen, re.M)) == 2
@@ -174,8 +178,8 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     assert second.json["changes"] == {"resources": 0, "configured": 0}
 
 
-def installing(rehearsal: Rehearsal) -> bool:
+def installing(sandbox_cluster: SandboxCluster) -> bool:
     """Whether the newest run has come to the driver's packages."""
-    newest = max((rehearsal.root / "runs").iterdir())
+    newest = max((sandbox_cluster.root / "runs").iterdir())
     events = newest / "events.jsonl"
     return events.exists() and "Keep other drivers off the GPUs" in events.read_text()

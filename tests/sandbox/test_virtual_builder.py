@@ -25,7 +25,7 @@ from provisioner.sandbox import keys
 from provisioner.stack import lockfile
 from provisioner.stack.models import Stack
 from tests.support import vendor
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -90,12 +90,12 @@ def _pinned(text: str, stack: Stack) -> str:
 
 @pytest.mark.usefixtures("there")
 def test_a_disk_is_built_on_a_virtual_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.rehearsal.DEADLINE_S", DEADLINE_S)
+    monkeypatch.setattr("tests.support.sandbox_cluster.DEADLINE_S", DEADLINE_S)
     vendor_keys = keys.keys(tmp_path / "keys")
     plain = tmp_path / "lock" / "t-plain.yaml"
     plain.parent.mkdir()
     plain.write_text(PLAIN.replace("NAME", "t-plain"), encoding="utf-8")
-    assert Rehearsal(plain, "t-plain").run("lock", plain, "--sandbox").status == 0
+    assert SandboxCluster(plain, "t-plain").run("lock", plain, "--sandbox").status == 0
     lock = lockfile.read(plain.parent / ".gpuprov" / "t-plain.sandbox" / "cluster.lock")
     assert lock is not None
     stack = lock.groups["ws"]
@@ -113,7 +113,7 @@ def test_a_disk_is_built_on_a_virtual_machine(tmp_path: Path, monkeypatch: pytes
         forward = threading.Thread(target=forwarded, args=(tmp_path, port, over), daemon=True)
         forward.start()
         try:
-            done = Rehearsal(file, "t-vm").run("image", "build", file, "--yes", "--json")
+            done = SandboxCluster(file, "t-vm").run("image", "build", file, "--yes", "--json")
         finally:
             over.set()
             forward.join(20)

@@ -1,6 +1,6 @@
 """Every `--json` document has the shape that `gpuprov schema` promises.
 
-documents/ holds documents of real rehearsals, cut to two nodes, and of a simulated AWS; `<schema>-<what it shows>.json`
+documents/ holds documents of real sandboxes, cut to two nodes, and of a simulated AWS; `<schema>-<what it shows>.json`
 is held to that schema.
 """
 

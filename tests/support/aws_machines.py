@@ -1,4 +1,4 @@
-"""Machines behind moto's addresses: every EC2 instance that gets an elastic address is a rehearsed node.
+"""Machines behind moto's addresses: every EC2 instance that gets an elastic address is a sandbox node.
 
 EC2 → here: RunInstances gives the instance an address of podman's network, AllocateAddress gives one of loopback,
 AssociateAddress boots the node (its user data says who may log in); one with a single interface has its public address

@@ -1,4 +1,4 @@
-"""Machines behind the stand-in for Azure: every virtual machine that Terraform makes is a rehearsed node, and Resource
+"""Machines behind the stand-in for Azure: every virtual machine that Terraform makes is a sandbox node, and Resource
 Manager (azure_api.py) knows of it."""
 
 from __future__ import annotations

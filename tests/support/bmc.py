@@ -23,7 +23,7 @@ from typing import Any
 
 import urllib3
 
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 TREES = ROOT / "tests/unit/machines/redfish/trees"
 ANSWERS: dict[str, dict[str, Any]] = {

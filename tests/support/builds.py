@@ -1,4 +1,4 @@
-"""Builds of images for tests: manifests as a rehearsal would leave them, with versions that are solved for real."""
+"""Builds of images for tests: manifests as a sandbox would leave them, with versions that are solved for real."""
 
 from __future__ import annotations
 

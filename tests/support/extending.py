@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 _BLOCK = re.compile(r"^(?:`([\w./-]+)`:\n\n)?```(\w*)\n(.*?)^```", re.M | re.S)
 FOLDERS = ("provisioner", "ansible", "templates", "terraform", "examples", "docs", "tests/support", "tests/unit")

@@ -1,4 +1,4 @@
-"""Faults injected into a rehearsal's nodes: what a verdict has to say of them, and what it says otherwise.
+"""Faults injected into the sandbox's nodes: what a verdict has to say of them, and what it says otherwise.
 
 Each node of a fleet has another fault at the same time, so that one verdict proves as many as there are nodes.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from provisioner.sandbox import containers, faults
 from provisioner.verify.registry import declared
-from tests.support.rehearsal import Rehearsal, failing, wrongs
+from tests.support.sandbox_cluster import SandboxCluster, failing, wrongs
 
 FAULTS = int(os.environ.get("GPUPROV_TEST_FAULTS", "12"))
 """How many of a machine type are tried; `GPUPROV_TEST_FAULTS=1000` for all."""
@@ -22,15 +22,16 @@ P4D = "p4d.24xlarge"
 """What test_faults.py has every fault of."""
 EVERYWHERE = ("gpu-lost", "nvlink-down", "xid-79", "ecc-uncorrectable", "row-remap-pending", "wrong-driver")
 ELSEWHERE = {"ib-card-slow", *(() if Path("/proc/mdstat").exists() else ("raid-degraded",))}
-"""Faults that these rehearsals can't show: a slow card slows its only partner's rail too (test_job_environment.py has
+"""Faults that these sandboxes can't show: a slow card slows its only partner's rail too (test_job_environment.py has
 it); the array's needs a kernel with md below the nodes."""
 CHECKS = {check.id: check for check in declared()}
 
 
-def machines(rehearsal: Rehearsal) -> dict[str, str]:
+def machines(sandbox_cluster: SandboxCluster) -> dict[str, str]:
     """Node → machine type."""
     return {
-        n["name"]: n["machine"] for n in rehearsal.run("status", rehearsal.file, "--offline", "--json").json["nodes"]
+        n["name"]: n["machine"]
+        for n in sandbox_cluster.run("status", sandbox_cluster.file, "--offline", "--json").json["nodes"]
     }
 
 
@@ -49,8 +50,8 @@ def check_of(fault: str) -> str:
     return faults.find_fault(fault).check
 
 
-def containers_of(rehearsal: Rehearsal) -> dict[str, str]:
-    return {name: containers.find_node(rehearsal.root, name).name for name in machines(rehearsal)}
+def containers_of(sandbox_cluster: SandboxCluster) -> dict[str, str]:
+    return {name: containers.find_node(sandbox_cluster.root, name).name for name in machines(sandbox_cluster)}
 
 
 def batches(fault_sets: Sequence[tuple[str, ...]], size: int) -> Iterator[Sequence[tuple[str, ...]]]:
@@ -88,7 +89,7 @@ def on_all(do: Callable[[str], object], nodes: Iterable[str]) -> None:
 
 
 def tried(
-    rehearsal: Rehearsal, container_by_node: dict[str, str], faults_by_node: dict[str, tuple[str, ...]]
+    sandbox_cluster: SandboxCluster, container_by_node: dict[str, str], faults_by_node: dict[str, tuple[str, ...]]
 ) -> list[str]:
     """What a verdict says otherwise than it should with these faults on these nodes, and none on the others."""
 
@@ -99,7 +100,7 @@ def tried(
 
     on_all(inject, container_by_node)
     level = level_of(fault for injected in faults_by_node.values() for fault in injected)
-    verdict, wrong = rehearsal.verify("--level", level), []
+    verdict, wrong = sandbox_cluster.verify("--level", level), []
     failing_by_node = failing(verdict.json)
     for node, injected in faults_by_node.items():
         failing_checks = failing_by_node.pop(node, set())
@@ -129,26 +130,26 @@ def tried(
     return wrong
 
 
-def try_faults(rehearsal: Rehearsal, fault_sets: Sequence[tuple[str, ...]], nodes: Sequence[str]) -> None:
-    assert rehearsal.first is not None
-    assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
-    container_by_node, wrong = {name: of for name, of in containers_of(rehearsal).items() if name in nodes}, []
+def try_faults(sandbox_cluster: SandboxCluster, fault_sets: Sequence[tuple[str, ...]], nodes: Sequence[str]) -> None:
+    assert sandbox_cluster.first is not None
+    assert sandbox_cluster.first.status == 0, (sandbox_cluster.first.stderr, wrongs(sandbox_cluster.first))
+    container_by_node, wrong = {name: of for name, of in containers_of(sandbox_cluster).items() if name in nodes}, []
     try:
         for batch in batches(sorted(fault_sets, key=level_of), len(nodes)):
             faults_by_node = dict(zip(nodes, batch, strict=False))
-            wrong += tried(rehearsal, container_by_node, faults_by_node)
+            wrong += tried(sandbox_cluster, container_by_node, faults_by_node)
     finally:
         on_all(lambda node: faults.clear(container_by_node[node]), nodes)
     assert not wrong, "\n".join(wrong)
-    well = rehearsal.verify("--level", "standard")  # quick does not load a node, as one that lost a GPU has to be
+    well = sandbox_cluster.verify("--level", "standard")  # quick does not load a node, as one that lost a GPU has to be
     assert well.status == 0, (wrongs(well), [node.get("quarantine") for node in well.json["nodes"]])
     assert failing(well.json) == {}
 
 
-def try_own_faults(rehearsal: Rehearsal) -> None:
+def try_own_faults(sandbox_cluster: SandboxCluster) -> None:
     """The faults that a p4d can't have, and those that look different on each generation (EVERYWHERE)."""
-    nodes = machines(rehearsal)
+    nodes = machines(sandbox_cluster)
     victim = list(nodes)[-1]
     alike = [node for node, machine in nodes.items() if machine == nodes[victim]]
     names = [name for name in possible(nodes[victim]) if name not in possible(P4D) or name in EVERYWHERE]
-    try_faults(rehearsal, [(name,) for name in some(names)], alike)
+    try_faults(sandbox_cluster, [(name,) for name in some(names)], alike)

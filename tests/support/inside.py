@@ -1,4 +1,4 @@
-"""Commands as root inside a rehearsed node, past ssh.
+"""Commands as root inside a sandbox node, past ssh.
 
 By nsenter(1) into the namespaces of its first process: `podman exec` makes a monitor and a runtime for every command,
 thirty times the processor time, and some tests have a hundred of them.

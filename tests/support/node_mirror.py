@@ -1,4 +1,4 @@
-"""A repository inside a rehearsed node, on its loopback address, that can be told to misbehave; ad hoc module calls."""
+"""A repository inside a sandbox node, on its loopback address, that can be told to misbehave; ad hoc module calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.sandbox.deb import Deb
 from provisioner.sandbox.keys import Keys, keys
 from provisioner.stack.models import Package, Stack
 from tests.support import inside
-from tests.support.rehearsal import ROOT, Rehearsal
+from tests.support.sandbox_cluster import ROOT, SandboxCluster
 
 PORT = 8099
 URL = f"http://127.0.0.1:{PORT}"
@@ -84,9 +84,9 @@ class Called:
 
 @dataclass
 class NodeMirror:
-    """The mirror of one node of a rehearsal. `stack`: what it serves, with its own address in the repositories."""
+    """The mirror of one node of a sandbox. `stack`: what it serves, with its own address in the repositories."""
 
-    rehearsal: Rehearsal
+    sandbox_cluster: SandboxCluster
     node: str
     folder: Path
     container: str = ""
@@ -94,7 +94,7 @@ class NodeMirror:
     _count: int = 0
 
     def __post_init__(self) -> None:
-        self.container = self.rehearsal.container(self.node)
+        self.container = self.sandbox_cluster.container(self.node)
 
     def shell(self, script: str, *, check: bool = True) -> str:
         """A script as root on the node, past ssh."""
@@ -104,7 +104,7 @@ class NodeMirror:
 
     def locked(self) -> dict[str, Any]:
         """The stack of the node's group, as the roles get it."""
-        inventory = self.rehearsal.inventory()
+        inventory = self.sandbox_cluster.inventory()
         groups = inventory["all"]["children"].values()
         group = next(g for g in groups if self.node in g["hosts"])
         return dict(group["vars"]["gpuprov_stack"])
@@ -151,7 +151,7 @@ class NodeMirror:
         self.shell(f"printf '%s' '{json.dumps(rows)}' > {FOLDER}/faults.json")
 
     def here(self, stack: dict[str, Any]) -> dict[str, Any]:
-        """The same stack, to be had from this mirror; vendors' archives stay where the rehearsal has them."""
+        """The same stack, to be had from this mirror; vendors' archives stay where the sandbox has them."""
         repositories = [
             r if r.get("archives") else
             {**r, "uri": f"{URL}/{repository.folder(r['name'], stack['os'])}", "key_url": f"{URL}/keys/{r['name']}.asc",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import ROOT, Rehearsal
+from tests.support.sandbox_cluster import ROOT, SandboxCluster
 
 UID, GID = (entry := pwd.getpwnam("nobody")).pw_uid, entry.pw_gid
 """An account that every machine has, and that is nobody's: ssh wants one."""
@@ -32,15 +32,15 @@ def their_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def without_sudo(rehearsal: Rehearsal) -> Rehearsal:
+def without_sudo(sandbox_cluster: SandboxCluster) -> SandboxCluster:
     """The same cluster in the hands of that user. Skips where they can't run this Python."""
     packages = f"{ROOT}:{sysconfig.get_path('purelib')}"
     drop = ["setpriv", "--reuid", str(UID), "--regid", str(GID), "--clear-groups", "env", "-u", "SUDO_UID"]
-    drop += [f"HOME={rehearsal.file.parent}", f"PYTHONPATH={packages}", "PYTHONDONTWRITEBYTECODE=1"]
+    drop += [f"HOME={sandbox_cluster.file.parent}", f"PYTHONPATH={packages}", "PYTHONDONTWRITEBYTECODE=1"]
     for python in (sys.executable, "/usr/bin/python3"):
         tried = [*drop, python, "-c", f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]!r})"]
         if subprocess.run(tried, capture_output=True, check=False, timeout=60).returncode == 0:
-            return replace(rehearsal, gpuprov=[*drop, python, "-m", "provisioner"])
+            return replace(sandbox_cluster, gpuprov=[*drop, python, "-m", "provisioner"])
     pytest.skip("no Python of this version that an ordinary user may run")
 
 

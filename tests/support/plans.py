@@ -39,7 +39,7 @@ def with_digests(solved: Stack) -> Stack:
 
 
 def plan(spec: ClusterSpec) -> Plan:
-    """The plan of a spec, as a rehearsal would have it."""
+    """The plan of a spec, as a sandbox would have it."""
     groups = {name: with_digests(solved) for name, solved in stack.solve(spec).items()}
     return build_plan(spec, Lock(request={}, simulated=True, groups=groups))
 

@@ -1,4 +1,4 @@
-"""playbooks/site.yml on a rehearsal's nodes, as gpuprov runs it, with other variables where a test wants them."""
+"""playbooks/site.yml on the sandbox's nodes, as gpuprov runs it, with other variables where a test wants them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.common.paths import ClusterPaths
 from provisioner.configure.run import environment, extra_variables
-from tests.support.rehearsal import ROOT, Rehearsal
+from tests.support.sandbox_cluster import ROOT, SandboxCluster
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Played:
 
 
 def play(
-    rehearsal: Rehearsal,
+    sandbox_cluster: SandboxCluster,
     *,
     limit: str = "all",
     tags: str = "",
@@ -45,7 +45,7 @@ def play(
 ) -> Played:
     """Run it on the nodes of `limit`, with the roles of these tags; `variables` stand above the inventory's; `check`:
     in check mode; `retries`: of a lost connection, where not gpuprov's own number."""
-    root = rehearsal.root
+    root = sandbox_cluster.root
     command = [
         str(Path(sys.executable).parent / "ansible-playbook"),
         "-i",
@@ -61,7 +61,7 @@ def play(
         [*command, str(ROOT / "ansible/playbooks/site.yml")],
         env={
             **os.environ,
-            **environment(ClusterPaths(rehearsal.file, rehearsal.name, sandbox=True)),
+            **environment(ClusterPaths(sandbox_cluster.file, sandbox_cluster.name, sandbox=True)),
             **retry_environment,
         },
         capture_output=True,

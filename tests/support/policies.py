@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from provisioner.machines.providers import actions
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 from tests.support.schema_provider import Cloud
 
 Policy = Mapping[str, Any]

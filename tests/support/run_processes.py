@@ -11,16 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from provisioner.transport.keeper import NAME
-from tests.support.rehearsal import Rehearsal
+from tests.support.sandbox_cluster import SandboxCluster
 
 
-def left_over(rehearsal: Rehearsal) -> list[str]:
+def left_over(sandbox_cluster: SandboxCluster) -> list[str]:
     """Everything of this cluster that a `down` should have removed."""
-    remaining = rehearsal.containers()
-    remaining += [str(path) for path in (rehearsal.file.parent / ".gpuprov").glob("**/*")]
+    remaining = sandbox_cluster.containers()
+    remaining += [str(path) for path in (sandbox_cluster.file.parent / ".gpuprov").glob("**/*")]
     octets = Path("/var/lib/gpuprov/sandbox/octets")
-    remaining += [str(o) for o in octets.glob("*/workspace") if str(rehearsal.file.parent) in o.read_text()]
-    return remaining + processes(rehearsal.file.parent)
+    remaining += [str(o) for o in octets.glob("*/workspace") if str(sandbox_cluster.file.parent) in o.read_text()]
+    return remaining + processes(sandbox_cluster.file.parent)
 
 
 def scratch_of(run: str) -> list[Path]:

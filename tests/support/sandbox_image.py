@@ -1,4 +1,4 @@
-"""Make the image of rehearsed nodes, for which the first fleet would wait: `python -m tests.support.sandbox_image`."""
+"""Make the image of sandbox nodes, for which the first fleet would wait: `python -m tests.support.sandbox_image`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from types import TracebackType
 import pexpect
 import pyte
 
-from tests.support.rehearsal import DEADLINE_S, ROOT, Rehearsal
+from tests.support.sandbox_cluster import DEADLINE_S, ROOT, SandboxCluster
 
 PATIENCE_S = 60.0
 """Nothing that a test waits for takes so long; a sandbox test says its own."""
@@ -150,11 +150,11 @@ class Terminal:
 
 
 def answered(
-    rehearsal: Rehearsal, *arguments: object, question: str, answer: str = "y", lines: int = 40
+    sandbox_cluster: SandboxCluster, *arguments: object, question: str, answer: str = "y", lines: int = 40
 ) -> tuple[int, str]:
     """A command that asks, typed by a person: its exit status, and all that was on the screen."""
-    argv = [*rehearsal.gpuprov, *arguments]
-    with Terminal(argv, cwd=rehearsal.file.parent, columns=240, lines=lines) as terminal:
+    argv = [*sandbox_cluster.gpuprov, *arguments]
+    with Terminal(argv, cwd=sandbox_cluster.file.parent, columns=240, lines=lines) as terminal:
         terminal.wait_for(question, "[y/N]:", seconds=DEADLINE_S)
         terminal.type(f"{answer}\r")
         status = terminal.end(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A vendor on this machine: signed apt repositories and a registry with a rehearsal's packages, which the real lock
+"""A vendor on this machine: signed apt repositories and a registry with the sandbox's packages, which the real lock
 and a real machine reach over HTTP. In place of the simulated driver a package whose module DKMS really compiles."""
 
 from __future__ import annotations

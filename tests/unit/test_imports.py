@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 ROOMS = 14
 """At most so many packages at the top of provisioner/, as many as a reader keeps apart, and no module but TOP."""

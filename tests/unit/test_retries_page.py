@@ -18,7 +18,7 @@ from provisioner.spec.models import Timeouts
 from provisioner.stack import fetch
 from provisioner.verify import fabric, tool
 from provisioner.verify.probe import runner
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from scripts import sentences, site_hooks
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 FETCHED = re.compile(
     r"""<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)="?(https?:[^" >]*)|@import|url\(["']?http"""

@@ -6,7 +6,7 @@ images/pytorch-a100/builds/20260131-031500/manifest.json, SBOMs, reports, packag
 images/pytorch-a100/builds/20251201-031500/removing.json   the manifest of a build whose images are being removed
 images/pytorch-a100/nights.jsonl   how each night went
 
-Of a rehearsal the folder is in its run directory. Who writes holds the recipe's lock.
+Of a sandbox the folder is in its run directory. Who writes holds the recipe's lock.
 """
 
 from __future__ import annotations

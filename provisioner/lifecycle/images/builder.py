@@ -49,7 +49,7 @@ def images_of(cluster: Cluster, group: str) -> Images:
         provider = cluster.spec.sites[site].provider
         raise GpuprovError(
             f"gpuprov makes no images at {provider}", where=str(cluster.file),
-            hint="leave the group out of the recipe, or rehearse it with --sandbox",
+            hint="leave the group out of the recipe, or run it with --sandbox",
         )  # fmt: skip
     return images
 

@@ -180,7 +180,7 @@ def _refuse_channel(channel: str) -> None:
 def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = (), *, everything: bool = False) -> dict[str, Any]:
     """Remove old builds; {"image", "removed": [build], "kept": [{"build", "why"}]}. Kept are the newest `image.keep`,
     what a channel has or had before, what one of these locks names, what a machine of the account was made of, and what
-    could not be asked about. `everything`, of a rehearsal alone: its channels end, and its newest builds go too. Raises
+    could not be asked about. `everything`, of a sandbox alone: its channels end, and its newest builds go too. Raises
     GpuprovError where that is asked of real images."""
     from provisioner.lifecycle.images.prune import prune as remove
 

@@ -50,7 +50,7 @@ def check(work: Build, name: str) -> None:
 
 
 def folder_of(recipe: Recipe, name: str) -> Path:
-    """Where the disks of a target are published; of a rehearsal in its run directory."""
+    """Where the disks of a target are published; of a sandbox in its run directory."""
     settings = recipe.target(name).disk
     assert settings is not None
     if recipe.sandbox:

@@ -179,7 +179,7 @@ def _proven(work: Build, name: str, image: str) -> list[Proof]:
 
 
 def _same_faults(recipe: Recipe, cluster: Cluster) -> None:
-    """What a rehearsal's vendor has released badly is bad on the machine that proves the image, too."""
+    """What the sandbox's vendor has released badly is bad on the machine that proves the image, too."""
     from provisioner.sandbox import site_faults
 
     fault_paths = ClusterPaths(

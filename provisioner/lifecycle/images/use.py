@@ -46,7 +46,7 @@ def paths_of(recipe: Path, name: str, *, sandbox: bool) -> ClusterPaths:
 
 
 def book_of(recipe: Path, name: str, *, sandbox: bool) -> Book:
-    """The builds of a recipe: beside it, or in its run directory for a rehearsal."""
+    """The builds of a recipe: beside it, or in its run directory for a sandbox."""
     paths = paths_of(recipe, name, sandbox=sandbox)
     return Book(name, paths.root / "book" if sandbox else recipe.absolute().parent / name)
 

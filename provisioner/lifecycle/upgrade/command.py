@@ -296,7 +296,7 @@ def _canaries(cluster: Cluster, options: Options) -> int:
 
 
 def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, run_dir: Path) -> None:
-    """A rehearsal's packages come from a mirror of its own, which must have those of both locks. Real repositories keep
+    """The sandbox's packages come from a mirror of its own, which must have those of both locks. Real repositories keep
     what they had: nothing is done there, and no cloud is asked."""
     if not cluster.sandbox:
         return

@@ -1,7 +1,7 @@
 """What a provider is: what every one has, and capabilities that it may have besides (docs/extending/provider.md).
 
 A provider is a folder here: `site.py` has the model of its sites (spec/site.py), `provider.py` its class as `PROVIDER`.
-One that only has sites can be rehearsed. One object works for one site of one cluster.
+One that only has sites can run in the sandbox. One object works for one site of one cluster.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Management(Protocol):
     """What all machines of the site may draw together."""
 
 
-class Rehearsal(Protocol):
+class SandboxMirror(Protocol):
     """Packages and container images that simulated machines take from a mirror on this machine."""
 
     def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
@@ -228,7 +228,7 @@ class Provider(ABC):
     """How images of its machines are made."""
     disks: Disks | None = None
     """How those become disks."""
-    rehearsal: Rehearsal | None = None
+    sandbox_mirror: SandboxMirror | None = None
 
     def __init__(self, site_context: Place) -> None:
         self.place = site_context
@@ -256,7 +256,7 @@ class Provider(ABC):
             return Finding("blocks", "credentials", error.message, error.hint)
 
     def jump_host(self, nodes: Collection[str]) -> SimulatedJumpHost | None:  # noqa: ARG002
-        """What stands for the jump hosts of these nodes in a rehearsal; None where they have none, and for real ones.
+        """What stands for the jump hosts of these nodes in the sandbox; None where they have none, and for real ones.
         Raises ProviderError where it does not answer."""
         return None
 
@@ -285,7 +285,7 @@ class Provider(ABC):
 
 
 def find(name: str) -> type[Provider] | None:
-    """The provider of a folder; None for one that can only be rehearsed, and for any other name."""
+    """The provider of a folder; None for one that can only run in the sandbox, and for any other name."""
     module = f"{folders.PACKAGE}.{name}.provider"
     if name not in folders.names() or find_spec(module) is None:
         return None
@@ -298,8 +298,8 @@ def named(name: str, site_context: Place) -> Provider:
     provider_class = find(name)
     if provider_class is None:
         raise GpuprovError(
-            f"gpuprov can rehearse {name} but does not make machines there yet",
-            hint="add --sandbox to rehearse the file on this machine",
+            f"gpuprov supports {name} in the sandbox only",
+            hint="add --sandbox to run the file in the sandbox",
         )
     return provider_class(site_context)
 

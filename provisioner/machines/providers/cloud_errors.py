@@ -92,10 +92,10 @@ def _document(provider: str) -> Mapping[str, Any]:
     return document
 
 
-def rehearsed(provider: str) -> Mapping[str, str]:
-    """What a rehearsal of a provider's site says in place of making a machine: class (and spot-quota) → text with
+def sandbox_texts(provider: str) -> Mapping[str, str]:
+    """What a sandbox of a provider's site says in place of making a machine: class (and spot-quota) → text with
     {machine} and {zone}."""
-    texts: dict[str, str] = _document(provider)["rehearsed"]
+    texts: dict[str, str] = _document(provider)["sandbox"]
     return texts
 
 

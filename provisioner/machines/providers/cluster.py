@@ -37,7 +37,7 @@ class Providers:
         self._known: dict[str, Provider] = {}
 
     def at(self, site: str) -> Provider:
-        """The provider of a site of cluster.yaml; the sandbox for a rehearsal. Raises GpuprovError for one that makes
+        """The provider of a site of cluster.yaml; the sandbox's with --sandbox. Raises GpuprovError for one that makes
         no machines yet."""
         if site not in self._known:
             settings = self._spec.sites[site]
@@ -103,7 +103,7 @@ class Providers:
         return GpuprovError(message, where=str(file), hint=f"{hint} ({UNTOLD} where there is none)")
 
     def _account(self, site: str) -> str:
-        """The account that answers at a site now; empty where nobody can tell, or in a rehearsal."""
+        """The account that answers at a site now; empty where nobody can tell, or in the sandbox."""
         provider = self.made_at(site) if (self._paths.site(site) / MADE_BY).exists() else self.at(site)
         finding = None if provider.simulated else provider.account()
         return finding.account if finding is not None else ""

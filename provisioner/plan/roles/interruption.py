@@ -12,7 +12,7 @@ from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.plan.roles import Role, Target
 
 UNIT = "gpuprov-interruption.service"
-REHEARSED = "127.0.0.1:1338"
+SANDBOX_ADDRESS = "127.0.0.1:1338"
 """In a sandbox run: nothing listens there until a fault does. The machine of the sandbox may be a cloud's itself, and
 its own notices do not concern a sandbox node."""
 METRICS = "gpuprov-interruption.prom"
@@ -38,11 +38,11 @@ def given(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
 
 
 def _metadata(group: PlannedGroup, plan: Plan) -> str | None:
-    return REHEARSED if plan.simulated else catalog.load().provider(group.machine.provider).spot_notice
+    return SANDBOX_ADDRESS if plan.simulated else catalog.load().provider(group.machine.provider).spot_notice
 
 
 def _service(group: PlannedGroup, plan: Plan) -> str:
-    """Whose metadata service that is; a rehearsal's speaks as Amazon's."""
+    """Whose metadata service that is; the sandbox's speaks as Amazon's."""
     return "aws" if plan.simulated else catalog.load().provider(group.machine.provider).spot_service
 
 

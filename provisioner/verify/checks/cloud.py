@@ -64,7 +64,7 @@ def _hook_words(hook: Hook | None) -> str:
     severity="warn",
     action="reconfigure",
     needs=NEEDS,
-    # In a rehearsal there is no such service.
+    # In the sandbox there is no such service.
     applies=lambda e: _watched(e) and not e.simulated,
     otherwise=OTHERWISE,
     says="The machine's metadata service does not answer: the node would not hear that the cloud takes it away.",

@@ -9,7 +9,7 @@ from provisioner.verify.parsers.host_platform import OnDisk
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 """What CUDA's runtime and every monitor load by name."""
-SIMULATED = "a rehearsed node has no libraries of the driver, and this computer's kernel"
+SIMULATED = "a sandbox node has no libraries of the driver, and this computer's kernel"
 
 
 @check(

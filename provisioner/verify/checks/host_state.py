@@ -14,7 +14,7 @@ from provisioner.verify.facts import Facts
     action="reboot",
     needs=NEEDS,
     applies=lambda e: not e.simulated,
-    otherwise="a rehearsed node shows this computer's memory",
+    otherwise="a sandbox node shows this computer's memory",
     says="Much of the host's memory is in use although no job has the GPUs: something was left behind, or leaks.",
 )
 def test_memory_free(node: Facts, expected: Expected) -> None:
@@ -38,7 +38,7 @@ def test_memory_free(node: Facts, expected: Expected) -> None:
     action="none",
     needs=NEEDS,
     applies=lambda e: not e.simulated,
-    otherwise="a rehearsed node shows this computer's kernel",
+    otherwise="a sandbox node shows this computer's kernel",
     says="The kernel killed processes for want of memory since boot, those of a container's limit too (oom_kill).",
 )
 def test_oom_kills(node: Facts) -> None:

@@ -38,7 +38,7 @@ def test_machine(node: Facts, expected: Expected) -> None:
     action="reboot",
     needs=NEEDS,
     applies=lambda e: not e.simulated,
-    otherwise="a rehearsed node shows this computer's memory",
+    otherwise="a sandbox node shows this computer's memory",
     says="Free memory is in small pieces: huge pages and large buffers of network cards are not to be had. Reboot.",
 )
 def test_fragmentation(node: Facts) -> None:

@@ -71,7 +71,7 @@ def test_network(node: Facts, expected: Expected) -> None:
     action="reconfigure",
     needs=NEEDS,
     applies=lambda e: not e.simulated,
-    otherwise="a rehearsed node shows this computer's kernel",
+    otherwise="a sandbox node shows this computer's kernel",
     says="Requests pile up at a filesystem in user space (a bucket, sshfs): what reads there stands still. Look at its "
     "process.",
 )

@@ -17,7 +17,7 @@ from provisioner.verify.parsers.shared import Shared
     action="reconfigure",
     needs=("shared.json",),
     applies=lambda e: e.shared,
-    otherwise="no file system of the network is expected: none is asked for, or it is a rehearsal, which makes none",
+    otherwise="no file system of the network is expected: none is asked for, or it is a sandbox, which makes none",
     says="A shared file system is not mounted, is another one, or does not answer: data sets and checkpoints are not "
     "there. Look at the file system and its security group, at a bucket's policy and the node's role; `gpuprov up` "
     "mounts it.",

@@ -65,7 +65,7 @@ class Cloud:
 
     `objects`: (type, id) → attributes. `calls`: (action, type, id), the id empty where nothing was made. `made` and
     `gone` are called with type and attributes when a resource was created or deleted; `made` may change them, as where
-    a rehearsed node stands behind a machine's address. `guard` is asked before each operation (create, read, update,
+    a sandbox node stands behind a machine's address. `guard` is asked before each operation (create, read, update,
     delete) of a type with its attributes, and says what the cloud refuses. What is created and
     cannot be read exists."""
 

@@ -1,4 +1,4 @@
-"""Every hint that is a command can be typed as it is: with the cluster's file, and --sandbox for a rehearsal."""
+"""Every hint that is a command can be typed as it is: with the cluster's file, and --sandbox for a sandbox."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_each_hint_of_a_plan_is_complete() -> None:
         "stack": {"train": {"driver": "1", "cuda": "2", "nccl": "3"}},
     }  # fmt: skip
     text = planning.text(document, WORDS)
-    assert incomplete(text) == [f"cost '{FILE}'"], "the cloud's price, not the rehearsal's"
+    assert incomplete(text) == [f"cost '{FILE}'"], "the cloud's price, not the sandbox's"
 
 
 def test_what_takes_a_node_out_of_quarantine_names_file_and_node() -> None:

@@ -19,7 +19,7 @@ from provisioner.sandbox.faults import FAULTS
 from provisioner.spec import schema
 from scripts import cli_docs
 from scripts.doc_tables import TABLES, Table
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 PAGES = dict(cli_docs.pages())
 HELP = {name: file.read_text(encoding="utf-8") for name in COMMANDS for file in [cli_docs.COMMAND_PAGES / f"{name}.md"]}

@@ -16,7 +16,7 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle.session import open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import PARALLEL, Node
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 FILE = """
 name: reached

@@ -30,7 +30,7 @@ from provisioner.common.errors import (
     without_queries,
 )
 from provisioner.spec import schema
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 pytestmark = pytest.mark.heavy
 

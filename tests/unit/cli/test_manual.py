@@ -14,7 +14,7 @@ from provisioner.cli.main import run
 from provisioner.common import manual
 from provisioner.common.errors import GpuprovError
 from provisioner.verify.report.terminal import NOT_LOOKED_AT
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 PAGE = "# Top\n\none\n\n## First step\n\ntwo\n```\n# a comment\n```\n\n### Below\n\nthree\n\n## Second\n\nfour\n"
 

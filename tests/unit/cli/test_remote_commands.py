@@ -15,7 +15,7 @@ from provisioner.lifecycle.session import open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from provisioner.transport import ssh
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 FILE = """
 name: lab

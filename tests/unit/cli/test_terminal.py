@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 from tests.support.terminal import CTRL_C, CTRL_D, Terminal, gpuprov
 
 pytestmark = pytest.mark.heavy
@@ -64,19 +64,19 @@ ASKING = {
     "up": (UP, "Create 4 p4d.24xlarge in the sandbox (9 resources)?", "nothing was created", 0),
     "down": (
         ("down", "cluster.yaml"),
-        "Remove train-0, train-1, train-2, train-3 of vision (rehearsal)?",
+        "Remove train-0, train-1, train-2, train-3 of vision (sandbox)?",
         "nothing was removed",
         0,
     ),
     "replace": (
         ("replace", "cluster.yaml", "train-2"),
-        "Destroy train-2 of vision (rehearsal) and create a new machine (9 resources)?",
+        "Destroy train-2 of vision (sandbox) and create a new machine (9 resources)?",
         "nothing was destroyed",
         0,
     ),
     "upgrade": (
         ("upgrade", "cluster.yaml"),
-        "Upgrade 4 nodes of vision (rehearsal), first train-0, then 2 at once?",
+        "Upgrade 4 nodes of vision (sandbox), first train-0, then 2 at once?",
         "no node was moved",
         0,
     ),

@@ -13,7 +13,7 @@ from provisioner.cli import exit as endings
 from provisioner.cli.main import run
 from provisioner.common.errors import CODES, Declined, GpuprovError, Interrupted, LockedError, ProviderError
 from provisioner.machines.providers import cloud_errors
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 
 def classes(base: type[GpuprovError] = GpuprovError) -> Iterator[type[GpuprovError]]:

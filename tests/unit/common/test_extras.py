@@ -7,7 +7,7 @@ import subprocess
 import tomllib
 
 from provisioner.common import extras
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 FROM_AN_INDEX = re.compile(r"""(pip|pipx|uv tool|uv pip) install (-\S+ )*['"]?gpuprov\b""")
 FROM_A_CHECKOUT = re.compile(r"pip install '\.\[(\w+)\]'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.common.suggest import did_you_mean, nearest
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 ORDER = {
     ("base", "nvidia_driver"): "DKMS wants the kernel's headers and a compiler, apt the lock's repositories",

@@ -174,7 +174,7 @@ def test_what_was_measured_with_another_lock_is_marked(cluster: Cluster) -> None
     assert baseline is not None and baseline.other_lock
 
 
-def test_a_rehearsals_record_is_nobody_elses(cluster: Cluster) -> None:
+def test_a_sandboxs_record_is_nobody_elses(cluster: Cluster) -> None:
     save(cluster, verdict("train-0"))
     real = [replace(s, simulated=False) for s in subjects_of(cluster)]
     assert [s.baseline for s in baselines.beside(cluster, real, cluster.nodes())] == [None] * 4

@@ -20,7 +20,7 @@ from provisioner.lifecycle.cost import Wanted, offer, totals
 from provisioner.lifecycle.cost.document import document
 from provisioner.lifecycle.cost.regions import compare
 from provisioner.spec import schema
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 
 def machine(name: str) -> Machine:

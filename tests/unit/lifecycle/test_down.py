@@ -158,7 +158,7 @@ def test_a_run_that_died_before_terraform_is_looked_for_by_tag_alone(cluster: Cl
     assert world.calls == ["clean"]
 
 
-def test_a_damaged_state_of_a_rehearsal_is_passed_over(cluster: Cluster, world: World) -> None:
+def test_a_damaged_state_of_a_sandbox_is_passed_over(cluster: Cluster, world: World) -> None:
     world.damaged = "terraform.tfstate is damaged"
     take_down(cluster)
     assert world.calls == ["clean"]
@@ -267,7 +267,7 @@ def test_a_file_that_is_not_valid_and_of_which_nothing_was_created_is_refused(cl
     assert caught.value.hint == "correct the file, or restore its last version"
 
 
-def test_where_both_a_fleet_and_its_rehearsal_may_be_meant_one_has_to_be_named(cluster: Cluster) -> None:
+def test_where_both_a_fleet_and_its_sandbox_may_be_meant_one_has_to_be_named(cluster: Cluster) -> None:
     created(cluster)
     real = open_cluster(cluster.file, sandbox=False)
     private_dir(real.paths.site("here"))

@@ -145,7 +145,7 @@ Add correct host key in /x/known_hosts to get rid of this message.
 Host key for box-0.lab has changed and you have requested strict checking.
 Host key verification failed.
 """
-"""OpenSSH 9.2 of a rehearsed machine that was given another key."""
+"""OpenSSH 9.2 of a sandbox machine that was given another key."""
 
 
 def test_a_host_key_that_changed_is_a_sentence(transport: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

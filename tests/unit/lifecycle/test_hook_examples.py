@@ -10,7 +10,7 @@ import pytest
 from provisioner.common.events import Events
 from provisioner.lifecycle import hooks
 from provisioner.rundir.fleet import Node
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "", "203.0.113.7", "10.0.0.7")
 REASON = "gpu.count: 7 of 8; \"$(touch owned)\" `x` 'y'"

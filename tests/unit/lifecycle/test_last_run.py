@@ -20,7 +20,7 @@ from provisioner.lifecycle.session import open_cluster
 from provisioner.rundir import fleet, node_state, run_events
 from provisioner.rundir.fleet import Node
 from provisioner.verify.results import CheckResult, NodeReport
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 FILE = """
 name: vision

@@ -171,7 +171,7 @@ def test_providers_that_are_fetched_need_no_space(tmp_path: Path, computer: Comp
     assert computer.findings(cluster, plan) == []
 
 
-def test_a_rehearsal_pays_nothing_and_needs_no_space(tmp_path: Path, computer: Computer) -> None:
+def test_a_sandbox_pays_nothing_and_needs_no_space(tmp_path: Path, computer: Computer) -> None:
     cluster, plan = planned(tmp_path, 10)
     computer.free_bytes = computer.free_files = computer.memory_kib = 1
     assert computer.findings(cluster, replace(plan, simulated=True)) == []

@@ -33,7 +33,7 @@ def cluster(folder: Path, *, sandbox: bool, sites: dict[str, str | None]) -> Clu
     return recorded_cluster
 
 
-def test_every_workspace_of_a_rehearsal_is_the_sandboxs(tmp_path: Path) -> None:
+def test_every_workspace_of_a_sandbox_is_the_sandboxs(tmp_path: Path) -> None:
     recorded_cluster = cluster(
         tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None, "planned": None}
     )

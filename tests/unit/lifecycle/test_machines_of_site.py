@@ -62,7 +62,7 @@ def test_the_root_module_has_the_key_and_identity_of_the_cluster(
     assert of_site(cluster).words[1].backend() == ("s3", {"key": "virginia"})
 
 
-def test_a_fleet_that_is_no_rehearsal_takes_the_key_of_cluster_yaml(
+def test_a_fleet_that_is_no_sandbox_takes_the_key_of_cluster_yaml(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keys: list[object] = []

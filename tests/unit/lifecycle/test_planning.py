@@ -58,7 +58,7 @@ def test_machines_that_are_recreated_are_told_by_their_reason() -> None:
 
 def test_the_plan_is_read_in_one_look() -> None:
     assert planning.text(DOCUMENT).splitlines() == [
-        "vision (rehearsal: simulated hardware)",
+        "vision (sandbox: simulated hardware)",
         "  train: 2 × p4d.24xlarge, driver 580.1, CUDA 13.0, NCCL 2.27.7",
         "  head: 1 × g4dn.xlarge, driver 570.2, CUDA 12.8, NCCL 2.26.2",
         "  create train-1",
@@ -70,7 +70,7 @@ def test_the_plan_is_read_in_one_look() -> None:
     ]
 
 
-def test_a_real_plan_does_not_say_rehearsal() -> None:
+def test_a_real_plan_does_not_say_sandbox() -> None:
     assert planning.text({**DOCUMENT, "sandbox": False}).splitlines()[0] == "vision"
 
 
@@ -124,7 +124,7 @@ def test_a_lock_that_is_not_written_yet_is_said() -> None:
 
 
 @pytest.mark.parametrize("sandbox", [True, False])
-def test_a_rehearsal_has_a_lock_of_its_own(tmp_path: Path, sandbox: bool) -> None:
+def test_a_sandbox_has_a_lock_of_its_own(tmp_path: Path, sandbox: bool) -> None:
     paths = ClusterPaths(tmp_path / "cluster.yaml", "vision", sandbox)
     assert not paths.locked()
     paths.lock_file.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def machines_of(folder: Path, *, simulated: bool) -> tuple[TerraformMachines, Pl
 
 @pytest.mark.parametrize("simulated", [True, False])
 def test_a_plan_mends_nothing(tmp_path: Path, simulated: bool) -> None:
-    """A cut state: `up` of a rehearsal removes its nodes and makes them again, or puts a backup back."""
+    """A cut state: `up` of a sandbox removes its nodes and makes them again, or puts a backup back."""
     site_machines, plan, done = machines_of(tmp_path, simulated=simulated)
     with pytest.raises(ProviderError, match="is cut off"):
         site_machines.plan(plan, repair=False)
@@ -180,7 +180,7 @@ def test_a_plan_moves_no_state(tmp_path: Path) -> None:
 
 
 def test_what_serves_every_machine_may_change_with_any_of_them() -> None:
-    """The mirror of a rehearsal that serves another lock by now, or that somebody stopped."""
+    """The mirror of a sandbox that serves another lock by now, or that somebody stopped."""
     mirror = Action("replace", "mirror", shared=True)
     Planned("here", actions=(Action("replace", "train-0", "train-0"), mirror)).refuse_more(["train-0"], ["train-0"])
     with pytest.raises(ProviderError, match="would also replace other"):

@@ -65,7 +65,7 @@ def test_why_a_version_was_chosen_is_no_part_of_it() -> None:
     assert identity(lock()) != identity(lock(newer()))
 
 
-def test_a_rehearsals_digests_follow_from_this_machine_and_real_ones_do_not() -> None:
+def test_a_sandboxs_digests_follow_from_this_machine_and_real_ones_do_not() -> None:
     other = STACK.model_copy(
         update={"images": tuple(i.model_copy(update={"digest": "sha256:f"}) for i in STACK.images)}
     )

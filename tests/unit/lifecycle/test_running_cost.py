@@ -92,12 +92,12 @@ def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster
     assert running_cost.lines(cost_so_far) == ["cost so far unknown: block-0, gone-0: no list price"]
 
 
-def test_a_rehearsal_costs_nothing(tmp_path: Path) -> None:
+def test_a_sandbox_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(FILE)
-    rehearsal = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    running_cost.seen(rehearsal, [node("train-0")])
-    assert running_cost.so_far(rehearsal) is None
-    assert not rehearsal.paths.exists()
+    sandbox_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    running_cost.seen(sandbox_cluster, [node("train-0")])
+    assert running_cost.so_far(sandbox_cluster) is None
+    assert not sandbox_cluster.paths.exists()
 
 
 DAMAGED: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster)
     assert "own: your own machines cost nothing here: gpuprov buys nothing" in text
 
 
-def test_a_rehearsals_plan_says_no_price() -> None:
+def test_a_sandboxs_plan_says_no_price() -> None:
     document = {
         "cluster": "told",
         "sandbox": True,

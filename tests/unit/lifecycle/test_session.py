@@ -238,7 +238,7 @@ def make_run_directory(file: Path, *, sandbox: bool) -> None:
     private_dir(ClusterPaths(file, "held", sandbox=sandbox).root)
 
 
-def test_where_only_the_rehearsal_is_there_it_is_meant(file: Path) -> None:
+def test_where_only_the_sandbox_is_there_it_is_meant(file: Path) -> None:
     assert not open_cluster(file).sandbox
     make_run_directory(file, sandbox=True)
     assert open_cluster(file).sandbox
@@ -250,7 +250,7 @@ def test_where_both_are_there_one_must_be_named(file: Path) -> None:
     make_run_directory(file, sandbox=False)
     for sandbox in (False, True):
         ClusterPaths(file, "held", sandbox=sandbox).intent.touch()
-    with pytest.raises(GpuprovError, match="as a real cluster and as a rehearsal") as caught:
+    with pytest.raises(GpuprovError, match="as a real cluster and as a sandbox") as caught:
         open_cluster(file)
     assert "--sandbox" in caught.value.hint
     assert open_cluster(file, sandbox=True).sandbox
@@ -307,7 +307,7 @@ def test_another_name_in_another_file_is_another_cluster(file: Path) -> None:
     other.write_text(FILE.replace("name: held", "name: second"))
     assert not open_cluster(other, sandbox=False).paths.made()
     file.write_text(FILE.replace("name: held", "name: renamed"))
-    assert open_cluster(file, sandbox=True).sandbox, "the rehearsal of a new name is none of the real fleet's business"
+    assert open_cluster(file, sandbox=True).sandbox, "the sandbox of a new name is none of the real fleet's business"
 
 
 class Refused(GpuprovError):

@@ -33,7 +33,7 @@ def test_a_recipe_of_images_is_no_fleet() -> None:
 
 @pytest.mark.parametrize("sandbox", [True, False])
 @pytest.mark.parametrize("problems", [[], ["a subnet is missing"]])
-def test_what_a_site_lacks_is_refused_but_in_a_rehearsal(
+def test_what_a_site_lacks_is_refused_but_in_a_sandbox(
     monkeypatch: pytest.MonkeyPatch, sandbox: bool, problems: list[str]
 ) -> None:
     calls: list[object] = []

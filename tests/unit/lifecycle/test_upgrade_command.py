@@ -409,7 +409,7 @@ def test_an_upgrade_is_fine_once_every_node_had_its_turn(stopped: str, phase: An
     assert Upgrade(Path(), journal, stopped=stopped).ok == ok
 
 
-# the mirror of a rehearsal
+# the mirror of a sandbox
 
 
 @dataclass
@@ -429,12 +429,12 @@ def offered(
     return lambda: command._offer(cluster, NEW, NODES, None, Path())  # type: ignore[arg-type]
 
 
-def test_a_rehearsal_gets_the_packages_of_both_locks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_gets_the_packages_of_both_locks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     offered(cluster, monkeypatch, Planned("here", add=1, destroy=1), Made(NODES, {}, {}))()
 
 
 @pytest.mark.parametrize("planned", [Planned("here", add=2), Planned("here", change=1)])
-def test_a_rehearsal_whose_machines_are_missing_is_refused(
+def test_a_sandbox_whose_machines_are_missing_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, planned: Planned
 ) -> None:
     with pytest.raises(GpuprovError, match="machines are missing or have to be recreated"):

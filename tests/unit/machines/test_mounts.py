@@ -144,7 +144,7 @@ def test_a_node_on_an_older_lock_is_not_asked_for_what_it_can_t_mount() -> None:
     assert [mount["path"] for mount in mounts.expected(older_plan, node)] == ["/efs"]
 
 
-def test_a_rehearsal_installs_their_packages_and_mounts_nothing() -> None:
+def test_a_sandbox_installs_their_packages_and_mounts_nothing() -> None:
     node = replace(NODE, mounts=(LUSTRE, READ, WRITE))
     assert mounts.variables(plan(ALL, simulated=True), [node]) == {"gpuprov_mounts": {"here": []}}
     assert mounts.expected(plan(ALL, simulated=True), node) == ()

@@ -224,7 +224,7 @@ def test_a_plan_that_would_remove_data_is_refused(site: Site, action: str) -> No
 
 @pytest.mark.parametrize("repair", [True, False])
 @pytest.mark.parametrize("simulated", [True, False])
-def test_a_damaged_state_stops_all_but_a_rehearsal_that_may_repair(site: Site, repair: bool, simulated: bool) -> None:
+def test_a_damaged_state_stops_all_but_a_sandbox_that_may_repair(site: Site, repair: bool, simulated: bool) -> None:
     site.provider.simulated, site.terraform.damaged = simulated, "the state is cut off"
     site.folder.mkdir()
     state = site.folder / "terraform.tfstate"
@@ -241,7 +241,7 @@ def test_a_damaged_state_stops_all_but_a_rehearsal_that_may_repair(site: Site, r
     assert [(event.kind, event.message.split(":")[0]) for event in site.seen] == [("warning", "the state is cut off")]
 
 
-def test_a_rehearsal_whose_state_is_gone_is_made_again(site: Site) -> None:
+def test_a_sandbox_whose_state_is_gone_is_made_again(site: Site) -> None:
     site.provider.simulated, site.terraform.damaged = True, "the state is cut off"
     site.machines().plan(PLAN)
     assert len(site.cleaned) == 1

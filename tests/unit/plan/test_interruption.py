@@ -64,14 +64,14 @@ def test_what_the_role_is_given() -> None:
     assert (tencent["metadata"], tencent["service"]) == ("169.254.0.23:80", "tencent")
     alibaba = interruption_of("ecs.gn7-c13g1.26xlarge", spot, simulated=False)
     assert (alibaba["metadata"], alibaba["service"]) == ("100.100.100.200:80", "alicloud")
-    assert interruption_of("Standard_NC24ads_A100_v4", spot)["service"] == "aws", "the stand-in of a rehearsal"
+    assert interruption_of("Standard_NC24ads_A100_v4", spot)["service"] == "aws", "the stand-in of a sandbox"
     full = interruption_of(
         "p4d.24xlarge", spot, hooks={"interrupted": HOOK}, monitoring={"health_check": {"textfile": "/srv/m/x.prom"}}
     )
     assert full["textfile"] == "/srv/m/gpuprov-interruption.prom"
     text = base64.b64decode(full["hook"]).decode()
     assert text.partition("\n")[2] == HOOK + "\n"
-    # The machine that rehearses may be one of Amazon's: its own notices are not asked for.
+    # The machine of the sandbox may be one of Amazon's: its own notices are not asked for.
     assert full["metadata"].startswith("127.0.0.1:")
 
 

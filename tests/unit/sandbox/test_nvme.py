@@ -1,4 +1,4 @@
-"""nvme-cli on a rehearsed node: what the probe asks, and faults of its disks."""
+"""nvme-cli on a sandbox node: what the probe asks, and faults of its disks."""
 
 from __future__ import annotations
 

@@ -354,17 +354,17 @@ def test_octets_are_never_given_twice(octets: Path) -> None:
         assert len(set(pool.map(network.allocate_octet, folders))) == 24
 
 
-def test_an_archive_is_an_archive_in_a_rehearsal_too(tmp_path: Path, secrets: Keys) -> None:
+def test_an_archive_is_an_archive_in_a_sandbox_too(tmp_path: Path, secrets: Keys) -> None:
     """Nodes fetch it, compare it and make a repository of it, as of a vendor's."""
     lock = stack(package("efa", "1.50.0-1", "efa"), package("efa-config", "1.50.0-1", "efa"), package("nvidia-open"))
     vendors = Archive(url="https://efa.example.com/efa-1.tar.gz", folder="efa/DEBS/")
     repositories = tuple(
         r.model_copy(update={"archives": (vendors,)}) if r.name == "efa" else r for r in lock.repositories
     )
-    rehearsal_assets = assets.Assets(
+    sandbox_assets = assets.Assets(
         "i", tmp_path, Podman("podman", "crun"), secrets.fingerprint, "ca", "amd64", b"busybox"
     )
-    local = rehearsal_assets.localise(lock.model_copy(update={"repositories": repositories}))
+    local = sandbox_assets.localise(lock.model_copy(update={"repositories": repositories}))
     (efa,) = (r for r in local.repositories if r.name == "efa")
     (archive,) = efa.archives
     assert repository.write_repositories(tmp_path / "http", [local], secrets, "amd64") == 3
@@ -375,7 +375,7 @@ def test_an_archive_is_an_archive_in_a_rehearsal_too(tmp_path: Path, secrets: Ke
         inside = {hashlib.sha256(tar.extractfile(m).read()).hexdigest() for m in tar if m.name.endswith(".deb")}  # type: ignore[union-attr]
     assert inside == {p.sha256 for p in local.packages if p.repository == "efa"}
     assert not any(p.sha256 for p in local.packages if p.repository != "efa")
-    assert rehearsal_assets.localise(local) == local
+    assert sandbox_assets.localise(local) == local
 
 
 def test_what_decides_of_packages_is_all_there() -> None:

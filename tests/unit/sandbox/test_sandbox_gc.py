@@ -1,4 +1,4 @@
-"""gc of rehearsals: containers whose run directory is gone are removed by the name of their cluster, others never."""
+"""gc of sandboxes: containers whose run directory is gone are removed by the name of their cluster, others never."""
 
 from __future__ import annotations
 

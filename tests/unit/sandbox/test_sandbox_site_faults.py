@@ -1,4 +1,4 @@
-"""Faults of a rehearsed site: whom they refuse, and that what they say is read as the site's own cloud says it."""
+"""Faults of a sandbox site: whom they refuse, and that what they say is read as the site's own cloud says it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from provisioner.cli.main import run
 from provisioner.common.errors import Diagnostic, GpuprovError
 from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.capacity import Attempt, Choices, Way
-from provisioner.machines.providers.cloud_errors import AFTER, has_table, rehearsed
+from provisioner.machines.providers.cloud_errors import AFTER, has_table, in_sandbox
 from provisioner.machines.providers.sandbox.capacity import SimulatedCapacity
 from provisioner.plan.models import Plan
 from provisioner.sandbox import site_faults, state_faults
 from tests.support import plans
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 SAID = {"spot-quota": "quota"}
 """Texts of a class that is called otherwise."""
@@ -94,7 +94,7 @@ def test_what_is_said_has_the_class_that_it_is_of(tmp_path: Path, machine: str) 
     simulated = site(tmp_path / "s", planned)
     (group,) = planned.groups
     provider = group.machine.provider
-    texts = rehearsed(provider if has_table(provider) else "sandbox")
+    texts = in_sandbox(provider if has_table(provider) else "sandbox")
     assert set(texts) >= {fault.says for fault in site_faults.FAULTS if fault.says}
     for kind, text in texts.items():
         message = f"exit status 1. Output: gpuprov sandbox: {site_faults.MARK}{text.format(machine='m', zone='z')}"

@@ -1,4 +1,4 @@
-"""What a rehearsed node says it is, for every distribution that cluster.yaml can name."""
+"""What a sandbox node says it is, for every distribution that cluster.yaml can name."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from provisioner.verify.parsers import os_release
 CODENAMES = {candidate.version: candidate.facts["codename"] for candidate in candidates("os")}
 
 
-def test_every_distribution_of_cluster_yaml_can_be_rehearsed() -> None:
+def test_every_distribution_of_cluster_yaml_can_be_sandboxed() -> None:
     systems = {os for os in CODENAMES if os in str(schema("cluster"))}
     assert systems == set(CODENAMES)
     assert [system(os)["name"] for os in CODENAMES] == list(CODENAMES)
 
 
 @pytest.mark.parametrize("os", sorted(set(CODENAMES) - {OWN}))
-def test_ubuntu_is_told_and_that_it_is_rehearsed(os: str) -> None:
+def test_ubuntu_is_told_and_that_it_is_sandboxed(os: str) -> None:
     text = system(os)["files"]["usr/lib/os-release"]
     release = os_release.parse(text)
     assert (release.name, release.codename) == (os, CODENAMES[os])
-    assert "rehearsed on debian 12" in (release.pretty or "")
+    assert "sandbox on debian 12" in (release.pretty or "")
     assert "Debian" not in text  # Ansible would take it for Debian
 
 

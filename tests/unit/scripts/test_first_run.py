@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 SCRIPT = ROOT / "scripts" / "first_run.py"
 FAKE = """\

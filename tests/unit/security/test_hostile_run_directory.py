@@ -21,8 +21,8 @@ from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle.session import open_cluster
 from provisioner.transport import keeper, ssh
 from tests.support.logins import UBUNTU
-from tests.support.rehearsal import ROOT
 from tests.support.run_processes import until
+from tests.support.sandbox_cluster import ROOT
 from tests.support.terminal import CTRL_C, Terminal, gpuprov
 
 SEED = Path(__file__).parent / "run_directory"
@@ -95,7 +95,7 @@ def test_the_configuration_that_gpuprov_writes_is_taken_with_its_own_proxies_alo
     ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), UBUNTU, carry)
     ssh.refuse_foreign(cluster.paths, carry.values)
     with pytest.raises(GpuprovError, match="is not gpuprov's"):
-        opened(root)  # a rehearsal has no proxies
+        opened(root)  # a sandbox has no proxies
     ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), UBUNTU)
     opened(root)
 

@@ -1,5 +1,5 @@
 """The files of a run directory, as a hostile bucket, a killed run or a bad disk leaves them: what reads them gives an
-answer or a told error, and never a traceback. `run_directory` is of a real rehearsal; a file that once broke a reader
+answer or a told error, and never a traceback. `run_directory` is of a real sandbox; a file that once broke a reader
 is kept in `breakers`, under the name of the file that it stood for."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provisioner.rundir import fleet
 from provisioner.rundir.release import Ledger, assigned_releases
 from provisioner.stack import lockfile
 from provisioner.transport import ssh
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 HERE = Path(__file__).parent
 SEED = HERE / "run_directory"

@@ -46,8 +46,8 @@ def test_a_refused_command_leaves_nothing(command: str, file: Path) -> None:
 def test_after_a_refused_plan_nobody_is_asked_which_cluster_is_meant(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rehearsal = private_dir(file.parent / ".gpuprov" / "vision.sandbox")
-    (rehearsal / "intent.json").write_text("{}")
+    sandbox_cluster = private_dir(file.parent / ".gpuprov" / "vision.sandbox")
+    (sandbox_cluster / "intent.json").write_text("{}")
     assert run(["plan", str(file), "--no-sandbox"]) == 2
     assert "the lock no longer fits" in capsys.readouterr().err
     assert run(["status", str(file), "--offline"]) == 0

@@ -50,7 +50,7 @@ def test_example(path: Path) -> None:
     assert f"({path.name})" in (ROOT / "examples/README.md").read_text()
 
 
-def test_examples_are_those_that_the_sandbox_rehearses() -> None:
+def test_examples_are_those_that_the_sandbox_runs() -> None:
     machines = {p.stem: [(g.machine, g.count) for g in spec.load(p).groups.values()] for p in EXAMPLES}
     assert machines == {
         "alicloud-gn7": [("ecs.gn7-c13g1.26xlarge", 1)],

@@ -1,4 +1,4 @@
-"""`gpuprov lock` of a cluster that is not rehearsed, from its file to its lock, against vendors on loopback."""
+"""`gpuprov lock` of a cluster that is not sandbox, from its file to its lock, against vendors on loopback."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys
     assert pulled["nvidia-modprobe"] == "driver"
     assert pulled["cuda-nvcc-13-0"] == "cuda"
     assert pulled["libfabric1-aws"] == "efa"
-    # names of the rehearsal's closure that this repository has not
+    # names of the sandbox's closure that this repository has not
     assert "nvidia-firmware-580" not in got
     assert {r.name for r in train.repositories} == set(REPOSITORIES)
     assert train.images[0].digest == vendors.image(IMAGE, "25.10-py3")
@@ -346,7 +346,7 @@ def judge(vendors: Vendors, lock: Lock, keys: Keys, folder: Path) -> dict[str, s
     return dict(re.findall(r"^Inst (\S+) \((\S+) ", done.stdout, re.MULTILINE))
 
 
-def test_a_rehearsal_can_take_its_packages_from_this_lock(p4d: Path, keys: Keys, tmp_path: Path) -> None:
+def test_a_sandbox_can_take_its_packages_from_this_lock(p4d: Path, keys: Keys, tmp_path: Path) -> None:
     """The sandbox's mirror has what the lock names, in the same layouts; what it pulls in itself is in the lock too."""
     stack = locked(p4d).groups["train"]
     assert write_repositories(tmp_path / "mirror", [stack], keys, "amd64") == len(stack.packages)

@@ -73,7 +73,7 @@ def test_without_a_lock_it_shows_the_machine_all_the_same(
     assert last["found"] == "no other.lock: signing keys were not compared"
 
 
-def test_after_a_rehearsal_the_advice_locks_the_real_cluster(
+def test_after_a_sandbox_the_advice_locks_the_real_cluster(
     tmp_path: Path, p4d: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = Path(shutil.copy(p4d, tmp_path / "other.yaml"))

@@ -109,8 +109,8 @@ def test_a_machine_that_is_simulated_says_so_whoever_asks() -> None:
     assert "simulated" not in facts_document(read(real))
     host = real.files["host.json"]
     processors = {"cpu": {"processors": 96, "models": {"simulated by gpuprov (p4d.24xlarge)": 96}}}
-    rehearsed = Bundle({**real.files, "host.json": Output(json.dumps(json.loads(host.text) | processors), rc=0)})
-    assert rehearsed.simulated
-    assert facts_document(read(rehearsed))["simulated"] is True
-    subject = Subject("here", "", "", "p4d.24xlarge", rehearsed, expected("p4d.24xlarge"))
+    in_sandbox = Bundle({**real.files, "host.json": Output(json.dumps(json.loads(host.text) | processors), rc=0)})
+    assert in_sandbox.simulated
+    assert facts_document(read(in_sandbox))["simulated"] is True
+    subject = Subject("here", "", "", "p4d.24xlarge", in_sandbox, expected("p4d.24xlarge"))
     assert verify([subject], events=Events()).simulated

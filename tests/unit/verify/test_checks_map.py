@@ -23,7 +23,7 @@ from tests.support.healthy_bundle import KERNEL, bundle, edit, expected, nth
 from tests.support.healthy_fio import fio_json
 from tests.support.healthy_host import KEY
 from tests.support.judging import judge
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 Texts = dict[str, Any]
 Row = dict[str, Any]

@@ -107,7 +107,7 @@ def test_it_is_asked_and_judged_where_a_machine_can_be_taken_alone() -> None:
     assert "interruption.json" in drift_request(expectation).files
 
 
-def test_a_rehearsal_has_no_metadata_service_to_miss() -> None:
+def test_a_sandbox_has_no_metadata_service_to_miss() -> None:
     checks = judged(text(QUIET | {"silent_since": NOW - 900}), spot(simulated=True))
     assert checks["cloud.metadata"].status == "skip"
     assert checks["cloud.interruption"].status == "pass"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import extending
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 pytestmark = pytest.mark.heavy
 

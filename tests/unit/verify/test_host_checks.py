@@ -563,7 +563,7 @@ def test_a_node_that_did_not_answer_has_an_unknown_clock() -> None:
     assert "host.memory" in ids(verdict, "unknown")
 
 
-def test_what_a_rehearsal_cannot_show_is_skipped_for_its_nodes() -> None:
+def test_what_a_sandbox_cannot_show_is_skipped_for_its_nodes() -> None:
     simulated = replace(want(P4D), simulated=True)
     verdict = judge({"node": Case(case(FAULTS["memlock"]).bundle, simulated)})["node"]
     assert {"limits.memlock", "host.clocksource"} <= ids(verdict, "skip")

@@ -18,7 +18,7 @@ from provisioner.catalog.models import Machine
 from provisioner.verify.facts import read
 from provisioner.verify.measured import observed, rewritten
 from tests.support.healthy_bundle import ALL, bundle, edit, healthy
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 CATALOG = ROOT / "provisioner" / "catalog" / "data" / "machines.yaml"
 KNOWN = catalog.load()
@@ -184,7 +184,7 @@ def test_an_archive_of_a_strange_form_is_refused(tmp_path: Path, kind: str) -> N
     assert (code, "Traceback" in output) == (1, False), output
 
 
-def test_a_rehearsal_is_not_written_by_another_name_of_the_catalogue(tmp_path: Path) -> None:
+def test_a_sandbox_is_not_written_by_another_name_of_the_catalogue(tmp_path: Path) -> None:
     catalog_text = CATALOG.read_text(encoding="utf-8")
     try:
         packed = archive(tmp_path, RTX, head={"simulated": True})

@@ -57,7 +57,7 @@ def nodes() -> Nodes:
 
 @pytest.fixture
 def file(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A rehearsal whose nodes answer with bundles."""
+    """A sandbox whose nodes answer with bundles."""
     (tmp_path / "cluster.yaml").write_text(FILE)
     cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
     private_dir(cluster.paths.root)

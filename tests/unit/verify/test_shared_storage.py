@@ -159,7 +159,7 @@ def test_what_terraform_has_not_made_is_not_there_whatever_is_mounted() -> None:
 def test_where_none_is_expected_it_is_skipped_with_the_reason_and_nothing_is_asked() -> None:
     plain = expected(P4D, "quick")
     assert judged(None, plain).status == "skip"
-    assert "it is a rehearsal, which makes none" in judged(None, plain).message
+    assert "it is a sandbox, which makes none" in judged(None, plain).message
     assert "shared.json" not in request_for(plain).files
     request = request_for(expectation_of())
     assert (request.to_json()["shared"], "shared.json" in request.files) == (["/efs"], True)

@@ -25,7 +25,7 @@ from provisioner.verify.bundle import Bundle
 from provisioner.verify.results import Report
 from provisioner.verify.subject import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 pytestmark = pytest.mark.heavy
 

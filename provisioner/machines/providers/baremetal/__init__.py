@@ -1,1 +1,1 @@
-"""Machines that exist already: they can be rehearsed, and are not taken over yet."""
+"""Machines that exist already: they can run in the sandbox, and are not taken over yet."""

@@ -129,7 +129,7 @@ class BareMetal(Provider):
         try:
             hosts = self._hosts.listed([group.name for group in plan.groups if group.site == self.place.site])
             if not hosts:
-                hint = f"add sites.{self.place.site}.hosts, or rehearse the file with --sandbox"
+                hint = f"add sites.{self.place.site}.hosts, or run the file with --sandbox"
                 return [Finding("blocks", "hosts", f"site {self.place.site} lists no hosts", hint)]
             for host in hosts:
                 self._hosts.host_key(host.name)

@@ -55,7 +55,7 @@ def findings(site: BareMetalSettings, at: Loc, groups: Mapping[str, Group]) -> I
 
 
 def unready(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
-    """What only a rehearsal does without: the machines, and the file of their host keys."""
+    """What only a sandbox does without: the machines, and the file of their host keys."""
     if site.method == "maas":
         return
     if not site.hosts and not site.inventory:

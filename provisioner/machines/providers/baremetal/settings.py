@@ -245,9 +245,9 @@ class BareMetalSettings(Site):
             updates["install"] = self.install.model_copy(update=files)
         return self.model_copy(update=updates) if updates else self
 
-    def not_rehearsed(self) -> tuple[str, ...]:
+    def not_in_sandbox(self) -> tuple[str, ...]:
         if self.method == "redfish":
-            return ("a rehearsal installs nothing and asks no BMC: its nodes are simulated ones",)
+            return ("a sandbox installs nothing and asks no BMC: its nodes are simulated ones",)
         if self.method == "pxe":
-            return ("a rehearsal answers no machine on the network: its nodes are simulated ones",)
-        return ("a rehearsal asks no MAAS: its nodes are simulated ones",) if self.method == "maas" else ()
+            return ("a sandbox answers no machine on the network: its nodes are simulated ones",)
+        return ("a sandbox asks no MAAS: its nodes are simulated ones",) if self.method == "maas" else ()

@@ -18,7 +18,7 @@ class BareMetalSite(BareMetalSettings):
     """Machines that are yours already."""
 
     def jump_hosts(self, nodes: Collection[str]) -> dict[str, str]:
-        """A rehearsed node stands for the host of that place in its group."""
+        """A sandbox node stands for the host of that place in its group."""
         hosts = listed(self, ())[0]
         if not hosts:
             return super().jump_hosts(nodes)

@@ -1,1 +1,1 @@
-"""The sandbox: every site rehearsed on this machine, as podman nodes with simulated hardware."""
+"""The sandbox: every site as podman nodes with simulated hardware on this machine."""

@@ -1,4 +1,4 @@
-"""Machines that a rehearsed site has not: the simulated refusals of sandbox/site_faults.py, read as the real provider
+"""Machines that a sandbox site has not: the simulated refusals of sandbox/site_faults.py, read as the real provider
 of the site reads its own."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from provisioner.common.preflight import Finding
 from provisioner.machines.providers import base
 from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.capacity import Capacity, Choices, Way
-from provisioner.machines.providers.cloud_errors import AFTER, CloudError, has_table, rehearsed, row_of, table
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, has_table, row_of, sandbox_texts, table
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.sandbox import site_faults
 
@@ -51,7 +51,7 @@ class SimulatedCapacity:
         asked for."""
         faults = site_faults.active(self._place.workspace)
         choices, refusals = Choices.read(self._place.workspace), dict[str, str]()
-        texts = rehearsed(self._place.settings.provider if self._real() else "sandbox")
+        texts = sandbox_texts(self._place.settings.provider if self._real() else "sandbox")
         for group in plan.groups if faults else ():
             if group.site == self._place.site:
                 option = choices.now(group, self.zones(plan))

@@ -1,4 +1,4 @@
-"""What is left of rehearsals whose run directory is gone: nobody can `down` them any more."""
+"""What is left of sandboxes whose run directory is gone: nobody can `down` them any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sandbox: every site is rehearsed on this machine, as podman nodes with simulated hardware."""
+"""The sandbox: every site as podman nodes with simulated hardware on this machine."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Sandbox(Provider):
         self.capacity = SimulatedCapacity(site_context)
         self.module = SandboxModule(site_context, self.capacity)
         self.images, self.disks = SandboxImages(site_context), SandboxDisks()
-        self.rehearsal = Mirror()
+        self.sandbox_mirror = Mirror()
 
     @classmethod
     def orphans(cls, region: str) -> Orphans:  # noqa: ARG003 (there is one machine)
@@ -149,11 +149,11 @@ class Sandbox(Provider):
         findings = []
         for file_system in self.place.settings.file_systems():
             text = (
-                f"a rehearsal makes no file system: nothing is mounted at {file_system.path}, and storage.shared is "
+                f"a sandbox makes no file system: nothing is mounted at {file_system.path}, and storage.shared is "
                 "skipped"
             )
             findings.append(Finding("warning", "storage", text, "nothing has to be done"))
-        for text in self.place.settings.not_rehearsed():
+        for text in self.place.settings.not_in_sandbox():
             findings.append(Finding("warning", "machines", text, "nothing has to be done"))
         if keys := self._not_tried(plan):
             message = f"nothing in the sandbox tries {', '.join(keys)}"
@@ -163,8 +163,8 @@ class Sandbox(Provider):
                 Finding(
                     "blocks",
                     "nodes",
-                    f"{nodes} nodes at {self.place.site}; a rehearsal has addresses for {network.MOST_NODES}",
-                    "rehearse with smaller counts",
+                    f"{nodes} nodes at {self.place.site}; a sandbox has addresses for {network.MOST_NODES}",
+                    "use smaller counts",
                 )
             )
         free, needed_mib = _available_mib(), nodes * MEMORY_PER_NODE_MIB
@@ -172,7 +172,7 @@ class Sandbox(Provider):
             findings.append(Finding("unknown", "memory", "cannot read /proc/meminfo"))
         elif free < needed_mib:
             message = f"{counted(nodes, 'node')} want about {needed_mib} MiB, {free} MiB are available"
-            findings.append(Finding("warning", "memory", message, "rehearse with smaller counts"))
+            findings.append(Finding("warning", "memory", message, "use smaller counts"))
         return findings
 
     def _not_tried(self, plan: Plan) -> list[str]:

@@ -1,1 +1,1 @@
-"""Tencent Cloud: its machines can be rehearsed, and are not made yet."""
+"""Tencent Cloud: its machines can run in the sandbox, and are not made yet."""

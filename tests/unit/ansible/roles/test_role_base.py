@@ -8,7 +8,7 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 AWS = "6.8.0-1066-aws"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from provisioner.sandbox.sources import unit_file
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 ROLE = ROOT / "ansible/roles/dcgm_exporter"
 

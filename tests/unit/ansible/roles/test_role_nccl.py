@@ -17,7 +17,7 @@ from provisioner.catalog import load
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.node import nccl
 from tests.support.ansible_modules import module
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 ROLE = ROOT / "ansible/roles/nccl"
 ND = {m.name: m.nccl_topology for m in load().machines() if m.nccl_topology}

@@ -17,7 +17,7 @@ from provisioner.verify.pytest_runner import Case
 from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy
 from tests.support.judging import judge
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 MACHINE = "p4d.24xlarge"
 

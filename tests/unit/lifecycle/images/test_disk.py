@@ -17,7 +17,7 @@ from provisioner import spec
 from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.lifecycle.images.disk import first_boot, layout, tools, virtual_machine
 from provisioner.lifecycle.images.disk.identity import Identity
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 MADE = datetime(2026, 1, 31, 3, 15, tzinfo=UTC)
 GREETS = """\

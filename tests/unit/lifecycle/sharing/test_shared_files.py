@@ -434,7 +434,7 @@ def test_what_cannot_be_shared_is_refused_at_its_line(tmp_path: Path, text: str,
     assert message in str(caught.value)
 
 
-def test_a_rehearsal_asks_nobody(tmp_path: Path) -> None:
+def test_a_sandbox_asks_nobody(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(FILE.replace("KEY", "~/nowhere"))
     assert open_cluster(file, sandbox=True).sharing is None

@@ -19,7 +19,7 @@ from provisioner.machines.providers.base import Place
 from provisioner.rundir.fleet import Node
 from tests.support.alicloud_api import Account, Refusal, serving
 from tests.support.plans import planned_group
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 HOME, OTHER = "cn-shanghai", "cn-beijing"
 NAME = "gpuprov-pytorch-train-20260131-031500-ffab12cd"

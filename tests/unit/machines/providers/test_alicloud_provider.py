@@ -22,7 +22,7 @@ from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
 from tests.support import plans
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 FOLDER = ROOT / "provisioner" / "machines" / "providers" / "alicloud"
 MACHINE, IMAGE = "ecs.gn7-c13g1.26xlarge", "ubuntu_24_04_x64_20G_alibase_20260916.vhd"

@@ -14,7 +14,7 @@ from provisioner.machines.providers.azure import permissions
 from provisioner.machines.providers.azure.client import Subscription
 from provisioner.machines.providers.azure.settings import AzureFiles, AzureStorage
 from provisioner.machines.providers.azure.site import AzureSite
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 SCOPE = "/subscriptions/11111111-2222-3333-4444-555555555555"
 TEXT = (ROOT / "docs/guides/azure.md").read_text(encoding="utf-8")

@@ -180,7 +180,7 @@ def test_what_is_missing_on_this_computer_is_said_before_anybody_is_asked(
     assert caught.value.where == str(tmp_path / "none.iso")
 
 
-def test_what_only_a_rehearsal_does_without_is_refused_at_its_place(tmp_path: Path) -> None:
+def test_what_only_a_sandbox_does_without_is_refused_at_its_place(tmp_path: Path) -> None:
     """No hosts, and a file of host keys that is not there: `validate` exits with 2, `validate --sandbox` with 0."""
     file = tmp_path / "cluster.yaml"
     file.write_text(
@@ -245,10 +245,10 @@ def test_a_machine_that_is_to_start_from_the_network_is_told_how(tmp_path: Path)
         site(inventory=str(inventory_file), method="pxe").machines(["g"])
 
 
-def test_a_rehearsal_says_what_it_leaves_out() -> None:
-    assert "answers no machine" in site(hosts={"a": {}}, method="pxe").not_rehearsed()[0]
-    assert "asks no BMC" in site(hosts={"a": {"bmc": "b"}}, method="redfish").not_rehearsed()[0]
-    assert site(hosts={"a": {}}).not_rehearsed() == ()
+def test_a_sandbox_says_what_it_leaves_out() -> None:
+    assert "answers no machine" in site(hosts={"a": {}}, method="pxe").not_in_sandbox()[0]
+    assert "asks no BMC" in site(hosts={"a": {"bmc": "b"}}, method="redfish").not_in_sandbox()[0]
+    assert site(hosts={"a": {}}).not_in_sandbox() == ()
 
 
 def test_preflight_refuses_an_installer_that_is_not_the_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from provisioner.spec.starter import starter
 from provisioner.spec.state import State
 from provisioner.stack.models import BaseImage
 from tests.support import plans
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 CODE = ROOT / "provisioner"
 SANDBOX = "sandbox"
@@ -131,8 +131,8 @@ def test_its_class_is_whole(name: str, tmp_path: Path) -> None:
         like(provider.access, base.Access)
     if provider.hosts is not None:
         like(provider.hosts, base.Hosts)
-    if provider.rehearsal is not None:
-        like(provider.rehearsal, base.Rehearsal)
+    if provider.sandbox_mirror is not None:
+        like(provider.sandbox_mirror, base.SandboxMirror)
     if (market := provider.market()) is not None:
         like(market, Market)
         assert market.source

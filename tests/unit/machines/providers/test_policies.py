@@ -13,7 +13,7 @@ from provisioner.machines.providers import actions
 from provisioner.machines.providers.actions import OPERATIONS, UNVERIFIED
 from scripts import policy_docs
 from tests.support.policies import Request, allowed_actions, allows, documented, requests, without
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 PROVIDERS = policy_docs.PROVIDERS
 POLICIES = [(provider, name) for provider in PROVIDERS for name in actions.load(provider).policies]

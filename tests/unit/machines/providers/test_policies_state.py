@@ -7,7 +7,7 @@ import re
 import pytest
 
 from provisioner.machines.providers import actions
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 
 S3 = {
     "head_bucket": "ListBucket", "list_objects_v2": "ListBucket", "put_bucket_encryption": "PutEncryptionConfiguration",

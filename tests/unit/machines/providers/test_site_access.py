@@ -71,7 +71,7 @@ groups:
 """
 
 
-def rehearsed(*names: str, site: str) -> list[Node]:
+def in_sandbox(*names: str, site: str) -> list[Node]:
     return [
         Node(name, name.rpartition("-")[0], site, "m", f"id-{name}", "", f"10.77.250.{number}", f"10.77.250.{number}")
         for number, name in enumerate(names, start=4)
@@ -91,26 +91,26 @@ def rehearsed(*names: str, site: str) -> list[Node]:
          {"a-2": "-p 2222 -W [10.77.250.5]:22 gate"}),
     ],
 )  # fmt: skip
-def test_a_rehearsal_has_the_same_way_by_a_configuration_of_its_own(
+def test_a_sandbox_has_the_same_way_by_a_configuration_of_its_own(
     tmp_path: Path, text: str, site: str, names: list[str], hosts: dict[str, str]
 ) -> None:
     cluster, _ = read(tmp_path, text)
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=True)
     ssh_command = f"ssh -F {paths.ssh}/jump-{site} -o BatchMode=yes -o ConnectTimeout=10 "
-    proxies = Providers(cluster, paths).proxies(rehearsed(*names, site=site))
+    proxies = Providers(cluster, paths).proxies(in_sandbox(*names, site=site))
     assert proxies == {name: ssh_command + arguments for name, arguments in hosts.items()}
 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBastion"
 
 
-def test_the_way_to_a_rehearsed_jump_host_is_written_and_a_stopped_one_is_named(
+def test_the_way_to_a_sandboxed_jump_host_is_written_and_a_stopped_one_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, _ = read(tmp_path, FILE)
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=True)
     ssh.ensure_key(paths, None)
-    providers, nodes = Providers(cluster, paths), [*rehearsed("a-0", site="east"), *rehearsed("b-0", site="west")]
+    providers, nodes = Providers(cluster, paths), [*in_sandbox("a-0", site="east"), *in_sandbox("b-0", site="west")]
     monkeypatch.setattr(jump_host, "address_and_key", lambda *_: ("127.77.250.3", KEY))
     assert providers.save_jump_hosts(nodes) == {}
     assert [path.name for path in sorted(paths.ssh.glob("jump-*"))] == ["jump-east", "jump-east.known_hosts"]

@@ -14,7 +14,7 @@ from provisioner.machines.providers.tencent import client, credentials
 from provisioner.machines.providers.tencent.client import Region
 from provisioner.machines.providers.tencent.module import VERSION
 from provisioner.machines.providers.trouble import Trouble
-from tests.support.rehearsal import ROOT
+from tests.support.sandbox_cluster import ROOT
 from tests.support.tencent_api import SECRET_KEY, Refused, TencentApi
 from tests.support.tencent_site import KEY, api, made
 

@@ -1,6 +1,6 @@
 """A cluster.yaml on AWS through gpuprov's own commands and stages, with moto in place of AWS and real Terraform.
 
-Locked, planned, made, found again, removed. Nobody logs in to these machines: what follows ssh is proven on rehearsed
+Locked, planned, made, found again, removed. Nobody logs in to these machines: what follows ssh is proven on sandbox
 ones.
 """
 

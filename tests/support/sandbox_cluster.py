@@ -1,4 +1,4 @@
-"""A rehearsal driven as a user drives it: the real command line in a process of its own."""
+"""A sandbox driven as a user drives it: the real command line in a process of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Done:
 
 
 @dataclass
-class Rehearsal:
+class SandboxCluster:
     """A cluster.yaml in a folder of its own, and the commands on it."""
 
     file: Path
@@ -48,7 +48,7 @@ class Rehearsal:
     gpuprov: list[str] = field(default_factory=lambda: [sys.executable, "-m", "provisioner"])
 
     @classmethod
-    def of_example(cls, example: str, folder: Path, *, count: int | None = None) -> Rehearsal:
+    def of_example(cls, example: str, folder: Path, *, count: int | None = None) -> SandboxCluster:
         """A copy of an example under a name that no other test has: what one leaves is not held against another."""
         name = f"t-{example}"[:20].strip("-") + f"-{os.getpid() % 10_000}-{next(_NUMBERS)}"
         text = (ROOT / "examples" / f"{example}.yaml").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""`python -m tests.support.aws_rehearsal up FILE`: gpuprov whose AWS has simulated machines (aws_machines.py).
+"""`python -m tests.support.aws_sandbox up FILE`: gpuprov whose AWS has simulated machines (aws_machines.py).
 
-Everything is as on AWS but two answers of the provider: packages and images are those of the rehearsal's mirror, and
+Everything is as on AWS but two answers of the provider: packages and images are those of the sandbox's mirror, and
 its registry has a CA of its own. AWS_ENDPOINT_URL says where moto is.
 """
 
@@ -14,16 +14,16 @@ from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.sandbox.provider import Mirror
 
 
-class Rehearsed(aws.Aws):
+class SandboxRun(aws.Aws):
     """Amazon EC2 with simulated machines."""
 
     simulated = True
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.rehearsal = Mirror()
+        self.sandbox_mirror = Mirror()
 
 
 if __name__ == "__main__":
-    aws.PROVIDER = Rehearsed
+    aws.PROVIDER = SandboxRun
     sys.exit(run(sys.argv[1:]))

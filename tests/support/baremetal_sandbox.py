@@ -1,7 +1,7 @@
-"""`python -m tests.support.baremetal_rehearsal up FILE`: gpuprov whose bare metal has simulated hardware.
+"""`python -m tests.support.baremetal_sandbox up FILE`: gpuprov whose bare metal has simulated hardware.
 
 Everything is as on machines of one's own but two answers of the provider: packages and images are those of the
-rehearsal's mirror, and its registry has a CA of its own. GPUPROV_TEST_CA: the file of it, on a rehearsed node that runs
+sandbox's mirror, and its registry has a CA of its own. GPUPROV_TEST_CA: the file of it, on a sandbox node that runs
 gpuprov itself.
 """
 
@@ -27,19 +27,19 @@ class OnNode(Mirror):
         return {"gpuprov_registry": REGISTRY, "gpuprov_registry_ca": Path(os.environ["GPUPROV_TEST_CA"]).read_text()}
 
 
-class Rehearsed(baremetal.BareMetal):
+class SandboxRun(baremetal.BareMetal):
     """Machines of one's own with simulated hardware."""
 
     simulated = True
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.rehearsal = OnNode() if "GPUPROV_TEST_CA" in os.environ else Mirror()
+        self.sandbox_mirror = OnNode() if "GPUPROV_TEST_CA" in os.environ else Mirror()
 
 
 @dataclass
 class Box:
-    """A machine that exists, as a rehearsed node wants to know it. `key`: of the person whose machine it is."""
+    """A machine that exists, as a sandbox node wants to know it. `key`: of the person whose machine it is."""
 
     id: str
     instance_type: str
@@ -60,5 +60,5 @@ class Box:
 
 
 if __name__ == "__main__":
-    baremetal.PROVIDER = Rehearsed  # type: ignore[assignment]
+    baremetal.PROVIDER = SandboxRun  # type: ignore[assignment]
     sys.exit(run(sys.argv[1:]))

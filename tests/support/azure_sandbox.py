@@ -1,7 +1,7 @@
-"""`python -m tests.support.azure_rehearsal up FILE`: gpuprov whose Azure has simulated machines (azure_machines.py).
+"""`python -m tests.support.azure_sandbox up FILE`: gpuprov whose Azure has simulated machines (azure_machines.py).
 
 Everything is as at Azure but who signs in, where Resource Manager is (ARM of the environment), and two answers of the
-provider: packages and images are those of the rehearsal's mirror, and its registry has a CA of its own.
+provider: packages and images are those of the sandbox's mirror, and its registry has a CA of its own.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from provisioner.machines.providers.sandbox.provider import Mirror
 from tests.support.azure_api import Token
 
 
-class Rehearsed(azure.Azure):
+class SandboxRun(azure.Azure):
     """Azure with simulated machines."""
 
     simulated = True
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.rehearsal = Mirror()
+        self.sandbox_mirror = Mirror()
 
 
 def stand_in() -> None:
@@ -36,7 +36,7 @@ def stand_in() -> None:
     client.CLOUDS["public"] = replace(client.CLOUDS["public"], arm=os.environ["ARM"])
     client.credential_of = lambda cloud: Token()
     _authentication._enforce_https = lambda request: None  # loopback
-    azure.PROVIDER = Rehearsed
+    azure.PROVIDER = SandboxRun
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""`python -m tests.support.tencent_rehearsal up FILE`: gpuprov whose Tencent Cloud has simulated machines.
+"""`python -m tests.support.tencent_sandbox up FILE`: gpuprov whose Tencent Cloud has simulated machines.
 
-Everything is as at Tencent Cloud but two answers of the provider: packages and images are those of the rehearsal's
+Everything is as at Tencent Cloud but two answers of the provider: packages and images are those of the sandbox's
 mirror, and its registry has a CA of its own.
 """
 
@@ -20,19 +20,19 @@ from tests.support.tencent_api import TencentApi
 MACHINE = "tencentcloud_instance"
 
 
-class Rehearsed(tencent.Tencent):
+class SandboxRun(tencent.Tencent):
     """Tencent Cloud with simulated machines."""
 
     simulated = True
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.rehearsal = Mirror()
+        self.sandbox_mirror = Mirror()
 
 
 @dataclass
 class Instance:
-    """An instance as a rehearsed node wants to know it."""
+    """An instance as a sandbox node wants to know it."""
 
     row: dict[str, Any]
     private_ip: str
@@ -66,5 +66,5 @@ def end(machines: Machines, api: TencentApi, kind: str, row: dict[str, Any]) -> 
 
 
 if __name__ == "__main__":
-    tencent.PROVIDER = Rehearsed
+    tencent.PROVIDER = SandboxRun
     sys.exit(run(sys.argv[1:]))

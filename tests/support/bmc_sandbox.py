@@ -1,7 +1,7 @@
-"""`python -m tests.support.bmc_rehearsal up FILE`: gpuprov at a rack of rehearsed nodes behind replayed BMCs (bmc.py).
+"""`python -m tests.support.bmc_sandbox up FILE`: gpuprov at a rack of sandbox nodes behind replayed BMCs (bmc.py).
 
-As baremetal_rehearsal, and in place of an installer's image each machine gets one that says what its seed would: what
-is powered on with it becomes that machine. Waiting is cut to what a rehearsed node takes.
+As baremetal_sandbox, and in place of an installer's image each machine gets one that says what its seed would: what
+is powered on with it becomes that machine. Waiting is cut to what a sandbox node takes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from provisioner.machines.installer import iso
 from provisioner.machines.installer.seed import Target
 from provisioner.machines.providers.baremetal import provider as baremetal
 from provisioner.machines.redfish import machine
-from tests.support.baremetal_rehearsal import Rehearsed
+from tests.support.baremetal_sandbox import SandboxRun
 
 HEAD = b"\0" * 32768 + b"\x01CD001\x01"
 """What a BMC looks at before it takes an image: the first volume descriptor of ISO 9660."""
@@ -48,7 +48,7 @@ class Impatient(redfish.RedfishMachines):
 
 
 if __name__ == "__main__":
-    baremetal.PROVIDER = Rehearsed  # type: ignore[assignment]
+    baremetal.PROVIDER = SandboxRun  # type: ignore[assignment]
     redfish.RedfishMachines = Impatient  # type: ignore[misc]
     iso.make = write
     machine.MEDIA_S, machine.HOST_MEDIA_S, machine.POLL_S, installing.SSH_PAUSE_S = 3.0, 20.0, 0.2, 0.5

@@ -1,6 +1,6 @@
-"""`python -m tests.support.alicloud_rehearsal up FILE`: gpuprov whose Alibaba Cloud has simulated machines.
+"""`python -m tests.support.alicloud_sandbox up FILE`: gpuprov whose Alibaba Cloud has simulated machines.
 
-Everything is as there but two answers of the provider: packages and images are those of the rehearsal's mirror, and its
+Everything is as there but two answers of the provider: packages and images are those of the sandbox's mirror, and its
 registry has a CA of its own.
 """
 
@@ -24,14 +24,14 @@ from tests.support.aws_machines import Machines
 from tests.support.schema_provider import Cloud
 
 
-class Rehearsed(alicloud.Alicloud):
+class SandboxRun(alicloud.Alicloud):
     """Alibaba Cloud with simulated machines."""
 
     simulated = True
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.rehearsal = Mirror()
+        self.sandbox_mirror = Mirror()
 
 
 @contextmanager
@@ -79,5 +79,5 @@ def _instance(resource: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    alicloud.PROVIDER = Rehearsed
+    alicloud.PROVIDER = SandboxRun
     sys.exit(run(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""A rehearsal without a cluster.lock beside cluster.yaml: the lock in its run directory is what it uses."""
+"""A sandbox without a cluster.lock beside cluster.yaml: the lock in its run directory is what it uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _without_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mirror, "pin", lambda _, stacks, __: dict(stacks))
 
 
-def rehearsed(folder: Path, stack: str = "{}", count: int = 1) -> tuple[Lock, list[str]]:
+def in_sandbox(folder: Path, stack: str = "{}", count: int = 1) -> tuple[Lock, list[str]]:
     """The lock by which a command works, and what it says of it."""
     file = folder / "cluster.yaml"
     file.write_text(FILE.format(stack=stack, count=count))
@@ -45,39 +45,39 @@ def versions(lock: Lock) -> dict[str, str]:
 
 
 def test_what_lock_has_chosen_is_used(tmp_path: Path) -> None:
-    newest, _ = rehearsed(tmp_path)
-    pinned, _ = rehearsed(tmp_path, '{ driver: "595" }')
+    newest, _ = in_sandbox(tmp_path)
+    pinned, _ = in_sandbox(tmp_path, '{ driver: "595" }')
     assert versions(pinned)["driver"] != versions(newest)["driver"]
     path = open_cluster(tmp_path / "cluster.yaml", sandbox=True).paths.lock_file
     # as `lock --sandbox` writes it for a file that asks for nothing, where that driver was locked before
     lockfile.write(path, pinned.model_copy(update={"request": newest.request}))
-    lock, warnings = rehearsed(tmp_path, count=2)
+    lock, warnings = in_sandbox(tmp_path, count=2)
     assert (lock.groups, warnings) == (pinned.groups, [])
 
 
 def test_an_edit_moves_what_it_asks_for_and_says_so(tmp_path: Path) -> None:
-    first, _ = rehearsed(tmp_path, '{ driver: "580" }')
-    second, warnings = rehearsed(tmp_path, '{ driver: "595" }')
+    first, _ = in_sandbox(tmp_path, '{ driver: "580" }')
+    second, warnings = in_sandbox(tmp_path, '{ driver: "595" }')
     moved = {name for name, version in versions(second).items() if versions(first)[name] != version}
     assert moved == {"driver"}
     assert warnings == [f"train: driver {versions(first)['driver']} → {versions(second)['driver']}"]
-    third, warnings = rehearsed(tmp_path, '{ driver: "595" }')
+    third, warnings = in_sandbox(tmp_path, '{ driver: "595" }')
     assert (third, warnings) == (second, [])
 
 
 def test_the_lock_beside_cluster_yaml_comes_first(tmp_path: Path) -> None:
-    newest, _ = rehearsed(tmp_path)
-    pinned, _ = rehearsed(tmp_path, '{ driver: "595" }')
+    newest, _ = in_sandbox(tmp_path)
+    pinned, _ = in_sandbox(tmp_path, '{ driver: "595" }')
     lockfile.write(tmp_path / "cluster.lock", pinned.model_copy(update={"request": newest.request}))
-    rehearsed_lock = open_cluster(tmp_path / "cluster.yaml", sandbox=True).paths.lock_file
-    lockfile.write(rehearsed_lock, newest)
-    lock, _ = rehearsed(tmp_path)
+    sandboxed_lock = open_cluster(tmp_path / "cluster.yaml", sandbox=True).paths.lock_file
+    lockfile.write(sandboxed_lock, newest)
+    lock, _ = in_sandbox(tmp_path)
     assert versions(lock)["driver"] == versions(pinned)["driver"]
 
 
 @pytest.mark.parametrize("is_beside_file", [False, True], ids=["the sandbox's own lock", "the lock beside the file"])
 def test_status_says_that_the_lock_is_older_than_the_file(tmp_path: Path, is_beside_file: bool) -> None:
-    lock, _ = rehearsed(tmp_path, '{ driver: "580" }')
+    lock, _ = in_sandbox(tmp_path, '{ driver: "580" }')
     if is_beside_file:
         lockfile.write(tmp_path / "cluster.lock", lock)
     file = tmp_path / "cluster.yaml"
