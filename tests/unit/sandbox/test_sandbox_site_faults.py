@@ -13,7 +13,7 @@ from provisioner.cli.main import run
 from provisioner.common.errors import Diagnostic, GpuprovError
 from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.capacity import Attempt, Choices, Way
-from provisioner.machines.providers.cloud_errors import AFTER, has_table, in_sandbox
+from provisioner.machines.providers.cloud_errors import AFTER, has_table, sandbox_texts
 from provisioner.machines.providers.sandbox.capacity import SimulatedCapacity
 from provisioner.plan.models import Plan
 from provisioner.sandbox import site_faults, state_faults
@@ -94,7 +94,7 @@ def test_what_is_said_has_the_class_that_it_is_of(tmp_path: Path, machine: str) 
     simulated = site(tmp_path / "s", planned)
     (group,) = planned.groups
     provider = group.machine.provider
-    texts = in_sandbox(provider if has_table(provider) else "sandbox")
+    texts = sandbox_texts(provider if has_table(provider) else "sandbox")
     assert set(texts) >= {fault.says for fault in site_faults.FAULTS if fault.says}
     for kind, text in texts.items():
         message = f"exit status 1. Output: gpuprov sandbox: {site_faults.MARK}{text.format(machine='m', zone='z')}"

@@ -10,7 +10,7 @@ import yaml
 
 from provisioner.common.errors import Diagnostic
 from provisioner.machines.providers.alicloud import errors
-from provisioner.machines.providers.cloud_errors import AFTER, CloudError, in_sandbox, table
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, sandbox_texts, table
 
 TEXTS = yaml.safe_load((Path(__file__).parent / "alicloud_errors.yaml").read_text(encoding="utf-8"))
 NODE = 'module.site.alicloud_instance.node["train-0"]'
@@ -75,7 +75,7 @@ def test_of_several_errors_that_which_needs_most_counts() -> None:
 
 def test_what_a_sandbox_says_is_read_as_its_class() -> None:
     kinds = {"spot-quota": "quota"}
-    for name, text in in_sandbox("alicloud").items():
+    for name, text in sandbox_texts("alicloud").items():
         error = read(text.format(machine="ecs.gn7", zone="cn-shanghai-b"))
         assert error.kind == kinds.get(name, name)
         assert "simulated" not in error.said
