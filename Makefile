@@ -87,6 +87,7 @@ lint: dev $(VENV)/.docs system-dev
 	$(BIN)/python scripts/find_secrets.py
 	$(BIN)/python -m scripts.names
 	$(BIN)/python -m scripts.sentences
+	$(BIN)/python -m scripts.texts
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 	$(BIN)/python scripts/module_table.py --check $$(dirname $$(grep -l module_table.py terraform/*/README.md))
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \

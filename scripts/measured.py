@@ -58,7 +58,7 @@ def unpacked(archive: Path, folder: Path) -> dict[str, Any]:
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", told["date"]) or not isinstance(told["machine"], str):
             raise ValueError("no date, or no machine")
         if not all(isinstance(node, dict) for node in told["nodes"]) or not isinstance(told["nodes"], list):
-            raise ValueError("its nodes are none")
+            raise ValueError("its nodes are missing")
         return dict(told)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, ValueError, KeyError, TypeError,
             RecursionError) as error:  # fmt: skip

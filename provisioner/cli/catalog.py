@@ -136,7 +136,9 @@ def _describe_size(
     provider = find(cloud) if cloud in clouds else None
     market = provider.market() if provider is not None else None
     if market is None:
-        raise GpuprovError(f"{cloud!r} is no cloud", hint=did_you_mean(cloud, clouds) or f"one of {', '.join(clouds)}")
+        raise GpuprovError(
+            f"{cloud!r} is not a cloud", hint=did_you_mean(cloud, clouds) or f"one of {', '.join(clouds)}"
+        )
     try:
         size = market.size(region, name)
     except Unanswered as unanswered:

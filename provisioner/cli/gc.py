@@ -111,7 +111,7 @@ def _orphans(name: str, region: str) -> Orphans:
     scanner = provider.orphans(region) if provider else None
     if scanner is None:
         raise GpuprovError(
-            f"gpuprov can't look for what is left at {name}", hint="it made nothing there; look at its console"
+            f"gpuprov cannot look for leftovers at {name}", hint="it made nothing there; look at its console"
         )
     return scanner
 

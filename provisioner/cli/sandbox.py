@@ -146,4 +146,4 @@ def _refuse_zone(cluster: Cluster, site: str, zone: str) -> None:
     provider, zones = catalog.load().provider(settings.provider), tuple(getattr(settings, "zones", ()))
     if zone not in zones if zones else not provider.is_zone(zone, region):
         hint = f"zones: {', '.join(zones)}" if zones else f"{provider.title} calls zones of {region} otherwise"
-        raise GpuprovError(f"{zone} is no zone of {site}", hint=hint)
+        raise GpuprovError(f"{zone} is not a zone of {site}", hint=hint)

@@ -41,7 +41,7 @@ Hosts = Annotated[
     str | None, typer.Option("--host", help="USER@ADDRESS, a range of them, or local", show_default=False)
 ]
 MachineName = Annotated[
-    str | None, typer.Option("--machine", help="what the machine is, a catalogue name; by default told by its outputs")
+    str | None, typer.Option("--machine", help="The machine type of the catalogue. Default: read from the outputs.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
 Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the sandbox, or the real fleet")]

@@ -103,7 +103,7 @@ def machines(cluster: Cluster, names: Sequence[str] = ()) -> list[Managed]:
     for name, machine in zip(names, chosen, strict=True):
         if machine is None:
             raise GpuprovError(
-                f"{name} is no machine with a BMC", where=str(cluster.file), hint="name a node or a host of it"
+                f"{name} is not a machine with a BMC", where=str(cluster.file), hint="name a node or a host of it"
             )
     return [machine for machine in chosen if machine is not None]
 

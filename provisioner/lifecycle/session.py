@@ -310,7 +310,7 @@ def open_to_remove(
             raise GpuprovError(
                 f"it is of cluster {loaded.name}, and lies in the run directory of {used[0].name}",
                 where=str(used[0].used_spec),
-                hint="somebody has put it there; correct cluster.yaml, or restore its last version",
+                hint="correct cluster.yaml, or restore its last version; another person has put it there",
             ) from None
         told = f"{error.message}\nThe file is not valid" if os.path.lexists(path) else f"{path} is missing"
         note(f"{told}: cluster {loaded.name} is removed as {used[0].used_spec} describes it")

@@ -68,7 +68,7 @@ class HostMachines:
     def _irreplaceable(self, name: str, host: str) -> ProviderError:
         """Of a node whose host cluster.yaml still names: what a person does."""
         return ProviderError(
-            f"{host} cannot be replaced by gpuprov: it is a machine of yours",
+            f"{host} cannot be replaced by gpuprov: it is your own machine",
             where=name,
             hint=f"repair it, then `gpuprov verify FILE` and `gpuprov release FILE {name}`; or name another host "
             f"in place of {host} in cluster.yaml and run the same command again",

@@ -93,7 +93,7 @@ class Installer:
             raise BmcError(
                 f"its last installation did not come up, and its disks may be half written ({installation.serial})",
                 where=self.host.name, kind="never-up",
-                hint=f"look at its console; to install it once more add {installation.serial} to install.reinstall of "
+                hint=f"look at its console; to install it again, add {installation.serial} to install.reinstall of "
                 "its site",
             )  # fmt: skip
         return self.journal.note(
@@ -178,7 +178,7 @@ class Installer:
 
     def _running(self, earlier: Installation) -> Installation:
         raise BmcError(
-            f"the machine {earlier.serial} was switched on by somebody while its installation was prepared",
+            f"the machine {earlier.serial} was switched on by another person while gpuprov prepared its installation",
             where=self.host.name, kind="in-use",
             hint="switch it off and run the command again, or take it over as it is with method: ssh",
         )  # fmt: skip

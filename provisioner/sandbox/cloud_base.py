@@ -32,7 +32,7 @@ def wanted() -> bool:
     """Whether machines boot the bare image. Raises GpuprovError for a kind that there is none of."""
     kind = os.environ.get(VARIABLE) or KINDS[0]
     if kind not in KINDS:
-        raise GpuprovError(f"{kind!r} is no base of a sandbox", where=VARIABLE, hint=f"one of {', '.join(KINDS)}")
+        raise GpuprovError(f"{kind!r} is not a base for the sandbox", where=VARIABLE, hint=f"one of {', '.join(KINDS)}")
     return kind == "cloud"
 
 

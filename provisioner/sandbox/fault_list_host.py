@@ -283,7 +283,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "unit-failed",
-        "a service that is none of gpuprov's has failed",
+        "a service outside gpuprov has failed",
         "services.failed",
         _anywhere,
         "systemd",

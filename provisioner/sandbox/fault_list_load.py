@@ -134,7 +134,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("nccl-wrong", "all_reduce gives wrong values", "nccl.bandwidth", _several, MORE, _node(wrong=512)),
     Fault("nccl-fallback", "NCCL goes over sockets within the node", "nccl.transport", _several, MORE,
           _node(transports={"P2P": 96, "NET/Socket": 32})),
-    Fault("loss-nan", "the reference training's loss is no number", "load.training", change=_node(loss=float("nan"))),
+    Fault("loss-nan", "the reference training's loss is NaN", "load.training", change=_node(loss=float("nan"))),
     Fault("throttles-under-load", "one GPU slows down by heat once it works", "load.throttle", change=_throttle),
     Fault("clock-locked", "one GPU works at a fifth of its clock, and nothing holds it down", "load.clock",
           change=_shows("under_load", clocks__sm_clock="210 MHz")),

@@ -236,7 +236,7 @@ def _show(podman: Podman, container: str) -> Json:
     try:
         hardware: Json = json.loads(answer)
     except ValueError as error:
-        raise GpuprovError("this container is no sandbox node", where=container) from error
+        raise GpuprovError("this container is not a sandbox node", where=container) from error
     return hardware
 
 

@@ -132,7 +132,7 @@ def _links(loc: Loc, description: MachineDescription) -> Iterator[Finding]:
     if nvlink is None:
         return
     if nvlink.topology != "none" and description.gpus == 1:
-        yield Finding((*loc, "topology"), "one GPU has no other to be linked with", "write none, or leave nvlink out")
+        yield Finding((*loc, "topology"), "one GPU cannot be linked", "write none, or leave nvlink out")
     elif nvlink.topology != "none" and nvlink.links_per_gpu == 0:
         hint = "add links_per_gpu: …, the links of one GPU that `nvidia-smi nvlink -s` lists"
         yield Finding(loc, f"nvlink.topology {nvlink.topology} needs links_per_gpu", hint)

@@ -106,4 +106,4 @@ def _disk(at: Loc, target: ImageTarget, provider: Provider, file: Path | None) -
     folder = Path(target.disk.path).expanduser() if target.disk is not None else None
     if folder is not None and file is not None and (file.parent / folder).is_file():
         message = f"{shown(str(folder), 200)} is a file, and disk images are published in a folder"
-        yield Finding((*at, "disk", "path"), message, "the path of a folder, which is made where it is not there")
+        yield Finding((*at, "disk", "path"), message, "the path of a folder; gpuprov creates it")

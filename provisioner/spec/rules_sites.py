@@ -27,7 +27,7 @@ def places(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
         return  # its zones are as wrong as it is
     for key in site.tags:
         if not re.fullmatch(r"[A-Za-z0-9_ .:/=+@-]{1,128}", key):
-            message = f"{shown(key)} is no key of a tag: at most 128 letters, digits, spaces and . : / = + @ _ -"
+            message = f"{shown(key)} is not a valid tag key: at most 128 letters, digits, spaces and . : / = + @ _ -"
             yield Finding((*loc, "tags", key), message, at_key=True)
         elif key.lower().startswith("gpuprov-") or key == "Name":
             yield Finding((*loc, "tags", key), f"{key} is a tag that gpuprov writes itself", "another key", at_key=True)

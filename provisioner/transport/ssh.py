@@ -291,7 +291,7 @@ def _quoted(path: Path, last: str = "") -> str:
     text = str(path)
     if "${" in text or not text.isprintable():  # ssh has no way to write a ${ that is not an environment variable
         raise GpuprovError(
-            "ssh's configuration can't hold this path",
+            "ssh's configuration cannot contain this path",
             where=repr(text),
             hint="use a folder whose name has no ${ and no control characters",
         )

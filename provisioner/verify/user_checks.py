@@ -53,7 +53,7 @@ def without_doubles(items: Sequence[Item], id_of: Callable[[Item], str]) -> tupl
             accepted.append(item)
         elif name in ours or name in by_id():
             file = f" ({ours[name]}.py)" if name in ours else ""
-            message = f"the id {name} is that of a check of gpuprov's own{file}: give it another one"
+            message = f"the id {name} is already a check of gpuprov{file}: give it another one"
             refused[location] = {"where": location, "message": message}
         elif hasattr(getattr(item, "function", None), "__check__") and first.setdefault(name, location) != location:
             message = f"the id {name} is that of the check at {first[name]}: give it another one"

@@ -109,7 +109,7 @@ class Node(Kernel):
     def denied(self, image):
         status, output = self.run("lsinitramfs", image, seconds=120)
         if status:
-            raise Wrong(f"{image} can't be read: {last(output)}")
+            raise Wrong(f"{image} cannot be read: {last(output)}")
         fresh = os.stat(image).st_mtime >= os.stat(self.params["deny_file"]).st_mtime
         return fresh and self.params["deny_file"].lstrip("/") in output.split()
 

@@ -20,7 +20,7 @@ class Journal:
             found = stored.load(self.file)
             steps, failed = found["steps"], found.get("failed")
             if not isinstance(steps, dict) or not all(isinstance(one, dict) for one in steps.values()):
-                raise ValueError("steps are no mapping")
+                raise ValueError("steps is not a mapping")
             if failed is not None and not (
                 isinstance(failed, dict) and all(isinstance(failed.get(k), str) for k in ("step", "target", "message"))
             ):
@@ -29,7 +29,7 @@ class Journal:
             steps, failed = {}, None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             hint = (
-                f"`gpuprov image build` starts anew once {self.file.parent} is removed; `gpuprov gc` finds what is left"
+                f"`gpuprov image build` starts again after you remove {self.file.parent}; `gpuprov gc` finds leftovers"
             )
             raise GpuprovError(f"is damaged ({error})", where=str(self.file), hint=hint) from None
         self._steps: dict[str, dict[str, Any]] = steps

@@ -63,7 +63,7 @@ def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> R
     loaded = spec.load(file)
     if loaded.image is None:
         hint = "add `image: {}` and name the machines as groups: `gpuprov docs images`"
-        raise GpuprovError("is no recipe of an image: it has no key image", where=str(file), hint=hint)
+        raise GpuprovError("is not an image recipe: the key `image` is missing", where=str(file), hint=hint)
     paths = paths_of(file, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
     ownership.watch(paths.root)

@@ -80,7 +80,7 @@ def parse(text: str, system: str) -> Vulnerabilities:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise NotScannedError("the scanner's report is no JSON") from None
+        raise NotScannedError("the scanner's report is not JSON") from None
     try:
         if isinstance(document, dict) and isinstance(document.get("matches"), list):
             return _grype(document, system)

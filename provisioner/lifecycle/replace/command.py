@@ -170,7 +170,7 @@ def _new_machines(cluster: Cluster, names: Collection[str], journal: Journal) ->
     new = [node for node in cluster.nodes() if node.name in names]
     if missing := sorted({*names} - {node.name for node in new}):
         raise ProviderError(
-            "the old machine is gone, and no new one could be had (capacity.min allows that)",
+            "the old machine is gone, and there was no capacity for a new one (capacity.min allows that)",
             where=", ".join(missing), hint=f"`gpuprov up {cluster.typed_file}` asks for it again",
         )  # fmt: skip
     for node in new:

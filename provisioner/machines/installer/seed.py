@@ -67,16 +67,16 @@ class Target:
         values |= {"token": self.token}
         for field, value in values.items():
             if not re.fullmatch(_SHAPES[field], value):
-                raise GpuprovError(f"{field} {value[:60]!r} can't be given to an installer", where=self.name)
+                raise GpuprovError(f"{field} {value[:60]!r} cannot be passed to an installer", where=self.name)
         if not self.serials or not all(re.fullmatch(_SHAPES["serial"], serial) for serial in self.serials):
             raise GpuprovError(
-                f"serial {' '.join(self.serials)[:60]!r} can't be given to an installer", where=self.name,
+                f"serial {' '.join(self.serials)[:60]!r} cannot be passed to an installer", where=self.name,
                 hint="an installation is bound to the machine's serial number, chassis serial number or UUID",
             )  # fmt: skip
         if self.mac and not re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", self.mac):
-            raise GpuprovError(f"{self.mac!r} is no MAC address", where=self.name)
+            raise GpuprovError(f"{self.mac!r} is not a MAC address", where=self.name)
         if self.report and not re.fullmatch(_SHAPES["report"], self.report):
-            raise GpuprovError(f"{self.report[:60]!r} can't be given to an installer", where=self.name)
+            raise GpuprovError(f"{self.report[:60]!r} cannot be passed to an installer", where=self.name)
 
 
 def guard(target: Target) -> str:

@@ -214,7 +214,7 @@ def serving(address: str, port: int, folder: Path, bind: str = "") -> Iterator[I
         server = _Server((bind or address, port), handler, context)
     except OSError as error:
         raise GpuprovError(
-            f"images can't be served at {address}:{port}: {error.strerror}", where="install.serve",
+            f"cannot serve images at {address}:{port}: {error.strerror}", where="install.serve",
             hint="give an address of this computer that the BMCs reach, and a port that is free and open",
         ) from error  # fmt: skip
     images.port = server.server_address[1]

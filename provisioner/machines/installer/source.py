@@ -21,7 +21,7 @@ def refuse_unfit(system: str | None, installer: Path, *, network: bool) -> None:
     an image holds is not looked at: its SHA-256 says that it is the distribution's."""
     family = (system or "").partition("-")[0]
     if family and family not in SYSTEMS:
-        raise GpuprovError(f"can't install {system} unattended", hint="install.os: debian-12 or ubuntu-24.04")
+        raise GpuprovError(f"cannot install {system} unattended", hint="install.os: debian-12 or ubuntu-24.04")
     if installer.is_dir():
         if family == "ubuntu":
             raise GpuprovError(

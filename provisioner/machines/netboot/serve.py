@@ -244,7 +244,7 @@ def serving(address: str, port: int, answers: Answers) -> Iterator[Answers]:
         server = _Server((address, port), handler)
     except OSError as error:
         raise GpuprovError(
-            f"installers can't be served at {address}:{port}: {error.strerror}", where="install.serve",
+            f"cannot serve installers at {address}:{port}: {error.strerror}", where="install.serve",
             hint="another host:port: one of this interface, with a port that is free",
         ) from error  # fmt: skip
     answers.url = f"http://{address}:{server.server_address[1]}"

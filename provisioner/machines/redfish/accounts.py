@@ -51,7 +51,7 @@ def find(source: str, host: str, bmc: str, base: Path) -> Account:
     if kind == "env":
         return _of_environment(reference, os.environ, host)
     if kind != "file":
-        raise BmcError(f"credentials {source!r} are none", where=host, hint="credentials: env:BMC or file:bmc.yaml")
+        raise BmcError(f"credentials {source!r} are missing", where=host, hint="credentials: env:BMC or file:bmc.yaml")
     return _of_file(base / Path(reference).expanduser(), host, bmc)
 
 
@@ -77,19 +77,19 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
                 )
             if about.st_uid not in (0, os.getuid(), int(os.environ.get("SUDO_UID", os.getuid()))):
                 raise BmcError(
-                    "belongs to somebody else", where=str(path), kind="credentials", hint=f"chown {path} to you"
+                    "belongs to another user", where=str(path), kind="credentials", hint=f"chown {path} to you"
                 )
             document = yaml_text.load(file.read(_MOST))
     except OSError as error:
         raise BmcError(
-            f"the file of the BMCs' users and passwords (credentials) can't be read: {error.strerror}",
+            f"the file of the BMCs' users and passwords (credentials) cannot be read: {error.strerror}",
             where=str(path), kind="credentials", hint=f"make it, mode 0600: {hint}",
         ) from error  # fmt: skip
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # The error's own text has a piece of the file, which may be a password.
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         position = f"{path}:{line + 1}" if isinstance(line, int) else str(path)
-        raise BmcError("is no YAML", where=position, kind="credentials", hint=hint) from None
+        raise BmcError("is not YAML", where=position, kind="credentials", hint=hint) from None
     rows = document if isinstance(document, Mapping) else {}
     name = next((name for name in (host, bmc, "all") if name in rows), None)
     if name is None:

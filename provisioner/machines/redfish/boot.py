@@ -129,7 +129,7 @@ def _unread(tree: Tree, managers: Iterable[Resource], vendor: Vendor) -> str:
     for manager in managers if vendor.once else ():
         for uri in map(link, rows(inner(manager, "Links", "Oem", "Dell").get("DellAttributes"))):
             if (reason := tree.unread.get(uri, MISSING)) != MISSING:
-                return f"its own attributes ({uri}) can't be read: {reason}"
+                return f"its own attributes ({uri}) cannot be read: {reason}"
     return ""
 
 

@@ -301,7 +301,7 @@ class Bmc:
             else error_text.rpartition("] ")[2]
         )
         return BmcError(
-            f"its BMC {self.host}:{self.port} can't be reached: {reason}", where=self.machine, kind="unreachable",
+            f"its BMC {self.host}:{self.port} cannot be reached: {reason}", where=self.machine, kind="unreachable",
             hint="check the address (`bmc`), the route to the BMC network, and that its web server is on",
         )  # fmt: skip
 

@@ -68,7 +68,7 @@ class Controlled:
         kind = next((name for name in kinds if offered is None or name in offered), None)
         if kind is None or not isinstance(action, str):
             raise BmcError(
-                f"its BMC can't do {' or '.join(kinds)}", where=self.bmc.machine, kind="unsupported",
+                f"its BMC does not support {' or '.join(kinds)}", where=self.bmc.machine, kind="unsupported",
                 hint=f"it offers {', '.join(offered or ()) or 'no reset'}",
             )  # fmt: skip
         with _unanswered():

@@ -197,7 +197,7 @@ def saved(path: Path) -> Tree:
     except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BmcError(
-            f"is no saved Redfish tree: {reason or type(error).__name__}", where=str(path),
+            f"is not a saved Redfish tree: {reason or type(error).__name__}", where=str(path),
             hint="one JSON object of address → resource (also gzipped), or a folder with a JSON file a resource",
         ) from error  # fmt: skip
     if not known:
@@ -228,7 +228,7 @@ def _document(path: Path) -> dict[str, Resource]:
             raise ValueError(f"it unpacks to more than {LARGEST_SAVED >> 20} MiB")
     document = json.loads(content)
     if not isinstance(document, dict):
-        raise ValueError("its JSON is no object")
+        raise ValueError("its JSON is not an object")
     return {
         address(uri): resource
         for uri, resource in document.items()

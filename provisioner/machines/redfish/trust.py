@@ -33,10 +33,14 @@ class Pins:
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise BmcError(
-                f"is damaged: {error}", where=str(self.file), hint="remove it: BMCs are then met anew"
+                f"is damaged: {error}",
+                where=str(self.file),
+                hint="remove it: gpuprov then pins the certificates of BMCs again",
             ) from error
         if not isinstance(document, Mapping) or not all(isinstance(pin, str) for pin in document.values()):
-            raise BmcError("is damaged", where=str(self.file), hint="remove it: BMCs are then met anew")
+            raise BmcError(
+                "is damaged", where=str(self.file), hint="remove it: gpuprov then pins the certificates of BMCs again"
+            )
         return dict(document)
 
     def keep(self, machine: str, pin: str) -> None:

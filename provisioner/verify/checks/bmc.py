@@ -121,7 +121,7 @@ def test_health(node: Facts) -> None:
     severity="warn",
     action="vendor",
     **NEEDS,
-    says="The BMC still calls something wrong (ServiceConditions), whatever its health says.",
+    says="The BMC still reports a problem (ServiceConditions), although its health is OK.",
 )
 def test_conditions(node: Facts) -> None:
     _end(judging.conditions(_bmc(node)), "")
@@ -323,7 +323,7 @@ def test_group_firmware(node: Facts, peers: Peers, name: str) -> None:
 )
 def test_group_settings(node: Facts, peers: Peers, name: str) -> None:
     if not _bmc(node).bios_settings and _bmc(node).cap_w is None:
-        skip("the BMC shows none of the settings that gpuprov knows")
+        skip("the BMC shows no setting that gpuprov knows")
     if len(_settings(peers)) < 2:
         skip("no other machine of this group shows its BIOS settings")
     _end(_settings(peers)[name], "")

@@ -43,8 +43,8 @@ def misplaced(link: Link, holders: Mapping[tuple[str, str], list[str]]) -> str |
     follows=("ib.ports", "fleet.device_names"),
     applies=lambda e: e.bare_metal,
     otherwise="a virtual machine does not see its cables",
-    says="A cable of this node is at the switch of another rail: NCCL sends that rail's traffic across the spine, and "
-    "all nodes of a job slow down. Swap the cables back.",
+    says="A cable of this node is at the switch of another rail. NCCL sends that rail's traffic across the "
+    "spine, and all nodes of a job slow down. Swap the cables back.",
 )
 def test_cabling(node: Facts, peers: Peers) -> None:
     cabled = links(node)

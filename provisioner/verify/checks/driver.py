@@ -149,7 +149,7 @@ def test_params(node: Facts, expected: Expected) -> None:
     reads=("nvidia-dev.txt",),
     vendor="nvidia",
     follows=("gpu.count", "driver.responds", "driver.modules"),
-    says="A device node of the driver is missing or is no device: programs and containers do not see that GPU.",
+    says="A device node of the driver is missing, or is not a device: programs and containers do not see that GPU.",
 )
 def test_nodes(node: Facts, expected: Expected) -> None:
     source = node.source("nvidia-dev.txt")
@@ -168,7 +168,7 @@ def test_nodes(node: Facts, expected: Expected) -> None:
     if missing:
         fail(f"/dev/{', /dev/'.join(missing)} is missing")
     if wrong:
-        fail(f"/dev/{', /dev/'.join(wrong)} is no character device")
+        fail(f"/dev/{', /dev/'.join(wrong)} is not a character device")
     if strange:
         fail(f"{'; '.join(strange[:3])}, not the driver's {MAJOR}")
 

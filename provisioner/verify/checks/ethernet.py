@@ -26,7 +26,7 @@ def uplinks(host: Host) -> list[Interface]:
     action="reconfigure",
     needs=NEEDS,
     applies=lambda e: not e.bare_metal,
-    otherwise="a network of one's own may do without",
+    otherwise="a private network may not have it",
     says="The node has no default route: it reaches neither registries nor object stores nor time servers.",
 )
 def test_default_route(node: Facts) -> None:

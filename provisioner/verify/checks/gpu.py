@@ -68,7 +68,7 @@ def test_count(node: Facts, expected: Expected, baseline: Baseline | None) -> No
     if present is None and lost:
         saw(expected=expected.gpu_count, actual=f"{len(lost)} without an answer")
         gpus = counted(expected.gpu_count, "GPU")
-        fail(f"{len(lost)} of {gpus} cannot be opened, and nothing is said of the others{details}")
+        fail(f"{len(lost)} of {gpus} cannot be opened, and the others are unknown{details}")
     attached = node.smi.attached_gpus if node.smi else None
     if node.smi and attached is not None and attached != len(node.smi.gpus):
         saw(expected=expected.gpu_count, actual=present)
@@ -204,7 +204,7 @@ def test_mig(node: Facts, expected: Expected) -> None:
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.bare_metal and e.pcie_width,
-    otherwise="a virtual machine shows the link that its hypervisor made, or nobody knows the board's width",
+    otherwise="a virtual machine shows the link that its hypervisor made, or the board's width is unknown",
     says="A GPU has lost lanes of its PCIe link. Reboot; if it stays, have card and riser reseated.",
 )
 def test_lanes(node: Facts, expected: Expected) -> None:

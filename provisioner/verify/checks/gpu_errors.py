@@ -115,7 +115,7 @@ def test_remap(node: Facts) -> None:
     needs=("dmesg.txt",),
     vendor="nvidia",
     follows=("gpu.xid_again",),
-    says="The driver logged an error that the GPU does not recover from by itself. Do what is said for its code.",
+    says="The driver logged an error that the GPU does not recover from by itself. Follow the steps for its code.",
 )
 def test_xid(node: Facts, expected: Expected) -> None:
     assert node.log is not None

@@ -92,8 +92,8 @@ ENDS_PROGRAMS = (13, 31, 43, 45, 94)
     applies=lambda e: e.gpu_count > 1,
     otherwise="needs at least two GPUs",
     follows=("gpu.xid", "gpu.count"),
-    says="One GPU alone logs an Xid again and again that ends programs: where the other GPUs do the same work without "
-    "it, the GPU is bad. Test it under load.",
+    says="One GPU repeatedly logs an Xid that ends programs. If the other GPUs do the same work without it, the "
+    "GPU is bad. Test it under load.",
 )
 def test_repeats(node: Facts, expected: Expected) -> None:
     assert node.log is not None

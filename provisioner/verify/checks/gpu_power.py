@@ -128,7 +128,7 @@ def test_power_brake(node: Facts) -> None:
     action="reconfigure",
     needs=("gpus",),
     vendor="nvidia",
-    says="A GPU's application clock is below its default: somebody set it. `nvidia-smi -rac` and `-rgc` set it back.",
+    says="A GPU's application clock was set below its default. `nvidia-smi -rac` and `-rgc` set it back.",
 )
 def test_clocks(node: Facts) -> None:
     gpus = [g for g in answering(node) if g.clock_application_mhz is not None and g.clock_default_mhz is not None]

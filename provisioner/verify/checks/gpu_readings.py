@@ -61,7 +61,7 @@ def test_mig_devices(node: Facts, expected: Expected) -> None:
     action="replace",
     vendor="nvidia",
     follows=("gpu.remap", "gpu.ecc", "gpu.count"),
-    says="DCGM has seen memory of a GPU that cannot be mended, or errors that ended a job. Drain it and test.",
+    says="DCGM has seen GPU memory that cannot be repaired, or errors that ended a job. Drain the node and test it.",
 )
 def test_dcgm_memory(node: Facts) -> None:
     if node.dcgm is None or not node.dcgm.memory:

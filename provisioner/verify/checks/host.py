@@ -209,7 +209,7 @@ def test_uptime(node: Facts) -> None:
     severity="warn",
     action="vendor",
     needs=NEEDS,
-    says="The kernel of this node crashed before and left a record. Keep it for whoever looks into it, then remove it.",
+    says="The kernel of this node crashed before and left a record. Keep it for the analysis, then remove it.",
 )
 def test_crash(node: Facts) -> None:
     host = host_of(node)
@@ -229,7 +229,7 @@ def test_crash(node: Facts) -> None:
     severity="warn",
     action="reboot",
     needs=NEEDS,
-    says="Dead processes pile up because nobody collects them; in the end no job can start.",
+    says="Zombie processes pile up because their parent does not collect them. In the end no job can start.",
 )
 def test_zombies(node: Facts, expected: Expected) -> None:
     processes, maximum = told(host_of(node).processes, "its processes"), expected.most["process.zombies"]

@@ -147,7 +147,7 @@ def test_aer_corrected(node: Facts, expected: Expected) -> None:
     action="none",
     needs=("dmesg-errors.txt",),
     follows=("gpu.xid", "gpu.count", "log.gsp_timeout", "log.rm_init", "log.kernel_bug", "driver.responds"),
-    says="The kernel logged errors that gpuprov does not know. Read them where jobs fail for no reason that is told.",
+    says="The kernel logged errors that gpuprov does not know. Read them if jobs fail without a reason.",
 )
 def test_unknown(node: Facts) -> None:
     strange = node.strange or ()

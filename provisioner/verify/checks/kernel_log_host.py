@@ -114,7 +114,7 @@ def test_lockup(node: Facts) -> None:
     severity="warn",
     action="reboot",
     needs=LOG,
-    says="The kernel hit a bug of its own (BUG, Oops) and went on: its state is not to be trusted. Reboot the node.",
+    says="The kernel hit a bug of its own (BUG, Oops) and went on: its state cannot be trusted. Reboot the node.",
 )
 def test_bug(node: Facts) -> None:
     told(node, "kernel_bug")
@@ -265,7 +265,7 @@ def test_iommu(node: Facts) -> None:
     action="none",
     needs=LOG,
     vendor="nvidia",
-    says="nvidia-peermem freed memory of a process that had already ended. Harmless; it shows when jobs crashed.",
+    says="nvidia-peermem freed memory of an ended process. Harmless: it shows that jobs crashed.",
 )
 def test_peermem(node: Facts) -> None:
     told(node, "peermem")

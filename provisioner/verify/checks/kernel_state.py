@@ -39,8 +39,7 @@ def test_kernel(node: Facts, expected: Expected) -> None:
     action="reconfigure",
     needs=("kernel.txt", "packages.txt"),
     vendor="nvidia",
-    says="The headers of the running kernel are not installed: the driver's module cannot be built for it again, as "
-    "the next update of the driver does.",
+    says="The headers of the running kernel are not installed. The next driver update cannot build its module.",
 )
 def test_headers(node: Facts) -> None:
     packages = node.packages or {}
@@ -60,7 +59,7 @@ def test_headers(node: Facts) -> None:
     needs=(*NEEDS, "packages.txt"),
     vendor="nvidia",
     follows=("host.kernel_next",),
-    says="An installed kernel lacks the driver's module: whoever boots it by hand has no GPU.",
+    says="An installed kernel lacks the driver's module. A boot into that kernel has no GPU.",
 )
 def test_kernels(node: Facts) -> None:
     packages = node.packages or {}

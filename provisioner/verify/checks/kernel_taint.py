@@ -68,8 +68,8 @@ def describe(flag: Flag) -> str:
     needs=LOG,
     vendor="nvidia",
     follows=("driver.responds", "gpu.count", "gpu.xid"),
-    says="The kernel found the GPU's driver in a state that must not be (WARNING in the driver's code): a lock may "
-    "stay taken, and nvidia-smi hangs later. Drain and reboot.",
+    says="The kernel found the GPU driver in an invalid state (WARNING in the driver's code). A lock may stay "
+    "taken, and nvidia-smi hangs later. Drain and reboot.",
 )
 def test_driver_warning(node: Facts) -> None:
     told(node, "driver_warning")

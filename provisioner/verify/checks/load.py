@@ -84,7 +84,7 @@ def test_completes(node: Facts, expected: Expected) -> None:
     action="reconfigure",
     level="standard",
     needs=NEEDS,
-    says="A process that belongs to no job has the GPUs: nothing can be tested beside it. Find whose it is and end it.",
+    says="A process without a job uses the GPUs, so they cannot be tested. Find its owner and end it.",
 )
 def test_stray(node: Facts) -> None:
     assert node.load is not None
@@ -155,7 +155,7 @@ def test_transport(node: Facts, expected: Expected) -> None:
     level="standard",
     needs=NEEDS,
     follows=(LOAD, "load.results", "load.copies", "nccl.bandwidth", "nccl.transport"),
-    says="A small reference model does not train on this node: its loss does not fall, or is no number.",
+    says="A small reference model does not train on this node: its loss does not fall, or is not a number.",
 )
 def test_training(node: Facts, expected: Expected) -> None:
     load = reached(node, expected)

@@ -82,8 +82,8 @@ def _draws(node: Facts, expected: Expected) -> dict[str, float]:
     needs=NEEDS,
     vendor="nvidia",
     follows=(LOAD, *HELD, "load.clock", "load.pstate", "gpu.power_limit"),
-    says="A GPU draws far less power than its neighbours at the same work, or than the work takes: it does less of it, "
-    "or its supply is weak.",
+    says="A GPU draws far less power than its neighbours at the same work, or than the work takes. It does less "
+    "work, or its supply is weak.",
 )
 def test_power(node: Facts, expected: Expected) -> None:
     draws, spread = _draws(node, expected), expected.most.get("load.power_spread", 1.0)

@@ -63,7 +63,7 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     action="reset",
     vendor="nvidia",
     follows=("gpu.xid", "gpu.xid_again", "gpu.count", "load.xid"),
-    says="DCGM has seen an Xid of which the kernel log says nothing any more. Do what is said for its code.",
+    says="DCGM has seen an Xid that the kernel log no longer has. Follow the steps for its code.",
 )
 def test_xid(node: Facts, expected: Expected) -> None:
     if node.dcgm is None:
@@ -167,7 +167,7 @@ NODE_EXPORTER = 9100
     needs=NEEDS,
     applies=lambda e: HEALTH_TIMER in e.timers,
     otherwise="cluster.yaml has no monitoring.health_check",
-    says="Nothing listens where node_exporter does (9100): what gpuprov's timer writes for it may be read by nobody.",
+    says="Nothing listens where node_exporter does (9100): no scrape reads what gpuprov's timer writes.",
 )
 def test_node_exporter(node: Facts) -> None:
     sockets = [s for s in told(host_of(node).listening, "what listens on it") if s.port == NODE_EXPORTER]
@@ -202,7 +202,7 @@ def test_fields(node: Facts, expected: Expected) -> None:
         saw(expected=list(NEEDED), actual=missing)
         fail(f"no {', '.join(missing)}")
     if node.collected is None and expected.packages is None:
-        skip("no lock, and nobody says that both were asked at one time")
+        skip("no lock, and it is unknown whether both were read at the same time")
     smi_temperatures = {
         gpu.uuid: gpu.temperature for gpu in node.gpus or () if gpu.uuid and gpu.temperature is not None
     }

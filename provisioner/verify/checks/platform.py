@@ -39,7 +39,7 @@ def test_machine(node: Facts, expected: Expected) -> None:
     needs=NEEDS,
     applies=lambda e: not e.simulated,
     otherwise="a sandbox node shows this computer's memory",
-    says="Free memory is in small pieces: huge pages and large buffers of network cards are not to be had. Reboot.",
+    says="Free memory is in small pieces: huge pages and large buffers of network cards cannot be allocated. Reboot.",
 )
 def test_fragmentation(node: Facts) -> None:
     blocks = host_of(node).free_blocks

@@ -67,7 +67,7 @@ def test_uverbs(node: Facts) -> None:
     follows=EXPLAINED,
     applies=lambda e: e.network == "infiniband",
     otherwise="this machine has no InfiniBand",
-    says="A port is up and has no address from a subnet manager: nothing reaches it. Ask whoever runs the fabric.",
+    says="A port is up and has no address from a subnet manager: nothing reaches it. Ask the fabric's operator.",
 )
 def test_lid(node: Facts, expected: Expected) -> None:
     ports = some(node, expected)
@@ -89,7 +89,7 @@ def test_lid(node: Facts, expected: Expected) -> None:
     follows=(*EXPLAINED, "rdma.lid"),
     applies=lambda e: e.network == "infiniband",
     otherwise="this machine has no InfiniBand",
-    says="A port is no full member of any partition, so it can't talk with the others. Ask whoever runs the fabric.",
+    says="A port is not a full member of any partition, so it cannot talk to the others. Ask the fabric's operator.",
 )
 def test_pkey(node: Facts, expected: Expected) -> None:
     ports = some(node, expected)
@@ -127,7 +127,7 @@ def test_pkeys_alike(node: Facts, expected: Expected) -> None:
     follows=EXPLAINED,
     applies=lambda e: e.network == "roce",
     otherwise="this machine has no RoCE",
-    says="A RoCE port has no address of version 2: NCCL can't use it. Give its network interface an IP address.",
+    says="A RoCE port has no address of version 2, so NCCL cannot use it. Give its network interface an IP address.",
 )
 def test_gids(node: Facts, expected: Expected) -> None:
     ports = some(node, expected)
@@ -251,7 +251,7 @@ def test_gpu_memory(node: Facts) -> None:
     otherwise="its network cards need no module to reach GPU memory",
     lock="it says that jobs use GPUDirect",
     without_lock="warns, by the flavour of the modules that run",
-    says="Network cards can't reach GPU memory: neither dma-buf nor nvidia-peermem is there. `gpuprov up` loads it.",
+    says="Network cards cannot reach GPU memory: neither dma-buf nor nvidia-peermem is there. `gpuprov up` loads it.",
 )
 def test_peermem(node: Facts, expected: Expected) -> None:
     locked = expected.packages is not None
@@ -327,7 +327,7 @@ INTEGRITY = ("local_link_integrity_errors", "excessive_buffer_overrun_errors")
 def test_integrity(node: Facts, expected: Expected) -> None:
     growth, ports = Growth.of(node, HOUR), list(used(node, expected))
     if growth.earlier is None:
-        skip("there is no earlier look at this boot: nobody knows when its counters grew (rdma.errors has them)")
+        skip("there is no earlier look at this boot: when its counters grew is unknown (rdma.errors has them)")
     grown = [(d, p, count, counter) for counter in INTEGRITY for d, p, count in beyond(ports, counter, 0, growth)]
     saw(expected="none since the last look", actual=[f"{d.name}/{p.number}: {n} {c}" for d, p, n, c in grown] or "none")
     if grown:

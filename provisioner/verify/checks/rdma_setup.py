@@ -252,7 +252,7 @@ def storage(names: tuple[str, ...], pci: tuple[str, ...]) -> Callable[[Facts], U
     action="vendor",
     needs=("rdma.json",),
     applies=lambda e: e.rdma_pci,
-    otherwise="nobody says which ports of this machine are for storage",
+    otherwise="which ports of this machine are for storage is unknown",
     says="Other ports for storage and management are up than on the group, or slower: look at cable and switch port.",
 )
 def test_storage_ports(node: Facts, peers: Peers, expected: Expected) -> None:

@@ -24,7 +24,7 @@ def _open(host: Host, ports: tuple[int, ...]) -> list[Socket]:
     documented="docs.docker.com, Protect the Docker daemon socket",
     action="reconfigure",
     needs=NEEDS,
-    says="Docker listens on the network without TLS: whoever reaches the port is root here. Take the -H tcp:// away.",
+    says="Docker listens on the network without TLS, so everyone who reaches the port is root here. Remove -H tcp://.",
 )
 def test_docker_tcp(node: Facts) -> None:
     open_sockets = [f"{s.address}:{s.port}" for s in _open(host_of(node), (DOCKER,))]
@@ -77,8 +77,8 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     applies=lambda e: e.repo_keys,
     otherwise="no lock names repositories",
     lock="the fingerprints are those of the lock's repositories",
-    says="A repository of the lock is trusted by another key than the pinned one: packages may be somebody else's. "
-    "`gpuprov up` brings the right one.",
+    says="A repository of the lock is trusted by another key than the pinned one: its packages may not be the "
+    "vendor's. `gpuprov up` installs the pinned key.",
 )
 def test_keys(node: Facts, expected: Expected) -> None:
     fingerprints = host_of(node).repo_keys
@@ -151,7 +151,7 @@ def _ssh(node: Facts, expected: Expected) -> Host:
     severity="warn",
     action="reconfigure",
     needs=NEEDS,
-    says="sshd takes passwords, which no cloud image does: somebody guesses at them day and night. Allow keys alone.",
+    says="sshd accepts passwords, which no cloud image does, and attackers guess them. Allow keys only.",
 )
 def test_ssh_password(node: Facts, expected: Expected) -> None:
     allowed = (_ssh(node, expected).sshd or {}).get("passwordauthentication", ("no",))

@@ -140,7 +140,7 @@ def test_imex(node: Facts, expected: Expected) -> None:
     severity="warn",
     action="reconfigure",
     needs=("services.txt",),
-    says="A service has failed, and no other check says so. `systemctl status` says why: jobs may need it.",
+    says="A service has failed, and no other check covers it. `systemctl status` shows the reason. Jobs may need it.",
 )
 def test_failed(node: Facts, expected: Expected) -> None:
     failed = [name for name in node.failed_units or () if not _told_elsewhere(name, node, expected)]
@@ -321,7 +321,7 @@ def test_dns(node: Facts, expected: Expected) -> None:
         actual={"servers": list(servers), "seconds": host.resolve_seconds},
     )
     if not servers and expected.bare_metal:
-        skip("no name server: a network of one's own may do without")
+        skip("no name server: a private network may not have it")
     if not servers:
         fail("/etc/resolv.conf names no server")
     if host.resolve_seconds is None:

@@ -19,8 +19,8 @@ OPTIONAL = ("noauto", "nofail", "x-systemd.automount")
     action="reconfigure",
     needs=NEEDS,
     follows=("storage.scratch", "storage.shared"),
-    says="A filesystem of /etc/fstab is not mounted, and nothing there says that it may be missing: what jobs write to "
-    "its place fills the root disk. `mount -a` says why.",
+    says="A filesystem of /etc/fstab is not mounted, and it is not optional there. What jobs write to its path "
+    "fills the root disk. `mount -a` shows the reason.",
 )
 def test_fstab(node: Facts) -> None:
     host = host_of(node)
@@ -49,8 +49,8 @@ def test_fstab(node: Facts) -> None:
     action="vendor",
     needs=NEEDS,
     follows=("storage.shared",),
-    says="A file system of the network does not answer: whoever touches it stands still. Look at its server and at the "
-    "network before it.",
+    says="A network file system does not answer, and programs that touch it hang. Check its server, and the "
+    "network in between.",
 )
 def test_network(node: Facts, expected: Expected) -> None:
     remote_mounts = host_of(node).remote

@@ -98,8 +98,8 @@ def test_numa_balancing(node: Facts, expected: Expected) -> None:
     otherwise=UNTUNED,
     lock="that no job wants huge pages is known of nodes that the roles have set up",
     without_lock="huge pages for EFA",
-    says="Huge pages that nobody asked for take memory from jobs (start gpuprov-tuning), or EFA has fewer than it uses"
-    " (reboot: efa-config reserves them at boot).",
+    says="Reserved huge pages take memory from jobs (start gpuprov-tuning), or EFA has fewer than it uses "
+    "(reboot: efa-config reserves them at boot).",
 )
 def test_hugepages(node: Facts, expected: Expected) -> None:
     if expected.efa_huge_mib_per_cpu:

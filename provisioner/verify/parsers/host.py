@@ -154,7 +154,7 @@ def parse(text: str) -> Host:
         if when is None:
             raise TypeError("no time")
         if not isinstance(document.get("files", {}), dict):
-            raise TypeError("files is no object")
+            raise TypeError("files is not an object")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Unreadable(f"not what the probe writes: {first_line(text)}") from error
     return _host(document, when)

@@ -91,7 +91,7 @@ def parse(text: str) -> tuple[Device, ...]:
         document = json.loads(text)
         rows = document["devices"]
         if not isinstance(rows, dict):
-            raise TypeError("devices is no object")
+            raise TypeError("devices is not an object")
         verbs_devices = {str(name) for name in document.get("uverbs", [])}
         versions = {str(k): str(v).strip()[:80] for k, v in dict(document.get("drivers", {})).items()}
         return tuple(_device(str(name), dict(row), verbs_devices, versions) for name, row in sorted(rows.items()))

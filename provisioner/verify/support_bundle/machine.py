@@ -56,7 +56,7 @@ def tell(facts: Facts, hints: str, catalog: Catalog) -> tuple[Machine, str]:
     matches = [m for m in alike if m.provider == provider_name] if provider_name else alike
     description = f"{count or '?'} x {model}" + (f" ({provider_name})" if provider_name else "")
     if not by_name and (size_match := _SIZE.search(hints)):
-        raise GpuprovError(f"{size_match[0]} is no machine of the catalogue")
+        raise GpuprovError(f"{size_match[0]} is not a machine of the catalogue")
     if (
         not provider_name and count == 1 and facts.listed_by
     ):  # a line about one GPU may be from any machine that has such GPUs
@@ -67,7 +67,7 @@ def tell(facts: Facts, hints: str, catalog: Catalog) -> tuple[Machine, str]:
         raise GpuprovError(f"{description} could be {matches[0].name}, or a machine that the catalogue has not")
     candidates = ", ".join(m.name for m in (matches or alike or remaining)[:8])
     if not candidates:
-        raise GpuprovError(f"{description} is no machine of the catalogue")
+        raise GpuprovError(f"{description} is not a machine of the catalogue")
     raise GpuprovError(f"{description} could be {'a part of one' if remaining else 'any'} of {candidates}")
 
 

@@ -16,7 +16,7 @@ NODES: dict[str, Node] = {}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--as-node", metavar="NODE", help="Take the host for this node of expected.json, whatever its name."
+        "--as-node", metavar="NODE", help="Take the host for this node of expected.json, even if its name differs."
     )
 
 

@@ -46,5 +46,5 @@ def test_the_everyday_image_is_another_one_and_the_default(monkeypatch: pytest.M
     assert cloud_base.machine_reference() == cloud_base.reference() != image.node_reference()
     assert "sources.list" not in image.setup(prepared=False)  # Debian's mirror is asked
     monkeypatch.setenv(cloud_base.VARIABLE, "cloudy")
-    with pytest.raises(GpuprovError, match="'cloudy' is no base of a sandbox"):
+    with pytest.raises(GpuprovError, match="'cloudy' is not a base for the sandbox"):
         cloud_base.machine_reference()

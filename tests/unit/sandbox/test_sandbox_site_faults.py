@@ -140,7 +140,7 @@ def test_a_zone_is_for_capacity_alone() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("here", "no-capacity:mars-1a"), "mars-1a is no zone of here"),
+        (("here", "no-capacity:mars-1a"), "mars-1a is not a zone of here"),
         (("here", "quota", "--gpu", "1"), "--gpu is for faults of a node"),
         (("train-0", "quota"), "train-0 is a node, and quota is a fault of a site"),
         (("there", "quota"), "there is no site there"),

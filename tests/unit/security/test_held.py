@@ -178,7 +178,7 @@ ANSWERS = {
     "a path through the bundle": file("nvidia-smi.xml/../../out", "x"),
     "nesting": answer("[" * 100_000),
     "an integer of 5000 digits": answer('{"collected": ' + "9" * 5000 + "}"),
-    "numbers and texts that are none": answer(
+    "numbers and texts that are missing": answer(
         '{"files": {"topo.txt": {"text": 5, "rc": "x", "seconds": "y"}, "x": 1}}'
     ),
     "laughs": file("nvidia-smi.xml", LAUGHS),
@@ -303,7 +303,7 @@ BUNDLES: Mapping[str, Callable[[Path], object]] = {
     "a pipe": lambda folder: os.mkfifo(folder / "dmesg.txt"),
     "a device": lambda folder: (folder / "dmesg.txt").symlink_to("/dev/zero"),
     "a directory": lambda folder: (folder / "dmesg.txt").mkdir(),
-    "50 GB that are none": sparse,
+    "50 GB that are missing": sparse,
     "XXE": lambda folder: (folder / "nvidia-smi.xml").write_text(OUTSIDE),
     "laughs": lambda folder: (folder / "nvidia-smi.xml").write_text(LAUGHS),
     "programs": lambda folder: (folder / "conftest.py").write_text(f"open({str(folder / 'ran')!r}, 'w')"),

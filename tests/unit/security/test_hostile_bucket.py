@@ -45,7 +45,7 @@ WRONG = {
     "digits": '{"nodes": ' + "9" * 5000 + "}",
     "not a number": '{"nodes": NaN}',
     "a surrogate": '{"nodes": {"a\\ud800": {"stage": "\\ud800"}}, "report": "\\udfff"}',
-    "names that are none": '{"nodes": {"5": 5}}',
+    "names that are missing": '{"nodes": {"5": 5}}',
     "lists": '{"nodes": [[1]], "machines": [], "report": [], "failed": [], "all": []}',
     "texts": '{"nodes": "x", "machines": "x", "report": {}, "failed": "x", "all": {"vars": "x"}}',
     "numbers": '{"nodes": {"train-0": {"stage": 5, "ok": "x", "id": 5}}, "machines": {"x": {"since": 1e99}}}',

@@ -34,7 +34,7 @@ ANSWERS = {
     "digits": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[" + b"9" * 5000 + b"]",
     "not text": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\xff\xfe\x00",
     "a half": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[",
-    "chunks that are none": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "chunks that are missing": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     "null": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nnull",
     "other types": b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[{"system_id": {}, "hostname": 5}, 7, "x", null]',
     "rows": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"

@@ -185,7 +185,7 @@ OWN = "from provisioner.verify.check import check\n\n@check('{}', severity='info
         ("import pytest\npytest.exit('enough')\n", "checks/mine.py:2: it ends pytest while it is loaded: enough"),
         (
             OWN.format("gpu.count") + "def test_mine(node):\n    pass\n",
-            "checks/mine.py:3: the id gpu.count is that of a check of gpuprov's own (gpu.py): give it another one",
+            "checks/mine.py:3: the id gpu.count is already a check of gpuprov (gpu.py): give it another one",
         ),
         (
             OWN.format("a.b") + "def test_b(node):\n    pass\n" + OWN.format("a.b") + "def test_c(node):\n    pass\n",

@@ -45,7 +45,7 @@ def modes():
     _, text = run("nvidia-smi", "--query-gpu=index,mig.mode.current,mig.mode.pending", "--format=csv,noheader")
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     if any(len(row) != 3 or not row[0].isdigit() for row in rows):
-        raise Refused(f"nvidia-smi's list of GPUs can't be read: {text[:200]}")
+        raise Refused(f"nvidia-smi's list of GPUs cannot be read: {text[:200]}")
     return {int(index): (current, later) for index, current, later in rows}
 
 

@@ -170,7 +170,7 @@ class Bucket(StateFolder):
                         raise
         except Trouble as error:
             raise self._told(error) from None
-        raise ProviderError(f"{self.where}/{name} changes too fast to be removed", where="state", hint="run it again")
+        raise ProviderError(f"{self.where}/{name} changes too fast to remove it", where="state", hint="run it again")
 
     def names(self) -> list[str]:
         newest: dict[str, Latest] = {}

@@ -44,7 +44,9 @@ class EcsImages(RegionalImages):
             raise ProviderError(
                 f"image.targets.*.share_with: {subject} encrypted with ECS's own key, which no other account can use",
                 where=f"site {self._place.site}",
-                hint="leave out copy_to" if copy_regions and self._site.kms_key else "sites.*.kms_key: a key of yours",
+                hint="leave out copy_to"
+                if copy_regions and self._site.kms_key
+                else "set sites.*.kms_key to your own key",
             )
 
     def stop(self, machine: str) -> None:

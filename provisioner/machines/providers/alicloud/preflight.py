@@ -148,7 +148,7 @@ def _placed(region: Region, group: PlannedGroup) -> Iterator[Finding]:
         yield Finding("blocks", subject, message, "leave out groups.*.placement")
     if group.spec.capacity.interruptible:
         message = "that a deployment set takes spot machines Alibaba Cloud's documentation does not say"
-        yield Finding("warning", subject, message, "leave out groups.*.placement where it is refused")
+        yield Finding("warning", subject, message, "remove groups.*.placement if it is refused")
 
 
 def _addresses(

@@ -29,7 +29,7 @@ def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
     for name, group in groups.items():
         number = group.capacity.id
         if group.capacity.kind == "reservation" and number and not POOL.match(number):
-            message = f"{shown(number)} is no private pool"
+            message = f"{shown(number)} is not a private pool ID"
             yield Finding(("groups", name, "capacity", "id"), message, "the id of an elasticity assurance (eap-…) or a "
                           "capacity reservation (crp-…)")  # fmt: skip
 
@@ -68,7 +68,7 @@ def account(at: Loc, site: AlicloudSettings) -> Iterator[Finding]:
 def network(at: Loc, site: AlicloudSettings) -> Iterator[Finding]:
     """Of a VPC of the user's own."""
     if site.security_groups and site.vpc is None:
-        message = "security_groups are of a VPC of yours, and gpuprov makes one here"
+        message = "security_groups requires vpc"
         yield Finding((*at, "security_groups"), message, "name the VPC: vpc: {id: …, vswitches: {…}}", at_key=True)
     if site.vpc is not None:
         for zone in site.zones:

@@ -86,7 +86,9 @@ class Aws(Provider):
         for group in groups:
             missing_count = sum(name not in existing_nodes for name in group.node_names())
             if missing_count and group.spec.capacity.kind in ("on-demand", "spot") and not group.spec.capacity.probe:
-                message = f"whether EC2 has {missing_count} × {group.machine.name} now is not known until they are made"
+                message = (
+                    f"whether EC2 has {missing_count} × {group.machine.name} now is known only when they are created"
+                )
                 findings.append(
                     Finding("unknown", f"capacity of {group.name}", message, "capacity.probe: true asks before")
                 )

@@ -143,7 +143,7 @@ def _finding(region: Region, quota: Quota, usage: Seen, vcpus: int, *, kind: str
         caveat = "; whether a capacity block counts towards it AWS's documentation does not say"
         return Finding("warning", subject, message + caveat, ask)
     if not blocks:
-        return Finding("warning", subject, f"{message}: not all can be had as {kind}; another kind may", ask)
+        return Finding("warning", subject, f"{message}: not enough capacity as {kind}; another kind may", ask)
     return Finding("blocks", subject, message, ask, no_capacity=True)
 
 

@@ -27,7 +27,7 @@ def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
             message = "a capacity block takes no placement group: its machines are close together by themselves"
             yield Finding(("groups", name, "placement"), message, "leave it out")
         if group.capacity.kind == "block" and group.capacity.id and not group.capacity.id.startswith("cr-"):
-            message = f"{shown(group.capacity.id)} is no capacity block"
+            message = f"{shown(group.capacity.id)} is not a capacity block ID"
             yield Finding(("groups", name, "capacity", "id"), message, "its id, cr-…")
         if group.capacity.probe and group.capacity.kind != "on-demand":
             message = f"capacity.probe asks for on-demand machines, and {name} asks for {group.capacity.kind} first"
@@ -40,7 +40,7 @@ def account(at: Loc, site: AwsSettings) -> Iterator[Finding]:
         if key.lower().startswith("aws:"):
             yield Finding((*at, "tags", key), f"{shown(key)} begins as AWS's own tags do", "another key", at_key=True)
     if site.permissions_boundary is not None and site.instance_profile is not None:
-        message = "permissions_boundary is of the role that gpuprov makes, and with instance_profile it makes none"
+        message = "permissions_boundary cannot be combined with instance_profile: gpuprov creates no role then"
         yield Finding((*at, "permissions_boundary"), message, "leave one of them out", at_key=True)
     keys = {
         ("kms_key",): site.kms_key,
@@ -52,7 +52,7 @@ def account(at: Loc, site: AwsSettings) -> Iterator[Finding]:
             message = f"the key is of {key_arn.split(':')[3]}, the site is in {site.region}"
             yield Finding((*at, *key_path), message, "a KMS key of the same region")
     if site.security_groups and site.vpc is None:
-        message = "security_groups are of a VPC of yours, and gpuprov makes one here"
+        message = "security_groups requires vpc"
         yield Finding((*at, "security_groups"), message, "name the VPC: vpc: {id: …, subnets: […]}", at_key=True)
 
 

@@ -36,7 +36,7 @@ class AzureCapacity:
     def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:  # noqa: ARG002
         """Azure tells it only by making a capacity reservation, which ND machines can't have."""
         return [
-            Finding("unknown", f"group {group.name}", "whether it can be had is known when its machines are made",
+            Finding("unknown", f"group {group.name}", "capacity is known only when the machines are created",
                     "capacity.probe does nothing at Azure")
             for group in plan.groups
             if group.site == self._place.site and group.spec.capacity.probe

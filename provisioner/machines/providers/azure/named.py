@@ -87,7 +87,7 @@ def _subnet(subscription: Subscription, number: str, needed_count: int) -> Itera
     free = capacity - len(row.ip_configurations or ())
     if free < needed_count:
         message = f"{free} addresses are free, {needed_count} are wanted"
-        yield Finding("blocks", subject, message, "a larger subnet, or one of gpuprov's own (leave subnet out)")
+        yield Finding("blocks", subject, message, "use a larger subnet, or remove subnet: gpuprov then creates one")
     else:
         yield Finding("ok", subject, f"{free} addresses are free, {needed_count} are wanted")
 
@@ -122,7 +122,7 @@ def trusted_launch(
             yield unknown(subject, error, "Microsoft.Features/providers/features/read")
         return
     if state != "Registered":
-        yield Finding("ok", subject, "machines get no Secure Boot that nobody asked for")
+        yield Finding("ok", subject, "machines get Secure Boot only if cluster.yaml asks for it")
         return
     kept_out = f"the driver would not load on {', '.join(able)}"
     message = f"this subscription's new machines get Secure Boot ({BY_DEFAULT}): {kept_out}"
@@ -179,7 +179,7 @@ def _reservation(
         used = sum(_associated(subscription, names["resourcegroups"], name, str(row.name)) for row in reservations)
     except Trouble as error:
         if error.kind == "absent":
-            message = f"there is no capacity reservation group {name}"
+            message = f"there is not the ID of a capacity reservation group {name}"
             yield Finding("blocks", subject, message, "correct groups.*.capacity.id")
         else:
             yield unknown(subject, error, "Microsoft.Compute/capacityReservationGroups/capacityReservations/read")

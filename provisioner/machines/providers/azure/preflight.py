@@ -62,8 +62,12 @@ def preflight(
             findings.append(Finding("blocks", f"group {group.name}", message, "run `gpuprov lock` again, signed in"))
         missing_count = sum(name not in existing_nodes for name in group.node_names())
         if missing_count and group.spec.capacity.kind != "reservation":
-            message = f"whether Azure has {missing_count} × {group.machine.name} now is not known until they are made"
-            findings.append(Finding("unknown", f"capacity of {group.name}", message, "a quota is no capacity"))
+            message = (
+                f"whether Azure has {missing_count} × {group.machine.name} now is known only when they are created"
+            )
+            findings.append(
+                Finding("unknown", f"capacity of {group.name}", message, "a quota does not guarantee capacity")
+            )
     if public_address.asked(plan):
         try:
             findings.append(Finding("ok", "access", f"ssh is open to {public_address.network} alone"))
@@ -111,7 +115,7 @@ def _registered(subscription: Subscription) -> Iterator[Finding]:
             continue
         if state != "Registered":
             message = f"the subscription is not registered for {namespace} ({state})"
-            hint = f"`az provider register --namespace {namespace}`, once, by somebody who may"
+            hint = f"`az provider register --namespace {namespace}`, once, by an administrator"
             yield Finding("blocks", namespace, message, hint)
 
 

@@ -43,7 +43,7 @@ def account(at: Loc, site: AzureSettings) -> Iterator[Finding]:
     """Of what holds for everything at the site, which stands at `at`."""
     for key in site.tags:
         if not TAG.fullmatch(key) or key.lower().startswith(OWN_TAGS):
-            message = f"{shown(key)} is no name of a tag in Azure"
+            message = f"{shown(key)} is not a valid tag name in Azure"
             hint = "without any of <>%&\\?/, and not beginning with azure, microsoft or windows"
             yield Finding((*at, "tags", key), message, hint, at_key=True)
     belongs = environment_of(site.region)
@@ -62,7 +62,7 @@ def bought(at: Loc, site: AzureSettings, groups: Mapping[str, Group]) -> Iterato
             message = "Azure operated by 21Vianet sells no spot machines"
             yield Finding((*key_path, "capacity"), message, "kind: on-demand, and no spot in fallback", at_key=True)
         if capacity.kind == "reservation" and capacity.id and not RESERVATION.fullmatch(capacity.id):
-            message = f"{shown(capacity.id)} is no capacity reservation group"
+            message = f"{shown(capacity.id)} is not the ID of a capacity reservation group"
             hint = "its id, /subscriptions/…/providers/Microsoft.Compute/capacityReservationGroups/…"
             yield Finding((*key_path, "capacity", "id"), message, hint)
         if capacity.kind == "reservation" and group.placement == "cluster":
@@ -88,7 +88,9 @@ def _infiniband(at: Loc, site: AzureSettings, key_path: Loc, group: Group) -> It
             (*key_path, "capacity"), message, "kind: on-demand and no spot in fallback, or count: 1", at_key=True
         )
     if capacity.kind == "reservation":
-        message = f"{machine} can't be reserved: Azure has no capacity reservations for machines in an availability set"
+        message = (
+            f"{machine} cannot be reserved: Azure has no capacity reservations for machines in an availability set"
+        )
         yield Finding((*key_path, "capacity", "kind"), message, "kind: on-demand")
     if group.count > MOST_IN_SET:
         message = f"an availability set has at most {MOST_IN_SET} machines, and InfiniBand connects no others"

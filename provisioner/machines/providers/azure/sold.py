@@ -109,7 +109,7 @@ def _able(subject: str, group: PlannedGroup, size: Size, *, encrypt: bool) -> It
         status = "blocks" if capacity.kind == "spot" and not capacity.fallback else "warning"
         yield Finding(status, subject, f"{name} is not sold as spot", "capacity.kind: on-demand")  # type: ignore[arg-type]
     if capacity.kind == "reservation" and size.can("CapacityReservationSupported") is False:
-        yield Finding("blocks", subject, f"{name} can't be reserved", "capacity.kind: on-demand")
+        yield Finding("blocks", subject, f"{name} cannot be reserved", "capacity.kind: on-demand")
     if "V2" not in size.capabilities.get("HyperVGenerations", "V2"):
         message = f"{name} takes no second-generation image, which Ubuntu's and Debian's here are"
         yield Finding("blocks", subject, message, "another machine")

@@ -128,7 +128,9 @@ def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, existing_nodes: C
     """Whether MAAS has as many machines ready as are still to be deployed, group by group."""
     findings, taken = [], set[str]()
     if site.insecure:
-        message = f"{site.url} has no TLS: whoever is on that network reads the API key and can answer in MAAS's place"
+        message = (
+            f"{site.url} has no TLS: everyone on that network can read the API key, and can answer instead of MAAS"
+        )
         findings.append(Finding("warning", "MAAS", message, "https (`gpuprov docs metal maas`)"))
     for group in (group for group in plan.groups if group.site == name):
         missing = len(set(group.node_names()) - set(existing_nodes))
@@ -144,7 +146,7 @@ def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, existing_nodes: C
             refused = "answers 40" in error.message or KEY in error.message
             return [Finding("blocks" if refused else "unknown", "MAAS", error.message, error.hint)]
         except (TypeError, KeyError):
-            return [Finding("unknown", "MAAS", "its answer is no list of machines")]
+            return [Finding("unknown", "MAAS", "its answer is not a list of machines")]
         taken |= set(sorted(ready)[:missing])
         filter_text = ", ".join(f"{key} {value}" for key, value in query[1:])
         which = f" ({filter_text})" if filter_text else ""
@@ -171,7 +173,9 @@ def _left_allocated(api: MaasApi) -> list[Finding]:
     except GpuprovError as error:
         return [Finding("unknown", "MAAS", f"whether machines were left Allocated: {error.message}", error.hint)]
     except (TypeError, KeyError):
-        return [Finding("unknown", "MAAS", "whether machines were left Allocated: its answer is no list of machines")]
+        return [
+            Finding("unknown", "MAAS", "whether machines were left Allocated: its answer is not a list of machines")
+        ]
     if not allocated:
         return []
     message = f"Allocated to {me} and not deployed: {', '.join(sorted(allocated)[:8])}"

@@ -86,7 +86,7 @@ class BareMetal(Provider):
         super().__init__(site_context)
         settings = site_context.settings
         if not isinstance(settings, BareMetalSite):
-            raise GpuprovError("this is no site of bare metal", where=f"site {site_context.site}")
+            raise GpuprovError("this site is not bare metal", where=f"site {site_context.site}")
         self.images = DisksAlone()
         self._hosts = BareMetalHosts(settings)
         if settings.maas is not None:

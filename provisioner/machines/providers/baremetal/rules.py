@@ -42,7 +42,7 @@ def findings(site: BareMetalSettings, at: Loc, groups: Mapping[str, Group]) -> I
             yield Finding((*at, "firmware", name), f"there is no group {name} at this site", hint, at_key=True)
         for part in parts:
             if right := _misspelled(part):
-                message = f"{shown(part)} is no part that a BMC lists"
+                message = f"{shown(part)} is not a part that BMCs list"
                 yield Finding((*at, "firmware", name, part), message, f"did you mean {right}?", at_key=True)
     if site.hosts and site.inventory:
         yield Finding((*at, "inventory"), "hosts and inventory are both here", "leave out one of them", at_key=True)
@@ -107,7 +107,7 @@ def _installer(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
         hint = error.hint.removeprefix("install.iso: ").removeprefix("install.image: ")
         yield Finding(key_path, f"{error.where} {error.message}".strip(), hint)
     except OSError as error:
-        yield Finding(key_path, f"{shown(image_path, 200)} can't be read: {error.strerror}")
+        yield Finding(key_path, f"{shown(image_path, 200)} cannot be read: {error.strerror}")
 
 
 def _misspelled(part: str) -> str:
@@ -181,7 +181,7 @@ def _image(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
 def _settings(install: Install, serials: set[str], at: Loc) -> Iterator[Finding]:
     _, _, port = (install.serve or "").rpartition(":")
     if (install.serve or "").count(":") == 1 and not (port.isdigit() and int(port) < 65536):
-        yield Finding((*at, "serve"), f"{shown(port)} is no port", "host:port with a port up to 65535")
+        yield Finding((*at, "serve"), f"{shown(port)} is not a port", "host:port with a port up to 65535")
     for number, serial in enumerate(install.reinstall if "" not in serials else ()):
         if serial.upper() not in serials:
             message = f"no host of this site has the serial number {serial}"
@@ -260,7 +260,7 @@ def _of_maas(site: BareMetalSettings, at: Loc, groups: Mapping[str, Group]) -> I
         yield Finding((*at, "port"), "port is not for method: maas", "leave it out", at_key=True)
     if not site.maas.url.startswith("https://") and not site.maas.insecure:
         message = "the API key would cross the network unencrypted"
-        hint = "https://… (`gpuprov docs metal maas`), or `insecure: true` where that network is yours alone"
+        hint = "https://… (`gpuprov docs metal maas`), or `insecure: true` if only you use that network"
         yield Finding((*at, "maas", "url"), message, hint)
     if site.maas.url.startswith("https://") and site.maas.insecure:
         yield Finding((*at, "maas", "insecure"), "insecure is for http://", "leave it out", at_key=True)

@@ -134,7 +134,7 @@ def _subnets(
     for zone, number in site.vpc.subnets.items():
         row = subnets.get(number)
         if row is None or row.get("VpcId") != site.vpc.id:
-            yield Finding("blocks", "vpc", f"{number} is no subnet of {site.vpc.id}", "correct sites.*.vpc.subnets")
+            yield Finding("blocks", "vpc", f"{number} is not a subnet of {site.vpc.id}", "correct sites.*.vpc.subnets")
         elif row.get("Zone") != zone:
             yield Finding(
                 "blocks", "vpc", f"{number} is in {row.get('Zone')}, not in {zone}", "correct sites.*.vpc.subnets"

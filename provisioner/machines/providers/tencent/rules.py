@@ -47,7 +47,7 @@ def network(at: Loc, site: TencentSettings) -> Iterator[Finding]:
         for zone in site.vpc.subnets:
             if not zone.startswith(f"{site.region}-"):
                 yield Finding(
-                    (*at, "vpc", "subnets"), f"{shown(zone)} is no zone of {site.region}", f"{site.region}-1, …"
+                    (*at, "vpc", "subnets"), f"{shown(zone)} is not a zone of {site.region}", f"{site.region}-1, …"
                 )
     else:
         for number, zone in enumerate(site.zones):
@@ -57,7 +57,7 @@ def network(at: Loc, site: TencentSettings) -> Iterator[Finding]:
                 yield Finding((*at, "zones", number), message, "name a VPC and its subnets: vpc: {id: …, subnets: {…}}")
     wide, maximum = site.bandwidth, BY_TRAFFIC if MAINLAND.match(site.region) else ABROAD
     if wide.charge == "traffic" and wide.mbps > maximum:
-        message = f"{wide.mbps} Mbit/s cannot be had by traffic in {site.region}, {maximum} can"
+        message = f"{wide.mbps} Mbit/s is more than charge: traffic allows in {site.region}, {maximum} can"
         yield Finding((*at, "bandwidth", "mbps"), message, f"at most {maximum}, or charge: package")
     if (wide.charge == "package") != (wide.package is not None):
         message = (

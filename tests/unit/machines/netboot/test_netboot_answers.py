@@ -261,7 +261,7 @@ def test_what_the_installers_are_told_for_the_network() -> None:
     assert "10.77.0.11/24" in ubuntu
     assert "wget" not in seed.preseed(TARGET) + seed.autoinstall(TARGET)
     assert "netcfg/get_ipaddress" not in seed.preseed(TARGET)
-    with pytest.raises(GpuprovError, match="can't be given to an installer"):
+    with pytest.raises(GpuprovError, match="cannot be passed to an installer"):
         replace(TARGET, report="http://10.0.0.1:80/$(reboot)")
 
 

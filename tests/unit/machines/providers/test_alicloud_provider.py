@@ -96,7 +96,7 @@ def test_the_module_takes_the_file_system_as_it_is() -> None:
         ("storage: {nas: {zone: cn-shanghai-x}}", "", "sites.here.storage.nas.zone", "is not among the site's zones"),
         ("ram_role: nodes, buckets: [{bucket: data-sets}]", "", "sites.here.buckets", "with ram_role it makes none"),
         ("storage: {cpfs: {path: /cpfs}}", "", "sites.here.storage.cpfs", "CPFS is not mounted: its NFS client"),
-        ("", "capacity: {kind: reservation, id: cr-1}", "groups.train.capacity.id", "is no private pool"),
+        ("", "capacity: {kind: reservation, id: cr-1}", "groups.train.capacity.id", "is not a private pool ID"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_at_its_place(

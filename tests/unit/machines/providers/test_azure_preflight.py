@@ -76,7 +76,7 @@ def test_all_is_well(api: Api) -> None:
     findings = preflight_findings(api)
     assert of(findings, "blocks", "warning") == {}
     assert of(findings, "unknown") == {
-        "capacity of train": f"whether Azure has 2 × {ND} now is not known until they are made"
+        "capacity of train": f"whether Azure has 2 × {ND} now is known only when they are created"
     }
     passed = of(findings, "ok")
     assert passed["credentials"].startswith("ada@example.com, subscription Fleet (1111")
@@ -273,7 +273,10 @@ def test_what_cluster_yaml_names_is_looked_at(api: Api) -> None:
 def test_a_reservation_has_the_size_and_room(api: Api) -> None:
     group = f"{SUBNET.partition('/providers')[0]}/providers/Microsoft.Compute/capacityReservationGroups/mine"
     groups = {"t": {"machine": NC, "count": 2, "capacity": {"kind": "reservation", "id": group}}}
-    assert of(preflight_findings(api, groups), "blocks")["group t"] == "there is no capacity reservation group mine"
+    assert (
+        of(preflight_findings(api, groups), "blocks")["group t"]
+        == "there is not the ID of a capacity reservation group mine"
+    )
     row = {
         "name": "one",
         "location": "eastus",

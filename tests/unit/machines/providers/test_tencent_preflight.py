@@ -120,7 +120,7 @@ def test_subnets_of_ones_own_are_looked_at(api: TencentApi, tmp_path: Path) -> N
     }
     provider, plan = made(tmp_path, vpc={"id": "vpc-00000001", "subnets": subnets}, zones=[])
     findings = provider.preflight(plan, ())
-    assert "subnet-00000004 is no subnet of vpc-00000001" in told(findings, "blocks")
+    assert "subnet-00000004 is not a subnet of vpc-00000001" in told(findings, "blocks")
     assert "subnet-00000006 is in ap-guangzhou-4, not in ap-guangzhou-6" in told(findings, "blocks")
     assert "has 1 free addresses, 2 are wanted" in told(findings, "warning")
 

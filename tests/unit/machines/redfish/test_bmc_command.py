@@ -121,7 +121,7 @@ def test_power_is_switched_on_what_is_named_alone(
     assert run(["bmc", str(file), "power", "force-off", "--yes"]) == 2
     assert "needs the machines' names" in capsys.readouterr().err
     assert run(["bmc", str(file), "power", "force-off", "other.lab", "--yes"]) == 2
-    assert "is no machine with a BMC" in capsys.readouterr().err
+    assert "is not a machine with a BMC" in capsys.readouterr().err
     assert run(["bmc", str(file), "power", "force-off", "b.lab", "--yes"]) == 2
     assert "its BMC shows SECOND" in capsys.readouterr().err
     assert run(["bmc", str(file), "power", "force-off", "a.lab"]) == 2, "nobody can be asked"
