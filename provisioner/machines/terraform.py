@@ -305,7 +305,7 @@ class TerraformMachines:
         if not errors:
             return error
         attempts = capacity.Choices.read(self._folder).told(group.name for group in plan.groups) if plan else []
-        lines = [*told(errors), *(["asked before, in order:", *attempts] if attempts else [])]
+        lines = [*told(errors), *(["tried before, in order:", *attempts] if attempts else [])]
         command = error.message.partition(" failed:")[0]
         hint = "; ".join(filter(None, (hints(errors), error.hint)))
         return ProviderError(

@@ -27,7 +27,7 @@ def test_a_site_without_machines_is_left_out_and_comes_with_the_next_run(fleet: 
     first = fleet.up()
     assert first.status == 3, first.stderr
     assert "site shanghai failed, the others went on" in first.stderr
-    assert "machines of infer could not be had" in first.json["failed"]["shanghai"]["message"]
+    assert "no capacity for infer" in first.json["failed"]["shanghai"]["message"]
     assert not first.json["ok"] and {node["name"]: node["ok"] for node in first.json["nodes"]} == OTHERS, wrongs(first)
     stage_by_node = {node["name"]: node["stage"] for node in fleet.run("status", fleet.file, "--json").json["nodes"]}
     assert stage_by_node == {"train-0": "verified", "desk-0": "verified", "infer-0": "not made"}

@@ -235,8 +235,8 @@ def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[Cl
     if exhausted_groups:
         lines = choices.told(exhausted_groups)
         choices.settled().write(workspace)
-        head = f"{capacity.region}: machines of {', '.join(exhausted_groups)} could not be had"
-        message = "\n    ".join([head, "asked, in order:", *lines])
+        head = f"{capacity.region}: no capacity for {', '.join(exhausted_groups)}"
+        message = "\n    ".join([head, "tried, in order:", *lines])
         hint = hints([error for group_errors in short.values() for error in group_errors])
         return Instead("nothing", message, tuple(short), hint, no_capacity=_no_capacity(choices, exhausted_groups))
     choices.write(workspace)

@@ -182,7 +182,7 @@ def test_only_errors_of_capacity_let_a_group_go_to_another_site(
     tmp_path: Path, pauses: list[float], errors: tuple[str, ...], *, is_capacity: bool
 ) -> None:
     outcome = applied(tmp_path, 1, *errors)
-    assert "could not be had" in outcome.error
+    assert "no capacity for" in outcome.error
     assert list(outcome.no_capacity) == (["train"] if is_capacity else [])
 
 
@@ -197,7 +197,7 @@ def test_when_nothing_is_left_to_ask_half_a_group_goes_and_nothing_else(tmp_path
     state = ("node.train-0", "node.train-1", "vpc", "node.other-0")
     outcome = applied(tmp_path, 1, "shortage", "shortage", state=state, existing=("node.train-0",))
     assert outcome.done == ["apply", "plan node.train-1", "apply", "destroy node.train-1"]
-    assert "here: machines of train could not be had\n    asked, in order:\n" in outcome.error
+    assert "here: no capacity for train\n    tried, in order:\n" in outcome.error
     for zone in ("zone-0", "zone-1"):
         assert f"train, on-demand in {zone}: SHORTAGE (shortage): shortage of on-demand in {zone}" in outcome.error
     assert "capacity.fallback" in outcome.error and "mend shortage" in outcome.error
@@ -258,7 +258,7 @@ def test_where_every_machine_stands_nothing_is_done_without_and_it_ends(tmp_path
     state = [f"node.train-{n}" for n in range(3)]
     outcome = applied(tmp_path, 1, *["shortage"] * 40, state=state, existing=state, minimum=2)
     assert (outcome.without, outcome.done.count("apply")) == ({}, 2)
-    assert "could not be had" in outcome.error
+    assert "no capacity for" in outcome.error
 
 
 def test_a_group_keeps_doing_without_what_it_could_not_have(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_mixed_errors_drop_nothing(tmp_path: Path, other: str) -> None:
 def test_what_was_asked_before_is_told_where_something_else_stops_the_run(tmp_path: Path) -> None:
     outcome = applied(tmp_path, 5, "shortage", "credentials")
     assert "CREDENTIALS (credentials)" in outcome.error
-    assert "asked before, in order:\n    train, on-demand in zone-0: SHORTAGE (shortage)" in outcome.error
+    assert "tried before, in order:\n    train, on-demand in zone-0: SHORTAGE (shortage)" in outcome.error
 
 
 @pytest.fixture

@@ -425,7 +425,9 @@ def test_a_new_machine_that_cannot_be_had_is_an_error_that_says_who_asks_for_it_
             return [node(name, id) for name, id in world.machines.items()]
 
     monkeypatch.setattr(machines, "of_site", SoldOut)
-    with pytest.raises(ProviderError, match="the old machine is gone, and no new one could be had") as caught:
+    with pytest.raises(
+        ProviderError, match="the old machine is gone, and there was no capacity for a new one"
+    ) as caught:
         replace(cluster, "train-1")
     assert caught.value.exit_code == Exit.PROVIDER_FAILED
     assert f"`gpuprov up {cluster.typed_file}`" in caught.value.hint

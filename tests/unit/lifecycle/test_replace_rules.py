@@ -189,7 +189,7 @@ def test_a_step_is_written_and_the_machine_that_goes_stays_the_first(cluster: Cl
 
 
 def test_a_node_whose_old_machine_is_gone_and_that_has_no_new_one_is_named(cluster: Cluster) -> None:
-    with pytest.raises(ProviderError, match="no new one could be had") as caught:
+    with pytest.raises(ProviderError, match="there was no capacity for a new one") as caught:
         command._new_machines(cluster, ["train-1", "train-98", "train-97"], begun("train-1"))
     assert caught.value.where == "train-97, train-98"
 

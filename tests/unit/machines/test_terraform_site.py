@@ -333,7 +333,7 @@ def test_machines_of_a_group_that_is_not_complete_are_removed_in_their_order(sit
     previous, created = {}, {f'node["train-{n}"]': resource(f"train-{n}") for n in (1, 0)}
     answers = iter([previous, created])
     site.terraform.resources = lambda: next(answers)  # type: ignore[method-assign]
-    with pytest.raises(ProviderError, match="machines of train could not be had") as caught:
+    with pytest.raises(ProviderError, match="no capacity for train") as caught:
         machines.apply(PLAN, Planned("here", add=2))
     assert site.terraform.calls == ["apply", 'destroy node["train-0"] node["train-1"]']
     assert [event.message for event in site.seen] == [

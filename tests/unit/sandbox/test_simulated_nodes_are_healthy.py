@@ -59,7 +59,7 @@ def wrong(facts: Facts, expected: object) -> dict[str, str]:
         needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]  # type: ignore[attr-defined]
         if any(facts.source(need).state == "absent" for need in needs):
             continue
-        values = {"node": facts, "expected": expected}
+        values = {"node": facts, "expected": expected, "baseline": None}
         try:
             assert all(facts.source(need).state == "read" for need in needs), needs
             function(**{name: values[name] for name in inspect.signature(function).parameters})

@@ -58,7 +58,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     ("make", "reason"),
     [
         (pipe, "a pipe"), (device, "a symbolic link"), (link, "a symbolic link"), (sparse, "larger than 1 MiB"),
-        (nested, "no saved Redfish tree"),
+        (nested, "not a saved Redfish tree"),
     ],
 )  # fmt: skip
 def test_one_file(make: Callable[[Path], None], reason: str, tmp_path: Path) -> None:
@@ -68,7 +68,9 @@ def test_one_file(make: Callable[[Path], None], reason: str, tmp_path: Path) -> 
     assert reason in output.error and "SECRET" not in output.text
 
 
-@pytest.mark.parametrize(("make", "reason"), [(bomb, "unpacks to more than 1 MiB"), (damaged, "no saved Redfish tree")])
+@pytest.mark.parametrize(
+    ("make", "reason"), [(bomb, "unpacks to more than 1 MiB"), (damaged, "not a saved Redfish tree")]
+)
 def test_one_compressed_file(make: Callable[[Path], None], reason: str, tmp_path: Path) -> None:
     make(tmp_path / "host.redfish.json.gz")
     assert reason in with_tree(Bundle(), tmp_path).files["bmc.json"].error

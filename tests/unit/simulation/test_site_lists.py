@@ -74,7 +74,7 @@ def test_a_group_that_has_machines_does_not_move(history: Simulation) -> None:
     happen(history, "site_sells_out", EAST)
     history.edit_by("count", [1, 2])
     up = history.types("up")
-    assert up.code != 0 and "could not be had" in "".join(up.errors)
+    assert up.code != 0 and "no capacity for" in "".join(up.errors)
     assert sites(history) == {"train-0": "east", "train-1": "east", "eval-0": "west"}
     history.finish()
 

@@ -165,7 +165,7 @@ def _addresses(
     except Trouble as error:
         yield unknown("elastic IP addresses", error, "vpc:DescribeEipAddresses")
         return
-    message = f"{len(rows)} are there and {needed_count} are wanted"
+    message = f"{len(rows)} in use, {needed_count} required"
     if len(rows) + needed_count > ADDRESSES:
         warning = f"{message}: more than the {ADDRESSES} that an account has in a region until it asks for more"
         yield Finding(

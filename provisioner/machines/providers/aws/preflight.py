@@ -155,7 +155,7 @@ def _addresses(
     except Trouble as error:
         yield unknown("elastic IP addresses", error, "ec2:DescribeAddresses and servicequotas:GetServiceQuota")
         return
-    message = f"{maximum:g} may be had, {used} are there and {needed_count} are wanted"
+    message = f"limit {maximum:g}, {used} in use, {needed_count} required"
     if used + needed_count > maximum:
         other = "sites.*.internet: nat, where gpuprov runs inside the network; or " if public else ""
         hint = f"{other}ask for more: {quotas.page(region.name, quota)}"

@@ -99,7 +99,7 @@ def _wrong(reservation: dict[str, Any], group: PlannedGroup, zones: Sequence[str
         yield f"is a capacity {'block' if block else 'reservation'}: capacity.kind has to say so"
     total = reservation.get("TotalInstanceCount")
     if total is not None and total < group.spec.count:
-        yield f"is for {counted(total, 'machine')}, {group.spec.count} are wanted"
+        yield f"is for {counted(total, 'machine')}, {group.spec.count} required"
 
 
 def _ending(subject: str, ends: datetime, current_time: datetime) -> Finding:

@@ -86,10 +86,10 @@ def _subnet(subscription: Subscription, number: str, needed_count: int) -> Itera
     capacity = sum(ip_network(prefix).num_addresses - RESERVED for prefix in prefixes if prefix and ":" not in prefix)
     free = capacity - len(row.ip_configurations or ())
     if free < needed_count:
-        message = f"{free} addresses are free, {needed_count} are wanted"
+        message = f"{free} addresses are free, {needed_count} required"
         yield Finding("blocks", subject, message, "use a larger subnet, or remove subnet: gpuprov then creates one")
     else:
-        yield Finding("ok", subject, f"{free} addresses are free, {needed_count} are wanted")
+        yield Finding("ok", subject, f"{free} addresses are free, {needed_count} required")
 
 
 def feature(subscription: Subscription, name: str) -> str:

@@ -133,7 +133,7 @@ def network(
         return
     known = {folded(str(row.name.value)): _quota(row) for row in rows}
     for quota in (known[name] for name in ADDRESSES if name in known):
-        message = f"{quota.limit} may be had, {quota.used} are there and {needed_count} are wanted"
+        message = f"limit {quota.limit}, {quota.used} in use, {needed_count} required"
         if quota.short(needed_count):
             hint = (
                 f"ask for more: {page(subscription)}; or sites.*.internet: nat, where gpuprov runs inside the network"

@@ -141,7 +141,7 @@ def _subnets(
             )
         elif int(row.get("AvailableIpAddressCount") or 0) < needed_count:
             message = (
-                f"{number} has {row.get('AvailableIpAddressCount')} free addresses, {needed_count} are wanted at once"
+                f"{number} has {row.get('AvailableIpAddressCount')} free addresses, {needed_count} required at once"
             )
             yield Finding("warning", "vpc", message, "a larger subnet, or another zone")
 

@@ -58,7 +58,7 @@ def _finding(
     if not remaining:
         return Finding("unknown", subject, "Tencent Cloud tells no quota for these zones", f"compare by hand: {QUOTAS}")
     zone, maximum = max(remaining.items(), key=lambda item: item[1])
-    message = f"{maximum} left in {zone}, {counted(number, 'machine')} with {vcpus} vCPUs are wanted"
+    message = f"{maximum} left in {zone}, {counted(number, 'machine')} with {vcpus} vCPUs required"
     ask = f"ask for more by ticket: {console(region)}/workorder; {QUOTAS}"
     if maximum >= vcpus:
         return Finding("ok", subject, message)
@@ -78,9 +78,9 @@ def addresses(region: Region) -> Iterator[Finding]:
         if row.get("QuotaId") in ("TOTAL_EIP_QUOTA", "DAILY_EIP_APPLY") and row.get("QuotaLimit") is not None:
             used, maximum = int(row.get("QuotaCurrent") or 0), int(row["QuotaLimit"])
             if used >= maximum:
-                limit_text = "may be had" if row["QuotaId"] == "TOTAL_EIP_QUOTA" else "may be asked for a day"
+                period = "" if row["QuotaId"] == "TOTAL_EIP_QUOTA" else " a day"
                 hint = f"release one, sites.*.internet: public, or ask for more by ticket: {console(region)}/workorder"
-                yield Finding("blocks", "elastic IP addresses", f"{maximum} {limit_text}, and {used} are there", hint)
+                yield Finding("blocks", "elastic IP addresses", f"limit {maximum}{period}, {used} in use", hint)
 
 
 def vpcs(region: Region) -> Iterator[Finding]:
@@ -111,9 +111,9 @@ def spread(region: Region, how: str, groups: Sequence[PlannedGroup]) -> Iterator
     maximum = answer.get(SPREAD[how])
     for group in groups:
         if maximum is not None and group.spec.count > int(maximum):
-            message = f"a placement group by {how} holds {counted(maximum, 'machine')}, {group.spec.count} are wanted"
+            message = f"a placement group by {how} holds {counted(maximum, 'machine')}, {group.spec.count} required"
             yield Finding("blocks", f"group {group.name}", message, "smaller groups, or leave out sites.*.spread")
     total, used = answer.get("GroupQuota"), answer.get("CurrentNum")
     if total is not None and used is not None and int(used) + len(groups) > int(total):
-        message = f"{used} of {total} placement groups are there, {len(groups)} are wanted"
+        message = f"{used} of {total} placement groups in use, {len(groups)} required"
         yield Finding("warning", "placement groups", message, "remove what is not used")

@@ -173,7 +173,7 @@ def test_a_deployment_set_that_does_not_take_the_type(account: Account, tmp_path
 def test_more_addresses_than_an_account_usually_has_are_a_warning(account: Account, tmp_path: Path) -> None:
     account.rows["DescribeEipAddresses"] = [{"AllocationId": f"eip-{n}"} for n in range(20)]
     finding = preflight(planned(), tmp_path)["elastic IP addresses"]
-    assert (finding.status, "20 are there and 1 are wanted" in finding.message) == ("warning", True)
+    assert (finding.status, "20 in use, 1 required" in finding.message) == ("warning", True)
 
 
 def test_the_newest_image_is_pinned(account: Account, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_module_takes_the_file_system_as_it_is() -> None:
     [
         ("", "storage: {root_gb: 4096}", "groups.train.storage.root_gb", "at most 2048 GiB"),
         ("disk_level: PL3", "", "groups.train.storage.root_gb", "PL3 has at least 1261 GiB"),
-        ("security_groups: [sg-00000000]", "", "sites.here.security_groups", "of a VPC of yours"),
+        ("security_groups: [sg-00000000]", "", "sites.here.security_groups", "requires vpc"),
         ("tags: {'acs:x': y}", "", "sites.here.tags.acs:x", "no tag begins with"),
         ("zones: [cn-shanghai-b], vpc: {id: vpc-00000000, vswitches: {cn-shanghai-g: vsw-00000000}}", "",
          "sites.here.zones", "no vSwitch of the VPC is named for cn-shanghai-b"),

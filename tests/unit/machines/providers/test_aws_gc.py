@@ -356,7 +356,7 @@ def test_a_file_names_its_regions_and_its_state_elsewhere_is_alive(
 
 NOWHERE = {
     "nothing said": ([], "nothing to scan"),
-    "no such provider": (["--region", "x", "--provider", "baremetal"], "can't look for what is left at baremetal"),
+    "no such provider": (["--region", "x", "--provider", "baremetal"], "cannot look for leftovers at baremetal"),
     "no such region": (["--region", "us_gov"], "--region us_gov needs --provider"),
     "a region of two clouds": (["--region", REGION], f"--region {REGION} needs --provider\n  one of alicloud, aws"),
 }

@@ -262,7 +262,7 @@ def test_quotas_have_codes_of_their_own() -> None:
 def test_a_nat_gateway_needs_an_address(aws: Answers) -> None:
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
     messages = messages_with_status(look(aws.region(), internet="nat"), "blocks")
-    assert "elastic IP addresses: 0 may be had, 0 are there and 1 are wanted" in messages
+    assert "elastic IP addresses: limit 0, 0 in use, 1 required" in messages
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
     assert "elastic IP" not in messages_with_status(look(aws.region(), internet="nat", existing=("train-0",)), "ok")
 
@@ -300,7 +300,7 @@ RESERVED = {
     "fits": ({}, "ok", "cr-0abc is active, 2 of 2 machines free"),
     "another type": ({"type": "p5.48xlarge"}, "blocks", "is for p5.48xlarge, not p4d.24xlarge"),
     "another zone": ({"zone": "us-east-1f"}, "blocks", "is in us-east-1f, not in us-east-1a"),
-    "too small": ({"total": 1}, "blocks", "is for 1 machine, 2 are wanted"),
+    "too small": ({"total": 1}, "blocks", "is for 1 machine, 2 required"),
     "not yet": ({"state": "scheduled"}, "blocks", "is scheduled, it begins 2026-12-01 11:30 UTC"),
     "over": ({"state": "expired"}, "blocks", "is expired"),
     "a block": ({"kind": "capacity-block"}, "blocks", "is a capacity block"),
@@ -490,7 +490,7 @@ def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, limi
     assert "elastic IP" not in messages_with_status(look(region, group("g5.xlarge"), internet="public"), "ok")
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(limit))
     messages = messages_with_status(look(region, internet="public"), status)
-    assert f"elastic IP addresses: {limit} may be had, 0 are there and 2 are wanted" in messages
+    assert f"elastic IP addresses: limit {limit}, 0 in use, 2 required" in messages
 
 
 def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -> None:

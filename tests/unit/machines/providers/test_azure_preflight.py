@@ -185,12 +185,10 @@ def test_a_subscription_that_is_off_or_not_registered_blocks(api: Api) -> None:
 
 def test_addresses_are_counted(api: Api) -> None:
     api.network = [usage("StandardSkuPublicIpAddresses", 19, 20)]
-    assert "20 may be had, 19 are there and 2 are wanted" in "".join(of(preflight_findings(api), "blocks").values())
+    assert "limit 20, 19 in use, 2 required" in "".join(of(preflight_findings(api), "blocks").values())
     assert of(preflight_findings(api, internet="nat"), "blocks") == {}
     api.network = [usage("StandardSkuPublicIpAddresses", 20, 20)]
-    assert "1 are wanted" in "".join(of(preflight_findings(api, internet="nat"), "blocks").values()), (
-        "the NAT gateway's"
-    )
+    assert "1 required" in "".join(of(preflight_findings(api, internet="nat"), "blocks").values()), "the NAT gateway's"
     api.calls.clear()
     preflight_findings(api, internet="none")
     assert not [path for _, path in api.calls if "Microsoft.Network/locations" in path]
@@ -253,7 +251,7 @@ def test_what_cluster_yaml_names_is_looked_at(api: Api) -> None:
     api.others[SUBNET] = subnet
     api.features = {}
     blockers = of(preflight_findings(api, **site), "blocks")
-    assert blockers["subnet gpu"] == "1 addresses are free, 2 are wanted"
+    assert blockers["subnet gpu"] == "1 addresses are free, 2 required"
     assert blockers["encryption at host"] == "the subscription's feature EncryptionAtHost is NotRegistered"
     network["location"] = "westus"
     assert "can't be in it" in of(preflight_findings(api, **site), "blocks")["subnet gpu"]

@@ -70,4 +70,4 @@ def test_it_is_offered(copy: Path) -> None:
 def test_what_it_lacks_is_said(copy: Path) -> None:
     done = extending.python(copy, "-m", "provisioner", "gc", "--region", "home-1", "--provider", "smallest")
     assert done.returncode != 0
-    assert "can't look for what is left at smallest" in done.stderr
+    assert "cannot look for leftovers at smallest" in done.stderr

@@ -90,7 +90,7 @@ def test_what_the_account_and_the_region_lack_is_found(api: TencentApi, tmp_path
     blocks = told(provider.preflight(plan, ()), "blocks")
     for text in (
         "ap-guangzhou-4 cannot be used", "is sold as on-demand in ap-guangzhou-6, not in ap-guangzhou-3",
-        "1 left in ap-guangzhou-3, 2 machines with 160 vCPUs", "VPCs: 0 of 0", "elastic IP addresses: 20 may be had",
+        "1 left in ap-guangzhou-3, 2 machines with 160 vCPUs", "VPCs: 0 of 0", "elastic IP addresses: limit 20",
     ):  # fmt: skip
         assert text in blocks
 
@@ -122,7 +122,7 @@ def test_subnets_of_ones_own_are_looked_at(api: TencentApi, tmp_path: Path) -> N
     findings = provider.preflight(plan, ())
     assert "subnet-00000004 is not a subnet of vpc-00000001" in told(findings, "blocks")
     assert "subnet-00000006 is in ap-guangzhou-4, not in ap-guangzhou-6" in told(findings, "blocks")
-    assert "has 1 free addresses, 2 are wanted" in told(findings, "warning")
+    assert "has 1 free addresses, 2 required" in told(findings, "warning")
 
 
 def test_a_public_key_that_the_account_has_is_named(api: TencentApi, tmp_path: Path) -> None:

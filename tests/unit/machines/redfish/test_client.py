@@ -129,7 +129,7 @@ def test_503_to_the_end_is_told(start: Start, tmp_path: Path) -> None:
     assert caught.value.kind == "busy"
 
 
-@pytest.mark.parametrize(("port", "message"), [(1, "refused"), (9, "can't be reached")])
+@pytest.mark.parametrize(("port", "message"), [(1, "refused"), (9, "cannot be reached")])
 def test_nobody_there(tmp_path: Path, port: int, message: str) -> None:
     absent_bmc = Bmc("dgx01", "127.0.0.1", Account("a", "b"), Pins(tmp_path / "p"), time.monotonic() + 3, port)
     with pytest.raises(BmcError, match=message) as caught, absent_bmc:
@@ -197,7 +197,7 @@ def test_a_file_of_accounts_that_is_none_is_told_without_its_text(tmp_path: Path
         accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
     assert "s3cret" not in str(caught.value) and str(file) in str(caught.value)
     file.unlink()
-    with pytest.raises(BmcError, match="can't be read"):
+    with pytest.raises(BmcError, match="cannot be read"):
         accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
 
 

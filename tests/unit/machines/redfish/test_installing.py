@@ -471,7 +471,7 @@ def test_a_dell_whose_attributes_cannot_be_read_just_now_is_not_started_by_the_s
     bmc = test_rack.bmcs[test_rack.named[0]]
     bmc.known["/redfish/v1/Managers/iDRAC.Embedded.1"].update(Model="15G Monolithic", FirmwareVersion="6.00.30.00")
     bmc.faults = fake.Faulty(no_attributes=True)
-    with pytest.raises(ProviderError, match="can't be read"):
+    with pytest.raises(ProviderError, match="cannot be read"):
         up(test_rack, count=1)
     assert (bmc.changes, bmc.system["PowerState"]) == ([], "Off")
     bmc.faults = fake.Faulty()

@@ -125,7 +125,7 @@ def test_machines_are_made_where_there_is_stock_and_stay_there(file: Path, cloud
     wider = replace(plan, groups=tuple(replace(g, spec=g.spec.model_copy(update={"count": 3})) for g in plan.groups))
     cloud.fail("alicloud_instance", NO_STOCK)
     planned = site.plan(wider)
-    with pytest.raises(ProviderError, match="cn-shanghai: machines of train could not be had") as caught:
+    with pytest.raises(ProviderError, match="cn-shanghai: no capacity for train") as caught:
         site.apply(wider, planned)
     error_text = str(caught.value)
     assert error_text.index("on-demand in cn-shanghai-g: OperationDenied.NoStock (shortage)") < error_text.index(

@@ -174,7 +174,7 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
     wider = replace(plan, groups=tuple(replace(g, spec=g.spec.model_copy(update={"count": 3})) for g in plan.groups))
     with sold_out("us-east-1a", "us-east-1b", "us-east-1c"):
         planned = virginia.plan(wider)
-        with pytest.raises(ProviderError, match="us-east-1: machines of train could not be had") as caught:
+        with pytest.raises(ProviderError, match="us-east-1: no capacity for train") as caught:
             virginia.apply(wider, planned)
     asked_zones = re.findall(r"train, on-demand in (\S+): InsufficientInstanceCapacity \(shortage\)", str(caught.value))
     assert asked_zones == ["us-east-1c", "us-east-1a", "us-east-1b"]
