@@ -84,6 +84,7 @@ class Contracts:
             refused = refused and "was made by a run that died" not in text  # Terraform's state was put in order
             refused = refused and " now; no capacity at " not in text  # what a former run left at the first site goes
             refused = refused and "it is written back first" not in text
+            refused = refused and "Terraform's state does not have" not in text  # the site is recorded for `down`
             if refused and (changes := previous.changes(after, notes=False)):
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
         broken += [
