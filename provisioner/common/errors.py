@@ -44,6 +44,7 @@ CODES = {
     "machines_incomplete": "Some of a site's machines were not created.",
     "removal_refused": "The provider refused to remove a part of the cluster.",
     "machine_of_another_cluster": "A machine belongs to another cluster.",
+    "login_refused": "A machine's sshd refuses gpuprov's key.",
     "another_host": "Another host of the cluster answers at the address.",
     "bmc_failed": "A BMC refused, failed, or can't be reached.",
     "configure_failed": "A node could not be configured.",

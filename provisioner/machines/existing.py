@@ -64,7 +64,9 @@ class Way:
 
 
 class DeniedError(ProviderError):
-    """A machine whose sshd does not let gpuprov's key in."""
+    """A machine whose sshd refuses gpuprov's key."""
+
+    code = "login_refused"
 
 
 class AnotherHostError(ProviderError):

@@ -332,8 +332,8 @@ def test_roles_are_told_of_blocks_mirrors_and_file_systems(cluster: Cluster, mon
     mirror = type("Mirror", (), {"role_variables": lambda _: {"mirror": "here"}})()
     monkeypatch.setattr(block_ends, "variables", lambda _: {"ends": 1})
     monkeypatch.setattr(mounts, "variables", lambda _, nodes: {"mounts": [node.name for node in nodes]})
-    monkeypatch.setattr(type(cluster.providers.at("here")), "sandbox", mirror, raising=False)
-    monkeypatch.setattr(cluster.providers.at("here"), "sandbox", mirror, raising=False)
+    monkeypatch.setattr(type(cluster.providers.at("here")), "sandbox_mirror", mirror, raising=False)
+    monkeypatch.setattr(cluster.providers.at("here"), "sandbox_mirror", mirror, raising=False)
     assert role_variables(cluster, releases(cluster)) == {"ends": 1, "mirror": "here", "mounts": NAMES}
 
 

@@ -121,7 +121,7 @@ def test_each_step_before_machines_are_made_is_done_once(
     for module, name, answer in steps:
         monkeypatch.setattr(module, name, lambda *_, n=name, a=answer: done.append(n) or a)
     run_up(file)
-    assert done == ["probe", "note", "ask_again", "record_standing", "_drain"]
+    assert done == ["probe", "ask_again", "record_standing", "note", "_drain"]
     assert Ledger(file.paths).lock(identity(world.lock)) == world.lock
 
 
@@ -136,7 +136,7 @@ def test_a_probe_that_finds_no_machine_stops_the_run(
 
 
 def test_a_site_that_moved_stops_the_run(file: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_site(*_: object) -> None:
+    def of_site(*_: object, **__: object) -> None:
         raise ProviderError("its machines are elsewhere")
 
     monkeypatch.setattr(up.machines, "of_site", of_site)

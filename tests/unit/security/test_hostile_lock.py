@@ -206,7 +206,7 @@ def test_no_release_is_a_path(lock: Any, paths: ClusterPaths) -> None:
 
 @pytest.mark.parametrize("name", ["base", "market", "aws.state", "..os", "", "x y", "../aws", "AWS"])
 def test_no_provider_of_a_workspace_is_any_other_module(name: str) -> None:
-    with pytest.raises(GpuprovError, match="does not make machines there"):
+    with pytest.raises(GpuprovError, match="in the sandbox only"):
         base.named(name, Place("vision", "here", Site(provider="aws"), Path()))
 
 

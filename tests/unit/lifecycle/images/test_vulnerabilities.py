@@ -36,7 +36,7 @@ def test_a_report_is_counted(name: str, system: str, counts: dict[str, int], fix
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no JSON"),
+        ("", "not JSON"),
         ("[]", "neither grype's nor trivy's"),
         ('{"bomFormat": "CycloneDX"}', "neither grype's nor trivy's"),
         (report("grype-debian", distro={"name": "", "version": ""}), "about no distribution, not debian-10"),
@@ -82,7 +82,7 @@ def test_a_scanner_is_told_to_fetch_nothing(tmp_path: Path, monkeypatch: pytest.
     ("text", "database", "reason"),
     [
         ("echo db is too old >&2; exit 1", ".", "ended with status 1: db is too old"),
-        ("true", ".", "no JSON"),
+        ("true", ".", "not JSON"),
         ("true", "none", "no database"),
     ],
 )
