@@ -18,7 +18,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.load import Load
 
-SCHEMA, READS = 3, (1, 2, 3)
+SCHEMA = 3
 """Of the record as a document: as it is written, and what is read."""
 
 
@@ -140,16 +140,16 @@ def measured(node: Facts) -> dict[str, float]:
 @dataclass(frozen=True, slots=True, order=True)
 class GpuIdentity:
     """What tells one GPU from another: `uuid` and, of most data centre boards, `serial`. `index` and `pci` say where it
-    is; None and "" in records of schema 2."""
+    is."""
 
-    index: int | None
+    index: int
     pci: str
     uuid: str
     serial: str = ""
 
     @property
     def slot(self) -> str:
-        return f"GPU {self.index}" if self.index is not None else "a GPU"
+        return f"GPU {self.index}"
 
     @property
     def text(self) -> str:
@@ -157,10 +157,8 @@ class GpuIdentity:
 
     @classmethod
     def from_json(cls, data: Any) -> GpuIdentity:
-        """Raises ValueError, TypeError or KeyError for anything but a UUID (schema 2) or what asdict gives."""
-        if isinstance(data, str):
-            return cls(None, "", data)
-        if not isinstance(data["index"], int) and data["index"] is not None:
+        """Raises TypeError or KeyError for anything but what asdict gives."""
+        if not isinstance(data["index"], int):
             raise TypeError("the index of a GPU is not a number")
         if not all(isinstance(data[key], str) for key in ("pci", "uuid", "serial")):
             raise TypeError("the identity of a GPU is not text")
@@ -186,9 +184,7 @@ def hardware_changes(recorded: Sequence[GpuIdentity], present: Sequence[GpuIdent
     added = []
     for gpu in (gpu for gpu in present if gpu.uuid not in recorded_uuids):
         former = next((old for old in missing if old.pci and old.pci == gpu.pci), None)
-        former = former or next((old for old in missing if old.index is not None and old.index == gpu.index), None)
-        if former is None and len(missing) == 1 and missing[0].index is None:
-            former = missing[0]  # of schema 2: the only one that is gone
+        former = former or next((old for old in missing if old.index == gpu.index), None)
         if former is None:
             added.append(gpu)
             continue
@@ -295,7 +291,7 @@ def reached(values: Mapping[str, float], baseline: Baseline | None, expected: Ex
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One machine's measures of one run: `id` is the provider's, `at` UTC (2026-01-31T12:00:00Z), `lock` the release
-    that was on it, `gpus` its GPUs (empty in records of schema 1)."""
+    that was on it, `gpus` its GPUs."""
 
     id: str
     group: str
@@ -318,7 +314,7 @@ class Entry:
             if measure["unit"] != NAMED[name].unit or not is_rate(measure["value"]):
                 raise ValueError(f"{name} is {measure['value']} {measure['unit']}")
             values[name] = float(measure["value"])
-        rows = data.get("gpus", [])
+        rows = data["gpus"]
         if not isinstance(rows, list | tuple):
             raise TypeError("gpus is not a list")
         entry = cls(**{**data, "measures": values, "gpus": tuple(map(GpuIdentity.from_json, rows))})
@@ -375,7 +371,7 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """Raises ValueError, TypeError, KeyError or AttributeError for anything but what to_json writes."""
-        if data["schema"] not in READS:
+        if data["schema"] != SCHEMA:
             raise ValueError(f"schema {data['schema']}, and this gpuprov knows {SCHEMA}")
         nodes = {
             name: {level: Entry.from_json(entry) for level, entry in levels.items()}

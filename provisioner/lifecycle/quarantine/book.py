@@ -36,7 +36,7 @@ hardware (dcgm.diag) prove as much, for nodes that cannot be loaded."""
 class Entry:
     """One node in quarantine. `id` is the machine's; `since` is UTC (2026-01-31T12:00:00Z); `checks` are what failed at
     `level` (None where a person decided); `drained`: the drain command worked; `trouble`: why the last command did
-    not; `owed`: checks that have to pass before a verdict puts it back, None in files of releases that did not know."""
+    not; `owed`: checks that have to pass before a verdict puts it back."""
 
     id: str
     owner: str
@@ -46,7 +46,7 @@ class Entry:
     level: Level | None = None
     drained: bool = False
     trouble: str = ""
-    owed: tuple[str, ...] | None = None
+    owed: tuple[str, ...] = ()
 
     @property
     def drained_alone(self) -> bool:
@@ -54,19 +54,10 @@ class Entry:
         return self.owner == OURS and not self.checks
 
     @property
-    def owes(self) -> tuple[str, ...]:
-        """`owed`; of an entry that does not know it, what can be told by the checks that condemned it. They may have
-        been unknown because the node was silent, and may not apply to it."""
-        if self.owed is not None:
-            return self.owed
-        work = [id for id in self.checks if id.startswith(WORK) and not id.startswith("fabric.")]
-        return tuple(dict.fromkeys([*work, *([PROOF] if any(id.startswith(ERASED) for id in self.checks) else [])]))
-
-    @property
     def leaves_at(self) -> Level | None:
         """The level of the healthy verdict that takes it out: what is owed at work only passes from standard on. None
         where a person decided."""
-        at_work = any(id.startswith(WORK) for id in self.owes)
+        at_work = any(id.startswith(WORK) for id in self.owed)
         return deeper(self.level, "standard") if self.level is not None and at_work else self.level
 
     def told(self) -> dict[str, Any]:

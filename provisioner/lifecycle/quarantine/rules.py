@@ -70,7 +70,7 @@ def decide(
 
 def _changed(entry: Entry, verdict: NodeReport, level: Level) -> Entry:
     """The entry of a node that stays, with what this verdict says."""
-    owed = _owed(entry.owes, verdict, level)
+    owed = _owed(entry.owed, verdict, level)
     if not verdict.ok:
         why, checks = verdict.why, _checks(verdict)
         return replace(entry, reason=why, checks=checks, level=deeper(entry.level, level), owed=owed)
@@ -87,7 +87,7 @@ def _leaves(entry: Entry | None, machine: Node, level: Level, verdict: NodeRepor
         return False
     if entry.id != machine.id:
         return True
-    return entry.owner == OURS and deeper(entry.level, level) == level and not _owed(entry.owes, verdict, level)
+    return entry.owner == OURS and deeper(entry.level, level) == level and not _owed(entry.owed, verdict, level)
 
 
 def _owed(before: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str, ...]:
