@@ -31,7 +31,7 @@ setup: runtime system-sandbox
 ## demo: four p4d nodes made, configured and proven on this machine
 demo: runtime system-sandbox
 	$(SUDO) $(BIN)/gpuprov up $(DEMO) --sandbox --yes
-	@echo "look around: $(SUDO) $(BIN)/gpuprov status $(DEMO)   remove it: $(SUDO) $(BIN)/gpuprov down $(DEMO)"
+	@echo "look around: $(BIN)/gpuprov status $(DEMO)   remove it: $(SUDO) $(BIN)/gpuprov down $(DEMO)"
 
 ## nights: golden images in the sandbox: four nights, one of them with a bad driver
 nights: runtime system-sandbox

@@ -149,8 +149,8 @@ def main() -> None:
         file.write_text(text, encoding="utf-8")
     evidence_docs.main()
     policy_docs.main()
-    for page in doc_tables.PAGES:
-        page.page.write_text(page.placed(), encoding="utf-8")
+    for table in doc_tables.TABLES:
+        table.page.write_text(table.placed(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def _missing_file(error: Any) -> str:
     missing, context = getattr(error, "param", None), getattr(error, "ctx", None)
     if type(error).__name__ != "MissingParameter" or context is None or getattr(missing, "metavar", "") not in FILES:
         return ""
-    from provisioner.rundir.cluster_files import what_to_type
+    from provisioner.spec.cluster_files import what_to_type
 
     other_parameters = [
         parameter for parameter in context.command.params if parameter is not missing and parameter.required

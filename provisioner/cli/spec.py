@@ -15,7 +15,7 @@ from provisioner.cli import json_output
 from provisioner.common import ownership
 from provisioner.common.errors import Exit, GpuprovError, InputError, Problem
 from provisioner.common.paths import write_whole
-from provisioner.rundir.cluster_files import cluster_files, what_to_type
+from provisioner.spec.cluster_files import cluster_files, what_to_type
 
 Files = Annotated[
     list[str] | None,

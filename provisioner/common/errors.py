@@ -169,6 +169,15 @@ class ConfigureError(GpuprovError):
     code = "configure_failed"
 
 
+class DamagedFileError(GpuprovError):
+    """A file of the run directory is not what gpuprov writes. Nothing was changed."""
+
+    code = "damaged_file"
+
+    def __init__(self, reason: str, file: str, *, hint: str) -> None:
+        super().__init__(f"is damaged: {reason}" if reason else "is damaged", where=file, hint=hint)
+
+
 class VerifyError(GpuprovError):
     """What had to be proven was not."""
 

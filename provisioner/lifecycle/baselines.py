@@ -5,7 +5,7 @@ is in it. measures.jsonl has a line for each node and run that measured somethin
 
     {"node", "id", "level", "at", "simulated", "measures": {name: value}}
 
-It is a picture and proves nothing: what is damaged of it is left out.
+measures.jsonl is a picture and proves nothing: damaged lines of it are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from provisioner.common import directories, stored
-from provisioner.common.errors import GpuprovError
+from provisioner.common.errors import DamagedFileError, GpuprovError
 from provisioner.common.paths import ClusterPaths, private_dir, write_whole
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
@@ -46,7 +46,7 @@ def load(paths: ClusterPaths) -> Record | None:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         hint = "restore it from a backup, or remove it and run `gpuprov verify FILE --save-baseline` again"
-        raise GpuprovError(f"is damaged: {error}", where=str(paths.baseline), hint=hint) from error
+        raise DamagedFileError(str(error), str(paths.baseline), hint=hint) from error
 
 
 def beside(

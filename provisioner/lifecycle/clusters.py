@@ -12,7 +12,7 @@ from provisioner.common.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
 from provisioner.lifecycle.gc import held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.rundir import fleet, node_state, run_events, run_folders
-from provisioner.rundir.cluster_files import cluster_names
+from provisioner.spec.cluster_files import cluster_names
 
 DEEP = 4
 """Folders below the first that are looked into."""

@@ -105,7 +105,7 @@ def _golden(cluster: Cluster, previous: Lock | None) -> dict[str, Chosen]:
 
 
 def _proving(cluster: Cluster, lock: Lock) -> dict[str, Chosen]:
-    """Of the clusters that prove an image (lifecycle/image): their lock names one that is in no channel yet."""
+    """Of the clusters that prove an image (lifecycle/images): their lock names one that is in no channel yet."""
     with_image = {name for name, group in cluster.spec.groups.items() if group.image is not None}
     return {name: Chosen(golden, lock.groups[name]) for name, golden in lock.images.items() if name not in with_image}
 

@@ -1,5 +1,5 @@
 """The machines of one site: planned, applied, destroyed. Terraform makes them (terraform.py), or they exist
-already (hosts.py), or a BMC installs them (redfish.py)."""
+already (hosts.py), or a BMC installs them (bmc.py)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from provisioner.common import stored
-from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.errors import DamagedFileError, ProviderError
 from provisioner.common.events import Events, Kind
 from provisioner.common.paths import ClusterPaths, write_whole
 from provisioner.plan.models import Plan
@@ -168,7 +168,7 @@ def load(paths: ClusterPaths) -> list[Node]:
         return []
     except ValueError as error:
         hint = "remove it and run `gpuprov up`: Terraform knows the nodes; `gpuprov down` does without it, too"
-        raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint=hint) from error
+        raise DamagedFileError(str(error), str(paths.nodes), hint=hint) from error
 
 
 def parse(rows: Any) -> list[Node]:

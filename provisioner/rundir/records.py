@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from provisioner.common import regular_file, stored
-from provisioner.common.errors import GpuprovError
+from provisioner.common.errors import DamagedFileError
 from provisioner.common.paths import ClusterPaths, write_whole
 
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -30,15 +29,6 @@ class Record(Protocol):
 RecordT = TypeVar("RecordT", bound=Record)
 
 
-class DamagedFileError(GpuprovError):
-    """A file of the run directory is not what gpuprov writes. Nothing was changed."""
-
-    code = "damaged_file"
-
-    def __init__(self, reason: str, file: Path, *, hint: str) -> None:
-        super().__init__(f"is damaged: {reason}" if reason else "is damaged", where=str(file), hint=hint)
-
-
 def load(paths: ClusterPaths, kind: type[RecordT]) -> RecordT | None:
     """The file of that model; None where there is none. Raises DamagedFileError."""
     file = paths.root / kind.FILE
@@ -53,10 +43,10 @@ def load(paths: ClusterPaths, kind: type[RecordT]) -> RecordT | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise DamagedFileError(_first(error), file, hint=kind.REPAIR) from error
+        raise DamagedFileError(_first(error), str(file), hint=kind.REPAIR) from error
     except (ValueError, regular_file.UnfitFileError) as error:
         reason = error.strerror if isinstance(error, regular_file.UnfitFileError) else str(error)
-        raise DamagedFileError(reason or "", file, hint=kind.REPAIR) from error
+        raise DamagedFileError(reason or "", str(file), hint=kind.REPAIR) from error
 
 
 def save(paths: ClusterPaths, record: Record) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from provisioner.common.errors import GpuprovError
+from provisioner.common.errors import DamagedFileError, GpuprovError
 from provisioner.common.paths import ClusterPaths, below, private_dir
 from provisioner.common.text import counted
 from provisioner.plan.models import Plan, build_plan
@@ -131,9 +131,9 @@ class Ledger:
 
     def without(self, release: str, group: str) -> GpuprovError:
         """A release whose lock does not have the group of a node that runs it."""
-        return GpuprovError(
-            f"is damaged: it has no group {group}, and nodes of that group run it",
-            where=str(below(self._locks, f"{release}.lock")),
+        return DamagedFileError(
+            f"it has no group {group}, and nodes of that group run it",
+            str(below(self._locks, f"{release}.lock")),
             hint="remove it: the next command takes the shared one, or says what to do without it",
         )
 
@@ -150,7 +150,7 @@ class Ledger:
             return kept_lock
         except GpuprovError as error:
             hint = f"remove it; if nodes run it, remove {self._file} too: `gpuprov up` then configures every node"
-            raise GpuprovError(f"is damaged: {error.message}", where=str(file), hint=hint) from error
+            raise DamagedFileError(error.message, str(file), hint=hint) from error
 
     def in_use(self, nodes: Iterable[Node]) -> list[str]:
         """Ids of the releases that these machines run, each once."""

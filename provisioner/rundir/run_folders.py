@@ -12,7 +12,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
 from provisioner.common.text import counted
 from provisioner.rundir import fleet
-from provisioner.rundir.cluster_files import cluster_names
+from provisioner.spec.cluster_files import cluster_names
 
 
 def beside(file: Path) -> list[ClusterPaths]:

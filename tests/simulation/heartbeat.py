@@ -1,6 +1,7 @@
 """The threads that renew a lease, by the world's clock: they beat while their command does something else.
 
-Real is what state/lease.py does in them. A renewal runs between two effects of its command, and may hang, fail, or end.
+Real is what lifecycle/sharing/lease.py does in them. A renewal runs between two effects of its command, and may hang,
+fail, or end.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Heartbeats:
 
 
 def threads(world: World) -> Any:
-    """In place of the module threading in state/lease.py."""
+    """In place of the module threading in lifecycle/sharing/lease.py."""
 
     class Thread:
         def __init__(self, target: Callable[[], None], **_: Any) -> None:

@@ -1,6 +1,6 @@
 """Where the world is put under gpuprov's code for images: everything that is simulated is replaced here.
 
-Real are: cli/image.py, lifecycle/image/ (commands, pipeline, nightly, failure, prune, use, journal, work, page),
+Real are: cli/image.py, lifecycle/images/ (commands, pipeline, nightly, failure, prune, use, journal, work, page),
 images/book.py and manifest.py, providers/regional_images.py, paths, session. Simulated are: the cloud's answers, the
 clusters of builders and provers, the choice of versions, the digests of roles.
 """

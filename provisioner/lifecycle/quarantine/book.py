@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from provisioner.common.errors import DamagedFileError
 from provisioner.common.levels import Level, deeper
 from provisioner.common.paths import ClusterPaths
 from provisioner.rundir import fleet, records
@@ -98,7 +99,7 @@ def load(paths: ClusterPaths) -> Book:
         for name, entry in book.nodes.items():  # hooks are given them, also where no machine has the name any more
             fleet.refuse_shape(name, entry.id)
     except ValueError as error:
-        raise records.DamagedFileError(str(error), paths.root / Book.FILE, hint=Book.REPAIR) from error
+        raise DamagedFileError(str(error), str(paths.root / Book.FILE), hint=Book.REPAIR) from error
     return book
 
 

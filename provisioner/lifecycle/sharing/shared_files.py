@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from provisioner.common import stored
-from provisioner.common.errors import GpuprovError, InputError, LockedError, ProviderError
+from provisioner.common.errors import DamagedFileError, GpuprovError, InputError, LockedError, ProviderError
 from provisioner.common.events import Events
 from provisioner.common.paths import IDENTITY, ClusterPaths, private_dir, write_whole
 from provisioner.common.preflight import Finding
@@ -373,12 +373,12 @@ def _refuse_damage(
 ) -> None:
     """Raise GpuprovError for a file that can't be what its name says."""
     if name == "id" and not IDENTITY.fullmatch(text):
-        raise GpuprovError(f"is damaged: {text[:40]!r} is not a cluster's identity", where=where, hint=hint)
+        raise DamagedFileError(f"{text[:40]!r} is not a cluster's identity", where, hint=hint)
     if name.endswith("/account") and not ACCOUNT_LINE.fullmatch(text):
-        raise GpuprovError(f"is damaged: {text[:40]!r} is not the number of an account", where=where, hint=hint)
+        raise DamagedFileError(f"{text[:40]!r} is not the number of an account", where, hint=hint)
     if name == LOCK or name.startswith("locks/"):
         if error := _lock_error(text, "" if name == LOCK else Path(name).stem):
-            raise GpuprovError(f"is damaged: {error}", where=where, hint=hint)
+            raise DamagedFileError(str(error), where, hint=hint)
     elif name.endswith(".json") or name == "inventory.yml":
         try:
             value = stored.loads(text)
@@ -389,7 +389,7 @@ def _refuse_damage(
             elif name in BY_NODE and not _is_by_node(value):
                 raise ValueError("`nodes` is not an object with an object for each node")
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            raise GpuprovError(f"is damaged: {error}", where=where, hint=hint) from None
+            raise DamagedFileError(str(error), where, hint=hint) from None
 
 
 @lru_cache(maxsize=64)

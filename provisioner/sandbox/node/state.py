@@ -136,7 +136,7 @@ def cuda_of(driver: str) -> str:
 
 def drives(flavour: str | None, gpu: Json) -> bool:
     """Whether a module of that flavour drives the GPU: the open one has no Volta, the closed one no Blackwell
-    (compat.yaml)."""
+    (nvidia.yaml)."""
     if flavour == "open":
         return bool(gpu["kernel_modules"] != "impossible")
     return bool(gpu["kernel_modules"] != "required")

@@ -260,27 +260,6 @@ def test_a_check_of_ones_own_that_is_no_more_owes_nothing() -> None:
     assert judge(put_by(result("mine.disk", "fail")), passes(skips=("mine.disk",)), 4).release == ()
 
 
-@pytest.mark.parametrize(
-    ("checks", "verdicts", "leaves"),
-    [
-        (("load.results",), passes(skips=("load.results",)), False),
-        (("load.results",), passes("load.results"), True),
-        (("gpu.count",), passes("gpu.count"), False),
-        (("gpu.count",), passes("gpu.count", "load.completes"), True),
-        (("ib.ports",), passes(skips=("ib.ports",)), True),
-        ((), passes(), True),
-    ],
-)
-def test_a_file_of_a_former_release_is_read(
-    checks: tuple[str, ...], verdicts: list[NodeReport], leaves: bool, cluster: Cluster
-) -> None:
-    old = {"id": "i-train-0", "owner": OURS, "reason": "r", "since": AT, "checks": list(checks), "level": "standard"}
-    old |= {"drained": True, "trouble": ""}
-    (cluster.paths.root / "quarantine.json").write_text(json.dumps({"nodes": {"train-0": old}}))
-    store = quarantine_book.load(cluster.paths)
-    assert judge(store, verdicts, 4).release == (("train-0",) if leaves else ())
-
-
 def test_what_is_owed_is_kept(cluster: Cluster) -> None:
     after(cluster, verdict("train-0", result("load.results", "fail")))
     assert quarantine.held(cluster)["train-0"].owed == ("load.results",)
