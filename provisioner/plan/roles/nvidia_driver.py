@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner import catalog
-from provisioner.catalog.gpu_drivers import OTHER_DRIVERS
 from provisioner.catalog.models import Machine
+from provisioner.common.gpu_drivers import OTHER_DRIVERS
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.plan.roles import Role, Target
 

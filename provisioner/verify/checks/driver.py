@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from provisioner.catalog.gpu_drivers import OTHER_DRIVERS
+from provisioner.common.gpu_drivers import OTHER_DRIVERS
 from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import answering
 from provisioner.verify.expectations import Expected

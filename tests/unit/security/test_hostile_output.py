@@ -53,7 +53,7 @@ def test_a_reason_of_a_quarantine_is_one_line() -> None:
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"matches": ' + "[" * 200_000, "[" * 200_000 + "]" * 200_000])
 def test_a_scanners_report_without_an_end_is_none(text: str) -> None:
-    with pytest.raises(NotScannedError, match="no JSON"):
+    with pytest.raises(NotScannedError, match="not JSON"):
         parse(text, "debian-12")
 
 

@@ -10,7 +10,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
 from provisioner.catalog import load
-from provisioner.catalog.gpu_drivers import OTHER_DRIVERS
+from provisioner.common.gpu_drivers import OTHER_DRIVERS
 from provisioner.configure import inventory
 from provisioner.sandbox.sources import unit_file
 from provisioner.verify.pytest_runner import Case

@@ -544,7 +544,7 @@ def test_a_build_that_cannot_be_asked_about_stays(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (RECIPE.replace("image: { keep: 2 }\n", ""), "is no recipe of an image"),
+        (RECIPE.replace("image: { keep: 2 }\n", ""), "is not an image recipe"),
         (RECIPE.replace("name: pytorch", "name: other"), "the image is called other and its file pytorch.yaml"),
         (RECIPE.replace("keep: 2", "targets: { p5: {} }"), "has no group p5"),
         (RECIPE.replace("keep: 2", 'targets: { p4d: { share_with: ["1"] } }'), "no other account can use them"),

@@ -71,7 +71,7 @@ def test_validate_refuses_an_installer_that_cannot_install(tmp_path: Path, metho
 
 
 def test_a_distribution_without_an_unattended_installer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GpuprovError, match="can't install rocky-9 unattended"):
+    with pytest.raises(GpuprovError, match="cannot install rocky-9 unattended"):
         source.refuse_unfit("rocky-9", images(tmp_path), network=True)
 
 
