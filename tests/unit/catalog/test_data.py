@@ -217,8 +217,9 @@ def test_the_threshold_of_several_nodes_is_below_what_their_ports_carry(machine:
 def test_limits_name_machines_that_exist_once() -> None:
     for key in ("nccl", "rdma", "fabric", "copies", "scratch"):
         machine_names = [name for row in catalog._document("limits")[key] for name in row["machines"]]
-        assert len(machine_names) == len(set(machine_names))
         assert set(machine_names) <= set(CATALOG.names())
+        if key not in ("copies", "scratch"):  # which have a row for each direction
+            assert len(machine_names) == len(set(machine_names))
 
 
 def test_xids_that_decide_a_fleet() -> None:
