@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from functools import cache
 from pathlib import Path
@@ -32,16 +33,29 @@ def _read_once() -> None:
 
 _read_once()
 
+ROOT = Path(__file__).parent.parent
 LAST, UNRANKED = 1000, 999
 
 
-def group(item: pytest.Item) -> str:
+def group(nodeid: str) -> str:
     """Tests with the same group run in the same process, in their order: those of a file, or those of all files with
     the same mark `shares`. With the mark `apart` each test is one by itself."""
-    if item.get_closest_marker("apart"):
-        return item.nodeid
-    marker = item.get_closest_marker("shares")
-    return str(marker.args[0]) if marker else item.nodeid.partition("::")[0]
+    file = nodeid.partition("::")[0]
+    return nodeid if is_apart(file) else shared_name(file) or file
+
+
+@cache
+def shared_name(file: str) -> str:
+    """What the mark `shares` of a file names; empty without it. Read from the text: the process that hands the tests
+    out imports none, and knows their ids alone."""
+    match = re.search(r'pytest\.mark\.shares\("(\w+)"\)', (ROOT / file).read_text(encoding="utf-8"))
+    return match[1] if match else ""
+
+
+@cache
+def is_apart(file: str) -> bool:
+    """Whether a file has the mark `apart`."""
+    return re.search(r"pytest\.mark\.apart\b", (ROOT / file).read_text(encoding="utf-8")) is not None
 
 
 def turn(item: pytest.Item) -> int:
@@ -54,14 +68,9 @@ def turn(item: pytest.Item) -> int:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Bring them into their order. A process of several hands each one's group to the scheduler, which knows of a test
-    nothing but its id: as pytest-xdist does for the mark xdist_group, which pytest 9.2 and pytest-xdist 3.8 together
-    pass over."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring them into their order."""
     items.sort(key=turn)
-    if hasattr(config, "workerinput"):
-        for item in items:
-            item._nodeid = f"{item.nodeid}@{group(item)}"
 
 
 def pytest_collection_finish() -> None:
@@ -85,11 +94,12 @@ def shared_fleets(item: pytest.Item) -> set[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    # Not the mark xdist_group: pytest 9.2 and pytest-xdist 3.8 together pass over it.
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid.rpartition("@")[2]
+            return group(nodeid)
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)
