@@ -35,6 +35,6 @@ def test_the_tests_of_a_file_run_in_one_process() -> None:
     processes = defaultdict(set)
     for line in done.stdout.splitlines():
         if " PASSED " in line:
-            worker, _, rest = line.partition("]")
-            processes[Path(rest.split(" PASSED ")[1].partition("::")[0]).name].add(worker)
+            worker, _, result = line.partition("]")
+            processes[Path(result.split(" PASSED ")[1].partition("::")[0]).name].add(worker)
     assert {name: len(workers) for name, workers in processes.items()} == {"test_plan.py": 1, "test_suggest.py": 1}
