@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import yaml
 
+from scripts.ceiling import hold
+
 DATA = Path(__file__).parent / "data"
 WORDS = DATA / "denied_names.yaml"
 CEILING = DATA / "names_ceiling.yaml"
@@ -69,15 +71,6 @@ def count(root: Path, replacements: dict[str, str]) -> dict[str, int]:
     return {file: number for file, number in counts.items() if number}
 
 
-def exceeded(counts: dict[str, int], ceiling: dict[str, int]) -> list[str]:
-    """A sentence for each file that has more than it may."""
-    return [
-        f"{file}: {number} denied names, at most {ceiling.get(file, 0)} are allowed: `python -m scripts.names {file}`"
-        for file, number in counts.items()
-        if number > ceiling.get(file, 0)
-    ]
-
-
 def main(arguments: list[str]) -> int:
     replacements, root = read_words(), Path(__file__).parent.parent
     if arguments and arguments != ["--lower"]:
@@ -85,13 +78,8 @@ def main(arguments: list[str]) -> int:
             for row in denied(Path(file).read_text(encoding="utf-8"), replacements):
                 print(f"{file}:{row.line}: {row.name}: {replacements[row.name.removeprefix('_')]}")
         return 0
-    counts, ceiling = count(root, replacements), yaml.safe_load(CEILING.read_text(encoding="utf-8"))
-    messages = exceeded(counts, ceiling)
-    print("\n".join(messages), file=sys.stderr)
-    if arguments and not messages:
-        CEILING.write_text(yaml.safe_dump(counts), encoding="utf-8")
-    print(f"{sum(counts.values())} denied names in {len(counts)} files; the ceiling is {sum(ceiling.values())}")
-    return 1 if messages else 0
+    counts = count(root, replacements)
+    return hold(counts, CEILING, "denied names", "python -m scripts.names", lower=bool(arguments))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
+from scripts.ceiling import hold
 
 ROOT = Path(__file__).parent.parent
 CEILING = Path(__file__).parent / "data/sentences_ceiling.yaml"
@@ -93,18 +93,8 @@ def main(arguments: list[str]) -> int:
             for row in sorted(rows, key=lambda row: -row.length):
                 print(f"{page}:{row.line}: {row.length} words: {row.text}")
         return 0
-    counts, ceiling = count(), yaml.safe_load(CEILING.read_text(encoding="utf-8"))
-    messages = [
-        f"{page}: {number} sentences of more than {MOST_WORDS} words, at most {ceiling.get(page, 0)} are allowed: "
-        f"`python -m scripts.sentences {page}`"
-        for page, number in counts.items()
-        if number > ceiling.get(page, 0)
-    ]
-    print("\n".join(messages), file=sys.stderr)
-    if arguments and not messages:
-        CEILING.write_text(yaml.safe_dump(counts), encoding="utf-8")
-    print(f"{sum(counts.values())} long sentences on {len(counts)} pages; the ceiling is {sum(ceiling.values())}")
-    return 1 if messages else 0
+    noun = f"sentences of more than {MOST_WORDS} words"
+    return hold(count(), CEILING, noun, "python -m scripts.sentences", lower=bool(arguments))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
+from scripts.ceiling import hold
 from scripts.sentences import MOST_WORDS, sentences
 
 ROOT = Path(__file__).parent.parent
@@ -123,21 +122,7 @@ def main(arguments: list[str]) -> int:
     for file in modules([CODE]):
         if number := sum(bool(problems(row.text)) for row in texts(file)):
             counts[file.relative_to(ROOT).as_posix()] = number
-    ceiling = yaml.safe_load(CEILING.read_text(encoding="utf-8")) or {}
-    messages = [
-        f"{name}: {number} texts that are hard to read, at most {ceiling.get(name, 0)} are allowed: "
-        f"`python -m scripts.texts {name}`"
-        for name, number in counts.items()
-        if number > ceiling.get(name, 0)
-    ]
-    print("\n".join(messages), file=sys.stderr)
-    if arguments and not messages:
-        CEILING.write_text(yaml.safe_dump(counts), encoding="utf-8")
-    print(
-        f"{sum(counts.values())} texts that are hard to read in {len(counts)} files; the ceiling is "
-        f"{sum(ceiling.values())}"
-    )
-    return 1 if messages else 0
+    return hold(counts, CEILING, "texts that are hard to read", "python -m scripts.texts", lower=bool(arguments))
 
 
 if __name__ == "__main__":

@@ -151,10 +151,8 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     fleet_file = typed_file(file, sandbox=document["sandbox"])
     is_at_work = document["run"] is not None and document["run"]["state"] == "at work"
     for node in document["nodes"]:
-        for line in (
-            [] if is_at_work else told(node, fleet_file)
-        ):  # a run that installs changes what differs while it is read
-            yield f"{node['name']}: {line}"
+        if not is_at_work:  # a run that installs changes what differs while it is read
+            yield from (f"{node['name']}: {line}" for line in told(node, fleet_file))
         if bmc := node.get("bmc"):
             text = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
             if bmc["error"]:

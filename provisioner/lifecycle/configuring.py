@@ -91,8 +91,8 @@ def reconcile(
     """Compare the nodes with the lock, run the roles on those that differ, compare those again. `new` are machines that
     were made a moment ago: they are not asked, only configured; of a golden image they are asked what they have, and
     nothing that wakes a GPU. Raises ConfigureError where Ansible itself did not run."""
-    run = _Reconciliation(cluster, nodes, releases, run_dir)
-    drifted = run.compare(new)
+    run = _Reconciliation(cluster, nodes, releases, run_dir, new)
+    drifted = run.compare()
     for role_passes in run.attempts(drifted):
         if drifted:
             drifted = run.attempt(role_passes, drifted)
@@ -104,7 +104,8 @@ class _Reconciliation:
     """One run of `reconcile`."""
 
     def __init__(
-        self, cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release], run_dir: Path
+        self, cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release], run_dir: Path,
+        new: Collection[str],
     ) -> None:  # fmt: skip
         self._cluster, self._nodes, self._releases, self._run_dir = cluster, nodes, releases, run_dir
         self._subjects = subjects_of(cluster, nodes, releases)
@@ -113,23 +114,23 @@ class _Reconciliation:
         self._settled = proven(cluster, nodes, releases)
         self._bundles: dict[str, Bundle] = {}
         self._result = ReconcileResult(self._subjects, {})
+        self._imaged = {n.name for n in nodes if n.name in new and n.group in releases[n.name].lock.images}
+        self._unprobed = {*new} - self._imaged
 
-    def compare(self, new: Collection[str]) -> list[Node]:
+    def compare(self) -> list[Node]:
         """Probe the nodes. Gives those that differ from their lock, and those that were not asked."""
         from provisioner.configure import drift
 
         if self._settled:
             message = f"quick checks, no load: {counted(len(self._settled), 'node')} verified with this lock"
             self._cluster.events("configure", "log", message)
-        imaged = {n.name for n in self._nodes if n.name in new and n.group in self._releases[n.name].lock.images}
-        self._unprobed = {*new} - imaged
         probed = [_lightly(s) if s.name in self._settled else s for s in self._subjects if s.name not in self._unprobed]
         doing = f"comparing {counted(len(probed), 'node')} with the lock"
-        self._bundles = look(self._cluster, probed, doing, for_drift=imaged)
+        self._bundles = look(self._cluster, probed, doing, for_drift=self._imaged)
         differences = {name: drift.differences(bundle, self._desired[name]) for name, bundle in self._bundles.items()}
         self._result.drift, self._result.before = differences, dict(differences)
         drifted = [n for n in self._nodes if n.name in self._unprobed or any(d.mended for d in differences[n.name])]
-        as_locked = imaged - {node.name for node in drifted}
+        as_locked = self._imaged - {node.name for node in drifted}
         complete = [subject for subject in probed if subject.name in as_locked]
         self._bundles |= look(self._cluster, complete, f"looking at {counted(len(complete), 'node')}")
         for node in drifted:

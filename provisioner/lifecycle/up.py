@@ -234,11 +234,13 @@ def _prepare(
 def _ask(cluster: Cluster, confirm: Confirm, plan: Plan, intended: NodeChanges, snapshot: RunSnapshot | None) -> bool:
     """Whether a person says yes. Where not, what planning has written is taken back; None: machines were made before in
     this run, and what is written stays."""
+    if snapshot is None:
+        return confirm(plan, intended)
     is_confirmed, planned = False, RunSnapshot.of(cluster.paths)
     try:
         is_confirmed = confirm(plan, intended)
     finally:
-        if not is_confirmed and snapshot is not None:
+        if not is_confirmed:
             snapshot.restore(planned)
     return is_confirmed
 
@@ -308,12 +310,8 @@ def _noted(cluster: Cluster, run: Run, sites: Collection[str]) -> Iterator[Run]:
         yield run
     finally:
         if not run.declined:
-            _note_failed(cluster, run, sites)
-
-
-def _note_failed(cluster: Cluster, run: Run, sites: Collection[str]) -> None:
-    failed = {site: str(error) for site, error in (run.partly | run.failed).items() if site}
-    node_state.note_failed(cluster.paths, sites, failed)
+            failed = {site: str(error) for site, error in (run.partly | run.failed).items() if site}
+            node_state.note_failed(cluster.paths, sites, failed)
 
 
 def _leave_waiting(

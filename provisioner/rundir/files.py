@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +23,7 @@ class RunFile:
     by_node: bool = False
 
 
-MEASURES = "measures.jsonl"
+MEASURES, PAGE = "measures.jsonl", "runs/*/report.html"
 FILES = (
     RunFile("id", "what tells this cluster from others of its name", "shared"),
     RunFile("nodes.json", "the nodes: group, site, machine, addresses", "shared"),
@@ -47,7 +50,7 @@ FILES = (
     RunFile("sites/*/.terraform.lock.hcl", "checksums of Terraform's providers", "shared"),
     RunFile("runs/*/report.json", "the report of a run; the last one is shared", "if there is room"),
     RunFile("runs/*/report.xml", "the same as JUnit", "if there is room"),
-    RunFile("runs/*/report.html", "the same as a page, made on each machine"),
+    RunFile(PAGE, "the same as a page, made on each machine"),
     RunFile("runs/*/events.jsonl", "the events of a run"),
     RunFile("runs/*/*.log", "output of Terraform"),
     RunFile("runs/*/ansible*/*", "output of Ansible"),
@@ -92,3 +95,16 @@ OPTIONAL = ((MEASURES,), REPORTS)
 """Files that are left out, in this order, where all would be larger than the store takes: they decide nothing. What is
 missing of them in the store stays in the run directory."""
 BY_NODE = tuple(row.pattern for row in FILES if row.by_node)
+_PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""A folder or file: no .., nothing that a file system could not have."""
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of these patterns is that of a file, by its path below the run directory."""
+    parts = name.split("/")
+    if not all(_PART.fullmatch(part) for part in parts):
+        return False
+    return any(
+        len(parts) == pattern.count("/") + 1 and all(map(fnmatch.fnmatchcase, parts, pattern.split("/")))
+        for pattern in patterns
+    )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,9 @@ from provisioner.common import stored
 from provisioner.common.errors import LockedError
 from provisioner.common.levels import LEVELS, deeper
 from provisioner.common.paths import ClusterPaths, touch, write_whole
+from provisioner.rundir.files import PAGE, matches
 
 FILE = "state.json"
-_PAGE = re.compile(r"runs/\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}/report\.html")
-"""The page of a run, as state.json names it."""
 LOCK = "state.json.lock"
 LOCK_TIMEOUT_S = 30.0
 """A change takes milliseconds; a process that was stopped (SIGSTOP) within it holds up the others for so long."""
@@ -133,7 +131,7 @@ def _read(paths: ClusterPaths) -> dict[str, Any]:
 
 def is_report(name: object) -> bool:
     """Whether state.json's `report` is the page of a run."""
-    return isinstance(name, str) and _PAGE.fullmatch(name) is not None
+    return isinstance(name, str) and matches(name, (PAGE,))
 
 
 def _partial_report(noted: object) -> dict[str, Any] | None:

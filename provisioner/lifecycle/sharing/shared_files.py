@@ -10,11 +10,9 @@ ask for a password.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import gzip
 import hashlib
 import json
-import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +31,7 @@ from provisioner.lifecycle.sharing.lease import HOLDER, Lease, clear
 from provisioner.machines.providers.cluster import ACCOUNT_LINE, Providers
 from provisioner.machines.providers.state import Conflict, Remote, remote_of
 from provisioner.rundir import fleet
-from provisioner.rundir.files import BY_NODE, OPTIONAL, REPORTS, SHARED
+from provisioner.rundir.files import BY_NODE, OPTIONAL, REPORTS, SHARED, matches
 from provisioner.rundir.node_state import is_report
 from provisioner.rundir.release import ANOTHER_RELEASE, identity
 from provisioner.spec import problem_at
@@ -48,8 +46,6 @@ LOCK = "cluster.lock"
 """The lock beside cluster.yaml: written where there is none; where there is one, that is the user's."""
 FLEET = "fleet.json.gz"
 FORMAT = 1
-_PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""A folder or file that is shared: no .., nothing that a file system could not have."""
 PINS = "ssh/pins.json"
 RECORD = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it, the names of the files in
@@ -418,10 +414,4 @@ def _is_optional(name: str) -> bool:
 
 def is_shared(name: str, patterns: Sequence[str] = (LOCK, *SHARED, *REPORTS)) -> bool:
     """Whether a file of that name, in the run directory, is one that operators share."""
-    parts = name.split("/")
-    if not all(_PART.fullmatch(part) for part in parts):
-        return False
-    return any(
-        len(parts) == pattern.count("/") + 1 and all(map(fnmatch.fnmatchcase, parts, pattern.split("/")))
-        for pattern in patterns
-    )
+    return matches(name, patterns)

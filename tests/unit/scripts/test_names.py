@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from scripts import names
+from scripts.ceiling import exceeded
 
 WORDS = {"found": "matches", "one": "node"}
 TEXT = """
@@ -37,8 +38,9 @@ def test_definitions_count_and_reads_do_not() -> None:
 
 def test_a_file_may_have_no_more_than_its_ceiling() -> None:
     ceiling = {"a.py": 2, "b.py": 1}
-    assert names.exceeded({"a.py": 2, "b.py": 0}, ceiling) == []
-    assert [line.partition(":")[0] for line in names.exceeded({"a.py": 3, "new.py": 1}, ceiling)] == ["a.py", "new.py"]
+    assert exceeded({"a.py": 2, "b.py": 0}, ceiling, "names", "list") == []
+    messages = exceeded({"a.py": 3, "new.py": 1}, ceiling, "names", "list")
+    assert [line.partition(":")[0] for line in messages] == ["a.py", "new.py"]
 
 
 def test_the_ceiling_names_files_that_exist_and_every_word_has_what_fits() -> None:
