@@ -151,9 +151,10 @@ system-sandbox:
 system-dev:
 	@scripts/apt-need.sh shellcheck chromium
 
-# What tests of disks, installers and netboot call: none of them is skipped for want of it.
+# What tests of disks, installers, netboot and monitoring call: none of them is skipped for want of it.
 system-test:
 	@scripts/apt-need.sh cpio dosfstools e2fsprogs genimage mtools qemu-utils xorriso zstd
+	@scripts/apt-extract.sh .cache/prometheus prometheus prometheus-alertmanager prometheus-node-exporter
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -89,7 +89,7 @@ def desired_state(
     """What the lock, the catalogue and cluster.yaml want of this group's nodes; `stamps`: of stamps.desired."""
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
-    timers = (HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else ()
+    timers = (HEALTH_TIMER,) if plan.spec.monitoring.timer is not None else ()
     return DesiredState(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel, stack.vendor,
                   switch_units=(FABRIC_MANAGER,) if by_switch(group.machine) else (),
                   hook=digest(plan) if INTERRUPTION in units else None)  # fmt: skip

@@ -73,7 +73,7 @@ def expected_of(
         level=cluster.spec.verify.level,
         diag=cluster.spec.verify.diag,
         simulated=plan.simulated,
-        timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
+        timers=(HEALTH_TIMER,) if plan.spec.monitoring.timer is not None else (),
         shared=shared,
         image=image,
     )

@@ -22,6 +22,7 @@ from provisioner.output.image import (
     ImageOutput,
     ImagePruneOutput,
 )
+from provisioner.output.monitoring import ExportOutput
 from provisioner.output.plan import PlanOutput
 from provisioner.output.report import ReportOutput
 from provisioner.output.status import ClustersOutput, StatusOutput
@@ -38,6 +39,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "upgrade": UpgradeOutput,
     "down": DownOutput,
     "gc": GcOutput,
+    "monitoring": ExportOutput,
     "image-list": ImageListOutput,
     "image-diff": ImageDiffOutput,
     "image-move": ImageMoveOutput,

@@ -82,9 +82,20 @@ class HealthCheck(Model):
         default="10m", title="minutes or hours such as 10m", description="How often", examples=["10m"]
     )
     textfile: Annotated[str, Field(pattern=r"^/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+\.prom$", max_length=255)] = Field(
-        default="/var/lib/node_exporter/textfile_collector/gpuprov.prom",
+        default="/var/lib/prometheus/node-exporter/gpuprov.prom",
         title="the path of a .prom file",
-        description="Where the results go, for node_exporter's textfile collector",
+        description="Where the results go, for node_exporter's textfile collector: the default is the directory that "
+        "the package prometheus-node-exporter of Debian and Ubuntu reads",
+    )
+
+
+class Prometheus(Model):
+    """Who scrapes the nodes and evaluates the alerting rules."""
+
+    at: Literal["external", "head"] = Field(
+        default="head",
+        description="external: your own Prometheus, for which `gpuprov monitoring export` writes rules and targets; "
+        "head: a machine of the cluster, not available yet",
     )
 
 
@@ -94,14 +105,25 @@ class Monitoring(Model):
     dcgm_exporter: bool = Field(
         default=True, title="true or false", description="GPU metrics on port 9400 of each node"
     )
-    prometheus: bool = Field(default=False, title="true or false", description="Not available yet")
+    prometheus: bool | Prometheus = Field(
+        default=False,
+        title="true, false or a block",
+        description="Who scrapes the nodes; true is `{at: head}`",
+        examples=[{"at": "external"}],
+    )
     grafana: bool = Field(default=False, title="true or false", description="Not available yet")
     health_check: HealthCheck | None = Field(
         default=None,
         title="a block, or null",
-        description="Runs gpuprov's quick checks on every node by a timer and writes metrics; null: no timer",
+        description="Runs gpuprov's quick checks on every node by a timer and writes metrics. Null: no timer, but with "
+        "`prometheus`, whose alerts need it, every 10 minutes",
         examples=[{"every": "10m"}],
     )
+
+    @property
+    def timer(self) -> HealthCheck | None:
+        """How the nodes run the checks by themselves; None where they do not."""
+        return self.health_check or (HealthCheck() if self.prometheus else None)
 
 
 class Verify(Model):

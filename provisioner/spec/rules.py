@@ -18,7 +18,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.suggest import did_you_mean, nearest
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe, ImageTarget
-from provisioner.spec.models import Access, Hooks, Monitoring, Verify
+from provisioner.spec.models import Access, Hooks, Monitoring, Prometheus, Verify
 from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
 from provisioner.spec.rules_sites import account, places, spot_price
@@ -318,10 +318,8 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
                 yield Finding(
                     ("verify", "checks", number), absent_text, "it has checks of your own (`gpuprov docs verify`)"
                 )
-    for key in ("prometheus", "grafana"):
-        if draft.monitoring is not None and getattr(draft.monitoring, key):
-            hint = "leave it out; metrics are on port 9400 of each node"
-            yield Finding(("monitoring", key), f"monitoring.{key} is not available yet", hint, at_key=True)
+    if draft.monitoring is not None:
+        yield from _monitoring(draft.monitoring)
     hook = draft.hooks.interrupted if draft.hooks is not None else None
     if draft.whole and hook is not None and not _interruption_announced(draft, catalog):
         telling = [provider.title for provider in catalog.providers() if provider.spot_notice]
@@ -338,6 +336,18 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
         hint = "give the path of the file; keep the key itself out of cluster.yaml"
         yield Finding(("access", "ssh_key"), "this is a private key, not the path of one", hint)
+
+
+def _monitoring(monitoring: Monitoring) -> Iterator[Finding]:
+    """What is not available yet."""
+    prometheus = monitoring.prometheus
+    if prometheus is True or (isinstance(prometheus, Prometheus) and prometheus.at == "head"):
+        message = "a Prometheus on a machine of the cluster (at: head) is not available yet"
+        hint = "`prometheus: {at: external}`, and `gpuprov monitoring export` for your own"
+        yield Finding(("monitoring", "prometheus"), message, hint, at_key=True)
+    if monitoring.grafana:
+        hint = "leave it out; `gpuprov monitoring export` writes dashboards for your own Grafana"
+        yield Finding(("monitoring", "grafana"), "monitoring.grafana is not available yet", hint, at_key=True)
 
 
 def _interruption_announced(draft: Draft, catalog: Catalog) -> bool:

@@ -37,7 +37,7 @@ hooks:
   interrupted: 'echo "$GPUPROV_NODE {{{{ 7 }}}} $GPUPROV_ACTION $GPUPROV_TIME" | tee -a /run/interrupted; id -un'
 """
 TAGS = "infiniband,efa,gpudirect,scratch,mig,rocm,container_runtime,dcgm_exporter,pytorch_images,interruption"
-METRICS = "/var/lib/node_exporter/textfile_collector/gpuprov-interruption.prom"
+METRICS = "/var/lib/prometheus/node-exporter/gpuprov-interruption.prom"
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def test_faults_of_a_workstation_are_found(desk: SandboxCluster) -> None:
 
 def test_a_node_looks_at_itself(desk: SandboxCluster) -> None:
     """The timer of role health: the same checks on the node, as metrics."""
-    look = "sudo systemctl start gpuprov-health.service && cat /var/lib/node_exporter/textfile_collector/gpuprov.prom"
+    look = "sudo systemctl start gpuprov-health.service && cat /var/lib/prometheus/node-exporter/gpuprov.prom"
     assert desk.run("ssh", desk.file, "box-0", "systemctl is-active gpuprov-health.timer").stdout == "active\n"
     well = desk.run("ssh", desk.file, "box-0", look).stdout.splitlines()
     assert "gpuprov_node_ok 1" in well, [line for line in well if line.endswith((" 0", " NaN"))]

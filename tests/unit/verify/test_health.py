@@ -168,7 +168,7 @@ def test_roles_get_it_where_it_is_wanted() -> None:
     variables = inventory.group_variables("train", on)["gpuprov_health"]
     assert (variables["every"], variables["textfile"]) == (
         "5m",
-        "/var/lib/node_exporter/textfile_collector/gpuprov.prom",
+        "/var/lib/prometheus/node-exporter/gpuprov.prom",
     )
     assert variables["archive"] == archive.digest()
     assert (variables["expected"]["level"], variables["expected"]["simulated"]) == ("quick", True)

@@ -22,7 +22,12 @@ def drop_ins() -> dict[str, str]:
 def test_a_diagnostic_has_all_memory_of_the_node() -> None:
     """nvvs runs in DCGM's cgroup; killed for memory it would condemn a healthy node."""
     assert "MemoryMax" not in drop_ins()["dcgm_exporter_dcgm"]
-    assert "\nMemoryMax=" in drop_ins()["dcgm_exporter_unit"]
+
+
+def test_the_exporter_is_never_killed_for_memory() -> None:
+    """A SIGKILL of it has frozen GPUs (github NVIDIA/dcgm-exporter#84)."""
+    assert "MemoryMax" not in drop_ins()["dcgm_exporter_unit"]
+    assert "\nMemoryHigh=" in drop_ins()["dcgm_exporter_unit"]
 
 
 def test_what_the_exporter_says_is_in_the_journal() -> None:

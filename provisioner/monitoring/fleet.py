@@ -1,0 +1,103 @@
+"""What is watched: the groups of cluster.yaml with what the catalogue says of their machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provisioner.catalog.models import Gpu, Machine
+from provisioner.spec.models import ClusterSpec
+
+_EVERY = re.compile(r"^([0-9]+)([mh])$")
+HOURS_A_DAY = 24
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedGroup:
+    """One group. `price_hour`: list price on demand of one machine; None where it is unknown, or nothing is bought."""
+
+    name: str
+    site: str
+    count: int
+    machine: Machine
+    gpu: Gpu
+    mig: bool
+    ecc: bool
+    rdma: bool
+    price_hour: float | None = None
+    currency: str = ""
+
+    @property
+    def has_dcgm(self) -> bool:
+        return self.gpu.vendor == "nvidia"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedFleet:
+    """One cluster. `health_minutes`: how often the nodes run gpuprov's checks; None where the timer is off."""
+
+    cluster: str
+    groups: tuple[WatchedGroup, ...]
+    simulated: bool
+    health_minutes: int | None
+    exports_dcgm: bool
+
+    def machines(self) -> Mapping[str, WatchedGroup]:
+        """Machine type → the first group that has it."""
+        first: dict[str, WatchedGroup] = {}
+        for group in self.groups:
+            first.setdefault(group.machine.name, group)
+        return first
+
+    def dcgm_machines(self) -> Mapping[str, WatchedGroup]:
+        """Those whose nodes export DCGM's metrics."""
+        if not self.exports_dcgm:
+            return {}
+        return {name: group for name, group in self.machines().items() if group.has_dcgm}
+
+    def labels(self, group: WatchedGroup, node: str) -> dict[str, str]:
+        """The labels that every target of a node has."""
+        return {
+            "cluster": self.cluster,
+            "site": group.site,
+            "group": group.name,
+            "node": node,
+            "machine": group.machine.name,
+            "gpu_model": group.gpu.model,
+            "simulated": str(self.simulated).lower(),
+        }
+
+
+def watched_fleet(spec: ClusterSpec, *, simulated: bool) -> WatchedFleet:
+    """What cluster.yaml and the catalogue say of the fleet. Groups with several sites are at the chosen one."""
+    health = spec.monitoring.timer
+    groups = []
+    for name, group in spec.groups.items():
+        machine, site = spec.machine(name), spec.site_of(name)
+        price = spec.catalog.price(machine, getattr(spec.sites.get(site), "region", ""))
+        gpu = spec.catalog.gpu(machine.gpu_model)
+        groups.append(
+            WatchedGroup(
+                name, site, group.count, machine, gpu,
+                mig=group.gpu.mig is not None,
+                ecc=gpu.ecc and group.gpu.ecc,
+                rdma=machine.network.kind in ("infiniband", "roce") and group.network.rdma is not False,
+                price_hour=price.price if price else None,
+                currency=price.currency if price else "",
+            )
+        )  # fmt: skip
+    return WatchedFleet(
+        spec.name,
+        tuple(groups),
+        simulated,
+        None if health is None else minutes(health.every),
+        spec.monitoring.dcgm_exporter,
+    )
+
+
+def minutes(every: str) -> int:
+    """Of a time such as 10m or 1h (HealthCheck.every)."""
+    match = _EVERY.match(every)
+    assert match is not None, every  # the model has the same shape
+    return int(match[1]) * (60 if match[2] == "h" else 1)

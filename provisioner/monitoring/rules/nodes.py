@@ -1,0 +1,130 @@
+"""Alerts on nodes as a whole: gone, not scraped, about to be taken away by the cloud, out of disk or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
+from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, AlertRule, RuleGroup
+from provisioner.monitoring.rules.series import constant, on_node, select, up
+
+DOWN = "GpuNodeDown"
+"""Inhibits every other alert of the node (alertmanager.py)."""
+MISSING = "GpuNodeTargetsMissing"
+
+
+def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
+    """None where cluster.yaml has no group."""
+    if not fleet.groups:
+        return None
+    group = fleet.groups[0]
+    rules = (
+        *_scraped(fleet, group),
+        *(_targets(fleet, group) for group in fleet.groups),
+        *_exporter(fleet),
+        *_interruption(fleet, group),
+    )
+    return RuleGroup(f"gpuprov-nodes-{fleet.cluster}", rules)
+
+
+def _scraped(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
+    node_up = select(fleet, "up", job=NODE_JOB)
+    yield AlertRule(
+        name=DOWN,
+        expr=f"{node_up} == 0",
+        pending="3m",
+        severity="page",
+        summary="{{ $labels.node }}: node_exporter does not answer",
+        description="The node is down, or the network or firewall between Prometheus and it. Nothing else is known of "
+        "it while this alert fires.",
+        doc='monitoring "A node that is down"',
+        command="gpuprov status FILE; gpuprov ssh FILE {{ $labels.node }}",
+        firing=(up(fleet, group, value=0),),
+        silent=(up(fleet, group),),
+        fires_at_s=240,
+        twin=MISSING,
+    )
+
+
+def _targets(fleet: WatchedFleet, group: WatchedGroup) -> AlertRule:
+    """A target that no file names any more has no `up`, and no other rule fires for it."""
+    nodes_up = select(fleet, "up", job=NODE_JOB, group=group.name)
+    all_nodes = tuple(up(fleet, group, node=node) for node in range(group.count))
+    labels = {"cluster": fleet.cluster, "site": group.site, "group": group.name, "machine": group.machine.name}
+    return AlertRule(
+        name=MISSING,
+        expr=f"(count({nodes_up}) or vector(0)) < {group.count}",
+        pending="5m",
+        severity="page",
+        summary=f"group {group.name}: {{{{ $value }}}} of {group.count} nodes are scraped",
+        description="Prometheus has fewer targets than cluster.yaml has nodes. The rest is not watched.",
+        doc='monitoring "Targets are missing"',
+        command="gpuprov monitoring export FILE DIR",
+        basis="cluster.yaml, groups.*.count",
+        firing=all_nodes[1:],
+        silent=all_nodes,
+        fires_at_s=360,
+        counts_nan=True,
+        labels={**labels, "gpu_model": group.gpu.model, "simulated": str(fleet.simulated).lower()},
+    )
+
+
+def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
+    """Only where the node itself answers: a node that is down has one alert."""
+    group = next(iter(fleet.dcgm_machines().values()), None)
+    if group is None:
+        return
+    dcgm_up, node_up = select(fleet, "up", job=DCGM_JOB), select(fleet, "up", job=NODE_JOB)
+    yield AlertRule(
+        name="DcgmExporterDown",
+        expr=f"{dcgm_up} == 0 and on (cluster, node) {node_up} == 1",
+        pending="3m",
+        severity="page",
+        summary="{{ $labels.node }}: dcgm-exporter does not answer",
+        description="Nobody watches the GPUs of this node. DCGM or a GPU may hang.",
+        doc='runbook "dcgm.exporter"',
+        command="gpuprov verify FILE --node {{ $labels.node }}",
+        firing=(up(fleet, group, DCGM_JOB, 0), up(fleet, group)),
+        silent=(up(fleet, group, DCGM_JOB, 0), up(fleet, group, NODE_JOB, 0)),
+        fires_at_s=240,
+        twin="DcgmTargetMissing",
+    )
+    yield AlertRule(
+        name="DcgmTargetMissing",
+        expr=f"{_of_machines(fleet, node_up)} unless on (cluster, node) {dcgm_up}",
+        pending="5m",
+        severity="ticket",
+        summary="{{ $labels.node }}: Prometheus has no target for its dcgm-exporter",
+        description="The node is scraped, and its GPUs are not.",
+        doc='monitoring "Targets are missing"',
+        command="gpuprov monitoring export FILE DIR",
+        firing=(up(fleet, group),),
+        silent=(up(fleet, group), up(fleet, group, DCGM_JOB)),
+        fires_at_s=360,
+        counts_nan=True,
+    )
+
+
+def _of_machines(fleet: WatchedFleet, selector: str) -> str:
+    """The selector, of nodes that have dcgm-exporter alone."""
+    return selector[:-1] + f',machine=~"{"|".join(fleet.dcgm_machines())}"}}'
+
+
+def _interruption(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
+    """Of role interruption, which only spot machines and those of a capacity block have: silent elsewhere."""
+    pending = select(fleet, "gpuprov_interruption_pending")
+    yield AlertRule(
+        name="GpuNodeTakenAway",
+        expr=f"{pending} == 1",
+        pending="0s",
+        severity="ticket",
+        summary="{{ $labels.node }}: the cloud has announced that it takes the machine",
+        description="A spot machine, or the end of a capacity block. Save checkpoints; `gpuprov up` asks for another.",
+        doc='aws "Spot machines that go"',
+        command="gpuprov status FILE",
+        firing=(on_node(fleet, group, "gpuprov_interruption_pending", constant(1)),),
+        silent=(on_node(fleet, group, "gpuprov_interruption_pending", constant(0)),),
+        fires_at_s=60,
+        twin=MISSING,
+        keep_firing_for="10m",
+    )

@@ -1,0 +1,43 @@
+"""Scrape targets of the nodes that exist, as Prometheus' file_sd reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from provisioner.monitoring.fleet import WatchedFleet
+from provisioner.monitoring.models import DCGM_JOB, NODE_JOB
+from provisioner.rundir.fleet import Node
+
+NODE_EXPORTER_PORT, DCGM_EXPORTER_PORT = 9100, 9400
+"""Defaults of prometheus-node-exporter and of dcgm-exporter (role dcgm_exporter)."""
+
+
+def targets(fleet: WatchedFleet, nodes: Iterable[Node]) -> dict[str, list[dict[str, Any]]]:
+    """Scrape job → its targets, one for each node, by name. Nodes are reached by their private address: exporters are
+    not to be open to the world."""
+    groups = {group.name: group for group in fleet.groups}
+    jobs: dict[str, list[dict[str, Any]]] = {NODE_JOB: [], DCGM_JOB: []}
+    for node in sorted(nodes, key=lambda node: (node.group, _number(node.name))):
+        group = groups.get(node.group)
+        if group is None:  # `up` removes the machines of a group that cluster.yaml has no more
+            continue
+        labels = {**fleet.labels(group, node.name), "site": node.site}
+        jobs[NODE_JOB].append(_target(node, NODE_EXPORTER_PORT, labels))
+        if group.has_dcgm and fleet.exports_dcgm:
+            jobs[DCGM_JOB].append(_target(node, DCGM_EXPORTER_PORT, labels))
+    return {job: rows for job, rows in jobs.items() if rows}
+
+
+def address(node: Node) -> str:
+    """The address that Prometheus scrapes."""
+    return node.private_address or node.address
+
+
+def _target(node: Node, port: int, labels: dict[str, str]) -> dict[str, Any]:
+    host = address(node)
+    return {"targets": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"], "labels": labels}
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])

@@ -1,0 +1,175 @@
+"""The alerting rules, on the real promtool: each fires, is silent for a healthy node, for no series and for NaN."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner import spec
+from provisioner.common import manual
+from provisioner.monitoring import rule_tests, rules
+from provisioner.monitoring.export import files
+from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
+from provisioner.monitoring.models import AlertRule, RuleGroup
+from provisioner.monitoring.rule_tests import ABOUT_NOTHING
+from provisioner.monitoring.rules.own import WATCHDOG
+from tests.support.prometheus import promtool
+from tests.support.sandbox_cluster import ROOT
+from tests.support.watched_nodes import example, signals, text_of
+
+pytestmark = [pytest.mark.heavy, pytest.mark.apart]
+
+FLEETS = {
+    "nvswitch and EFA": "machine: p4d.24xlarge, count: 4",
+    "bridge": "machine: g5.12xlarge, count: 2",
+    "MIG": "machine: p4d.24xlarge, count: 1, gpu: { mig: 1g.5gb }",
+    "two machine types": "machine: p4d.24xlarge, count: 4 }\n  other: { machine: p5.48xlarge, count: 2",
+}
+
+
+def fleet(tmp_path: Path, group: str = FLEETS["nvswitch and EFA"]) -> WatchedFleet:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "name: vision\nsites: { ohio: { provider: aws, region: us-east-2 } }\n"
+        f"monitoring: {{ prometheus: {{ at: external }} }}\ngroups:\n  train: {{ {group} }}\n"
+    )
+    return watched_fleet(spec.load(file), simulated=False)
+
+
+def run(folder: Path, group: RuleGroup) -> subprocess.CompletedProcess[str]:
+    (folder / "rules.yml").write_text(yaml.safe_dump(rules.document(group), sort_keys=False))
+    (folder / "tests.yml").write_text(yaml.safe_dump(rule_tests.document(group, "rules.yml"), sort_keys=False))
+    checked = promtool("check", "rules", "--lint-fatal", "rules.yml", cwd=folder)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    return promtool("test", "rules", "tests.yml", cwd=folder)
+
+
+@pytest.mark.parametrize("kind", FLEETS)
+def test_rules_fire_and_are_silent(kind: str, tmp_path: Path) -> None:
+    groups = rules.rule_groups(fleet(tmp_path, FLEETS[kind]))
+    subjects = ("gpus", "usage", "nodes") if kind != "nvswitch and EFA" else ("",)  # the rest is the same for all
+    for group in [group for group in groups if any(subject in group.name for subject in subjects)]:
+        done = run(tmp_path, group)
+        assert done.returncode == 0, f"{group.name}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+
+
+def test_rules_of_infiniband_fire_and_are_silent(tmp_path: Path) -> None:
+    network = next(group for group in rules.rule_groups(example("azure-ndv4.yaml")) if "network" in group.name)
+    done = run(tmp_path, network)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("subject", "alert", "right", "wrong"),
+    [
+        ("gpus", "GpuMissing", "< 8", "< 7"),
+        ("gpus", "GpuRowRemapFailure", "== 1", "== 2"),
+        ("gpus", "DcgmGpuTempMissing", "unless", "and"),
+        ("xids", "GpuXidReplace", "changes", "resets"),
+        ("nodes", "GpuNodeDown", "== 0", "== 1"),
+        ("usage", "HighGPUIdle", "< 5", "< 0"),
+        ("checks", "GpuprovChecksStale", "time() -", "0 *"),
+        ("checks", "CheckGpuCount", "== 0", "== 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_rule_is_found(subject: str, alert: str, right: str, wrong: str, tmp_path: Path) -> None:
+    """The tests can fail."""
+    groups = rules.rule_groups(fleet(tmp_path))
+    group = next(group for group in groups if group.name == f"gpuprov-{subject}-vision")
+    rule = next(rule for rule in group.rules if isinstance(rule, AlertRule) and rule.name == alert)
+    assert right in rule.expr
+    assert run(tmp_path, replace(group, rules=(rule,))).returncode == 0
+    broken = replace(rule, expr=rule.expr.replace(right, wrong, 1))
+    done = run(tmp_path, replace(group, rules=(broken,)))
+    assert done.returncode != 0
+    assert alert in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["aws-p4d.yaml", "azure-ndv4.yaml", "rtx4090.yaml", "three-sites.yaml", "dgx-h100.yaml"]
+)
+def test_every_rule_has_a_twin_for_its_absence(name: str) -> None:
+    alerts = rules.alert_rules(example(name))
+    names = {rule.name for rule in alerts}
+    absences = {rule.name for rule in alerts if not rule.twin}
+    assert {rule.twin for rule in alerts if rule.twin} <= names
+    assert all(rule.name in (WATCHDOG, *ABOUT_NOTHING) or "unless" in rule.expr for rule in alerts if not rule.twin)
+    assert absences
+    for rule in alerts:
+        assert 'cluster="' in rule.expr or rule.labels["cluster"], rule.name
+
+
+def test_the_page_that_an_alert_names_is_there(tmp_path: Path) -> None:
+    for watched in (fleet(tmp_path), example("azure-ndv4.yaml")):
+        for rule in rules.alert_rules(watched):
+            topic, _, heading = rule.doc.partition(" ")
+            text = manual.page(topic)
+            if heading:
+                section = manual.section(text, heading.strip('"'))
+                assert section.splitlines()[0].lstrip("# ") == heading.strip('"'), rule.name
+
+
+def test_the_rules_of_a_fleet_are_the_same_in_every_process(tmp_path: Path) -> None:
+    watched = fleet(tmp_path)
+    program = (
+        "import sys, hashlib; from pathlib import Path; from provisioner import spec\n"
+        "from provisioner.monitoring.export import files; from provisioner.monitoring.fleet import watched_fleet\n"
+        "fleet = watched_fleet(spec.load(Path(sys.argv[1])), simulated=False)\n"
+        "print(hashlib.sha256(repr(files(fleet, [])).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "cluster.yaml")], cwd=ROOT, capture_output=True, text=True,
+            check=True, env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(digests) == 1
+    assert files(watched, []) == files(watched, [])
+
+
+def test_a_healthy_day_fires_nothing(tmp_path: Path) -> None:
+    """24 hours of work and rest: what alerts on it would be switched off within a week."""
+    for name, watched in (("efa", fleet(tmp_path)), ("infiniband", example("azure-ndv4.yaml"))):
+        folder = tmp_path / name
+        folder.mkdir()
+        groups = rules.rule_groups(watched)
+        for group in groups:
+            (folder / f"{group.name}.yml").write_text(yaml.safe_dump(rules.document(group)))
+        step, steps = 300, 288
+        rows = [
+            {
+                "series": text_of(row),
+                "values": " ".join(f"{row.value(step * number):.12g}" for number in range(steps)),
+            }
+            for row in signals(watched, nodes=100, began=0)
+        ]
+        # a sample every 5 minutes is fewer than GpuSamplesLost expects
+        expectation = f'count(ALERTS{{alertname!~"{WATCHDOG}|GpuSamplesLost"}})'
+        test = {
+            "interval": f"{step}s",
+            "input_series": rows,
+            "promql_expr_test": [
+                {"expr": expectation, "eval_time": f"{hour}h", "exp_samples": []} for hour in range(1, 24, 2)
+            ],
+        }
+        document = {
+            "rule_files": [f"{group.name}.yml" for group in groups],
+            "evaluation_interval": f"{step}s",
+            "tests": [test],
+        }
+        (folder / "tests.yml").write_text(yaml.safe_dump(document))
+        done = promtool("test", "rules", "tests.yml", cwd=folder)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_names_of_alerts_are_unique_but_for_their_labels(tmp_path: Path) -> None:
+    keys = [(rule.name, *sorted(rule.labels.items())) for rule in rules.alert_rules(fleet(tmp_path))]
+    assert len(keys) == len(set(keys))
+    assert all(re.fullmatch(r"[A-Z][A-Za-z0-9]+", name) for name, *_ in keys)
