@@ -248,7 +248,9 @@ USAGE = Board(
             "GPU hours in 24 hours", "table", "none",
             (
                 Query(f"sum by (group) (sum_over_time({GPUS_PAID}{{of}}[24h])) / {AN_HOUR}", "{{group}} paid"),
-                Query(f"sum by (group) (sum_over_time({GPUS_IN_USE}{{of}}[24h])) / {AN_HOUR}", "{{group}} in use", NO_MIG),
+                Query(
+                    f"sum by (group) (sum_over_time({GPUS_IN_USE}{{of}}[24h])) / {AN_HOUR}", "{{group}} in use", NO_MIG
+                ),
             ),
         ),
     ),
