@@ -135,6 +135,7 @@ def verify_fleet(
         if name not in {node.name for node in nodes}:
             cluster.node(name)  # raises with the nearest names
             raise GpuprovError(f"node {name} is not in cluster.yaml any more", where=str(cluster.file))
+    quarantine.refuse_damaged(cluster)  # before the checks run, for minutes or hours: the verdict needs the records
     subjects = [replace(s, expected=replace(s.expected, level=deep)) for s in subjects_of(cluster, nodes)]
     verdict = Verdict(prove(cluster, subjects, nodes, baseline_required=True))
     _tell_half_made(cluster, verdict.report)
