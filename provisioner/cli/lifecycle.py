@@ -327,7 +327,7 @@ def _say_down(name: str, removed: int, stays: Mapping[str, Sequence[str]], *, as
 
 
 def unlock(file: File, sandbox: Sandbox = None) -> None:
-    """Clear the lock of a run that died. The lock of a running process is never cleared."""
+    """Clear the lock of a dead run. The lock of a running process is never cleared."""
     from provisioner.lifecycle import unlocking
     from provisioner.lifecycle.session import open_cluster
 

@@ -53,7 +53,7 @@ COMMANDS: dict[str, Entry] = {
     "ssh-config": Entry("provisioner.cli.ssh:ssh_config", "Print the nodes for your own ssh, scp and rsync."),
     "replace": Entry("provisioner.cli.replace:replace", "Replace a bad machine, under the same name."),
     "upgrade": Entry("provisioner.cli.lifecycle:upgrade", "Move a running fleet to a new lock; roll back on failure."),
-    "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a run that died."),
+    "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a dead run."),
     "gc": Entry("provisioner.cli.gc:gc", "Find and remove resources that a crash left behind."),
     "image": Entry("provisioner.cli.image:app", "Build golden images, prove them, move them through channels."),
     "monitoring": Entry("provisioner.cli.monitoring:app", "Export Prometheus rules, targets and dashboards."),

@@ -88,7 +88,7 @@ def refuse_foreign(root: Path) -> None:
             raise GpuprovError(
                 f"the run directory is not trusted: {reason}",
                 where=str(path),
-                hint="check who created it; if it is yours, `chown` and `chmod 700` it, else move it away",
+                hint="check who created it; `chown` and `chmod 700` your own, or move it away",
             )
     _refuse_links(root)
 

@@ -147,7 +147,7 @@ class Cluster:
         if not text and not file.exists():
             return ""
         if not IDENTITY.fullmatch(text):
-            hint = "restore it from a backup: it is in the tags of the machines that were created here"
+            hint = "restore it from a backup, or from the tags of this cluster's machines"
             raise GpuprovError(f"{text[:40]!r} is not a cluster id", where=str(file), hint=hint)
         return text.strip()
 

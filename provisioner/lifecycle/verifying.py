@@ -163,8 +163,8 @@ def _tell_half_made(cluster: Cluster, report: Report) -> None:
     for node in report.nodes:
         if node.name in unproven and not node.ok:
             message = (
-                "`replace` was interrupted before its new machine was proven, and this verdict ends the replacement: "
-                f"`gpuprov up {cluster.typed_file}` goes on with this machine, `replace` would create another one"
+                "an interrupted `replace` had not verified its new machine, and this verdict ends the replacement. "
+                f"`gpuprov up {cluster.typed_file}` goes on with this machine; `replace` would create another one"
             )
             cluster.events("quarantine", "warning", message, node=node.name)
 

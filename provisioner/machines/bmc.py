@@ -92,10 +92,10 @@ class RedfishMachines(HostMachines):
         return ProviderError(
             f"{host} is installed, and under this name gpuprov would take any machine for the one that it replaces",
             where=name,
-            hint=f"repaired: `gpuprov verify FILE`, then `gpuprov release FILE {name}`; another machine in its place: "
-            f"write its `serial` at {host}, `gpuprov up FILE` installs it, then `gpuprov release FILE {name}`; the "
-            f"same machine installed anew: give the host another name in cluster.yaml, with its `address`, add "
-            f"{serial} to install.reinstall, and run the same command again",
+            hint=f"For a repaired machine: `gpuprov verify FILE`, then `gpuprov release FILE {name}`. For another "
+            f"machine in its place: write its `serial` at {host}, `gpuprov up FILE`, then "
+            f"`gpuprov release FILE {name}`. To install the same machine again: give the host another name in "
+            f"cluster.yaml, with its `address`, add {serial} to install.reinstall, and repeat the command",
         )
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:

@@ -285,8 +285,8 @@ def _foreign(paths: ClusterPaths, node: Node, owner: str, identity: str) -> Prov
     if is_namesake and IDENTITY.fullmatch(identity):
         file = paths.root / "id"
         hint += (
-            "; if it is this cluster, whose run directory was lost: run `gpuprov down`, which leaves the hosts that "
-            f"have its present id, write {identity} into {file}, and run the command again"
+            "; if this cluster lost its run directory: run `gpuprov down` for the hosts with its present id, "
+            f"write {identity} into {file}, and run the command again"
         )
     return (ProviderError if is_namesake else ForeignError)(
         f"{node.address} is configured by another gpuprov cluster, {owner[:60]}", where=node.name, hint=hint

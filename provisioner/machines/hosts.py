@@ -142,8 +142,8 @@ class HostMachines:
                 f"{few(lost, 5, ',')} may be configured, and neither nodes.json nor cluster.yaml names "
                 + ("them" if len(lost) > 1 else "it"),
                 where=f"site {self.site}",
-                hint="put the host back into `hosts`, run `gpuprov up`, then remove it from `hosts` again; for a "
-                f"machine that is gone for good, remove its line from {self._folder / MARK}",
+                hint="put the host back into `hosts`, run `gpuprov up`, then remove it from `hosts` again; if the "
+                f"machine no longer exists, remove its line from {self._folder / MARK}",
             )
 
     def _unlisted(self, done_hosts: Collection[str]) -> list[str]:

@@ -66,8 +66,8 @@ class Journal:
     def _damaged(self, why: str) -> GpuprovError:
         return GpuprovError(
             f"is damaged: {why}", where=str(self.file),
-            hint="it says which machines were installed. Restore it; without it, machines that run are not installed "
-            "again, and what is attached to their BMCs has to be ejected by hand",
+            hint="it lists the installed machines: restore it. Without it gpuprov does not install running machines "
+            "again, and you must eject the media of their BMCs by hand",
         )  # fmt: skip
 
     def note(self, one: Installation, step: str, **changes: Any) -> Installation:

@@ -87,6 +87,6 @@ def refuse_loss(actions: Iterable[tuple[str, str]], site: str, holders: Collecti
             f"{', '.join(lost)} would be removed with its data, because cluster.yaml does not ask for it as it is. "
             "Nothing was done",
             where=f"site {site}",
-            hint="put sites.*.storage back as it was; or, if the data is no longer needed, delete the file system "
-            "yourself in the provider's console and run it again",
+            hint="put sites.*.storage back as it was. To delete the data, remove the file system in the provider's "
+            "console and run the command again",
         )

@@ -179,8 +179,8 @@ class TerraformMachines:
             raise ProviderError(
                 f"machines were created here that Terraform's state does not have: {listing}",
                 where=f"site {self.site}",
-                hint="the state is lost, or the run that made them was killed before it was written: restore it, or "
-                "remove them with `gpuprov down` and run `gpuprov up` again",
+                hint="the state is lost, or a killed run did not write it. Restore it, or remove the machines with "
+                "`gpuprov down` and run `gpuprov up` again",
             )
         known, running = self._workspace.resources(), {machine.id for machine in machines}
         for machine in strays:

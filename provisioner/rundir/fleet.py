@@ -151,7 +151,7 @@ def _shaped(node: Node) -> Node:
                 value_text = value if isinstance(value, str) else json.dumps(value)
                 raise ValueError(f"{field_name} of {str(node.name)[:60]!r} is {value_text[:60]!r}, which is no {kind}")
     if type(node.port) is not int or not 0 < node.port < 65536:
-        raise ValueError(f"port of {node.name!r} is {json.dumps(node.port)[:60]}, which is no port")
+        raise ValueError(f"port of {node.name!r} is {json.dumps(node.port)[:60]}, which is not 1 to 65535")
     return node
 
 

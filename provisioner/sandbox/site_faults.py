@@ -42,7 +42,7 @@ class SiteFault:
 FAULTS = (
     SiteFault(
         "no-capacity",
-        "no zone has machines; no-capacity:ZONE: that one has none",
+        "no zone has machines; no-capacity:ZONE: that zone has no machines",
         "shortage",
         "zone {} has no machines",
     ),

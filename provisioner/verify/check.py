@@ -197,7 +197,7 @@ def check(
         ("level", level, LEVELS),
     ):
         if value not in allowed:
-            raise ValueError(f"check {id}: {parameter} {value!r} is none of {', '.join(allowed)}")
+            raise ValueError(f"check {id}: {parameter} {value!r} is not one of {', '.join(allowed)}")
     declared = Check(
         *(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences),
         *(listing, measured, documented, lock, without_lock),

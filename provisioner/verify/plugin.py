@@ -47,7 +47,7 @@ check has found is written before the next begins, which may end the program."""
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--gpuprov-in", help="JSON: what is expected of the nodes; beside it their bundles (pytest_runner.py)"
+        "--gpuprov-in", help="JSON: expected values of the nodes, in the folder of their bundles (pytest_runner.py)"
     )
     parser.addoption("--gpuprov-out", help="JSON lines: what was found")
 

@@ -197,7 +197,7 @@ class Person:
 
     def _named_in(self, text: str, typed_command: tuple[str, ...]) -> tuple[str, ...]:
         """The command that an error names; cluster.yaml is put back where it says so."""
-        if lost := re.findall(r"of the account that has the machines of site ([\w-]+) into (/\S+)", text):
+        if lost := re.findall(r"of the account with the machines of site ([\w-]+) into (/\S+)", text):
             for site, file in lost:
                 self._write_account(site, Path(file))
             return typed_command

@@ -137,7 +137,9 @@ class Book:
         """Move the build of the channel below, or `build`, to a channel; nothing is moved where it is there already
         (`before` is `build` then). Raises GpuprovError for nightly, which builds move."""
         if channel not in CHANNELS[1:]:
-            raise GpuprovError(f"{channel} is no channel to promote to", hint=f"one of {', '.join(CHANNELS[1:])}")
+            raise GpuprovError(
+                f"builds cannot be promoted to channel {channel}", hint=f"one of {', '.join(CHANNELS[1:])}"
+            )
         source = build or self.resolve(CHANNELS[CHANNELS.index(channel) - 1])
         if self.channels().get(channel) == source:
             self.manifest(source)

@@ -305,7 +305,7 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     prepared = [(one, one.plan(plan)) for one in mine]
     if any(planned.add > 1 or planned.change for _, planned in prepared):
         raise GpuprovError(
-            "machines are missing or have to be recreated",
+            "`upgrade` needs every machine as it is, and some are missing or must change",
             where=cluster.spec.name,
             hint=f"run `gpuprov up {cluster.file} --sandbox` first",
         )

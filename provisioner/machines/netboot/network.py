@@ -79,8 +79,7 @@ def refuse_unusable(
     if reasons:
         raise GpuprovError(
             few(reasons, NAMED), where=location,
-            hint=f"{interface} is {host_interface}: addresses of {host_interface.network} that nobody has, and a "
-            "gateway there",
+            hint=f"{interface} is {host_interface}: use free addresses of {host_interface.network} and a gateway in it",
         )  # fmt: skip
 
 

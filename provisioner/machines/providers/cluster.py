@@ -99,8 +99,8 @@ class Providers:
 
     def _lost_account(self, site: str, message: str) -> GpuprovError:
         file = self._paths.site(site) / ACCOUNT
-        hint = f"write the number of the account that has the machines of site {site} into {file}"
-        return GpuprovError(message, where=str(file), hint=f"{hint} ({UNTOLD} where there is none)")
+        hint = f"write the number of the account with the machines of site {site} into {file}"
+        return GpuprovError(message, where=str(file), hint=f"{hint} ({UNTOLD} without an account)")
 
     def _account(self, site: str) -> str:
         """The account that answers at a site now; empty where nobody can tell, or in the sandbox."""

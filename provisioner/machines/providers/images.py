@@ -98,7 +98,7 @@ class DisksAlone:
         return None
 
     def capture(self, node: Node, name: str, tags: Mapping[str, str], report: Tell) -> str:  # noqa: ARG002
-        raise ProviderError("an image of a machine that runs is not made here", where=node.name)
+        raise ProviderError("this provider makes no image of a running machine", where=node.name)
 
     def publish(
         self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],  # noqa: ARG002

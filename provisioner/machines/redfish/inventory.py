@@ -119,9 +119,7 @@ def find_host(tree: Tree) -> Host:
     chosen = _host(systems)
     if chosen is None:
         names = ", ".join(text(system.get("Id")) or "?" for system in systems)
-        message = (
-            f"which of the systems {names} boots the machine can't be told" if names else "shows no computer system"
-        )
+        message = f"cannot tell which of the systems {names} boots the machine" if names else "shows no computer system"
         raise BmcError(
             message, kind="no-system",
             hint="look at /redfish/v1/Systems; a BMC that has just started may need some minutes until they are listed",

@@ -198,8 +198,8 @@ class Controlled:
             )  # fmt: skip
         self._until(
             "giving the image to the machine", lambda: self._at_the_host(slot), HOST_MEDIA_S,
-            hint="the BMC has attached the image and does not show it to the machine: look at its virtual media in the "
-            "web interface, detach what is there, and run the command again",
+            hint="the BMC has attached the image and does not show it to the machine. Detach all virtual media in its "
+            "web interface, and run the command again",
         )  # fmt: skip
         return slot
 

@@ -195,8 +195,8 @@ def test_temperatures(node: Facts) -> None:
     severity="warn",
     action="replace",
     **NEEDS,
-    says="BMC and operating system do not see the same GPUs, or both see too few. One that the BMC still sees is lost "
-    "to the system alone and wants a reset; one that neither sees is to be reseated or replaced.",
+    says="BMC and operating system do not see the same GPUs, or both see too few. Reset a GPU that only the BMC "
+    "sees; reseat or replace a GPU that neither sees.",
 )
 def test_gpus(node: Facts, expected: Expected) -> None:
     bmc, inside = _bmc(node), node.gpus_present

@@ -96,7 +96,7 @@ def _answered(node: Facts, expected: Expected) -> None:
     action="reconfigure",
     reads=("maintenance.json",),
     applies=lambda e: e.maintenance is not None and e.maintenance.get("token") and not e.simulated,
-    otherwise="its provider's metadata service knows no tokens, or has none of scheduled events",
+    otherwise="its provider's metadata service has no tokens or no scheduled events",
     lock="only it says that the machine is in that cloud",
     without_lock="a service that answers without a token",
     says="The metadata service answers without a token: a program that can be made to fetch an address reads the "

@@ -162,7 +162,7 @@ def test_cgroup(node: Facts) -> None:
     """Only with version 2, where systemd is docker's default (docs.docker.com, dockerd --exec-opt)."""
     driver = _docker(node).cgroup
     if host_of(node).cgroup2 is not True:
-        skip("control groups of version 1, where docker keeps its own, or nobody looked")
+        skip("docker keeps its own control groups of version 1, or the version is unknown")
     saw(expected="systemd", actual=driver)
     if driver is None:
         skip("docker does not tell its cgroup driver")

@@ -68,8 +68,8 @@ def test_vermagic(node: Facts) -> None:
     applies=lambda e: not e.simulated,
     otherwise=SIMULATED,
     documented="kernel_lockdown(7); linux kernel/module/signing.c (module with unavailable key); dkms(8)",
-    says="The kernel takes signed modules alone (Secure Boot). The driver's module on disk has no signature, or that "
-    "of a key that the kernel does not know: it cannot be loaded at the next boot. DKMS signs with a key of the "
+    says="The kernel takes signed modules alone (Secure Boot). The driver's module on disk has no signature, or one "
+    "by a key unknown to the kernel: it does not load at the next boot. DKMS signs with a key of the "
     "machine's own: enrol it (`gpuprov docs images 'Secure Boot'`), or switch Secure Boot off.",
 )
 def test_signature(node: Facts) -> None:

@@ -199,7 +199,7 @@ def test_mig(node: Facts, expected: Expected) -> None:
     "gpu.lanes",
     severity="fatal",
     documented="github oracle-quickstart/oci-hpc GpuPcie, facebookresearch/gcm check_pci: a narrow link takes a node "
-    "out; unlike its generation, a link's width stays when a GPU is idle (PCI Express Base Specification, L1)",
+    "out. Unlike its generation, a link's width stays when a GPU is idle (PCI Express Base Specification, L1)",
     action="reboot",
     needs=("gpus",),
     vendor="nvidia",

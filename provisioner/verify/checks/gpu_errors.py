@@ -82,7 +82,7 @@ def test_ecc(node: Facts, expected: Expected) -> None:
     vendor="nvidia",
     applies=lambda e: e.ecc is not None,
     otherwise="this GPU has no ECC, so neither row remapping nor page retirement",
-    says="Rows of GPU memory wait for a reset to be remapped, or cannot be remapped any more (then replace the GPU).",
+    says="A reset must remap rows of GPU memory, or the GPU has no rows left for that (then replace it).",
 )
 def test_remap(node: Facts) -> None:
     gpus = answering(node)

@@ -48,7 +48,7 @@ def own_line(domain: Domain, node: Facts) -> str | None:
 @check(
     "services.imex_own",
     severity="fatal",
-    documented="NVIDIA IMEX guide, nvidia-imex-ctl; NCCL's own word where it fails: check nvidia-imex-ctl -N; AWS PCS "
+    documented="NVIDIA IMEX guide, nvidia-imex-ctl; NCCL's message on a failure: check nvidia-imex-ctl -N. AWS PCS "
     "user guide: every node is READY and connected (C) with each other",
     action="reconfigure",
     vendor="nvidia",

@@ -23,8 +23,8 @@ BUILT = re.compile(r"nvidia-(?:kernel-open-dkms|kernel-dkms|dkms-\d+(?:-server)?
     applies=lambda e: e.kernel,
     otherwise="no lock names a kernel, or it is a sandbox, whose nodes have this computer's",
     lock="the kernel is the one that was locked; whether the module fits the one that runs is `driver.vermagic`",
-    says="Another kernel runs than the driver's modules are locked for. Reboot into the locked one; `gpuprov up` "
-    "installs it where it is missing.",
+    says="The running kernel is not the one that the driver's modules are locked for. Reboot into the locked one; "
+    "`gpuprov up` installs it if it is missing.",
 )
 def test_kernel(node: Facts, expected: Expected) -> None:
     running, locked = node.kernel or "", expected.kernel or ""

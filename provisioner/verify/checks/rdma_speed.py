@@ -161,7 +161,7 @@ def test_rails(node: Facts, expected: Expected) -> None:
     "fabric.rail_lost",
     severity="fatal",
     documented="github imbue-ai/cluster-health and coreweave/nccl-tests compare each rail with its neighbours and take "
-    "out the slow one; half a rate is a lost lane or a degraded link, no scatter",
+    "out the slow one. Half a rate is a lost lane or a degraded link, not scatter",
     action="vendor",
     level="stress",
     needs=("fabric.json",),

@@ -133,7 +133,7 @@ def test_an_account_that_is_not_known_any_more_is_asked_for(tmp_path: Path, cont
     file.unlink() if content is None else file.write_text(content)
     with pytest.raises(GpuprovError, match=r"is missing|is damaged: '1111'") as caught:
         machines.of_site(opened(tmp_path, AWS), "here", BINARY)
-    assert f"write the number of the account that has the machines of site here into {file}" in caught.value.hint
+    assert f"write the number of the account with the machines of site here into {file}" in caught.value.hint
     file.write_text("111122223333\n")
     machines.of_site(opened(tmp_path, AWS), "here", BINARY)
 

@@ -437,7 +437,7 @@ def test_a_sandbox_gets_the_packages_of_both_locks(cluster: Cluster, monkeypatch
 def test_a_sandbox_whose_machines_are_missing_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, planned: Planned
 ) -> None:
-    with pytest.raises(GpuprovError, match="machines are missing or have to be recreated"):
+    with pytest.raises(GpuprovError, match="some are missing or must change"):
         offered(cluster, monkeypatch, planned, Made(NODES, {}, {}))()
 
 

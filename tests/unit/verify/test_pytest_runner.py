@@ -193,7 +193,7 @@ OWN = "from provisioner.verify.check import check\n\n@check('{}', severity='info
         ),
         (
             OWN.format("a.b").replace("info", "error") + "def test_b(node):\n    pass\n",
-            "checks/mine.py:3: ValueError: check a.b: severity 'error' is none of fatal, warn, info",
+            "checks/mine.py:3: ValueError: check a.b: severity 'error' is not one of fatal, warn, info",
         ),
     ],
     ids=("syntax", "import", "raises", "sys.exit", "pytest.exit", "an id of gpuprov's", "an id twice", "a severity"),

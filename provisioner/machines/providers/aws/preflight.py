@@ -131,7 +131,7 @@ def _vpcs(region: Region) -> Iterator[Finding]:
         yield unknown("VPCs", error, "ec2:DescribeVpcs and servicequotas:GetServiceQuota")
         return
     if vpc_count >= maximum:
-        hint = f"remove one, use one of yours, or {quotas.page(region.name, quota)}"
+        hint = f"remove one, name an existing one, or {quotas.page(region.name, quota)}"
         yield Finding("blocks", "VPCs", f"{vpc_count} of {maximum:g} are there", hint)
 
 

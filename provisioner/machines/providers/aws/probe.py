@@ -37,7 +37,7 @@ def ask(
     capacity, subject = group.spec.capacity, f"group {group.name}"
     machines = f"{machine_count} × {group.machine.name}"
     if capacity.kind != "on-demand":
-        message = f"whether {machines} can be had as {capacity.kind} is known only when they are created"
+        message = f"EC2 tells only at creation whether it has {machines} as {capacity.kind}"
         return None, [Finding("unknown", subject, message, "capacity.probe is for on-demand machines")]
     tags = {CLUSTER: site_context.cluster, SITE: site_context.site, IDENTITY: site_context.identity}
     findings: list[Finding] = []

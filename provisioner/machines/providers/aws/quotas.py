@@ -184,6 +184,6 @@ def _compared(region: Region, used: Collection[Quota]) -> Iterator[Finding]:
                     else "the account has no such one"
                 )
                 message = (
-                    f"{quota.code} should be {quota.name}; {account_text}: what is said of it may be of something else"
+                    f"{quota.code} should be {quota.name}; {account_text}: its numbers may belong to another quota"
                 )
                 yield Finding("warning", f"quota {quota.name}", message, "compare Service Quotas by hand")

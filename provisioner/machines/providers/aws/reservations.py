@@ -79,7 +79,7 @@ def findings(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
         return
     yield Finding("ok", subject, f"{capacity.id} is active, {free} of {total} machines free")
     if group.spec.placement == "cluster" and not reservation.get("PlacementGroupArn"):
-        message = f"{capacity.id} was made in no placement group: its machines may stand apart, whatever placement says"
+        message = f"{capacity.id} has no placement group: its machines may be far apart in spite of placement: cluster"
         yield Finding("warning", subject, message, "leave out placement, or reserve in a cluster placement group")
     ends = reservation.get("EndDate")
     if capacity.kind == "block" and isinstance(ends, datetime):

@@ -92,5 +92,5 @@ def _kernel(at: Loc, stack: StackRequest) -> Iterator[Finding]:
     if stack.kernel is None:
         yield Finding(at, f"fsx needs an exact stack.kernel: {reason}", f"such as kernel: {A_KERNEL}", at_key=True)
     elif not KERNEL.fullmatch(stack.kernel):
-        message = f"{shown(stack.kernel)} is no exact kernel of Ubuntu's for EC2, as fsx needs one: {reason}"
+        message = f"{shown(stack.kernel)} is not an exact kernel of Ubuntu's for EC2, which fsx needs: {reason}"
         yield Finding(("stack", "kernel"), message, f"`uname -r` of a node, such as {A_KERNEL}")

@@ -73,7 +73,7 @@ def _subnet(subscription: Subscription, number: str, needed_count: int) -> Itera
             yield unknown(subject, error, "Microsoft.Network/virtualNetworks/subnets/read")
         return
     if location.lower() != subscription.region:
-        message = f"it is in {location}, and machines in {subscription.region} can't be in it"
+        message = f"it is in {location}; machines in {subscription.region} cannot use it"
         yield Finding("blocks", subject, message, "a subnet of that region")
         return
     services = [str(endpoint.service) for endpoint in row.service_endpoints or ()]

@@ -110,7 +110,7 @@ def _finding(subscription: Subscription, quota: Quota | None, name: str, vcpus: 
         return Finding("ok", f"quota {quota.name}", message)
     ask = f"ask for {quota.used + vcpus} vCPUs: {page(subscription)}"
     if not blocks:
-        return Finding("warning", f"quota {quota.name}", f"{message}: another kind of capacity may be had", ask)
+        return Finding("warning", f"quota {quota.name}", f"{message}: another kind of capacity may have room", ask)
     return Finding("blocks", f"quota {quota.name}", message, ask, no_capacity=True)
 
 

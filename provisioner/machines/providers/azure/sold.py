@@ -76,7 +76,7 @@ def findings(subscription: Subscription, group: PlannedGroup, sizes: Mapping[str
     size = {key.lower(): size for key, size in sizes.items()}.get(name.lower())
     if size is None:
         message = f"{name} is not sold in {subscription.region}"
-        hint = f"another region; `az vm list-skus --size {name} --all` lists where it is"
+        hint = f"choose another region: `az vm list-skus --size {name} --all` lists those that sell it"
         yield Finding("blocks", subject, message, hint)
         return
     if size.closed:

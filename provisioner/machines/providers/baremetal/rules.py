@@ -185,7 +185,7 @@ def _settings(install: Install, serials: set[str], at: Loc) -> Iterator[Finding]
     for number, serial in enumerate(install.reinstall if "" not in serials else ()):
         if serial.upper() not in serials:
             message = f"no host of this site has the serial number {serial}"
-            yield Finding((*at, "reinstall", number), message, "the serial of a host that is to be installed again")
+            yield Finding((*at, "reinstall", number), message, "the serial of a host for a new installation")
 
 
 def _of_pxe(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
@@ -214,12 +214,12 @@ def _of_pxe(site: BareMetalSettings, at: Loc) -> Iterator[Finding]:
             yield Finding(key_path, f"{label} is the machine that gpuprov runs on", "method: ssh", at_key=True)
         elif not host.mac:
             message = f"{label} has no mac, by which method: pxe knows machines"
-            yield Finding(key_path, message, "mac: of the port that it starts from, or a list of as many", at_key=True)
+            yield Finding(key_path, message, "mac: of its boot port, or a list of as many", at_key=True)
         elif int(host.mac[:2], 16) & _GROUP or not host.mac.strip("0:"):
             message = (
                 f"{host.mac} of {label} is the address of no port: {_MANY if host.mac.strip('0:') else 'all zeros'}"
             )
-            yield Finding((*key_path, "mac") if name else key_path, message, "mac: of the port that it starts from")
+            yield Finding((*key_path, "mac") if name else key_path, message, "mac: of its boot port")
         elif site.pxe is not None and site.pxe.dhcp == "static" and site.pxe.gateway == host.address:
             message = f"{label} has the address of pxe.gateway, {host.address}"
             yield Finding(key_path, message, "another address, or another gateway", at_key=True)

@@ -178,7 +178,7 @@ class CosBucket(StateFolder):
                         f"{self.where} has been written to for more than {WAIT_S:.0f} s: a run may have died in it"
                     )
                     command = f"tccli tag DeleteTag --TagKey {WRITING} --TagValue {tag['TagValue']}"
-                    hint = f"if nobody is at work: `gpuprov unlock`, or `{command}`"
+                    hint = f"if no other run is active: `gpuprov unlock`, or `{command}`"
                     raise ProviderError(message, where="state", hint=hint) from None
             time.sleep(PAUSE_S)
         try:

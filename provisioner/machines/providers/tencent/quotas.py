@@ -97,7 +97,7 @@ def vpcs(region: Region) -> Iterator[Finding]:
             "unknown", "VPCs", "Tencent Cloud does not tell how many there may be", f"compare by hand: {QUOTAS}"
         )
     elif vpc_count >= maximum:
-        hint = "remove one, or name one of yours: sites.*.vpc"
+        hint = "remove one, or name an existing one: sites.*.vpc"
         yield Finding("blocks", "VPCs", f"{vpc_count} of {maximum} are there", hint)
 
 

@@ -53,7 +53,7 @@ def network(at: Loc, site: TencentSettings) -> Iterator[Finding]:
         for number, zone in enumerate(site.zones):
             match = re.search(r"[0-9]+$", zone)
             if match and not 1 <= int(match[0]) <= ROOMS:
-                message = f"a VPC of gpuprov's own has room for zones 1 to {ROOMS} of a region"
+                message = f"a VPC that gpuprov makes has room for zones 1 to {ROOMS} of a region"
                 yield Finding((*at, "zones", number), message, "name a VPC and its subnets: vpc: {id: …, subnets: {…}}")
     wide, maximum = site.bandwidth, BY_TRAFFIC if MAINLAND.match(site.region) else ABROAD
     if wide.charge == "traffic" and wide.mbps > maximum:

@@ -65,7 +65,7 @@ def test_a_way_back_that_was_pruned_is_none(book: Book) -> None:
 @pytest.mark.parametrize(
     ("channel", "build", "message"),
     [
-        ("nightly", None, "no channel to promote to"),
+        ("nightly", None, "builds cannot be promoted to channel nightly"),
         ("stable", None, "channel candidate of pytorch has no build yet"),
         ("stable", "20250101-000000", "has no build 20250101-000000"),
         ("candidate", "../../etc", "points outside"),

@@ -347,7 +347,7 @@ def test_a_reservation_brings_its_own_placement_group_or_none(aws: Answers) -> N
     reserving_group = group(capacity={"kind": "reservation", "id": "cr-0abc"}, placement="cluster")
     reserved(aws, "default")
     assert reservations.placement_group(aws.region(), reserving_group) is None
-    assert "was made in no placement group" in messages_with_status(look(aws.region(), reserving_group), "warning")
+    assert "has no placement group" in messages_with_status(look(aws.region(), reserving_group), "warning")
     arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/theirs"
     reserved(aws, "default", f"<placementGroupArn>{arn}</placementGroupArn>")
     assert reservations.placement_group(aws.region(), reserving_group) == "theirs"

@@ -254,7 +254,7 @@ def test_what_cluster_yaml_names_is_looked_at(api: Api) -> None:
     assert blockers["subnet gpu"] == "1 addresses are free, 2 required"
     assert blockers["encryption at host"] == "the subscription's feature EncryptionAtHost is NotRegistered"
     network["location"] = "westus"
-    assert "can't be in it" in of(preflight_findings(api, **site), "blocks")["subnet gpu"]
+    assert "cannot use it" in of(preflight_findings(api, **site), "blocks")["subnet gpu"]
     network["location"], site["storage"] = "eastus", {"files": {}}
     subnet["properties"] = {"addressPrefix": "10.0.0.0/24", "serviceEndpoints": [{"service": "Microsoft.Sql"}]}
     (refused,) = [
