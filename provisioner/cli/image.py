@@ -73,7 +73,7 @@ def build(
         raise typer.Exit
     with resumable(f"resume with `{typed('image build', file, sandbox=recipe.sandbox)}`"), screen as show:
         recipe.cluster.events.subscribe(show)
-        manifest = commands.build(recipe, find(terraform), anew=upgrade)
+        manifest = commands.build(recipe, find(terraform), renew=upgrade)
     if json_:
         json_output.write(manifest.model_dump(mode="json"))
         return

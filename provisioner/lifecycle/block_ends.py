@@ -57,20 +57,20 @@ def variables(cluster: Cluster) -> dict[str, Any]:
     return {"gpuprov_block_ends": begins}
 
 
-def left(when: str, now: datetime | None = None) -> timedelta | None:
+def left(when: str, at: datetime | None = None) -> timedelta | None:
     """How long it is until then (ISO 8601, UTC); None for what is no time."""
     try:
         end = datetime.strptime(when, FORM).replace(tzinfo=UTC)
     except ValueError:
         return None
-    return end - (now or datetime.now(UTC))
+    return end - (at or datetime.now(UTC))
 
 
-def ending(ends: Mapping[str, str], now: datetime | None = None) -> list[str]:
+def ending(ends: Mapping[str, str], at: datetime | None = None) -> list[str]:
     """What is to be said of blocks that end, a line each."""
     lines = []
     for name, when in ends.items():
-        time_left = left(when, now)
+        time_left = left(when, at)
         if time_left is None:
             continue
         minutes = int(time_left.total_seconds() // 60)

@@ -84,10 +84,10 @@ def _found(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tup
     return resources, tuple(dict.fromkeys(unknown))
 
 
-def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Cluster]:
+def chosen(remainder: Remainder, name: str, identity: str | None = None) -> list[Cluster]:
     """The one cluster of that name (at all its places), if nobody here knows it. `identity`: which one, where several
     have the name; NO_ID for the one without. Raises GpuprovError."""
-    matching = [cluster for cluster in found.clusters if cluster.name == name]
+    matching = [cluster for cluster in remainder.clusters if cluster.name == name]
     identities = sorted({cluster.identity or NO_ID for cluster in matching})
     if identity is not None:
         matching = [cluster for cluster in matching if (cluster.identity or NO_ID) == identity]
@@ -110,7 +110,7 @@ def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Clu
 
 
 def remove(
-    places: Sequence[Orphans], clusters: Collection[Cluster], tell: Callable[[str], None]
+    places: Sequence[Orphans], clusters: Collection[Cluster], report: Callable[[str], None]
 ) -> tuple[int, list[str]]:
     """Remove all of these clusters that may be removed. Returns how many things are gone, and one sentence for each
     that is left: what was refused, what holds data, what is found again. Raises ProviderError."""
@@ -118,7 +118,7 @@ def remove(
     remaining: list[str] = []
     for provider in places:
         resources = [resource for resource in provider.find().things if (resource.kind, resource.id) in keys]
-        remaining += provider.remove(resources, tell) if any(not resource.kept for resource in resources) else []
+        remaining += provider.remove(resources, report) if any(not resource.kept for resource in resources) else []
     second_look, unknown = _found(places)
     still = [resource for key, resource in second_look.items() if key in keys]
     kept_sentences = [f"{resource}: {resource.kept}" for resource in still if resource.kept]

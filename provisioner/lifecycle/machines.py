@@ -89,12 +89,12 @@ def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:
     moved = {key: values for key, values in cluster.providers.moved(site).items() if home or key == "account"}
     if not moved or not _may_have_machines(cluster, site):
         return
-    before = ", ".join(f"{key} {former}" for key, (former, _) in moved.items())
+    former_places = ", ".join(f"{key} {former}" for key, (former, _) in moved.items())
     after = ", ".join(f"{key} {present}" for key, (_, present) in moved.items())
     hint = f"sign in to account {moved['account'][0]}, and run the same command again" if "account" in moved else ""
     key, (former, _) = next(iter(moved.items()))
     raise ProviderError(
-        f"its machines are in {before}; {'the credentials are of' if hint else 'cluster.yaml says'} {after}",
+        f"its machines are in {former_places}; {'the credentials are of' if hint else 'cluster.yaml says'} {after}",
         where=f"site {site}",
         hint=hint or f"put `{key}: {former}` back and run `gpuprov down` first, or add a site of another name",
     )
@@ -460,12 +460,12 @@ def settled(cluster: Cluster) -> list[fleet.Node]:
 
 
 def _record_incomplete(
-    cluster: Cluster, plan: Plan, sites: Sequence[Machines], others: Sequence[fleet.Node] = ()
+    cluster: Cluster, plan: Plan, sites: Sequence[Machines], other_nodes: Sequence[fleet.Node] = ()
 ) -> str:
     """Write down what stands after an apply that failed at these sites, and say it; empty where nothing does. What
-    could not be asked is said, too. `others`: the nodes of other sites."""
+    could not be asked is said, too. `other_nodes`: the nodes of other sites."""
     previous = {node.name: node for node in cluster.nodes()}
-    nodes, unknown = list(others), []
+    nodes, unknown = list(other_nodes), []
     intended = plan.at([site.site for site in sites])
     for site in sites:
         try:
@@ -473,7 +473,7 @@ def _record_incomplete(
         except (GpuprovError, OSError, ValueError, LookupError) as error:
             unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
             nodes += [node for node in previous.values() if node.site == site.site]
-    elsewhere = {node.name for node in others}
+    elsewhere = {node.name for node in other_nodes}
     new = [node.name for node in nodes if node.name not in previous or previous[node.name].id != node.id]
     if not nodes:
         if not unknown:

@@ -40,44 +40,50 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     with cluster.exclusively("plan", look=True) as run_dir:
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
-        whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
-        machines.refuse_abandoned(cluster, whole)
-        wanted = whole.at(sites)
-        findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]
+        fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
+        machines.refuse_abandoned(cluster, fleet_plan)
+        desired = fleet_plan.at(sites)
+        findings = [
+            finding
+            for site_findings in preflight.look(cluster, desired, cluster.events).values()
+            for finding in site_findings
+        ]
         snapshot = RunSnapshot.of(cluster.paths)
         try:
-            mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
-            prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
+            site_machines = {
+                site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in desired.sites()
+            }
+            prepared, failed = each(list(site_machines), lambda site: site_machines[site].plan(desired, repair=False))
             if failed := failed | machines.occupied(cluster, prepared):
                 raise together(failed)
         finally:
             if not untouched:
                 snapshot.restore(RunSnapshot.of(cluster.paths))
-        there = _there(cluster, lock) if not untouched else {}
-        intended = node_changes(cluster.nodes(), wanted, prepared.values())
+        observed = _there(cluster, lock) if not untouched else {}
+        intended = node_changes(cluster.nodes(), desired, prepared.values())
         document = {
             "cluster": cluster.spec.name,
             "sandbox": cluster.sandbox,
             "nodes": [
                 {"name": name, "group": group.name, "site": group.site, "machine": group.machine.name}
-                | there.get(name, {"drift": None, "reboot": None, "waiting": []})
-                for name, group in wanted.nodes()
+                | observed.get(name, {"drift": None, "reboot": None, "waiting": []})
+                for name, group in desired.nodes()
             ],
             "machines": intended.to_json(),
             "reasons": dict(intended.reasons),
             "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared.values()},
             "shared": {
-                p.site: [{"action": one.what, "resource": one.name} for one in p.actions if not one.node]
+                p.site: [{"action": action.what, "resource": action.name} for action in p.actions if not action.node]
                 for p in prepared.values()
             },
             "images": {name: f"{golden.name} {golden.build}" for name, golden in lock.images.items()},
             "stack": {
                 group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
-                for group in wanted.groups
+                for group in desired.groups
             },
             "new_lock": new_lock,
             "lock_file": str(cluster.paths.lock_file),
-            "ends": block_ends.asked(cluster, wanted),
+            "ends": block_ends.asked(cluster, desired),
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
@@ -85,8 +91,8 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
             "cost": None if cluster.sandbox else summary.planned(cluster.spec, sites),
         }
         if untouched:  # what was only looked at leaves nothing behind
-            for one in mine.values() if cluster.sandbox else ():
-                one.forget()
+            for machines_of_site in site_machines.values() if cluster.sandbox else ():
+                machines_of_site.forget()
             cluster.only_looked()
     return document
 

@@ -51,17 +51,17 @@ def run_on(
         while True:
             # Not one long wait: ssh's shared connection holds the pipe as long as the remote command runs, so that its
             # end does not come when the child of ours is ended.
-            left = deadline - time.monotonic()
-            if output.read(max(0.0, min(LOOK_S, left))):
+            remaining_s = deadline - time.monotonic()
+            if output.read(max(0.0, min(LOOK_S, remaining_s))):
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code, text = child.wait(timeout=max(0.0, min(LOOK_S, left))), output.text()
+                    code, text = child.wait(timeout=max(0.0, min(LOOK_S, remaining_s))), output.text()
                     silent = not text.strip() or ssh_failure.has_no_greeting(text)
                     if silent and ssh_failure.is_own(argv, code):
                         text = f"ssh: {ssh_failure.explain(argv, text)}"
                     return code, text
             if sessions.ended:
                 raise Interrupted("interrupted") from None
-            if left <= 0:
+            if remaining_s <= 0:
                 sessions.end([child])
                 return TIMED_OUT, f"no answer within {timeout_s:g} s"
 

@@ -138,7 +138,7 @@ class SimulatedCapacity:
     def error(self, cloud_diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
         return aws_errors.read(cloud_diagnostic, self.region, group, option)
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         return []
 
     def ends(self, plan: Plan) -> dict[str, Any]:
@@ -174,8 +174,8 @@ class SimulatedRemoval(Removal):
             )
         )
 
-    def delete(self, thing: Thing) -> None:
-        machine = self.world.cloud.machines[thing.id]
+    def delete(self, resource: Thing) -> None:
+        machine = self.world.cloud.machines[resource.id]
 
         def action() -> None:
             self.world.removing(machine)
@@ -186,10 +186,10 @@ class SimulatedRemoval(Removal):
     def standing(self, kind: str) -> set[str]:
         return {machine.id for machine in self._here() if machine.kind == kind}
 
-    def busy(self, trouble: Any) -> bool:
+    def busy(self, error: Any) -> bool:
         return False
 
-    def protected(self, trouble: Any) -> bool:
+    def protected(self, error: Any) -> bool:
         return False
 
 
@@ -224,8 +224,8 @@ def provider_class(world: World, provider: str) -> type[Provider]:
         def base_image(self, system: str) -> BaseImage:
             return BaseImage(id="ami-1", why="")
 
-        def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-            more = sum(group.spec.count for group in plan.groups if group.site == self.place.site) > len(there)
+        def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+            more = sum(group.spec.count for group in plan.groups if group.site == self.place.site) > len(existing_nodes)
             if more and _region(self.place) in world.cloud.used_up:
                 return [self.who(), Finding("blocks", "quota", "no more machines", "ask for more", no_capacity=True)]
             return [self.who()]
@@ -250,8 +250,8 @@ def bare_metal(world: World) -> type[Provider]:
             else:
                 self._made = None
 
-        def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-            return [] if self._made else super().preflight(plan, there)
+        def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+            return [] if self._made else super().preflight(plan, existing_nodes)
 
         def clean(self, events: Any) -> list[str]:
             return self._made.clean(events) if self._made else super().clean(events)
@@ -270,9 +270,9 @@ class Seams:
 
     def follow(
         self, argv: Sequence[str], read: Callable[[str], None], *, cwd: Path, grace_s: float,
-        stopping: Callable[[], None], env: Any = None, given: str | None = None,
+        stopping: Callable[[], None], env: Any = None, stdin_text: str | None = None,
     ) -> Ended:  # fmt: skip
-        del grace_s, env, given
+        del grace_s, env, stdin_text
         world, own_process = self.world, self.world.process
         if own_process.asked_to_end:  # process.start ends the child that it has just started
             raise KeyboardInterrupt
@@ -487,10 +487,10 @@ class Seams:
     # verifying
 
     def verify(
-        self, subjects: Sequence[Subject], *, checks: Any, events: Any, workdir: Any = None, beside: Any = None,
+        self, subjects: Sequence[Subject], *, checks: Any, events: Any, workdir: Any = None, extra_files: Any = None,
         neighbours: Any = None,
     ) -> Report:  # fmt: skip
-        del checks, events, workdir, beside, neighbours
+        del checks, events, workdir, extra_files, neighbours
         return Report(tuple(self._judged(subject) for subject in subjects), {}, 0.0)
 
     def _judged(self, subject: Subject) -> NodeReport:

@@ -38,10 +38,10 @@ def held(recipe: Recipe, command: str) -> Iterator[Path]:
         yield run_dir
 
 
-def build(recipe: Recipe, binary: Binary, *, anew: bool = False) -> Manifest:
+def build(recipe: Recipe, binary: Binary, *, renew: bool = False) -> Manifest:
     """Make all images of a recipe. One that was killed goes on; what failed before is left to `prune`."""
     with held(recipe, "build"):
-        return made(recipe, binary, lambda: pipeline.solved(recipe, anew=anew))
+        return made(recipe, binary, lambda: pipeline.solved(recipe, renew=renew))
 
 
 def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
@@ -91,10 +91,10 @@ def overview(recipe: Recipe) -> dict[str, Any]:
     """{"image", "simulated", "channels": {channel: build}, "builds": [{"build", "made", "channels", "driver", "ids"}],
     "failed": [{"build", "target", "step", "message", "evidence"}], "history": [{"channel", "build", "before", "at",
     "why"}]}; builds newest first."""
-    book, channels = recipe.book, recipe.book.channels()
+    registry, channels = recipe.book, recipe.book.channels()
     rows = []
-    for build_id in reversed(book.builds()):
-        manifest = book.manifest(build_id)
+    for build_id in reversed(registry.builds()):
+        manifest = registry.manifest(build_id)
         rows.append(
             {
                 "build": build_id,
@@ -110,7 +110,7 @@ def overview(recipe: Recipe) -> dict[str, Any]:
         "channels": channels,
         "builds": rows,
         "failed": failed(recipe),
-        "history": [asdict(move) for move in book.history()],
+        "history": [asdict(move) for move in registry.history()],
     }
 
 
@@ -125,14 +125,14 @@ def failed(recipe: Recipe) -> list[dict[str, str]]:
 
 def show(recipe: Recipe, reference: str) -> dict[str, Any]:
     """The manifest of a build or channel."""
-    book = recipe.book
-    return book.manifest(book.resolve(reference)).model_dump(mode="json")
+    registry = recipe.book
+    return registry.manifest(registry.resolve(reference)).model_dump(mode="json")
 
 
-def compare(recipe: Recipe, before: str, after: str) -> dict[str, Any]:
+def compare(recipe: Recipe, earlier: str, after: str) -> dict[str, Any]:
     """{"image", "before", "after", "differences": [...]} as manifest.differences has them."""
-    book = recipe.book
-    old, new = (book.manifest(book.resolve(reference)) for reference in (before, after))
+    registry = recipe.book
+    old, new = (registry.manifest(registry.resolve(reference)) for reference in (earlier, after))
     return {
         "image": recipe.name,
         "before": old.build,

@@ -82,9 +82,9 @@ def clean(work: Build) -> list[str]:
     if not remaining and work.journal.failed is not None:
         with noting(remaining, "the journal"):
             work.journal.done("", "cleaned")
-        book = work.recipe.book
-        folder = book.build(work.id)
-        if folder.is_dir() and not book.is_published(work.id):
+        registry = work.recipe.book
+        folder = registry.build(work.id)
+        if folder.is_dir() and not registry.is_published(work.id):
             remove_tree(folder)
     return remaining
 

@@ -85,9 +85,9 @@ def _night(file: Path, opened: Callable[[Path], Recipe], binary: Callable[[], Bi
 def _built(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
     with commands.held(recipe, "nightly"):
         if work.unfinished(recipe):
-            manifest = commands.made(recipe, binary, lambda: pipeline.solved(recipe, anew=True))
+            manifest = commands.made(recipe, binary, lambda: pipeline.solved(recipe, renew=True))
             return Night(recipe.name, "built", manifest.build)
-        lock = pipeline.solved(recipe, anew=True)
+        lock = pipeline.solved(recipe, renew=True)
         changed = changes(recipe, pipeline.inputs(recipe, lock))
         if not changed and not force:
             return Night(recipe.name, "unchanged", recipe.book.builds()[-1])
@@ -111,18 +111,18 @@ def _unread(file: Path, message: str) -> Night:
     return night
 
 
-def changes(recipe: Recipe, wanted: Inputs) -> tuple[str, ...]:
+def changes(recipe: Recipe, inputs: Inputs) -> tuple[str, ...]:
     """What is new since the last build that was proven; empty where nothing is."""
-    book = recipe.book
-    if not book.builds():
+    registry = recipe.book
+    if not registry.builds():
         return ("it was never built",)
-    last_inputs = book.manifest(book.builds()[-1]).inputs
-    phrases = ["the recipe"] if last_inputs.recipe != wanted.recipe else []
-    for name in _differing(last_inputs.bases, wanted.bases):
-        old, new = last_inputs.bases.get(name) or "none", wanted.bases.get(name) or "none"
+    last_inputs = registry.manifest(registry.builds()[-1]).inputs
+    phrases = ["the recipe"] if last_inputs.recipe != inputs.recipe else []
+    for name in _differing(last_inputs.bases, inputs.bases):
+        old, new = last_inputs.bases.get(name) or "none", inputs.bases.get(name) or "none"
         phrases.append(f"base image of {name}: {old} → {new}")
-    phrases += [f"versions of {name}" for name in _differing(last_inputs.stacks, wanted.stacks)]
-    phrases += [f"role {name}" for name in _differing(last_inputs.roles, wanted.roles)]
+    phrases += [f"versions of {name}" for name in _differing(last_inputs.stacks, inputs.stacks)]
+    phrases += [f"role {name}" for name in _differing(last_inputs.roles, inputs.roles)]
     return tuple(phrases)
 
 

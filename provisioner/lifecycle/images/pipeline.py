@@ -58,14 +58,14 @@ def inputs(recipe: Recipe, lock: Lock) -> Inputs:
     )
 
 
-def solved(recipe: Recipe, *, anew: bool) -> Lock:
-    """The lock of a recipe: the one beside it where it still fits, or with `anew` the newest versions that its pins
+def solved(recipe: Recipe, *, renew: bool) -> Lock:
+    """The lock of a recipe: the one beside it where it still fits, or with `renew` the newest versions that its pins
     allow. Raises GpuprovError for a site at which no images are made, before anybody is asked."""
     cluster = recipe.cluster
     for group in recipe.targets:
         images_of(cluster, group)
     private_dir(cluster.paths.root)
-    if anew:
+    if renew:
         lock = locking.renew(cluster, cluster.events, keep={}, write=cluster.sandbox)
     else:
         lock = locking.current(cluster, cluster.events)
@@ -144,26 +144,26 @@ def _target(work: Build, name: str) -> Target:
 
 def _captured(work: Build, name: str, builder: Builder) -> None:
     """The builder's disk as an image that machines can start from."""
-    journal, tell = work.journal, teller(work, name)
+    journal, report = work.journal, teller(work, name)
     unfinished = builder.images.find(work.name(name))
     if unfinished is not None and unfinished.ready and journal.of(name, "generalised") is not None:
         journal.done(name, "captured", unfinished.id)
         return
     if unfinished is not None:
-        tell(f"removing {unfinished.id}, which was not finished")
+        report(f"removing {unfinished.id}, which was not finished")
     unusable = {region(work, name): unfinished.id} if unfinished is not None else {}
     delete_images(work, name, builder.images, unusable)
     if journal.of(name, "generalising") is not None:
-        tell("the builder was taken apart already: it is made anew")
+        report("the builder was taken apart already: it is made anew")
         removed(work, name, BUILD)
         journal.undo(name)
         builder = builder_of(work, name)
     journal.done(name, "builder", builder.type)
-    tell(f"making a {builder.type} to build on")
+    report(f"making a {builder.type} to build on")
     node = builder.make(work.binary)
     prepare(work, name, builder, node)
-    tell("capturing the disk")
-    journal.done(name, "captured", builder.images.capture(node, work.name(name), tags_of(work, name), tell))
+    report("capturing the disk")
+    journal.done(name, "captured", builder.images.capture(node, work.name(name), tags_of(work, name), report))
 
 
 def _proven(work: Build, name: str, image: str) -> list[Proof]:
@@ -211,7 +211,7 @@ def _written(work: Build, targets: Mapping[str, Target]) -> str:
 def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
     """Write the bill of a target, and what a scanner says of it; a scan that fails is told and fails no build."""
     file, settings = folder / f"{name}.cdx.json", work.recipe.settings.scan
-    bill.write(file, work.name(name), target, made=work.id)
+    bill.write(file, work.name(name), target, build=work.id)
     if settings is None:
         return target
     database = work.recipe.cluster.file.absolute().parent / Path(settings.database).expanduser()

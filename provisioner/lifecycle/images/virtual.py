@@ -80,9 +80,9 @@ def made_at(work: Build) -> datetime:
 
 def captured(work: Build, name: str) -> None:
     """Build on the machine until it is off and of its own disk an image can be made. Raises GpuprovError."""
-    journal, tell, folder = work.journal, teller(work, name), folder_of(work, name)
+    journal, report, folder = work.journal, teller(work, name), folder_of(work, name)
     if journal.of(name, "generalised") is None and journal.of(name, "generalising") is not None:
-        tell("the builder was taken apart already: it is made anew")
+        report("the builder was taken apart already: it is made anew")
         forget(work, name)
         journal.undo(name)
     if journal.of(name, "off") is None:
@@ -91,18 +91,18 @@ def captured(work: Build, name: str) -> None:
 
 
 def _built(work: Build, name: str, folder: Path) -> None:
-    journal, tell, disk = work.journal, teller(work, name), folder / RAW
+    journal, report, disk = work.journal, teller(work, name), folder / RAW
     if journal.of(name, "generalised") is not None:
-        tell("the builder was switched off before it was written down: it is made anew")
+        report("the builder was switched off before it was written down: it is made anew")
         forget(work, name)
         journal.undo(name)
     journal.done(name, "builder", CAPTURED)
     if not disk.exists():
-        tell(f"making {work.lock.groups[name].os} to build on")
+        report(f"making {work.lock.groups[name].os} to build on")
         _base(work, name, private_dir(folder))
     how = virtual_machine.accelerator(folder)
     slow = ", which is slow: no guest runs with /dev/kvm here" if how == "tcg" else ""
-    tell(f"building on a virtual machine in QEMU ({how}{slow})")
+    report(f"building on a virtual machine in QEMU ({how}{slow})")
     user = work.recipe.cluster.spec.user(work.recipe.cluster.spec.site_of(name))
     if not (folder / PUBLIC).exists():
         _told(folder, user, _cluster(work, name, 22))
@@ -116,7 +116,7 @@ def _built(work: Build, name: str, folder: Path) -> None:
             prepare(work, name, builder, node, lambda: _bootable(work, name, builder, node))
         finally:
             ssh.disconnect(cluster.paths, [node.name])
-        tell("switching it off")
+        report("switching it off")
         guest.power_off(OFF_S)
     journal.done(name, "off")
 

@@ -36,11 +36,11 @@ class Region:
     def find(self) -> Found:
         return Found(tuple(self.things), self.unknown)
 
-    def remove(self, things: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
-        self.removed += [resource.id for resource in things]
-        deleted = [resource for resource in things if resource.id not in self.stuck and not resource.kept]
+    def remove(self, resources: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
+        self.removed += [resource.id for resource in resources]
+        deleted = [resource for resource in resources if resource.id not in self.stuck and not resource.kept]
         self.things = [resource for resource in self.things if resource not in deleted]
-        return [self.stuck[resource.id] for resource in things if self.stuck.get(resource.id)]
+        return [self.stuck[resource.id] for resource in resources if self.stuck.get(resource.id)]
 
 
 # which clusters there are

@@ -23,8 +23,8 @@ __all__ = ["cluster"]
 class Recorder:
     """Stands in for a class of machines, and keeps what it was made with."""
 
-    def __init__(self, *words: Any, **how: Any) -> None:
-        self.words, self.how = words, how
+    def __init__(self, *arguments: Any, **how: Any) -> None:
+        self.words, self.how = arguments, how
 
 
 @pytest.fixture

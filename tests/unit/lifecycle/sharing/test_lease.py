@@ -88,9 +88,9 @@ class Store:
 
         return self._call("read", name, action)  # type: ignore[no-any-return]
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         def action() -> str:
-            self._compare(name, before)
+            self._compare(name, previous_tag)
             self.blobs[name] = content, next(self._tags)
             return self.blobs[name][1]
 
@@ -99,16 +99,16 @@ class Store:
         finally:
             self.writes.release()
 
-    def remove(self, name: str, before: str | None = None) -> None:
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
         def action() -> None:
-            if before is not None:
-                self._compare(name, before)
+            if previous_tag is not None:
+                self._compare(name, previous_tag)
             self.blobs.pop(name, None)
 
         self._call("remove", name, action)
 
-    def _compare(self, name: str, before: str | None) -> None:
-        if (self.blobs[name][1] if name in self.blobs else None) != before:
+    def _compare(self, name: str, previous_tag: str | None) -> None:
+        if (self.blobs[name][1] if name in self.blobs else None) != previous_tag:
             raise Conflict(name)
 
     def names(self) -> list[str]:
