@@ -27,12 +27,12 @@ def whole(gpu: Gpu) -> tuple[int, int, int]:
 
 def slices(gpu: Gpu, profile: str) -> tuple[int, int]:
     """Compute and memory slices of one instance. Raises KeyError for a profile that the GPU does not have."""
-    found = PROFILE.fullmatch(profile)
-    if found is None or profile not in gpu.mig_profiles:
+    match = PROFILE.fullmatch(profile)
+    if match is None or profile not in gpu.mig_profiles:
         raise KeyError(f"{gpu.model} has no MIG profile {profile}")
     _, memory, memory_gb = whole(gpu)
     # Names round up: 1g.18gb of 141 GB is one eighth (17.6), 1g.35gb two.
-    return int(found[1]), max(1, round(int(found[2]) * memory / memory_gb))
+    return int(match[1]), max(1, round(int(match[2]) * memory / memory_gb))
 
 
 def instances(gpu: Gpu, profile: str | None) -> int:

@@ -85,7 +85,7 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
     if sentence := _of_own_machines(answer):
         typer.echo(sentence)
         return
-    console = tables.console(least=WIDTH)
+    console = tables.console(minimum_width=WIDTH)
     regions = {group["region"] for group in answer["groups"] if group["region"]}
     head = f"{answer['cluster'] or machine}: list prices on demand, Linux; a month is {answer['hours']} hours"
     typer.echo(head + (f"; {', '.join(sorted(regions))}" if regions else ""))

@@ -234,7 +234,7 @@ def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
 
     if sys.stdout.isatty():
         typer.echo()  # below the rows of the run
-    tables.show(table(run.report, file=cluster.typed_file, absent=run.absent, standing=_quick_note(run, cluster)))
+    tables.show(table(run.report, file=cluster.typed_file, absent=run.absent, quick_note=_quick_note(run, cluster)))
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     if run.failed:
         typer.echo(f"not in this report, because their site failed: nodes of {', '.join(run.failed)}")

@@ -48,14 +48,14 @@ class RedfishMachines(HostMachines):
 
     def __init__(
         self, site: str, hosts: Hosts, management: Management, installation: Installation, known: Sequence[Node],
-        way: Way, events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
+        access: Way, events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
         share: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        super().__init__(site, hosts, known, way, events, share)
+        super().__init__(site, hosts, known, access, events, share)
         self._user, self._proxy = user, proxy
         self._management, self._installation, self._wait_s, self._base = management, installation, wait_s, folder
         self._journal = Journal(self._folder / "bmc.json")
-        self._pins = Pins(way.paths.root / "bmc_pins.json")
+        self._pins = Pins(access.paths.root / "bmc_pins.json")
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         planned = super().plan(plan, replace=replace, repair=repair)
@@ -268,13 +268,13 @@ def bmc_of(
     pins: Pins,
     base: Path,
     seconds: float,
-    told: Callable[[str], object],
+    report: Callable[[str], object],
     stop: threading.Event | None = None,
 ) -> Bmc:
     """A connection to a host's BMC, which is not open yet. Raises BmcError where nobody knows its account."""
     address, port = host.management
     account = accounts.find(management.credentials, host.name, host.bmc, base)
-    return Bmc(host.name, address, account, pins, time.monotonic() + seconds, port, told, stop or threading.Event())
+    return Bmc(host.name, address, account, pins, time.monotonic() + seconds, port, report, stop or threading.Event())
 
 
 def _facing(host: str, port: int) -> str:

@@ -32,14 +32,14 @@ class HostMachines:
     know what is noted in the site's folder."""
 
     def __init__(
-        self, site: str, hosts: Hosts, known: Sequence[Node], way: Way, events: Events,
+        self, site: str, hosts: Hosts, known: Sequence[Node], access: Way, events: Events,
         share: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.site, self._share = site, share
         self.stays: dict[str, list[str]] = {}
         """Node → what `destroy` left on it, one sentence each."""
-        self._hosts, self._known, self._way, self._events = hosts, list(known), way, events
-        self._folder = way.paths.site(site)
+        self._hosts, self._known, self._way, self._events = hosts, list(known), access, events
+        self._folder = access.paths.site(site)
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:  # noqa: ARG002
         nodes = self._nodes(plan)

@@ -50,8 +50,8 @@ def machines_of(paths: ClusterPaths) -> str:
 def restoring(file: Path) -> str:
     """What to do where `file` is missing and run directories beside it have machines; empty where none has."""
     existing = [paths for paths in beside(file) if paths.made()]
-    own = [paths for paths in existing if source_name(paths) == file.name]
-    return "\n  ".join(_sentence(paths, file, len(own)) for paths in own or existing)
+    same_source = [paths for paths in existing if source_name(paths) == file.name]
+    return "\n  ".join(_sentence(paths, file, len(same_source)) for paths in same_source or existing)
 
 
 def _sentence(paths: ClusterPaths, file: Path, count: int) -> str:

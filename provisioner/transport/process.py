@@ -237,13 +237,13 @@ def follow(
     grace_s: float,
     stopping: Callable[[], None],
     env: Mapping[str, str] | None = None,
-    given: str | None = None,
+    stdin_text: str | None = None,
 ) -> Ended:
-    """Run a child to its end; every line of its standard output goes to `read` as it comes, `given` to its standard
-    input. Where anything is raised meanwhile (Ctrl-C, or by `read`) `stopping` is called, the child gets `grace_s`
-    seconds to end, and the exception goes on. Raises the error of `stop_followed` where that was called."""
+    """Run a child to its end; every line of its standard output goes to `read` as it comes, `stdin_text` to its
+    standard input. Where anything is raised meanwhile (Ctrl-C, or by `read`) `stopping` is called, the child gets
+    `grace_s` seconds to end, and the exception goes on. Raises the error of `stop_followed` where that was called."""
     refuse_stopped()
-    child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE)
+    child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if stdin_text is None else subprocess.PIPE)
     assert child.stdout is not None
     assert child.stderr is not None
     complaints: deque[str] = deque()
@@ -255,7 +255,7 @@ def follow(
         _register(followed)
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError), child.stdin:  # it ended at once: its status says why
-                child.stdin.write(given or "")
+                child.stdin.write(stdin_text or "")
         for line in _lines(child.stdout, LINE):
             read(line)
         status = child.wait()
@@ -338,7 +338,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], *, grace_s: float) -> list[T]
                     followed.stopping()
             _end_followed(running, grace_s)
             raise
-    return [one.result() for one in running]
+    return [future.result() for future in running]
 
 
 def _end_followed(running: Sequence[Future[T]], grace_s: float) -> None:

@@ -170,9 +170,9 @@ def asked(find: Callable[[], Found], region: str, credentials: Callable[[Trouble
         raise ProviderError(finding.message, where=region, hint=finding.action) from None
 
 
-def forgotten(site_context: Place, removal: Removal, events: Events, *, mine: str = "") -> list[str]:
+def forgotten(site_context: Place, removal: Removal, events: Events, *, own_reason: str = "") -> list[str]:
     """Remove what has a cluster's own identity and Terraform's state has forgotten; one sentence for each thing that is
-    left and each question without an answer. `mine`: a reason to keep a thing that is none for its own cluster."""
+    left and each question without an answer. `own_reason`: a reason to keep a thing, but not for its own cluster."""
     region = removal.place
     if not site_context.identity or not (site_context.workspace / "main.tf").exists():
         return []
@@ -184,7 +184,9 @@ def forgotten(site_context: Place, removal: Removal, events: Events, *, mine: st
     resources = [
         resource for resource in orphans.things if (resource.cluster, resource.site, resource.identity) == owner_tags
     ]
-    resources = [replace(resource, kept="") if mine and resource.kept == mine else resource for resource in resources]
+    resources = [
+        replace(resource, kept="") if own_reason and resource.kept == own_reason else resource for resource in resources
+    ]
     events("down", "log", f"{region}: {len(resources)} things that Terraform had forgotten")
     leftovers = removal.remove(resources, lambda line: events("down", "progress", line)) if resources else []
     return [*leftovers, *(f"{resource}: {resource.kept}" for resource in resources if resource.kept), *orphans.unknown]

@@ -23,14 +23,14 @@ def told(
     *kinds: str,
     action: Action | None = None,
     but: set[str] | None = None,
-    beside: Iterable[Event] = (),
+    extra_events: Iterable[Event] = (),
     window: bool = False,
 ) -> None:
-    """Fails with the first lines of these kinds; `but`: devices whose lines are somebody else's to tell; `beside`: what
-    else is to be told; `window`: what was logged more than WINDOW_H ago is a note. A line of which nobody knows when it
-    was written is one of now."""
+    """Fails with the first lines of these kinds; `but`: devices whose lines are somebody else's to tell;
+    `extra_events`: what else is to be told; `window`: what was logged more than WINDOW_H ago is a note. A line of which
+    nobody knows when it was written is one of now."""
     assert node.log is not None
-    events = [*(e for e in node.log.of(*kinds) if not (but and pci(e.where or "-") in but)), *beside]
+    events = [*(e for e in node.log.of(*kinds) if not (but and pci(e.where or "-") in but)), *extra_events]
     saw(expected="no such line", actual=[_line(event) for event in events[:8]] or "no such line")
     recent = [event for event in events if not window or is_recent(node, event)]
     if recent:
@@ -92,7 +92,7 @@ def test_gsp(node: Facts) -> None:
 def test_nvlink(node: Facts) -> None:
     assert node.log is not None
     corrected = [Event("nvlink", x.pci, x.count, f"Xid {x.code}: {x.text}") for x in node.log.xids if x.fatal is False]
-    told(node, "nvlink", beside=corrected, window=True)
+    told(node, "nvlink", extra_events=corrected, window=True)
 
 
 @check(

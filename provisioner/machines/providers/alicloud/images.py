@@ -86,12 +86,12 @@ class EcsImages(RegionalImages):
         if image.snapshots:
             mark = _rows({PART_OF: image.id})
             self._ask(region, "TagResources", ResourceType="snapshot", ResourceId=list(image.snapshots), Tag=mark)
-        self._ask(region, "DeleteImage", gone=True, ImageId=image.id)
+        self._ask(region, "DeleteImage", absent_ok=True, ImageId=image.id)
 
     def sweep(self, region: str, image: str) -> None:
         for row in self._all(region, "DescribeSnapshots", "Snapshots", "Snapshot", Tag=_rows({PART_OF: image})):
             if written.of(row).get(PART_OF) == image:
-                self._ask(region, "DeleteSnapshot", gone=True, SnapshotId=str(row["SnapshotId"]))
+                self._ask(region, "DeleteSnapshot", absent_ok=True, SnapshotId=str(row["SnapshotId"]))
 
     def machines(self, region: str, image: str) -> list[str]:
         rows = self._all(region, "DescribeInstances", "Instances", "Instance", ImageId=image)
@@ -114,12 +114,12 @@ class EcsImages(RegionalImages):
             self._regions[name] = self._regions[self._home].beside(name)
         return self._regions[name]
 
-    def _ask(self, region: str, action: str, *, gone: bool = False, **arguments: Any) -> dict[str, Any]:
-        """`gone`: what is not there is fine."""
+    def _ask(self, region: str, action: str, *, absent_ok: bool = False, **arguments: Any) -> dict[str, Any]:
+        """`absent_ok`: what is not there is fine."""
         try:
             return self._region(region).ask("ecs", action, **arguments)
         except Trouble as error:
-            if gone and error.kind == "absent":
+            if absent_ok and error.kind == "absent":
                 return {}
             raise self._error(error, action) from None
 

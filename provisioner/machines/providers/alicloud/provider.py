@@ -82,7 +82,7 @@ class Alicloud(Provider):
         return in_region.orphans(region)
 
     def clean(self, events: Events) -> list[str]:
-        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
+        return forgotten(self.place, in_region.orphans(self._site.region), events, own_reason=SOMEWHERE)
 
 
 PROVIDER = Alicloud

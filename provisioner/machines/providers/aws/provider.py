@@ -69,7 +69,7 @@ class Aws(Provider):
         groups = [group for group in plan.groups if group.site == site]
         findings = preflight(
             Region(settings.region), groups, settings.zones, own_vpc=settings.vpc is None, internet=settings.internet,
-            there=existing_nodes,
+            existing_nodes=existing_nodes,
         )  # fmt: skip
         if findings[0].status == "ok":
             findings += self._permitted(plan, groups)
@@ -110,7 +110,7 @@ class Aws(Provider):
 
     def clean(self, events: Events) -> list[str]:
         # IAM can't say who uses a role; this one is of nobody else.
-        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
+        return forgotten(self.place, in_region.orphans(self._site.region), events, own_reason=SOMEWHERE)
 
 
 def _program(name: str) -> Finding:

@@ -79,11 +79,11 @@ CLIENTS = {
 
 
 class Subscription:
-    """A subscription of one of the Azures, asked with Terraform's own credentials. `given`: a credential of tests'."""
+    """A subscription of one of the Azures, asked with Terraform's credentials. `test_credential`: that of tests."""
 
-    def __init__(self, site: AzureSite, given: Any = None) -> None:
+    def __init__(self, site: AzureSite, test_credential: Any = None) -> None:
         self.site, self.region, self.cloud = site, site.region, CLOUDS[site.environment]
-        self._given, self._clients, self._making = given, dict[str, Any](), threading.Lock()
+        self._test_credential, self._clients, self._making = test_credential, dict[str, Any](), threading.Lock()
 
     @cached_property
     def id(self) -> str:
@@ -96,7 +96,7 @@ class Subscription:
 
     @cached_property
     def credential(self) -> Any:
-        return self._given or credential_of(self.cloud)
+        return self._test_credential or credential_of(self.cloud)
 
     @cached_property
     def _plain(self) -> Any:

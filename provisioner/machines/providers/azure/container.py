@@ -46,13 +46,13 @@ HINTS = {
 
 
 class Container(StateFolder):
-    """One cluster's folder in a container. `given`: a credential of tests'."""
+    """One cluster's folder in a container. `test_credential`: that of tests."""
 
     missing = ("ContainerNotFound",)
 
-    def __init__(self, cloud: Cloud, state: AzurermState, cluster: str, given: Any = None) -> None:
+    def __init__(self, cloud: Cloud, state: AzurermState, cluster: str, test_credential: Any = None) -> None:
         super().__init__(state, cluster)
-        self._cloud, self._state, self._given = cloud, state, given
+        self._cloud, self._state, self._test_credential = cloud, state, test_credential
 
     @property
     def where(self) -> str:
@@ -69,7 +69,7 @@ class Container(StateFolder):
 
         # Its own retries wait 15 s and more each.
         return BlobServiceClient(
-            self._url, credential=self._given or credential_of(self._cloud), connection_timeout=CONNECT_S,
+            self._url, credential=self._test_credential or credential_of(self._cloud), connection_timeout=CONNECT_S,
             read_timeout=READ_S, retry_total=RETRIES, initial_backoff=min(1, MOST_WAIT_S), increment_base=2,
         )  # fmt: skip
 

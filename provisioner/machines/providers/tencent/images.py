@@ -85,7 +85,7 @@ class CvmImages(RegionalImages):
 
     def remove(self, region: str, image: Described) -> None:
         """With its snapshots, in one call."""
-        self._ask(region, "DeleteImages", gone=True, ImageIds=[image.id], DeleteBindedSnap=True)
+        self._ask(region, "DeleteImages", absent_ok=True, ImageIds=[image.id], DeleteBindedSnap=True)
 
     def sweep(self, region: str, image: str) -> None:
         """Nothing of it is left."""
@@ -118,13 +118,13 @@ class CvmImages(RegionalImages):
         return self._regions[name]
 
     def _ask(
-        self, region: str, action: str, service: str = "cvm", gone: bool = False, **arguments: Any
+        self, region: str, action: str, service: str = "cvm", absent_ok: bool = False, **arguments: Any
     ) -> dict[str, Any]:
-        """`gone`: what is not there is fine."""
+        """`absent_ok`: what is not there is fine."""
         try:
             return self._region(region).ask(service, action, **arguments)
         except Trouble as error:
-            if gone and error.kind == "absent":
+            if absent_ok and error.kind == "absent":
                 return {}
             raise self._error(error, f"{service}:{action}") from None
 

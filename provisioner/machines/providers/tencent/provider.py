@@ -84,7 +84,7 @@ class Tencent(Provider):
             return ()  # the preflight asks by itself, and says what it could not
 
     def clean(self, events: Events) -> list[str]:
-        return forgotten(self.place, in_region.InRegion(region_of(self._site)), events, mine=SOMEWHERE)
+        return forgotten(self.place, in_region.InRegion(region_of(self._site)), events, own_reason=SOMEWHERE)
 
 
 def _public_key(plan: Plan) -> str | None:
