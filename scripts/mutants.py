@@ -60,8 +60,10 @@ class Score:
         tested = total - counts["equivalent"]
         killed = counts["killed"] + counts["timeout"]
         share = f"{killed / tested:4.0%}" if tested else "   –"
-        rest = f"{counts['survived']:4} survived {counts['equivalent']:4} equivalent {counts['timeout']:4} timed out"
-        return f"{share}  {total:4} mutants {killed:4} killed {rest}"
+        survivors = (
+            f"{counts['survived']:4} survived {counts['equivalent']:4} equivalent {counts['timeout']:4} timed out"
+        )
+        return f"{share}  {total:4} mutants {killed:4} killed {survivors}"
 
 
 def main() -> int:
@@ -159,8 +161,8 @@ class Plugin:
         for file in self._files:  # not each of them is imported by a test
             importlib.import_module(module_name(file))
             for row in self._equivalent.get(file, ()):
-                own = [mutation for mutation in self._all if mutation.file == file]
-                if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in own):
+                file_mutations = [mutation for mutation in self._all if mutation.file == file]
+                if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in file_mutations):
                     self.tell(f"{EQUIVALENT.name}: {file} has no such mutant: {row['mutant']}")
         tests = self._baseline(session)
         gc.unfreeze()  # else it would not list what tests/conftest.py has frozen
@@ -177,8 +179,8 @@ class Plugin:
             score.results[result] += 1
             if result == "survived":
                 diff = mutation.diff(self._sources[mutation.file])
-                where = f"{mutation.file}:{mutation.lines.start}"
-                self._stream.write("\n".join([f"\n{where} survives {reaching} tests", *diff, "", ""]))
+                location = f"{mutation.file}:{mutation.lines.start}"
+                self._stream.write("\n".join([f"\n{location} survives {reaching} tests", *diff, "", ""]))
             counts = sum((score.results for score in self.scores.values()), Counter[str]())
             if number % 50 == 0 or number == len(self._every):
                 reported = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
