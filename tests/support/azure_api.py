@@ -101,7 +101,7 @@ class Api:
 
     def subscription(self, **site: Any) -> Subscription:
         site = {"provider": "azure", "region": REGION, "subscription": SUBSCRIPTION, **site}
-        return Subscription(AzureSite.model_validate_json(json.dumps(site)), given=Token())
+        return Subscription(AzureSite.model_validate_json(json.dumps(site)), test_credential=Token())
 
     def answer(self, method: str, path: str, query: dict[str, list[str]]) -> Answer:
         for verb, pattern, rule_answer in self.rules:
@@ -254,8 +254,8 @@ _ROUTES: dict[tuple[str, str], Any] = {
     ("PATCH", "/resourcegroups/([^/]+)/providers/(.+)"): _patch,
     ("POST", f"/resourcegroups/([^/]+){_COMPUTE}/virtualMachines/([^/]+)/(deallocate|generalize)"): _power,
     ("GET", "/resourcegroups/([^/]+)/providers/(.+)"): _get_resource,
-    ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, rest, query: (
-        200, {"serialConsoleLogBlobUri": f"{api.url}/console/{rest.rpartition('/')[2]}?sig=SECRET"}
+    ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, path, query: (
+        200, {"serialConsoleLogBlobUri": f"{api.url}/console/{path.rpartition('/')[2]}?sig=SECRET"}
     ),
     ("DELETE", "/resourcegroups/([^/]+)/providers/(.+)"): _delete_resource,
 }  # fmt: skip

@@ -150,9 +150,9 @@ def removed(cluster: Cluster, *_: Any) -> down.Removal:
         return down.Removal(5)
 
 
-def remove_left(places: Any, chosen: Any, tell: Any) -> tuple[int, list[str]]:
+def remove_left(places: Any, chosen: Any, announce: Any) -> tuple[int, list[str]]:
     with noted("work"):
-        tell("instance i-0a removed")
+        announce("instance i-0a removed")
         return 1, []
 
 

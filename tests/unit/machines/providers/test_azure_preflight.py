@@ -323,7 +323,9 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         return ItemPaged(page, lambda number: (str(number + 1) if number + 1 < page_count else None, [number]))
 
     monkeypatch.setattr("provisioner.machines.providers.azure.client.MOST_PAGES", 5, raising=False)
-    subscription = Subscription(AzureSite(provider="azure", region=REGION, subscription=SUBSCRIPTION), given=Token())
+    subscription = Subscription(
+        AzureSite(provider="azure", region=REGION, subscription=SUBSCRIPTION), test_credential=Token()
+    )
     assert subscription.all(lambda: pages(5)) == [0, 1, 2, 3, 4]
     with pytest.raises(Trouble, match="more than 5 pages"):
         subscription.all(lambda: pages(10**9))
