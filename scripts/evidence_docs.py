@@ -13,7 +13,7 @@ from pathlib import Path
 from provisioner import catalog
 from provisioner.catalog.limits import Ceiling, CopyLimit, GpuLimit, Limit, ScratchLimit
 from provisioner.catalog.models import Basis
-from provisioner.sandbox.sources import shown
+from provisioner.sandbox.sources import source_rows
 from provisioner.stack.facts import rows
 from provisioner.verify.check import Check
 from provisioner.verify.expectations import expect
@@ -51,7 +51,9 @@ def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[
         "expected values of machine types": sum(_of_machines().values(), Counter[Basis]()),
         "limits of a machine type": Counter(row.basis for row in limits),
         "limits of every machine": Counter(row.basis for row in ceilings),
-        "texts of simulated nodes": Counter(row.basis.replace("simulated", "unverified") for row in shown().values()),
+        "texts of simulated nodes": Counter(
+            row.basis.replace("simulated", "unverified") for row in source_rows().values()
+        ),
     }
     lines = [BEGINS, "", "| | measured | documented | unverified |", "| --- | --- | --- | --- |"]
     for name, counts in rows.items():
@@ -138,7 +140,7 @@ def _repositories() -> list[str]:
 def _simulated_texts() -> list[str]:
     lines = ["## What simulated nodes show of real software", "", "| what | where | rests on | source |"]
     lines.append("| --- | --- | --- | --- |")
-    lines += [f"| {row.name} | {row.as_} | {row.basis} | {_one_line(row.source)} |" for row in shown().values()]
+    lines += [f"| {row.name} | {row.as_} | {row.basis} | {_one_line(row.source)} |" for row in source_rows().values()]
     return [*lines, ""]
 
 

@@ -62,7 +62,7 @@ def _with_chosen_sites(file: Path, loaded: ClusterSpec) -> tuple[ClusterSpec, li
     from provisioner.rundir import placement
 
     paths = ClusterPaths(file, loaded.name, sandbox=False)
-    placed = placement.place(loaded, paths)
+    placed = placement.with_chosen_sites(loaded, paths)
     return placed, placement.rows(placed, paths)
 
 

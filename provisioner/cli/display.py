@@ -127,10 +127,10 @@ class Bars:
     def _show(self, event: Event) -> None:
         with self._lock:
             self._view.see(event)
-        told(self._console, event)
+        print_alert(self._console, event)
 
 
-def told(console: Console, event: Event, *, is_local_run: bool = True) -> None:
+def print_alert(console: Console, event: Event, *, is_local_run: bool = True) -> None:
     """A warning, or the failure of a node, as a line above the rows, however long: the terminal wraps it, and it can be
     copied. Other events have none. `is_local_run`: the run is that of this terminal."""
     from rich.text import Text

@@ -177,7 +177,7 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
 
 def extra_variables() -> dict[str, str]:
     """What roles get from this machine. Nothing stands above Ansible's extra variables: no inventory, no node."""
-    return {"health_archive": str(archive.place())}
+    return {"health_archive": str(archive.write_archive())}
 
 
 def _read(

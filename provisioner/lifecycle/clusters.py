@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
-from provisioner.lifecycle.gc import held as run_lock_held
+from provisioner.lifecycle.gc import is_run_lock_held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.rundir import fleet, node_state, run_events, run_folders
 from provisioner.spec.cluster_files import cluster_names

@@ -57,7 +57,7 @@ def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec |
     """Everything that is there. `folders`: where a `.gpuprov` may lie; `spec`: the file that was named, whose cluster
     is alive also where its state is kept elsewhere. Raises ProviderError."""
     known = [folder.absolute() for folder in folders]
-    resources, unknown = _found(places)
+    resources, unknown = _list_resources(places)
     by_cluster: dict[tuple[str, str, str, str, str], list[Thing]] = {}
     for resource in resources.values():
         key = (resource.place, resource.cluster, resource.site, resource.workspace, resource.identity)
@@ -71,7 +71,7 @@ def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec |
     return Remainder(tuple(clusters), unknown)
 
 
-def _found(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
+def _list_resources(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
     """Things by kind and id. What several regions see (IAM) is kept only if none of them can say whose it is."""
     resources: dict[tuple[str, str], Thing] = {}
     unknown: list[str] = []
@@ -119,7 +119,7 @@ def remove(
     for provider in places:
         resources = [resource for resource in provider.find().things if (resource.kind, resource.id) in keys]
         remaining += provider.remove(resources, report) if any(not resource.kept for resource in resources) else []
-    second_look, unknown = _found(places)
+    second_look, unknown = _list_resources(places)
     still = [resource for key, resource in second_look.items() if key in keys]
     kept_sentences = [f"{resource}: {resource.kept}" for resource in still if resource.kept]
     if not remaining:  # else they wait for what was refused
@@ -135,12 +135,12 @@ def alive_here(name: str, folders: Iterable[Path], spec: ClusterSpec | None = No
         return owner
     for folder in folders:
         root = ClusterPaths(folder / "cluster.yaml", name, sandbox=False).root
-        if (owner := _directory(root)) and identity in ("", _own(root) or identity):
+        if (owner := _directory(root)) and identity in ("", _read_identity(root) or identity):
             return owner
     return ""
 
 
-def _own(root: Path) -> str:
+def _read_identity(root: Path) -> str:
     """The id of the cluster that a run directory made; empty where it has none that can be read."""
     try:
         identity = (root / "id").read_text(encoding="utf-8").strip()
@@ -163,7 +163,7 @@ def _directory(root: Path) -> str:
     """Why the cluster of a run directory is alive; empty where there is none, or nothing in it stands for anything."""
     if not root.is_dir():
         return ""
-    if held(root):
+    if is_run_lock_held(root):
         return f"a run is in progress in {root}"
     for workspace in sorted(root.glob("sites/*")):
         if _state(workspace):
@@ -171,7 +171,7 @@ def _directory(root: Path) -> str:
     return ""
 
 
-def held(root: Path) -> bool:
+def is_run_lock_held(root: Path) -> bool:
     """Whether a living run holds its lock; a lock that can't be tried is taken for held."""
     path = root / "run.lock"
     if not path.exists():

@@ -15,7 +15,7 @@ from provisioner.verify.parsers.last_look import FILE
 from provisioner.verify.results import Report
 
 
-def beside(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, dict[str, Output]]:
+def last_look_files(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, dict[str, Output]]:
     """Node → last-look.json for its bundle. What is missing or damaged, or is another machine's, is no earlier look."""
     files = {}
     for node in nodes:

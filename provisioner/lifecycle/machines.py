@@ -146,14 +146,19 @@ def of_site(
             from provisioner.machines.bmc import RedfishMachines
 
             return RedfishMachines(
-                site, provider.hosts, managed, managed.installation, nodes, _way(cluster, cluster.nodes()),
+                site, provider.hosts, managed, managed.installation, nodes, _host_access(cluster, cluster.nodes()),
                 cluster.events, float(cluster.spec.timeouts.machine_s), cluster.file.parent,
                 cluster.spec.user(site),
                 provider.access.proxy if provider.access else lambda _: None,
                 lambda: _share_undoing(cluster),
             )  # fmt: skip
         return HostMachines(
-            site, provider.hosts, nodes, _way(cluster, cluster.nodes()), cluster.events, lambda: _share_undoing(cluster)
+            site,
+            provider.hosts,
+            nodes,
+            _host_access(cluster, cluster.nodes()),
+            cluster.events,
+            lambda: _share_undoing(cluster),
         )
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
@@ -178,7 +183,7 @@ def _share_undoing(cluster: Cluster) -> None:
         cluster.events("down", "warning", f"not shared: {error}")
 
 
-def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
+def _host_access(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
     """How machines that exist already are entered."""
     users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
     listed: set[str] = set()
@@ -449,7 +454,7 @@ def record(cluster: Cluster, nodes: list[fleet.Node]) -> None:
     if new:
         node_state.note_stage(cluster.paths, "made", new)
     fleet.save(cluster.paths, nodes)
-    running_cost.seen(cluster, nodes)
+    running_cost.note_machines(cluster, nodes)
 
 
 def settled(cluster: Cluster) -> list[fleet.Node]:
@@ -503,7 +508,7 @@ def admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, Provide
     if not theirs:
         return {}
     cluster.share()  # with nodes.json: no state of Terraform names machines that are changed from here on
-    failed = existing.admit(_way(cluster, theirs), theirs, cluster.events)
+    failed = existing.admit(_host_access(cluster, theirs), theirs, cluster.events)
     for name, error in failed.items():
         cluster.events("fleet", "warning", error.message, node=name, unit="node")
     _forget(cluster, [node for node in theirs if isinstance(failed.get(node.name), existing.ForeignError)])

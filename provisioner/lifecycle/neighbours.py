@@ -29,7 +29,7 @@ def finder(cluster: Cluster, subjects: Sequence[Subject]) -> FindNeighbours:
         from provisioner.verify.fabric_run import Neighbours
 
         nodes = {node.name: node for node in cluster.nodes()}
-        candidates = sorted((node for node in nodes.values() if _is_neighbour(node, subject)), key=_place)
+        candidates = sorted((node for node in nodes.values() if _is_neighbour(node, subject)), key=_sort_key)
         if not candidates:
             return Neighbours()
         try:
@@ -53,7 +53,7 @@ def _is_neighbour(node: Node, subject: Subject) -> bool:
     return (node.site, node.group) == (subject.site, subject.group) and node.name != subject.name
 
 
-def _place(node: Node) -> tuple[str, int, str]:
+def _sort_key(node: Node) -> tuple[str, int, str]:
     """The order of cluster.yaml within a group: train-2 before train-10."""
     stem, _, number = node.name.rpartition("-")
     return (stem, int(number), "") if number.isdigit() else ("", 0, node.name)
@@ -61,7 +61,7 @@ def _place(node: Node) -> tuple[str, int, str]:
 
 def _refused(cluster: Cluster, nodes: Sequence[Node], ledger: Ledger, measured: set[str]) -> dict[str, str]:
     """Why a node can be no partner, by its name; those that can are not in it."""
-    quarantined, verdicts = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    quarantined, verdicts = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths).get("nodes", {})
     moving = {*upgrade_journal.load(cluster.paths).out_of_service()}
     replaced = replace_journal.load(cluster).nodes
     refused = {}

@@ -164,7 +164,10 @@ def run(site: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
                 f"answering {counted(len(site.hosts), 'machine')} on {site.how.interface}; switch them on",
             )
             _follow(site, daemon, stop, pause_s)
-    return {host: Ended(step, _why(site, host, step, sentences.get(host, ""))) for host, step in steps(site).items()}
+    return {
+        host: Ended(step, _failure_reason(site, host, step, sentences.get(host, "")))
+        for host, step in steps(site).items()
+    }
 
 
 def _prepared(site: Ready) -> Ready:
@@ -179,7 +182,7 @@ def _prepared(site: Ready) -> Ready:
     return replace(site, disk=disk_image.prepare(how.source, how.sha256, site.folder))
 
 
-def _why(site: Ready, name: str, step: str, sentence: str) -> str:
+def _failure_reason(site: Ready, name: str, step: str, sentence: str) -> str:
     """`said`: the last that was told of the machine, "" where it asked nothing in this run."""
     within = f"within {site.cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
     if step == "installed":

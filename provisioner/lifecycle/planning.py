@@ -40,7 +40,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     with cluster.exclusively("plan", look=True) as run_dir:
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
-        fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
+        fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
         machines.refuse_abandoned(cluster, fleet_plan)
         desired = fleet_plan.at(sites)
         findings = [
@@ -59,7 +59,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
         finally:
             if not untouched:
                 snapshot.restore(RunSnapshot.of(cluster.paths))
-        observed = _there(cluster, lock) if not untouched else {}
+        observed = _node_states(cluster, lock) if not untouched else {}
         intended = node_changes(cluster.nodes(), desired, prepared.values())
         document = {
             "cluster": cluster.spec.name,
@@ -83,7 +83,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
             },
             "new_lock": new_lock,
             "lock_file": str(cluster.paths.lock_file),
-            "ends": block_ends.asked(cluster, desired),
+            "ends": block_ends.queried_ends(cluster, desired),
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
@@ -97,7 +97,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     return document
 
 
-def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
+def _node_states(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
     """What is to be said of each machine that is there, asked for it."""
     nodes = [node for node in cluster.nodes() if node.group in lock.groups and node.group in cluster.spec.groups]
     releases = upgrade_journal.assigned(cluster, nodes, lock)
@@ -140,7 +140,7 @@ def text(document: dict[str, Any], file: str = "FILE") -> str:
     if document["sandbox"]:
         lines.append(f"  `gpuprov cost {file.removesuffix(' --sandbox')}` says what these machines cost in the cloud")
     for node in document["nodes"]:
-        lines += [f"  {node['name']}: {line}" for line in told(node, file)]
+        lines += [f"  {node['name']}: {line}" for line in node_lines(node, file)]
     for finding in document["findings"]:
         action = f" ({finding['action']})" if finding["action"] else ""
         lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}{action}")
@@ -179,7 +179,7 @@ MOST_LINES = 8
 """Differences of one node that are told one by one."""
 
 
-def told(node: dict[str, Any], file: str = "FILE") -> list[str]:
+def node_lines(node: dict[str, Any], file: str = "FILE") -> list[str]:
     """What is worth a line of one node of `plan` or `status`: its drift, a reboot, what an upgrade would change."""
     drift = [difference["message"] for difference in node.get("drift") or ()]
     lines = drift[:MOST_LINES] + ([f"and {len(drift) - MOST_LINES} more"] if len(drift) > MOST_LINES else [])

@@ -21,7 +21,7 @@ SEEN = "machines"
 """Key of state.json: id → {"node", "machine", "region", "kind", "since", "until"}; `until` is null while it stands."""
 
 
-def seen(cluster: Cluster, nodes: Iterable[Node]) -> None:
+def note_machines(cluster: Cluster, nodes: Iterable[Node]) -> None:
     """Write down when machines were first seen, and when they were first gone. A sandbox costs nothing."""
     if cluster.sandbox:
         return

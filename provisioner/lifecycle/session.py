@@ -110,7 +110,7 @@ class Cluster:
 
     def place_groups(self) -> None:
         """Take the sites that were chosen for groups with several, as the run directory has them now."""
-        self.spec = placement.place(self.spec, self.paths)
+        self.spec = placement.with_chosen_sites(self.spec, self.paths)
 
     def nodes(self) -> list[fleet.Node]:
         """The machines that the last run made."""
@@ -360,7 +360,7 @@ def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
     """Raise GpuprovError where machines were created from the same file under another name: no command would name
     them, and `up` would create a second fleet. Where it was not recorded of which file, no file has that name any more.
     `sandbox` None: whether by a sandbox or not."""
-    for other in run_folders.beside(paths.spec):
+    for other in run_folders.sibling_clusters(paths.spec):
         name, root = other.name, other.root
         if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue

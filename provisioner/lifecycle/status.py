@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.common import stored
 from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle import block_ends, configuring, running_cost
-from provisioner.lifecycle.gc import held as run_lock_held
+from provisioner.lifecycle.gc import is_run_lock_held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
@@ -76,7 +76,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "lock": release.id if release and node else None,
             "driver": stack.driver if stack and node else None,
             "waiting": waiting,
-            "upgrade": upgrade_journal.told(journal, name, release.id if release else None),
+            "upgrade": upgrade_journal.upgrade_state(journal, name, release.id if release else None),
             "quarantine": quarantined[name].told() if name in quarantined else None,
             "replace": {"step": replacing[name].step} if name in replacing else None,
             "bmc": bmcs.get(name),

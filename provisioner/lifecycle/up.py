@@ -135,7 +135,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
 def _refuse_damaged_records(cluster: Cluster) -> None:
     """Raise GpuprovError for a damaged record, before anything is written."""
     machines.refuse_damaged_pins(cluster)
-    quarantine.held(cluster)
+    quarantine.quarantined_nodes(cluster)
 
 
 def _missing(plan: Plan, nodes: Sequence[Node]) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def _create(
     while True:
         sites = chosen(cluster, only)
         with run.stage("stack"):
-            fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
+            fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
             machines.refuse_abandoned(cluster, fleet_plan)
             remaining = Remaining(fleet_plan.at(sites), cluster.events)
             run.failed = remaining.failed
@@ -257,7 +257,7 @@ def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
     GpuprovError where one can't be: then none is removed, and all that were in service are put back. Those that end
     stay in quarantine until a machine of their name was proven, whichever that is."""
-    ledger, quarantined = Ledger(cluster.paths), quarantine.held(cluster)
+    ledger, quarantined = Ledger(cluster.paths), quarantine.quarantined_nodes(cluster)
     drained = {name for name, entry in quarantined.items() if entry.drained}
     ending = [node for node in cluster.nodes() if node.name in intended.ends and node.name not in drained]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")

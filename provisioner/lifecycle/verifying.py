@@ -64,16 +64,16 @@ def prove(
     from provisioner.verify.run import verify
 
     checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
-    subjects = list(baselines.beside(cluster, subjects, nodes, required=baseline_required))
+    subjects = list(baselines.with_baselines(cluster, subjects, nodes, required=baseline_required))
     deep = {subject.name for subject in subjects if subject.expected.level != "quick"}
-    with bmc_facts.beside(cluster, [node for node in nodes if node.name in deep]) as (managed, files):
+    with bmc_facts.collecting(cluster, [node for node in nodes if node.name in deep]) as (managed, files):
         subjects = [
             replace(subject, expected=replace(subject.expected, bmc=managed[subject.name]))
             if subject.name in managed
             else subject
             for subject in subjects
         ]
-        earlier = looks.beside(cluster, nodes)
+        earlier = looks.last_look_files(cluster, nodes)
 
         def more() -> dict[str, dict[str, Output]]:
             managed_files = files()

@@ -225,7 +225,7 @@ class RedfishMachines(HostMachines):
                 config = first_boot.cloud_config(target.user, target.ssh_key)
                 system = ramdisk.make(self._installation.mirror)
                 appended = iso.in_memory(disk_image.files(target, disk, images.certificate, config))
-                iso.of_kernel(system.linux, system.initrd, appended, disk_image.words(target), file)
+                iso.of_kernel(system.linux, system.initrd, appended, disk_image.kernel_command_line(target), file)
             else:
                 iso.make(self._installation.os or group.stack.os, self._installation.source, target, file)
             images.files[entry.token] = file

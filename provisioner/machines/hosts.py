@@ -208,7 +208,7 @@ class HostMachines:
                     where=f"site {self.site}",
                     hint="list as many hosts as the group has machines",
                 )
-            for name, host in named(hosts, names, names_by_host).items():
+            for name, host in assign_names(hosts, names, names_by_host).items():
                 nodes_by_name[name] = _node(name, group.name, self.site, group.machine.name, host)
         return nodes_by_name
 
@@ -222,7 +222,7 @@ class HostMachines:
         return names | {id: name for id, name in recorded.items() if id not in names and name not in taken}
 
 
-def named(hosts: Sequence[Host], names: Sequence[str], names_by_host: Mapping[str, str]) -> dict[str, Host]:
+def assign_names(hosts: Sequence[Host], names: Sequence[str], names_by_host: Mapping[str, str]) -> dict[str, Host]:
     """Name → host, as many as there are of both. `before`: host → the name that it has."""
     taken = {name: host for host in hosts if (name := names_by_host.get(host.name)) in names and name is not None}
     unnamed = iter([host for host in hosts if names_by_host.get(host.name) not in taken])

@@ -17,7 +17,7 @@ from provisioner.machines.base import Action, DestroyRefusedError, NoCapacityErr
 from provisioner.machines.providers import capacity
 from provisioner.machines.providers.base import Module, Provider
 from provisioner.machines.providers.capacity import Instead
-from provisioner.machines.providers.cloud_errors import CODES, CloudError, hints, told
+from provisioner.machines.providers.cloud_errors import CODES, CloudError, error_lines, hints
 from provisioner.machines.workspace.binary import Binary
 from provisioner.machines.workspace.json_log import Changes
 from provisioner.machines.workspace.render import Backend, outputs_to_nodes, render
@@ -249,7 +249,7 @@ class TerraformMachines:
         had before this run, which stay as they are; `data`: those of them that hold data."""
         knows = self._provider.capacity
         errors = self._errors(plan, error)
-        other = capacity.instead(knows, plan, self._folder, errors) if knows else None
+        other = capacity.next_attempt(knows, plan, self._folder, errors) if knows else None
         if other is None:
             raise self._explained(plan, error)
         self._adopt(plan, repair=True)  # a machine whose answer was lost would be made, and paid, once more
@@ -305,7 +305,7 @@ class TerraformMachines:
         if not errors:
             return error
         attempts = capacity.Choices.read(self._folder).told(group.name for group in plan.groups) if plan else []
-        lines = [*told(errors), *(["tried before, in order:", *attempts] if attempts else [])]
+        lines = [*error_lines(errors), *(["tried before, in order:", *attempts] if attempts else [])]
         command = error.message.partition(" failed:")[0]
         hint = "; ".join(filter(None, (hints(errors), error.hint)))
         return ProviderError(

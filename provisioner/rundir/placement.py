@@ -40,7 +40,7 @@ def lists(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
     return {name: sites for name in spec.groups if len(sites := spec.sites_of(name)) > 1}
 
 
-def place(spec: ClusterSpec, paths: ClusterPaths) -> ClusterSpec:
+def with_chosen_sites(spec: ClusterSpec, paths: ClusterPaths) -> ClusterSpec:
     """The file with the chosen site of each group. Files are read for it, and only where a group has a list."""
     if not (groups := lists(spec)):
         return spec

@@ -22,7 +22,7 @@ from provisioner.lifecycle.images.recipe import open_recipe, opened, written
 from provisioner.lifecycle.images.work import of_group
 from provisioner.stack import lockfile
 from provisioner.verify.facts import read
-from tests.support.bmc_site import standing
+from tests.support.bmc_site import powered_off_site
 from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -124,7 +124,7 @@ def test_it_installs_an_empty_machine_which_is_as_locked(
     cluster = opened(recipe, written(recipe, built.build, "dgx", "metal"))
     builder = Builder(cluster, "dgx", of_group(lock, cluster, "dgx"), None)
     raw = built.target["disk"]["files"]["raw"]
-    with standing(tmp_path, (built.folder / raw["file"], raw["sha256"]), monkeypatch, "golden-disk") as site:
+    with powered_off_site(tmp_path, (built.folder / raw["file"], raw["sha256"]), monkeypatch, "golden-disk") as site:
         site.wanted, site.paths = builder.plan, cluster.paths
         nodes = site.up()
         assert [bool(image) for image in site.machine.starts] == [True, False], site.machine.said()[-3000:]

@@ -35,7 +35,7 @@ class SandboxRun(alicloud.Alicloud):
 
 
 @contextmanager
-def behind(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]:
+def attached(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]:
     """The cloud's instances are these machines: one boots when it gets its elastic address, shows its host key on its
     console, and goes with its instance. What is left of them when the block ends is removed."""
     public = itertools.count(network.FIRST)

@@ -31,7 +31,7 @@ class Instance:
         return [{"key": key, "value": value} for key, value in self.tags.items()]
 
 
-def behind(cloud: Cloud, api: Api, machines: Machines) -> None:
+def attach(cloud: Cloud, api: Api, machines: Machines) -> None:
     """From now on the cloud's machines are these."""
     public = itertools.count(network.FIRST)
 

@@ -95,7 +95,9 @@ class Site:
 
 
 @contextlib.contextmanager
-def standing(folder: Path, image: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, log: str) -> Iterator[Site]:
+def powered_off_site(
+    folder: Path, image: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, log: str
+) -> Iterator[Site]:
     """The machine is off, its disk empty. `image`: what it is to be installed from, and its SHA-256; `log`: the name of
     what is left in the folder GPUPROV_TEST_LOG of all that it said."""
     monkeypatch.setenv("BMC_USER", "admin")

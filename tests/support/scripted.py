@@ -162,7 +162,7 @@ def main() -> None:
     replace.replace = replaced  # type: ignore[assignment]
     upgrade.upgrade = moved  # type: ignore[assignment]
     upgrade.document = lambda *_: {"nodes": [], "message": "every node runs the new lock"}
-    down.down, down.made = removed, lambda _: NODES
+    down.down, down.recorded_nodes = removed, lambda _: NODES
     instance = Thing("instance", "i-0a", "vision", "", "us-east-1")
     cluster = gc.Cluster("vision", "", "us-east-1", (instance,), "")
     gc.look = lambda *_: gc.Remainder((cluster,), ())

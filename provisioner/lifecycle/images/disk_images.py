@@ -36,7 +36,7 @@ def refuse_unmakeable(recipe: Recipe, name: str, system: str | None) -> None:
     distribution, where that is known."""
     if recipe.target(name).disk is None:
         return
-    if virtual.wanted(recipe, name):
+    if virtual.is_virtual(recipe, name):
         virtual.refuse_unmakeable(system)
     else:
         tools.require()
@@ -65,7 +65,7 @@ def steps(work: Build, name: str, image: str) -> Disk | None:
         return None
     if journal.of(name, "disk") is None:
         work.tell(f"{name}: making a disk")
-        journal.done(name, "disk", _made(work, name, image))
+        journal.done(name, "disk", _make_disk(work, name, image))
     if journal.of(name, "disk proven") is None:
         journal.done(name, "disk proven", [proof.model_dump() for proof in _proven(work, name)])
     if journal.of(name, "disk published") is None:
@@ -79,7 +79,7 @@ def steps(work: Build, name: str, image: str) -> Disk | None:
     )  # fmt: skip
 
 
-def _made(work: Build, name: str, image: str) -> dict[str, str]:
+def _make_disk(work: Build, name: str, image: str) -> dict[str, str]:
     """The disk in the build's folder; gives the kernel that it boots and the UUID of its root file system."""
     folder, identity = _clear(work, name), virtual.identity_of(work, name)
     settings, disks = work.recipe.target(name).disk, disks_of(work.recipe.cluster, name)
@@ -88,7 +88,7 @@ def _made(work: Build, name: str, image: str) -> dict[str, str]:
     if disks is None:
         raw = virtual.sealed(work, name, folder)
     else:
-        with disks.root(image, private_dir(esp), virtual.given(identity), virtual.script()) as root:
+        with disks.root(image, private_dir(esp), virtual.boot_environment(identity), virtual.script()) as root:
             raw = layout.make(root, esp, folder, identity, virtual.made_at(work))
     kernels = layout.kernels(raw)
     if len(kernels) != 1:
@@ -105,7 +105,7 @@ def _proven(work: Build, name: str) -> list[Proof]:
     """Boot it, and again; level `image` after each. Raises ProviderError, ConfigureError, VerifyError; the console's
     log is in the build's folder then."""
     recipe, folder = work.recipe, _workplace(work, name)
-    cluster = opened(recipe, written(recipe, work.id, name, DISK, {} if virtual.wanted(recipe, name) else None))
+    cluster = opened(recipe, written(recipe, work.id, name, DISK, {} if virtual.is_virtual(recipe, name) else None))
     site, group = cluster.spec.site_of(name), cluster.spec.groups[name]
     builder = Builder(cluster, name, of_group(work.lock, cluster, name), None)
     user, machine = cluster.spec.user(site), f"{name}-0"

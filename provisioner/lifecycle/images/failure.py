@@ -95,7 +95,7 @@ def _remove_machines(work: Build, name: str, remaining: list[str]) -> None:
         with noting([], "evidence"):
             keep_evidence(work, name, purpose)
         with noting(remaining, f"{name}'s machine ({purpose})"):
-            if purpose == BUILD and virtual.wanted(work.recipe, name):
+            if purpose == BUILD and virtual.is_virtual(work.recipe, name):
                 virtual.forget(work, name)
             else:
                 removed(work, name, purpose)

@@ -44,7 +44,7 @@ def html(recipe: Recipe) -> str:
                 "differences": differs[:MOST],
                 "more": max(0, len(differs) - MOST),
                 "vulnerabilities": [
-                    f"{name}: {vulnerabilities.told(target.vulnerabilities, target.not_scanned)}"
+                    f"{name}: {vulnerabilities.summary_line(target.vulnerabilities, target.not_scanned)}"
                     for name, target in (book.manifest(build).targets.items() if available else ())
                 ],
                 "proofs": [

@@ -16,7 +16,7 @@ from provisioner.common.paths import ClusterPaths, private_dir, remove_tree, wri
 from provisioner.lifecycle import locking
 from provisioner.lifecycle.images import bill, boot_test, signing, virtual, vulnerabilities
 from provisioner.lifecycle.images import disk_images as disk
-from provisioner.lifecycle.images.book import MANIFEST, now, sha256
+from provisioner.lifecycle.images.book import MANIFEST, sha256, utc_timestamp
 from provisioner.lifecycle.images.builder import Builder, Installed, images_of
 from provisioner.lifecycle.images.failure import failing
 from provisioner.lifecycle.images.journal import Journal
@@ -107,7 +107,7 @@ def _target(work: Build, name: str) -> Target:
     """One target, through all its steps."""
     journal, recipe = work.journal, work.recipe
     settings, site = recipe.target(name), recipe.cluster.spec.site_of(name)
-    builder, alone = builder_of(work, name), virtual.wanted(recipe, name)
+    builder, alone = builder_of(work, name), virtual.is_virtual(recipe, name)
     if journal.of(name, "captured") is None:
         virtual.captured(work, name) if alone else _captured(work, name, builder)
     installed, image = Installed(**journal.of(name, "installed")), str(journal.of(name, "captured"))
@@ -199,7 +199,7 @@ def _written(work: Build, targets: Mapping[str, Target]) -> str:
     scanned = {name: _scanned(work, name, target, folder) for name, target in targets.items()}
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if not file.name.startswith("manifest.json")}
     manifest = Manifest(
-        name=recipe.name, build=work.id, made=now(), simulated=work.lock.simulated, gpuprov=__version__,
+        name=recipe.name, build=work.id, made=utc_timestamp(), simulated=work.lock.simulated, gpuprov=__version__,
         inputs=Inputs(**work.journal.of("", "inputs")), targets=scanned, files=files,
     )  # fmt: skip
     text = json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n"
@@ -221,7 +221,7 @@ def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
         work.tell(f"{name}: not scanned for vulnerabilities: {reason}", "warning")
         return target.model_copy(update={"not_scanned": str(reason)})
     write_whole(folder / f"{name}.vulnerabilities.json", scan.text, mode=0o644)
-    work.tell(f"{name}: known vulnerabilities: {vulnerabilities.told(scan.found, '')}")
+    work.tell(f"{name}: known vulnerabilities: {vulnerabilities.summary_line(scan.found, '')}")
     return target.model_copy(update={"vulnerabilities": scan.found})
 
 

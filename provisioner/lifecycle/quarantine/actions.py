@@ -48,14 +48,14 @@ def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level
 
 def annotated(cluster: Cluster, report: Report) -> Report:
     """The report with each node's quarantine."""
-    entries = held(cluster)
+    entries = quarantined_nodes(cluster)
     if not entries:
         return report
     nodes = tuple(replace(v, quarantine=entries[v.name].told()) if v.name in entries else v for v in report.nodes)
     return replace(report, nodes=nodes)
 
 
-def held(cluster: Cluster) -> dict[str, Entry]:
+def quarantined_nodes(cluster: Cluster) -> dict[str, Entry]:
     """What is in quarantine, by node."""
     return quarantine_book.load(cluster.paths).of(cluster.nodes())
 
@@ -65,7 +65,7 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
     not be drained. Raises GpuprovError for a name that no node has."""
     nodes = [cluster.node(name) for name in dict.fromkeys(names)]
     with cluster.exclusively("quarantine"):
-        store, at = quarantine_book.load(cluster.paths), quarantine_book.now()
+        store, at = quarantine_book.load(cluster.paths), quarantine_book.utc_timestamp()
         for node in nodes:
             earlier = store.nodes.get(node.name) if store.holds(node) else None
             checks = earlier.checks if earlier else ()
@@ -107,7 +107,9 @@ def hold(cluster: Cluster, nodes: Sequence[Node], reasons: Mapping[str, str], ac
     store, level = quarantine_book.load(cluster.paths), cluster.spec.verify.level
     for node in nodes:
         if not store.holds(node):
-            store.nodes[node.name] = Entry(node.id, OURS, reasons[node.name], quarantine_book.now(), level=level)
+            store.nodes[node.name] = Entry(
+                node.id, OURS, reasons[node.name], quarantine_book.utc_timestamp(), level=level
+            )
     store.save(cluster.paths)
     return _drain(cluster, store, nodes, action)
 
@@ -160,7 +162,7 @@ def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Leve
     same = {node.name for node in nodes if node in fleet}  # a machine that was replaced meanwhile was not judged
     present_nodes = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
     settings, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
-    decision = decide(store, present_nodes, fleet, level, settings, at=quarantine_book.now(), drains=drains)
+    decision = decide(store, present_nodes, fleet, level, settings, at=quarantine_book.utc_timestamp(), drains=drains)
     if (not decision.nothing or decision.breaker) and upgrade_journal.load(cluster.paths).busy:
         cluster.events("quarantine", "warning", "an upgrade is in progress: quarantine is unchanged")
         return Decision()

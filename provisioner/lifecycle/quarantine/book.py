@@ -103,6 +103,6 @@ def load(paths: ClusterPaths) -> Book:
     return store
 
 
-def now() -> str:
+def utc_timestamp() -> str:
     """This moment as an entry has it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -107,7 +107,7 @@ def _locked(cluster: Cluster) -> tuple[Lock, Plan]:
     lock, ledger = locking.current(cluster, cluster.events), Ledger(cluster.paths)
     ledger.refuse_damaged_locks(lock)
     upgrade_journal.assign(cluster, cluster.nodes(), lock)
-    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
+    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
     machines.refuse_abandoned(cluster, plan)
     ledger.keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
     return lock, plan
@@ -126,7 +126,7 @@ def _refuse_unknown(cluster: Cluster, names: Sequence[str]) -> None:
 def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
     """Raise GpuprovError where more would be out of service at once than `quarantine` allows, or a node is healthy. A
     replacement that goes on has been allowed before, but for the absolute bound."""
-    quarantined, noted = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    quarantined, noted = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths).get("nodes", {})
     limits = cluster.spec.quarantine
     names = {node.name for node in chosen}
     begun = names <= set(journal.nodes)

@@ -51,7 +51,7 @@ class NodeActions:
             for name, message in not_resumed.items():
                 reason = f"{failed[name]}; {message}"
                 store.nodes[name] = quarantine_book.Entry(
-                    self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=level
+                    self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.utc_timestamp(), level=level
                 )
             store.save(self.cluster.paths)
         return failed
@@ -70,7 +70,8 @@ class NodeActions:
         if not store.holds(self._nodes[name]):
             spec = self.cluster.spec
             store.nodes[name] = quarantine_book.Entry(
-                self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=spec.verify.level,
+                self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.utc_timestamp(),
+                level=spec.verify.level,
                 drained=spec.hooks.drain is not None,
             )  # fmt: skip
             store.save(self.cluster.paths)

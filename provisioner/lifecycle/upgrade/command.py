@@ -300,7 +300,7 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     what they had: nothing is done there, and no cloud is asked."""
     if not cluster.sandbox:
         return
-    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
+    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
     site_machines = [machines.of_site(cluster, site, binary, run_dir) for site in plan.sites()]
     prepared = [(machines_of_site, machines_of_site.plan(plan)) for machines_of_site in site_machines]
     if any(planned.add > 1 or planned.change for _, planned in prepared):

@@ -196,7 +196,7 @@ def ways_of(group: PlannedGroup, zones: Sequence[str]) -> list[Way]:
     return [Way(kind, zone) for kind in dict.fromkeys((capacity.kind, *capacity.fallback)) for zone in zones]
 
 
-def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[CloudError]) -> Instead | None:
+def next_attempt(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[CloudError]) -> Instead | None:
     """What to do after an apply that failed with these errors; None where the run has to stop, because another way
     would not mend one of them. The module's next inputs then say it.
 

@@ -117,7 +117,7 @@ def row_of(rows: Sequence[Row], codes: Sequence[str], text: str) -> Row | None:
     return next(coded, None) or next((row for row in rows if not row.codes and row.fits("", text)), None)
 
 
-def told(errors: Sequence[CloudError]) -> list[str]:
+def error_lines(errors: Sequence[CloudError]) -> list[str]:
     """One line for each thing that was said: whose it is, and what. Nothing is left out but repetitions."""
     names_by_text: dict[str, list[str]] = {}
     for error in errors:

@@ -161,7 +161,7 @@ class Removal(ABC):
         yield from (f"{resource}: it was deleted, and is still there" for resource in waiting.values())
 
 
-def asked(find: Callable[[], Found], region: str, credentials: Callable[[Trouble], Finding]) -> Found:
+def query(find: Callable[[], Found], region: str, credentials: Callable[[Trouble], Finding]) -> Found:
     """What was found in a region. Raises ProviderError where nothing can be asked, with what to do about it."""
     try:
         return find()

@@ -85,7 +85,7 @@ class StateFolder(ABC):
         return self._looked_at(store_info)
 
 
-def whole(content: bytes, hint: str) -> bytes:
+def refuse_oversized(content: bytes, hint: str) -> bytes:
     """What was read of an object, LIMIT + 1 bytes at most. Raises ProviderError for one that is none of ours."""
     if len(content) > LIMIT:
         message = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.schema_provider.values import UNKNOWN, Unknown, blank, mapped
+from tests.support.schema_provider.values import UNKNOWN, Unknown, default_value, mapped
 
 HERE = Path(__file__).parent
 
@@ -188,7 +188,7 @@ class Cloud:
                 return value
             if path in templates:
                 return _formatted(templates[path], variables)
-            return blank(attribute["type"], f"{kind}-{number}" if path == "id" else "")
+            return default_value(attribute["type"], f"{kind}-{number}" if path == "id" else "")
 
         filled: dict[str, Any] = mapped(schemas[kind]["block"], planned, leaf)
         return filled

@@ -535,7 +535,7 @@ def test_what_stands_is_told_with_its_price(cluster: Cluster, plan: Plan, monkey
 
 def test_machines_that_exist_are_entered_by_user_and_proxy(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.providers.proxies = lambda _: {"train-0": "proxy"}  # type: ignore[method-assign]
-    transport = machines._way(cluster, TRAIN)
+    transport = machines._host_access(cluster, TRAIN)
     assert transport.users == {name: cluster.spec.user("virginia") for name in ("train-0", "train-1")}
     assert (transport.paths, transport.identity(), transport.key().startswith("ssh-ed25519 ")) == (
         cluster.paths,

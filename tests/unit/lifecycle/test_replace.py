@@ -208,7 +208,7 @@ def ids_of_others(cluster: Cluster, *names: str) -> dict[str, str]:
 
 
 def ended(cluster: Cluster) -> bool:
-    return not replace_journal.load(cluster).nodes and not quarantine.held(cluster)
+    return not replace_journal.load(cluster).nodes and not quarantine.quarantined_nodes(cluster)
 
 
 def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
@@ -289,7 +289,7 @@ def test_killed_at_every_step_it_goes_on_and_makes_one_new_machine(cluster: Clus
 def test_a_new_machine_that_is_bad_stays_out_and_the_next_call_makes_another(cluster: Cluster, world: World) -> None:
     world.bad = {"train-1"}
     assert replace(cluster, "train-1").exit == Exit.CHECK_FAILED
-    assert quarantine.held(cluster)["train-1"].id == "new-1-train-1"
+    assert quarantine.quarantined_nodes(cluster)["train-1"].id == "new-1-train-1"
     assert world.hooked[-1] == "drain quarantine train-1"
     world.bad = set()
     assert replace(cluster, "train-1").exit == Exit.OK
@@ -301,7 +301,7 @@ def test_one_that_can_not_be_put_back_is_in_quarantine_as_ours(cluster: Cluster,
     quarantine.put(cluster, ["train-1"], "RMA 4711", "ada")
     world.refuses = {"resume train-1"}
     assert replace(cluster, "train-1").exit == Exit.CHECK_FAILED
-    quarantined = quarantine.held(cluster)["train-1"]
+    quarantined = quarantine.quarantined_nodes(cluster)["train-1"]
     assert (quarantined.id, quarantined.owner, quarantined.trouble) == ("new-1-train-1", "gpuprov", "a job runs")
 
 
@@ -409,7 +409,7 @@ def test_not_while_an_upgrade_is_under_way(cluster: Cluster, world: World, monke
 def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster, world: World) -> None:
     quarantine.put(cluster, ["train-1"], "RMA", "ada")
     fleet.save(cluster.paths, [node(n.name, "another" if n.name == "train-1" else n.id) for n in cluster.nodes()])
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
     assert "train-1" in quarantine_book.load(cluster.paths).nodes
 
 
@@ -460,4 +460,4 @@ def test_a_new_machine_that_answers_no_ssh_is_replaced_by_the_way_that_the_hint_
     assert replace(cluster, "train-1").exit == Exit.OK
     assert world.made == ["train-1", "train-1"]
     assert ids(cluster)["train-1"] == "new-2-train-1"
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}

@@ -13,7 +13,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import private_dir
 from provisioner.lifecycle import block_ends, machines
 from provisioner.lifecycle.block_ends import ending
-from provisioner.lifecycle.down import made
+from provisioner.lifecycle.down import recorded_nodes
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
 from provisioner.rundir import fleet, node_state
@@ -106,11 +106,11 @@ def test_what_down_would_remove(intent: str | None, expected: list[str], cluster
     fleet.save(cluster.paths, [node("train-0")])
     if intent is not None:
         cluster.paths.intent.write_text(intent)
-    assert made(cluster) == expected
+    assert recorded_nodes(cluster) == expected
 
 
 def test_nothing_was_made(cluster: Cluster) -> None:
-    assert made(cluster) == []
+    assert recorded_nodes(cluster) == []
 
 
 def test_the_end_of_a_block_is_told_and_warned_of() -> None:

@@ -162,7 +162,7 @@ def test_no_variable_of_the_connection_is_what_the_node_says(role_variables: dic
 def test_the_archive_of_the_checks_is_the_one_that_gpuprov_made(role_variables: dict[str, dict[str, Any]]) -> None:
     from provisioner.verify import archive
 
-    assert role_variables["health"]["health_archive"] == str(archive.place())
+    assert role_variables["health"]["health_archive"] == str(archive.write_archive())
 
 
 def test_no_text_of_the_inventory_is_a_template(role_variables: dict[str, dict[str, Any]]) -> None:

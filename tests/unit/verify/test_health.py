@@ -156,9 +156,9 @@ def test_the_same_modules_give_the_same_zip() -> None:
 
 def test_the_zip_lies_in_the_cache_under_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    file = archive.place()
+    file = archive.write_archive()
     file.write_bytes(b"half")
-    assert archive.place().read_bytes() == archive.archive()
+    assert archive.write_archive().read_bytes() == archive.archive()
 
 
 def test_roles_get_it_where_it_is_wanted() -> None:

@@ -19,7 +19,7 @@ from provisioner.common.preflight import Finding
 from provisioner.machines.providers.alicloud.oss import Oss, answered
 from provisioner.machines.providers.alicloud.state import OssState
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.trouble import Trouble
 
 LOST = {"FileAlreadyExists"}
@@ -243,4 +243,4 @@ def _age(answer: Any) -> float:
 def _body(stream: Any) -> bytes:
     """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
     ours."""
-    return whole(bytes(answered(stream.read)), "check who wrote it")
+    return refuse_oversized(bytes(answered(stream.read)), "check who wrote it")

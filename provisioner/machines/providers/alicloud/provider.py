@@ -15,7 +15,7 @@ from provisioner.machines.providers.alicloud.capacity import EcsCapacity
 from provisioner.machines.providers.alicloud.client import Region
 from provisioner.machines.providers.alicloud.images import EcsImages
 from provisioner.machines.providers.alicloud.module import EcsModule
-from provisioner.machines.providers.alicloud.preflight import preflight, who
+from provisioner.machines.providers.alicloud.preflight import caller_identity, preflight
 from provisioner.machines.providers.alicloud.site import AlicloudSite
 from provisioner.machines.providers.base import Place, Provider
 from provisioner.machines.providers.market import Market
@@ -46,7 +46,7 @@ class Alicloud(Provider):
         return image.base_image(Region(self._site.region), system)
 
     def who(self) -> Finding:
-        return who(Region(self._site.region))
+        return caller_identity(Region(self._site.region))
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         settings, site = self._site, self.place.site

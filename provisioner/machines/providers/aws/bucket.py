@@ -17,7 +17,7 @@ from provisioner.common.preflight import Finding
 from provisioner.machines.providers.aws.client import Region
 from provisioner.machines.providers.aws.state import S3State
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.trouble import Trouble
 
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
@@ -204,4 +204,4 @@ def _body(stream: Any) -> bytes:
     ours."""
     from provisioner.machines.providers.aws.client import answered
 
-    return whole(answered(lambda: stream.read(LIMIT + 1)), VERSIONS)
+    return refuse_oversized(answered(lambda: stream.read(LIMIT + 1)), VERSIONS)

@@ -28,7 +28,7 @@ def preflight(
 ) -> list[Finding]:
     """Everything about these groups of one region. `existing_nodes`: names of their nodes that exist, so
     that an `up` of a running fleet does not ask for room twice. `internet`: as in cluster.yaml."""
-    findings = [who(region)]
+    findings = [caller_identity(region)]
     if findings[0].status == "blocks":
         return findings
     findings += _zones(region, zones)
@@ -47,7 +47,7 @@ def preflight(
     return findings
 
 
-def who(region: Region) -> Finding:
+def caller_identity(region: Region) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
     return signed_in(lambda: region.ask("sts", "get_caller_identity"), "Account", credentials)
 

@@ -16,7 +16,7 @@ from provisioner.machines.providers.aws.capacity import Ec2Capacity
 from provisioner.machines.providers.aws.client import Region
 from provisioner.machines.providers.aws.images import Ec2Images
 from provisioner.machines.providers.aws.module import Ec2Module
-from provisioner.machines.providers.aws.preflight import preflight, who
+from provisioner.machines.providers.aws.preflight import caller_identity, preflight
 from provisioner.machines.providers.aws.site import AwsSite
 from provisioner.machines.providers.base import Place, Provider
 from provisioner.machines.providers.market import Market
@@ -62,7 +62,7 @@ class Aws(Provider):
         return image.vendor_image(Region(self._site.region), name)
 
     def who(self) -> Finding:
-        return who(Region(self._site.region))
+        return caller_identity(Region(self._site.region))
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         settings, site = self._site, self.place.site

@@ -299,7 +299,7 @@ def _error_text(error: Any) -> tuple[str, str]:
         body = {}
     details = body.get("error", body) if isinstance(body, Mapping) else {}
     if not isinstance(details, Mapping) or not details.get("code"):
-        code = word(getattr(error, "error_code", "")) or (str(_status(error)) if _status(error) == 304 else "")
+        code = enum_text(getattr(error, "error_code", "")) or (str(_status(error)) if _status(error) == 304 else "")
         return " ".join(str(getattr(error, "message", "") or error).split())[:2000], code
     while details.get("details") and isinstance(details["details"], list) and details["details"][0].get("code"):
         details = details["details"][0]
@@ -326,6 +326,6 @@ def parts(resource: str) -> Mapping[str, str]:
     return {kind.lower(): name for kind, name in zip(segments[::2], segments[1::2], strict=False)}
 
 
-def word(value: Any) -> str:
+def enum_text(value: Any) -> str:
     """A value of the SDK's enumerations as Azure writes it."""
     return str(getattr(value, "value", value) or "")

@@ -25,12 +25,12 @@ from provisioner.machines.providers.azure.client import (
     Cloud,
     answered,
     credential_of,
+    enum_text,
     require,
-    word,
 )
 from provisioner.machines.providers.azure.state import AzurermState
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.trouble import Trouble
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class Container(StateFolder):
                 raise self._told(error) from None
             content, properties = self._ask(emptied)
         date = dates[-1] if dates else None
-        return Blob(whole(content, VERSIONS), str(properties.etag), age_s(date, properties.last_modified))
+        return Blob(refuse_oversized(content, VERSIONS), str(properties.etag), age_s(date, properties.last_modified))
 
     def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         from azure.core import MatchConditions
@@ -192,7 +192,9 @@ class Container(StateFolder):
         if len(blobs) > MOST_BLOBS:
             raise ProviderError(f"{self.where} has more than {MOST_BLOBS} blobs", where="state", hint="look at them")
         names = [str(blob.name).removeprefix(folder) for blob in blobs]
-        leased = [str(blob.name).removeprefix(folder) + LOCK for blob in blobs if word(blob.lease.state) == "leased"]
+        leased = [
+            str(blob.name).removeprefix(folder) + LOCK for blob in blobs if enum_text(blob.lease.state) == "leased"
+        ]
         return names + leased
 
     def _ask(self, call: Callable[[], T]) -> T:

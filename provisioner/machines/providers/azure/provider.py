@@ -14,7 +14,7 @@ from provisioner.machines.providers.azure.capacity import AzureCapacity
 from provisioner.machines.providers.azure.client import Subscription
 from provisioner.machines.providers.azure.images import GalleryImages
 from provisioner.machines.providers.azure.module import AzureModule
-from provisioner.machines.providers.azure.preflight import preflight, who
+from provisioner.machines.providers.azure.preflight import caller_identity, preflight
 from provisioner.machines.providers.azure.site import AzureSite
 from provisioner.machines.providers.base import Place, Provider
 from provisioner.machines.providers.market import Market
@@ -48,7 +48,7 @@ class Azure(Provider):
         return image.vendor_image(self._subscription, name)
 
     def who(self) -> Finding:
-        return who(self._subscription)
+        return caller_identity(self._subscription)
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         return preflight(self._subscription, self.place, plan, existing_nodes, self._here)

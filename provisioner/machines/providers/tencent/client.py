@@ -66,7 +66,7 @@ class Region:
         """Who asks, with the role taken. Raises Trouble."""
         with self._making:
             if self._keys is None:
-                keys, role = credentials.found()
+                keys, role = credentials.load_keys()
                 if role is not None:
                     self._keys = keys
                     try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.common.errors import ProviderError
 from provisioner.common.preflight import Finding
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.tencent.client import ANSWER_S, SLOW, Region
 from provisioner.machines.providers.tencent.findings import SIGN_IN
 from provisioner.machines.providers.tencent.state import CosState
@@ -283,4 +283,4 @@ def _age(answer: Mapping[str, Any]) -> float:
 def _body(stream: Any) -> bytes:
     """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
     ours."""
-    return whole(_answered(lambda: stream.read(LIMIT + 1)), VERSIONS)
+    return refuse_oversized(_answered(lambda: stream.read(LIMIT + 1)), VERSIONS)

@@ -19,7 +19,7 @@ from provisioner.machines.providers.tencent import orphans as in_region
 from provisioner.machines.providers.tencent.capacity import CvmCapacity
 from provisioner.machines.providers.tencent.images import CvmImages
 from provisioner.machines.providers.tencent.module import CvmModule
-from provisioner.machines.providers.tencent.preflight import preflight, who
+from provisioner.machines.providers.tencent.preflight import caller_identity, preflight
 from provisioner.machines.providers.tencent.site import TencentSite
 from provisioner.machines.providers.tencent.stock import region_of
 from provisioner.plan.models import Plan
@@ -52,7 +52,7 @@ class Tencent(Provider):
         return image.base_image(region_of(self._site), system)
 
     def who(self) -> Finding:
-        return who(region_of(self._site))
+        return caller_identity(region_of(self._site))
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         site, site_context, region = self._site, self.place, region_of(self._site)

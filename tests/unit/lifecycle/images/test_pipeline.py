@@ -644,9 +644,9 @@ def disks(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
         world.step(f"disk-published {name}")
         return published_disk
 
-    monkeypatch.setattr(virtual, "wanted", lambda *_: False)
+    monkeypatch.setattr(virtual, "is_virtual", lambda *_: False)
     monkeypatch.setattr(disk, "check", lambda *_: None)
-    monkeypatch.setattr(disk, "_made", make_disk)
+    monkeypatch.setattr(disk, "_make_disk", make_disk)
     monkeypatch.setattr(disk, "_proven", proven)
     monkeypatch.setattr(disk, "_published", published)
     return world

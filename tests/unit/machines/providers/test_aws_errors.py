@@ -12,7 +12,7 @@ import yaml
 from provisioner.common.errors import Diagnostic
 from provisioner.machines.providers.aws import errors, quotas
 from provisioner.machines.providers.capacity import Way
-from provisioner.machines.providers.cloud_errors import AFTER, CloudError, Row, row_of, table, told
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, Row, error_lines, row_of, table
 from tests.support.aws_answers import Answers, ec2_error, sts_error
 from tests.support.plans import planned_group
 
@@ -85,7 +85,7 @@ def test_the_first_row_that_fits_counts() -> None:
 def test_what_was_said_of_many_is_told_once() -> None:
     same = [CloudError("quota", "Q", "no more", node=f"train-{n}") for n in range(8)]
     other = CloudError("conflict", "C", "there already", address="aws_eip.node")
-    assert told([*same, other]) == [
+    assert error_lines([*same, other]) == [
         "train-0, train-1, train-2 and 5 more: Q (quota): no more", "aws_eip.node: C (conflict): there already",
     ]  # fmt: skip
 
