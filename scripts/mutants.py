@@ -90,7 +90,7 @@ def main() -> int:
     tests = options.tests or test_files(files)
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as stream:  # pytest captures what is printed
         plugin = Plugin(files, known, every, options.seconds, stream)
-        plugin.tell(f"{len(every)} mutants of {len(files)} modules, tests of {len(tests)} files")
+        plugin.print_line(f"{len(every)} mutants of {len(files)} modules, tests of {len(tests)} files")
         return run(plugin, tests)
 
 
@@ -150,7 +150,7 @@ class Plugin:
         self._functions: dict[str, list[types.FunctionType]] = {}
         self._keys: dict[str, Keys] = {}
 
-    def tell(self, message: str) -> None:
+    def print_line(self, message: str) -> None:
         """Write a line with the time."""
         self._stream.write(f"{time.strftime('%H:%M:%S')} {message}\n")
 
@@ -163,7 +163,7 @@ class Plugin:
             for row in self._equivalent.get(file, ()):
                 file_mutations = [mutation for mutation in self._all if mutation.file == file]
                 if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in file_mutations):
-                    self.tell(f"{EQUIVALENT.name}: {file} has no such mutant: {row['mutant']}")
+                    self.print_line(f"{EQUIVALENT.name}: {file} has no such mutant: {row['mutant']}")
         tests = self._baseline(session)
         gc.unfreeze()  # else it would not list what tests/conftest.py has frozen
         for function in [item for item in gc.get_objects() if type(item) is types.FunctionType]:
@@ -184,7 +184,7 @@ class Plugin:
             counts = sum((score.results for score in self.scores.values()), Counter[str]())
             if number % 50 == 0 or number == len(self._every):
                 reported = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-                self.tell(f"{number}/{len(self._every)}: {reported}")
+                self.print_line(f"{number}/{len(self._every)}: {reported}")
         self.done = True
         return True
 
@@ -205,9 +205,9 @@ class Plugin:
         tests.sort(key=lambda test: test.seconds)
         while tests and (index := in_fork(tests, lambda: None)) is not None:
             failed.append(tests.pop(index if index >= 0 else -1 - index).item.nodeid)
-        self.tell(f"{len(tests)} tests pass, in {sum(test.seconds for test in tests):.0f} s")
+        self.print_line(f"{len(tests)} tests pass, in {sum(test.seconds for test in tests):.0f} s")
         for nodeid in failed:
-            self.tell(f"left out, because it fails on the original: {nodeid}")
+            self.print_line(f"left out, because it fails on the original: {nodeid}")
         return tests
 
     def _try(self, mutation: Mutation, tests: Sequence[Test]) -> tuple[str, int]:

@@ -49,11 +49,11 @@ class Tail:
     """
 
     def __init__(self, limit: int = ERRORS) -> None:
-        self._limit, self._kept = limit, bytearray()
+        self._limit, self._content = limit, bytearray()
 
     def add(self, piece: bytes) -> None:
-        self._kept += piece
-        del self._kept[: max(0, len(self._kept) - self._limit)]
+        self._content += piece
+        del self._content[: max(0, len(self._content) - self._limit)]
 
     def read(self, pipe: int) -> bool:
         """Add what lies in a pipe that does not block; False at its end. A pipe that is open still, with nothing in
@@ -77,7 +77,7 @@ class Tail:
             self.add(piece)
 
     def text(self) -> str:
-        return self._kept.decode("utf-8", "replace")
+        return self._content.decode("utf-8", "replace")
 
 
 def run(

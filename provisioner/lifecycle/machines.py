@@ -442,7 +442,9 @@ def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned
         desired = {name for name, group in plan.nodes() if group.site == machines.site}
         desired -= set(capacity.without(cluster.paths.site(machines.site)))
         existing = {name for name in {*desired, *actions} if actions.get(name) != "create"}
-        missing = [node for node in machines.standing() if node.name not in recorded] if existing - recorded else []
+        missing = (
+            [node for node in machines.existing_nodes() if node.name not in recorded] if existing - recorded else []
+        )
         if missing:
             record(cluster, [*cluster.nodes(), *missing])
 
@@ -474,7 +476,7 @@ def _record_incomplete(
     intended = plan.at([site.site for site in sites])
     for site in sites:
         try:
-            nodes += site.standing()
+            nodes += site.existing_nodes()
         except (GpuprovError, OSError, ValueError, LookupError) as error:
             unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
             nodes += [node for node in previous.values() if node.site == site.site]

@@ -111,7 +111,7 @@ class Machines(Protocol):
         """Do what was planned; give the site's nodes. `always`: also where there is nothing to do, because the last
         apply may have been killed. Raises PartlyMadeError where some of the machines came to be."""
 
-    def standing(self) -> list[Node]:
+    def existing_nodes(self) -> list[Node]:
         """Every machine of the site that is recorded, whether cluster.yaml wants it or not, also after an apply that
         failed; asks the state alone."""
 

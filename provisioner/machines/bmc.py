@@ -170,9 +170,9 @@ class RedfishMachines(HostMachines):
                     (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
                     if outcome.value:
                         if key := self._journal.load()[outcome.machine].host_key:
-                            ssh.pin(self._way.paths, outcome.machine, key)
+                            ssh.pin(self._access.paths, outcome.machine, key)
                         else:
-                            ssh.unpin(self._way.paths, outcome.machine)
+                            ssh.unpin(self._access.paths, outcome.machine)
                     self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
         return failed
 
@@ -216,7 +216,7 @@ class RedfishMachines(HostMachines):
         def make(entry: Journaled, serials: tuple[str, ...], reinstall: bool) -> None:
             file = private_dir(self._folder / "images") / f"{entry.token}.iso"
             target = Target(
-                name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._way.key().split()[:2]),
+                name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._access.key().split()[:2]),
                 serials=tuple(serial.replace(" ", "") for serial in serials), token=entry.token,
                 disk=self._installation.disk, reinstall=reinstall, mirror=self._installation.mirror,
                 report=images.base(entry.token) if disk else "",
@@ -259,7 +259,7 @@ class RedfishMachines(HostMachines):
     def _came_up(self, host: Host, entry: Journaled | None) -> bool:
         user, carried = host.user or self._user, self._proxy(host.name)
         token, key = (entry.token, entry.host_key) if entry is not None else ("", "")
-        return came_up(self._way.paths, host, user, carried, token, key)
+        return came_up(self._access.paths, host, user, carried, token, key)
 
 
 def bmc_of(

@@ -116,8 +116,8 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     # A machine that Azure evicts is gone, and the next plan says which.
     evicted = nodes["train-1"]
     del cloud.objects[VM, evicted["id"]]
-    assert cloud.gone is not None
-    cloud.gone(VM, evicted)
+    assert cloud.on_deleted is not None
+    cloud.on_deleted(VM, evicted)
     planned = sandbox_cluster.run("plan", sandbox_cluster.file, "--json")
     assert planned.json["changes"]["east"]["add"] == 1, planned.stderr
 

@@ -125,7 +125,7 @@ def test_it_installs_an_empty_machine_which_is_as_locked(
     builder = Builder(cluster, "dgx", of_group(lock, cluster, "dgx"), None)
     raw = built.target["disk"]["files"]["raw"]
     with powered_off_site(tmp_path, (built.folder / raw["file"], raw["sha256"]), monkeypatch, "golden-disk") as site:
-        site.wanted, site.paths = builder.plan, cluster.paths
+        site.fleet_plan, site.paths = builder.plan, cluster.paths
         nodes = site.up()
         assert [bool(image) for image in site.machine.starts] == [True, False], site.machine.said()[-3000:]
         assert site.contact(nodes) == {}
@@ -134,4 +134,4 @@ def test_it_installs_an_empty_machine_which_is_as_locked(
         assert int(site.ask("df --output=size -B1 / | tail -n 1")) > 35 * 2**30, "it has grown to the machine's disk"
         facts = read(builder.prove_installed(nodes[0]))
         assert facts.kernel == built.target["disk"]["kernel"]
-        site.said.append(f"level image has passed on {nodes[0].name}, {len(lock.groups['dgx'].packages)} packages")
+        site.lines.append(f"level image has passed on {nodes[0].name}, {len(lock.groups['dgx'].packages)} packages")

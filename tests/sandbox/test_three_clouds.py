@@ -85,8 +85,8 @@ def world(tmp_path: Path) -> Iterator[World]:
             open_.callback(machines[provider].close)
         open_.enter_context(alicloud_sandbox.attached(clouds["alicloud"], alicloud, machines["alicloud"]))
         azure_machines.attach(clouds["azurerm"], azure, machines["azurerm"])
-        clouds["tencentcloud"].made = partial(boot, machines["tencentcloud"], tencent)
-        clouds["tencentcloud"].gone = partial(end, machines["tencentcloud"], tencent)
+        clouds["tencentcloud"].on_created = partial(boot, machines["tencentcloud"], tencent)
+        clouds["tencentcloud"].on_deleted = partial(end, machines["tencentcloud"], tencent)
         yield World(sandbox_cluster, clouds)
         sandbox_cluster.run("down", sandbox_cluster.file, "--yes")
 

@@ -96,7 +96,7 @@ class SimulatedModule(Module):
         return {"groups": {g.name: self._group(g, choices) for g in plan.groups if g.site == self.place.site}}
 
     def _group(self, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
-        option = choices.now(group, _zones(self.place))
+        option = choices.current_option(group, _zones(self.place))
         return {"zone": option.zone, "kind": option.kind, "without": choices.without.get(group.name, [])}
 
     def address(self, node: str) -> str:
@@ -154,7 +154,7 @@ class SimulatedRemoval(Removal):
         super().__init__(region, wait_s=0.0, pause_s=0.0)
         self.world, self.region = world, region
 
-    def _here(self) -> list[Machine]:
+    def _region_machines(self) -> list[Machine]:
         running = self.world.cloud.running() + self.world.cloud.running("network")
         return [
             machine
@@ -166,7 +166,7 @@ class SimulatedRemoval(Removal):
         def refused() -> ProviderError:
             return ProviderError("RequestLimitExceeded", where=self.region)
 
-        rows = self.world.processes.effect("cloud", "list by tag", self._here, refusal=refused)
+        rows = self.world.processes.effect("cloud", "list by tag", self._region_machines, refusal=refused)
         return Found(
             tuple(
                 Thing(machine.kind, machine.id, machine.cluster, machine.site, self.region, identity=machine.identity)
@@ -183,8 +183,8 @@ class SimulatedRemoval(Removal):
 
         self.world.processes.effect("cloud", f"remove {machine.node or 'network'}", action)
 
-    def standing(self, kind: str) -> set[str]:
-        return {machine.id for machine in self._here() if machine.kind == kind}
+    def existing_ids(self, kind: str) -> set[str]:
+        return {machine.id for machine in self._region_machines() if machine.kind == kind}
 
     def busy(self, error: Any) -> bool:
         return False
@@ -294,7 +294,7 @@ class Seams:
                 read(line)
         except Failed as failure:
             status = 1
-            for summary, address in failure.said:
+            for summary, address in failure.messages:
                 read(json.dumps(diagnostic(summary, address)))
         except KeyboardInterrupt:
             stopping()
@@ -315,7 +315,9 @@ class Seams:
         try:
             lines = list(self._terraform(cwd).run(argv[1:]))
         except Failed as failure:
-            return SimpleNamespace(returncode=1, stdout="", stderr="\n".join(f"Error: {s}" for s, _ in failure.said))
+            return SimpleNamespace(
+                returncode=1, stdout="", stderr="\n".join(f"Error: {s}" for s, _ in failure.messages)
+            )
         return SimpleNamespace(returncode=0, stdout="\n".join(lines), stderr="")
 
     def _terraform(self, folder: Path) -> Terraform:

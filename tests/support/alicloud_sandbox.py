@@ -58,7 +58,7 @@ def attached(cloud: Cloud, account: Account, machines: Machines) -> Iterator[Non
             machines.remove(old["id"])
             instances[:] = [row for row in instances if row["InstanceId"] != old["id"]]
 
-    cloud.made, cloud.gone = on_created, on_deleted
+    cloud.on_created, cloud.on_deleted = on_created, on_deleted
     account.answers["GetInstanceConsoleOutput"] = lambda arguments: {
         "ConsoleOutput": base64.b64encode(machines.console(arguments["InstanceId"]).encode()).decode()
     }

@@ -64,4 +64,4 @@ def attach(cloud: Cloud, api: Api, machines: Machines) -> None:
             machines.remove(old["virtual_machine_id"])
             api.resources[:] = [row for row in api.resources if row["properties"]["vmId"] != old["virtual_machine_id"]]
 
-    cloud.made, cloud.gone = on_created, on_deleted
+    cloud.on_created, cloud.on_deleted = on_created, on_deleted

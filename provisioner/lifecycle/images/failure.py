@@ -25,7 +25,7 @@ def failing(work: Build, target: str) -> Iterator[None]:
         raise
     except Exception as error:
         known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
-        work.tell(f"{target or work.recipe.name}: {known.message}", "failed")
+        work.report_event(f"{target or work.recipe.name}: {known.message}", "failed")
         remaining = list[str]()
         is_recorded = _record(work, target, known, [])
         if not is_recorded:  # a disk that is full keeps no machine running

@@ -174,7 +174,9 @@ def _proven(work: Build, name: str, image: str) -> list[Proof]:
         _same_faults(recipe, cluster)
     golden = GoldenImage(name=recipe.name, build=work.id, id=image)
     boot_test.lock_for(cluster, name, of_group(work.lock, cluster, name), golden)
-    work.tell(f"{name}: booting it on a {recipe.cluster.spec.groups[name].machine}, {recipe.settings.boots} times")
+    work.report_event(
+        f"{name}: booting it on a {recipe.cluster.spec.groups[name].machine}, {recipe.settings.boots} times"
+    )
     return boot_test.prove(cluster, work.binary, private_dir(work.folder / "proofs"), recipe.settings.boots)
 
 
@@ -218,10 +220,10 @@ def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
     try:
         scan = vulnerabilities.scan(file, settings.scanner, database, target.stack.os)
     except vulnerabilities.NotScannedError as reason:
-        work.tell(f"{name}: not scanned for vulnerabilities: {reason}", "warning")
+        work.report_event(f"{name}: not scanned for vulnerabilities: {reason}", "warning")
         return target.model_copy(update={"not_scanned": str(reason)})
     write_whole(folder / f"{name}.vulnerabilities.json", scan.text, mode=0o644)
-    work.tell(f"{name}: known vulnerabilities: {vulnerabilities.summary_line(scan.found, '')}")
+    work.report_event(f"{name}: known vulnerabilities: {vulnerabilities.summary_line(scan.found, '')}")
     return target.model_copy(update={"vulnerabilities": scan.found})
 
 

@@ -55,7 +55,7 @@ class Build:
         token = self.journal.of("", "token") or self.journal.done("", "token", secrets.token_hex(4))
         return f"gpuprov-{self.recipe.name}-{target}-{self.id}-{token}"
 
-    def tell(self, text: str, kind: Kind = "progress", **data: Any) -> None:
+    def report_event(self, text: str, kind: Kind = "progress", **data: Any) -> None:
         self.recipe.cluster.events("image", kind, text, data={"build": self.id, **data})
 
 
@@ -154,7 +154,7 @@ def tags_of(work: Build, name: str) -> dict[str, str]:
 
 
 def teller(work: Build, name: str) -> Callable[[str], None]:
-    return lambda text: work.tell(f"{name}: {text}")
+    return lambda text: work.report_event(f"{name}: {text}")
 
 
 def region(work: Build, name: str) -> str:

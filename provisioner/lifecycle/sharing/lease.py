@@ -182,7 +182,7 @@ class Lease:
             self._tag = self._remote.write(HOLDER, _text(self._holder), previous)
         except (Conflict, ProviderError) as failure:
             requested_at = monotonic()
-            state = self._own()
+            state = self._read_own()
             if isinstance(failure, ProviderError) and (state is None or state.tag == previous):
                 raise
             if state is None:
@@ -192,7 +192,7 @@ class Lease:
             self._renewed = requested_at
         return True
 
-    def _own(self) -> LeaseState | None:
+    def _read_own(self) -> LeaseState | None:
         """holder.json where it is of this very run."""
         state = current(self._remote)
         return state if state is not None and state.holder == self._holder else None
@@ -201,7 +201,7 @@ class Lease:
         try:
             self._remote.remove(HOLDER, self._tag)
         except Conflict:  # the answer to the last renewal, or to this removal, was lost
-            state = self._own()
+            state = self._read_own()
             if state is not None:
                 self._remote.remove(HOLDER, state.tag)
 

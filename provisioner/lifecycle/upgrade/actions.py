@@ -116,7 +116,7 @@ class NodeActions:
         verifying.settle(self.cluster, verdict, nodes, self.cluster.spec.verify.level, quarantining=False)
         for node in verdict.report.nodes:
             if slower := baselines.slower(node):
-                self.tell("warning", f"slower than its baseline: {slower}", node.name)
+                self.report_event("warning", f"slower than its baseline: {slower}", node.name)
         return verdict.report
 
     @staticmethod
@@ -126,7 +126,7 @@ class NodeActions:
     def record(self, nodes: Sequence[str], release: str) -> None:
         self._ledger.record([self._nodes[name] for name in nodes], self._ledger.lock(release))
 
-    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
+    def report_event(self, kind: Kind, message: str, node: str | None = None) -> None:
         self.cluster.events("upgrade", kind, message, node=node)
 
 
@@ -136,7 +136,7 @@ def leave_the_quarantined(journal: Journal, actions: NodeActions, requested: str
         if name in journal.at("waiting") and name != requested:
             journal.nodes[name].step = "left"
             journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
-            actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)
+            actions.report_event("warning", f"skipped: {journal.nodes[name].reason}", name)
     journal.save(actions.cluster.paths)
 
 
@@ -153,8 +153,8 @@ def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
     waiting = journal.at("waiting")
     if not waiting:
         return
-    actions.tell("started", f"verifying {counted(len(waiting), 'node')} before the upgrade")
+    actions.report_event("started", f"verifying {counted(len(waiting), 'node')} before the upgrade")
     for name, reason in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
         journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {reason}"
-        actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)
+        actions.report_event("warning", f"skipped: {journal.nodes[name].reason}", name)
     journal.save(actions.cluster.paths)

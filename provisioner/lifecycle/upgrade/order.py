@@ -36,7 +36,7 @@ class Actions(Protocol):
     def keep_out(self, name: str, reason: str) -> None:
         """This node stays out of service until a verdict finds it healthy."""
 
-    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
+    def report_event(self, kind: Kind, message: str, node: str | None = None) -> None:
         """A line for people."""
 
 
@@ -85,7 +85,7 @@ def run(journal: Journal, actions: Actions, save: Callable[[], None], *, canarie
 
 def _forward(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
     kind = "batch" if journal.at("moved") else "canary"
-    actions.tell("started", f"{kind}: {', '.join(batch)}")
+    actions.report_event("started", f"{kind}: {', '.join(batch)}")
     undrained = [name for name in batch if journal.nodes[name].step != "drained"]
     _out_of_service(journal, actions, save, undrained, "draining", done="drained", refused="left")
     drained = [name for name in batch if journal.nodes[name].step == "drained"]
@@ -100,19 +100,19 @@ def _forward(journal: Journal, actions: Actions, save: Callable[[], None], batch
     for name in drained:
         journal.nodes[name].reason = bad.get(name, f"in one batch with {first}")
     _set(journal, save, drained, "failed")
-    actions.tell("failed", f"the release failed: {journal.reason}; rolling back")
+    actions.report_event("failed", f"the release failed: {journal.reason}; rolling back")
 
 
 def _back(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
     """Bring nodes that are out of service back to what they ran."""
-    actions.tell("started", f"rolling back {', '.join(batch)}")
+    actions.report_event("started", f"rolling back {', '.join(batch)}")
     bad = actions.move({name: journal.nodes[name].source for name in batch})
     for name in batch:
         progress = journal.nodes[name]
         if name in bad:
             progress.step, progress.reason = "stuck", f"could not be rolled back: {bad[name]}"
             actions.keep_out(name, progress.reason)
-            actions.tell("failed", progress.reason, name)
+            actions.report_event("failed", progress.reason, name)
         else:
             actions.record([name], progress.source)
             progress.step = "back"
@@ -132,7 +132,7 @@ def _out_of_service(
         progress.step = refused if name in bad else done
         if name in bad:
             progress.reason = NOT_DRAINED + bad[name]
-            actions.tell("warning", f"skipped: {progress.reason}", name)
+            actions.report_event("warning", f"skipped: {progress.reason}", name)
     save()
 
 
@@ -148,7 +148,7 @@ def _into_service(journal: Journal, actions: Actions, save: Callable[[], None], 
             progress.reason = NOT_RESUMED + bad[name]
         else:
             progress.step = then
-            actions.tell("progress", f"in service, {then}", name)
+            actions.report_event("progress", f"in service, {then}", name)
     save()
     if bad:
         raise Stopped("; ".join(f"{name}: {NOT_RESUMED}{reason}" for name, reason in bad.items()))

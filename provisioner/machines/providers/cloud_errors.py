@@ -73,7 +73,7 @@ class CloudError:
     then: Then = "stop"
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The error without whose it is."""
         if not self.code:
             return self.text
@@ -121,7 +121,7 @@ def error_lines(errors: Sequence[CloudError]) -> list[str]:
     """One line for each thing that was said: whose it is, and what. Nothing is left out but repetitions."""
     names_by_text: dict[str, list[str]] = {}
     for error in errors:
-        names = names_by_text.setdefault(error.said, [])
+        names = names_by_text.setdefault(error.summary, [])
         name = error.node or error.address
         if name and name not in names:
             names.append(name)

@@ -53,7 +53,7 @@ def test_a_removal_is_reported_and_ends_what_belonged_to_the_machines(
 
 
 def test_while_something_is_left_nothing_of_that_is_done(cluster: Cluster, world: World, ending: list[str]) -> None:
-    world.left = ["instance i-7 is still there"]
+    world.leftover = ["instance i-7 is still there"]
     with pytest.raises(ProviderError):
         take_down(cluster)
     assert ending == []
@@ -93,7 +93,7 @@ def test_what_failed_and_what_is_left_elsewhere_is_reported(
 ) -> None:
     private_dir(cluster.paths.site("there"))
     (cluster.paths.site("there") / MADE_BY).write_text("sandbox\n")
-    world.left = ["disk d-1 is still there"]
+    world.leftover = ["disk d-1 is still there"]
     sites = iter([site({}), site({}, error=ProviderError("no credentials"))])
     monkeypatch.setattr(down.machines, "of_site", lambda *_, **__: next(sites))
     events = heard(cluster)

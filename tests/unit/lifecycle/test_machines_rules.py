@@ -72,15 +72,15 @@ class Site:
         self, site: str, answer: list[Node] | GpuprovError | None = None, existing: list[Node] | Exception | None = None
     ) -> None:
         self.site, self._answer, self._existing = site, answer, existing
-        self.asked = 0
+        self.query_count = 0
 
     def apply(self, plan: Plan, planned: Planned, **_: Any) -> list[Node]:
         if isinstance(self._answer, GpuprovError):
             raise self._answer
         return self._answer or []
 
-    def standing(self) -> list[Node]:
-        self.asked += 1
+    def existing_nodes(self) -> list[Node]:
+        self.query_count += 1
         if isinstance(self._existing, Exception):
             raise self._existing
         return self._existing or []
@@ -232,7 +232,7 @@ def test_terraform_is_asked_only_where_its_plan_shows_a_machine_that_nobody_reco
     capacity.do_without(private_dir(cluster.paths.site("virginia")), {"train": without} if without else {})
     site = Site("virginia")
     machines.record_standing(cluster, [(site, Planned("virginia", actions=actions))], plan)  # type: ignore[list-item]
-    assert bool(site.asked) == is_queried
+    assert bool(site.query_count) == is_queried
 
 
 def test_machines_that_a_failed_apply_left_are_not_settled(cluster: Cluster) -> None:
@@ -472,7 +472,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def count_cost(_: Cluster, nodes: Sequence[Node]) -> None:
         calls.append(" ".join(sorted(row.name for row in nodes)))
 
-    monkeypatch.setattr(machines.running_cost, "seen", count_cost)
+    monkeypatch.setattr(machines.running_cost, "note_machines", count_cost)
     return calls
 
 

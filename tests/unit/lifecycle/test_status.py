@@ -76,7 +76,7 @@ def test_after_an_up_that_could_have_no_machine_they_are_planned_again(cluster: 
     private_dir(cluster.paths.root)
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))
     node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
-    empty = SimpleNamespace(site="here", standing=list)
+    empty = SimpleNamespace(site="here", existing_nodes=list)
     assert machines._record_incomplete(cluster, plan, [empty]) == ""  # type: ignore[list-item]
     assert [n["stage"] for n in status(cluster, ask=False)["nodes"]] == ["planned"] * 3
 

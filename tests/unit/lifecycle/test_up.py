@@ -98,7 +98,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         def forget(self) -> None:
             """Planning leaves nothing."""
 
-        def gone(self, plan: Plan) -> list[str]:
+        def obsolete_nodes(self, plan: Plan) -> list[str]:
             expected = dict(plan.nodes())
             return [node.name for node in self.cluster.nodes() if node.site == self.site and node.name not in expected]
 
@@ -108,11 +108,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             missing = [
                 name for name, group in plan.nodes() if group.site == self.site and name not in test_world.machines
             ]
-            return Planned(self.site, add=len(missing), destroy=len(self.gone(plan)))
+            return Planned(self.site, add=len(missing), destroy=len(self.obsolete_nodes(plan)))
 
         def apply(self, plan: Plan, _: Planned) -> list[Node]:
             test_world.groups |= {name: group.name for name, group in plan.nodes()}
-            for name in self.gone(plan):
+            for name in self.obsolete_nodes(plan):
                 del test_world.machines[name]
             for name, group in plan.nodes():
                 if group.site == self.site and name in test_world.without:
@@ -124,9 +124,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
                     test_world.machines[name] = f"i-{test_world.count}"
             if test_world.killed:
                 raise KeyboardInterrupt
-            return self.standing()
+            return self.existing_nodes()
 
-        def standing(self) -> list[Node]:
+        def existing_nodes(self) -> list[Node]:
             return [
                 Node(name, test_world.groups[name], self.site, "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
                 for name, id in test_world.machines.items()

@@ -53,7 +53,7 @@ class InRegion(Removal):
         with gone_is_fine():
             self._region.ask(service, call, **arguments(resource.id))
 
-    def standing(self, kind: str) -> set[str]:
+    def existing_ids(self, kind: str) -> set[str]:
         return tagged_resources.existing_ids(self._region, kind)
 
     def busy(self, error: Trouble) -> bool:

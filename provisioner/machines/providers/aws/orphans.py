@@ -45,7 +45,7 @@ class InRegion(Removal):
     def delete(self, resource: Thing) -> None:
         delete(self._region, resource.kind, resource.id)
 
-    def standing(self, kind: str) -> set[str]:
+    def existing_ids(self, kind: str) -> set[str]:
         return tagged_resources.existing_ids(self._region, kind)
 
     def busy(self, error: Trouble) -> bool:

@@ -41,9 +41,9 @@ class Aws(Provider):
         super().__init__(site_context)
         assert isinstance(site_context.settings, AwsSite)
         self._site = site_context.settings
-        self._here = PublicAddress(called=self._site.internet == "public" and self._site.connect == "direct")
+        self._public_address = PublicAddress(called=self._site.internet == "public" and self._site.connect == "direct")
         self.capacity = Ec2Capacity(site_context, self._site)
-        self.module = Ec2Module(site_context, self._site, self.capacity, self._here)
+        self.module = Ec2Module(site_context, self._site, self.capacity, self._public_address)
         self.access = Ec2Access(self._site)
         self.images = Ec2Images(site_context, self._site)
 
@@ -92,9 +92,9 @@ class Aws(Provider):
                 findings.append(
                     Finding("unknown", f"capacity of {group.name}", message, "capacity.probe: true asks before")
                 )
-        if self._here.asked(plan):
+        if self._public_address.is_needed(plan):
             try:
-                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._public_address.network} alone"))
             except GpuprovError as error:
                 findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return findings

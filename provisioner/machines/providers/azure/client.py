@@ -110,10 +110,10 @@ class Subscription:
         require()
         with self._making:
             if name not in self._clients:
-                self._clients[name] = answered(lambda: self._made(name))
+                self._clients[name] = answered(lambda: self._open_client(name))
         return self._clients[name]
 
-    def _made(self, name: str) -> Any:
+    def _open_client(self, name: str) -> Any:
         module, of = CLIENTS[name]
         return getattr(import_module(module), of)(
             self.credential, self.id, self.cloud.arm, credential_scopes=[self.cloud.scope],

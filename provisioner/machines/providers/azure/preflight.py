@@ -68,7 +68,7 @@ def preflight(
             findings.append(
                 Finding("unknown", f"capacity of {group.name}", message, "a quota does not guarantee capacity")
             )
-    if public_address.asked(plan):
+    if public_address.is_needed(plan):
         try:
             findings.append(Finding("ok", "access", f"ssh is open to {public_address.network} alone"))
         except GpuprovError as error:

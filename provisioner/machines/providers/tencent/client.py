@@ -56,7 +56,7 @@ class Region:
         self._clients: dict[str, Any] = {}
         self._making = threading.RLock()
 
-    def beside(self, name: str) -> Region:
+    def in_region(self, name: str) -> Region:
         """Another region with the same credentials."""
         other = Region(name, international=self.international)
         other._keys = self._keys

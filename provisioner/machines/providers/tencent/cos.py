@@ -77,7 +77,7 @@ class CosBucket(StateFolder):
             self._ask("create_bucket", ACL="private")
             self._ask("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def _looked_at(self, info: Any) -> list[Finding]:  # noqa: ARG002
         """What is wrong with a bucket that was there; what could not be asked is unknown."""
@@ -107,7 +107,7 @@ class CosBucket(StateFolder):
                 return Blob(b"", known)
             if error.code in GONE or (error.code in MISSING and self._state.create):
                 return None
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         key = f"{self._folder}/{name}"
@@ -117,7 +117,7 @@ class CosBucket(StateFolder):
                     raise Conflict(f"{self.where}/{name}")
                 return str(self._ask("put_object", Key=key, Body=content, ServerSideEncryption="AES256")["ETag"])
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def remove(self, name: str, previous_tag: str | None = None) -> None:
         key = f"{self._folder}/{name}"
@@ -130,7 +130,7 @@ class CosBucket(StateFolder):
                     raise Conflict(f"{self.where}/{name}")
                 self._ask("delete_object", Key=key)
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def names(self) -> list[str]:
         folder, names, more = f"{self._folder}/", list[str](), dict[str, str]()
@@ -140,7 +140,7 @@ class CosBucket(StateFolder):
             except Trouble as error:
                 if error.code in MISSING and self._state.create:
                     return []
-                raise self._told(error) from None
+                raise self._store_error(error) from None
             keys = [str(entry["Key"]) for entry in page.get("Contents", ())]
             names += [key.removeprefix(folder) for key in keys]
             if not page.get("IsTruncated") or not keys:
@@ -207,7 +207,7 @@ class CosBucket(StateFolder):
                 if waiting:
                     time.sleep(PAUSE_S)
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         return removed
 
     def _mark(self, key: str) -> dict[str, str]:
@@ -249,7 +249,7 @@ class CosBucket(StateFolder):
         answer: dict[str, Any] = _answered(lambda: getattr(client, call)(Bucket=self._state.bucket, **arguments))
         return answer
 
-    def _told(self, error: Trouble) -> ProviderError:
+    def _store_error(self, error: Trouble) -> ProviderError:
         hint = "state.create: true has gpuprov make it" if error.code in MISSING else HINTS.get(error.kind, "")
         return ProviderError(f"the cluster's state: {error}", where="state", hint=hint)
 

@@ -39,7 +39,7 @@ class CvmImages(RegionalImages):
         if copies and self._site.disk.encrypt:
             raise ProviderError(
                 f"image.targets.*.copy_to: Tencent Cloud encrypts no copy in another region ({', '.join(copies)})",
-                where=f"site {self._place.site}",
+                where=f"site {self._site_context.site}",
                 hint="a site of the recipe in that region, which builds its own, or disk.encrypt: false",
             )
 
@@ -71,12 +71,12 @@ class CvmImages(RegionalImages):
         number = f"qcs::cvm:{region}:uin/{account}:image/{image}"
         failed = self._ask(region, "TagResources", service="tag", ResourceList=[number], Tags=pairs)
         if rows := failed.get("FailedResources"):
-            raise ProviderError(f"{image} in {region} got no tags: {rows}", where=f"site {self._place.site}")
+            raise ProviderError(f"{image} in {region} got no tags: {rows}", where=f"site {self._site_context.site}")
 
     def share(self, region: str, image: str, accounts: Sequence[str]) -> None:
         self._ask(region, "ModifyImageSharePermission", ImageId=image, AccountIds=list(accounts), Permission="SHARE")
 
-    def named(self, region: str, name: str) -> Described | None:
+    def find_by_name(self, region: str, name: str) -> Described | None:
         """The filter by name finds those that are alike, too."""
         return self._image(region, "image-name", short(name), "ImageName")
 
@@ -114,7 +114,7 @@ class CvmImages(RegionalImages):
 
     def _region(self, name: str) -> Region:
         if name not in self._regions:
-            self._regions[name] = self._regions[self._home].beside(name)
+            self._regions[name] = self._regions[self._home].in_region(name)
         return self._regions[name]
 
     def _ask(
@@ -130,7 +130,7 @@ class CvmImages(RegionalImages):
 
     def _error(self, error: Trouble, action: str) -> ProviderError:
         hint = f"allow {action} (`gpuprov docs tencent image`)" if error.kind == "denied" else "run it again"
-        return ProviderError(f"{action}: {error}", where=f"site {self._place.site}", hint=hint)
+        return ProviderError(f"{action}: {error}", where=f"site {self._site_context.site}", hint=hint)
 
 
 def short(name: str) -> str:

@@ -167,8 +167,8 @@ def _tried(
     elif error.then == "stop" or (
         error.kind in ("quota", "spot-refused") and not group.spec.capacity.fallback and error.then == "kind"
     ):
-        yield Finding("blocks", subject, f"Tencent Cloud would not start {machines}: {error.said}", error.hint)
+        yield Finding("blocks", subject, f"Tencent Cloud would not start {machines}: {error.summary}", error.hint)
     elif error.then == "again":
-        yield Finding("unknown", subject, f"whether it would start {machines}: {error.said}", error.hint)
+        yield Finding("unknown", subject, f"whether it would start {machines}: {error.summary}", error.hint)
     else:
-        yield Finding("warning", subject, f"Tencent Cloud would not start {machines} now: {error.said}", error.hint)
+        yield Finding("warning", subject, f"Tencent Cloud would not start {machines} now: {error.summary}", error.hint)

@@ -35,10 +35,10 @@ class Tencent(Provider):
         super().__init__(site_context)
         assert isinstance(site_context.settings, TencentSite)
         self._site = site_context.settings
-        self._here = PublicAddress(called=self._site.internet == "public")
+        self._public_address = PublicAddress(called=self._site.internet == "public")
         self.capacity: CvmCapacity = CvmCapacity(site_context, self._site)
         self.images = CvmImages(site_context, self._site)
-        self.module = CvmModule(site_context, self._site, self.capacity, self._here)
+        self.module = CvmModule(site_context, self._site, self.capacity, self._public_address)
 
     @classmethod
     def market(cls) -> Market:
@@ -69,9 +69,9 @@ class Tencent(Provider):
                     Finding("blocks", f"group {group.name}", message, "run `gpuprov lock` again, signed in")
                 )
         findings += storage.findings(site)
-        if self._here.asked(plan):
+        if self._public_address.is_needed(plan):
             try:
-                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._public_address.network} alone"))
             except GpuprovError as error:
                 findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return findings
