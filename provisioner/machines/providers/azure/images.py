@@ -77,7 +77,7 @@ class GalleryImages:
                 where=self._site_context.site, pause_s=self._pause_s,
             )  # fmt: skip
             self._send("POST", f"{machine.id}/generalize", COMPUTE)
-            self._create_containers(name, tags)
+            self._create_missing_parents(name, tags)
             self._send("PUT", self._version(name), GALLERIES, self._body(machine.id, tags))
             report(f"{self._version(name).rpartition('/images/')[2]} is being made of its disk")
         return self._ready(name)
@@ -157,7 +157,7 @@ class GalleryImages:
         version = f"{int(known[2])}.{int(known[3])}.{int(known[4], 16) & 0x7FFFFFFF}" if known else "1.0.0"
         return f"{self._gallery}/images/{definition}/versions/{version}"
 
-    def _create_containers(self, name: str, tags: Mapping[str, str]) -> None:
+    def _create_missing_parents(self, name: str, tags: Mapping[str, str]) -> None:
         """What holds the version, each where it is not there yet. Azure makes them within seconds."""
         definition = self._version(name).rpartition("/versions/")[0]
         short, region = definition.rpartition("/")[2], self._site.region
