@@ -51,7 +51,7 @@ class Node:
 
 
 def test_no_two_gpus_copy_over_the_host_or_to_a_peer_at_once(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "near", lambda address: 1)
+    monkeypatch.setattr(program, "bind_to_gpu_node", lambda address: 1)
     turns = []
     for local in range(4):
         node = Node(local)
